@@ -1,7 +1,8 @@
-"""Every command of the repository, each in an environment of its own that needs only Python and pip.
+"""Every command of the repository, each in an environment of its own that needs only Python and
+pip.
 
-In: ``python -m nox -s <session>``. What always holds: torch is installed first and pinned, so that no
-other package chooses its version; environments are reused from run to run; plain pip, never uv.
+In: ``python -m nox -s <session>``. What always holds: torch is installed first and pinned, so that
+no other package chooses its version; environments are reused from run to run; plain pip, never uv.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ PACKAGES = (
 
 TORCH = "torch==2.13.0"
 
-#: The other versions of torch that are supported, each with the torchvision that was built for it. Their wheels
-#: bring CUDA's libraries and a Triton that fits.
+#: The other versions of torch that are supported, each with the torchvision that was built for it.
+#: Their wheels bring CUDA's libraries and a Triton that fits.
 TORCH_ENDS = {
     "2.11": ("torch==2.11.0", "torchvision==0.26.0"),
     "2.14": ("torch==2.14.1", "torchvision==0.29.1"),
@@ -121,7 +122,9 @@ def install_all(session: nox.Session, *, models: bool = True, tests: bool = Fals
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Real models, eager beside compiled, as a table. Installs what it runs: another ``--backend`` needs the others."""
+    """Real models, eager beside compiled, as a table. Installs what it runs: another ``--backend``
+    needs the others.
+    """
     if "--backend" in session.posargs:
         install_all(session)
     else:
@@ -134,8 +137,8 @@ def demo(session: nox.Session) -> None:
 @nox.session
 def ci(session: nox.Session) -> None:
     """lint, types and tests, one after the other, in one environment: what .ci/run runs."""
-    # Most of what pip installs is never imported: what is, is compiled by its first import, and kept for the processes
-    # that tests start. An empty PYTHONDONTWRITEBYTECODE counts as none.
+    # Most of what pip installs is never imported: what is, is compiled by its first import, and
+    # kept for the processes that tests start. An empty PYTHONDONTWRITEBYTECODE counts as none.
     session.env.update(PIP_COMPILE="no", PYTHONDONTWRITEBYTECODE="")
     session.install(LINT)
     run_lint(session)
@@ -153,17 +156,30 @@ def tests(session: nox.Session) -> None:
 
 
 def run_tests(session: nox.Session) -> None:
-    """A file's tests share what they have built, so one process runs them all; tests/conftest.py says which file is first."""
-    several = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
-    session.env["PYTHONDONTWRITEBYTECODE"] = ""  # where it is set, each process that a test starts compiles our packages again
+    """A file's tests share what they have built, so one process runs them all; tests/conftest.py
+    says which file is first.
+    """
+    several = (
+        "-n",
+        "logical",
+        "--maxprocesses",
+        "4",
+        "--dist",
+        "loadfile",
+        "--no-loadscope-reorder",
+    )
+    session.env["PYTHONDONTWRITEBYTECODE"] = (
+        ""  # where it is set, each process that a test starts compiles our packages again
+    )
     session.run("python", "-m", "pytest", "-m", "not gpu and not slow", *several, *session.posargs)
 
 
 @nox.session(name="tests-torch")
 @nox.parametrize("torch", list(TORCH_ENDS))
 def tests_torch(session: nox.Session, torch: str) -> None:
-    """A sample of the tests on the oldest and the newest versions of torch, before each release and whenever a private
-    name of torch is used in another way: ``nox -s tests-torch``, or one: ``nox -s "tests-torch(torch='2.15')"``."""
+    """A sample of the tests on the oldest and the newest versions of torch, before each release and
+    whenever a private name of torch is used in another way: ``nox -s tests-torch``, or one: ``nox
+    -s "tests-torch(torch='2.15')"``."""
     sample_on(session, *TORCH_ENDS[torch])
 
 
@@ -175,7 +191,9 @@ def tests_torch_between(session: nox.Session, torch: str) -> None:
 
 
 def sample_on(session: nox.Session, torch: str, torchvision: str) -> None:
-    """Installs torch and what fits it once, then runs the sample and writes its result into the committed table."""
+    """Installs torch and what fits it once, then runs the sample and writes its result into the
+    committed table.
+    """
     session.env.update(PYTHONDONTWRITEBYTECODE="")
     install_torch(session, torch)
     install_packages(session)
@@ -188,31 +206,35 @@ def sample_on(session: nox.Session, torch: str, torchvision: str) -> None:
 
 @nox.session
 def random_programs(session: nox.Session) -> None:
-    """Random programs, eager and compiled: ``nox -s random_programs -- --count 20000 --start-seed 0 --jobs 8``.
-    Goes on from its state file (--out) where an earlier run stopped."""
+    """Random programs, eager and compiled: ``nox -s random_programs -- --count 20000 --start-seed 0
+    --jobs 8``. Goes on from its state file (--out) where an earlier run stopped."""
     install_all(session, models=False)
     session.run("python", "-m", "tests.random_programs", *session.posargs)
 
 
 @nox.session
 def random_graphs(session: nox.Session) -> None:
-    """Random programs of what Triton kernels compute, by its interpreter beside eager: ``nox -s random_graphs -- --count
-    5000 --jobs 8``; with ``--build`` their machine code only. On a GPU: the module below, with ``--device cuda``."""
+    """Random programs of what Triton kernels compute, by its interpreter beside eager: ``nox -s
+    random_graphs -- --count 5000 --jobs 8``; with ``--build`` their machine code only. On a GPU:
+    the module below, with ``--device cuda``."""
     install_all(session, models=False, tests=True)
     session.run("python", "-m", "tests.triton_kernels.random_graphs", *session.posargs)
 
 
 @nox.session
 def opinfo(session: nox.Session) -> None:
-    """Every operator of PyTorch's OpInfo database against eager: ``nox -s opinfo -- --workers 16 --out sweep.jsonl``.
-    Goes on from its file where an earlier run stopped; ``python -m tests.opinfo.page`` makes docs/operators.md of it."""
+    """Every operator of PyTorch's OpInfo database against eager: ``nox -s opinfo -- --workers 16
+    --out sweep.jsonl``. Goes on from its file where an earlier run stopped; ``python -m
+    tests.opinfo.page`` makes docs/operators.md of it."""
     install_all(session, models=False, tests=True)
     session.run("python", "-m", "tests.opinfo", *session.posargs)
 
 
 @nox.session
 def planted_faults(session: nox.Session) -> None:
-    """Faults planted in the tracer one by one: the tests must find each. Names of faults may be given."""
+    """Faults planted in the tracer one by one: the tests must find each. Names of faults may be
+    given.
+    """
     install_all(session, tests=True)
     session.run("python", "-m", "tests.planted_faults", *session.posargs)
 
@@ -250,17 +272,30 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def peers(session: nox.Session) -> None:
-    """Inference beside torch.compile, its freezing, ONNX Runtime and OpenVINO: each in a fresh process. Resumable."""
+    """Inference beside torch.compile, its freezing, ONNX Runtime and OpenVINO: each in a fresh
+    process. Resumable.
+    """
     install_all(session)
     session.install(*ENGINES)
     compared = ("eager", "torch", "torch+freeze", "onnxruntime", "openvino", "ours", "ours+freeze")
     groups = () if session.posargs else ("--groups", "peers")
-    session.run("python", "-m", "benchmarks.steady", "--compilers", *compared, "--plot", *groups, *session.posargs)
+    session.run(
+        "python",
+        "-m",
+        "benchmarks.steady",
+        "--compilers",
+        *compared,
+        "--plot",
+        *groups,
+        *session.posargs,
+    )
 
 
 @nox.session
 def auto(session: nox.Session) -> None:
-    """Several backends on one model beside each backend alone, and the table that explains each choice. Resumable."""
+    """Several backends on one model beside each backend alone, and the table that explains each
+    choice. Resumable.
+    """
     install_all(session)
     session.install(OPENVINO)
     session.run("python", "-m", "benchmarks.auto", *session.posargs)
@@ -268,7 +303,9 @@ def auto(session: nox.Session) -> None:
 
 @nox.session
 def engines(session: nox.Session) -> None:
-    """onnxrt and tvm beside their engines used by hand, then with many batch sizes, large inputs and many threads."""
+    """onnxrt and tvm beside their engines used by hand, then with many batch sizes, large inputs
+    and many threads.
+    """
     install_all(session)
     session.run("python", "-m", "benchmarks.engines_by_hand", *session.posargs)
     session.run("python", "-m", "benchmarks.engine_loads")
@@ -285,22 +322,27 @@ def tvm_tuning(session: nox.Session) -> None:
 
 @nox.session
 def zoo(session: nox.Session) -> None:
-    """More than a hundred small models: captured, equal to eager, first call beside torch.compile's. Resumable."""
+    """More than a hundred small models: captured, equal to eager, first call beside
+    torch.compile's. Resumable.
+    """
     install_all(session)
     session.run("python", "-m", "benchmarks.zoo", *session.posargs)
 
 
 @nox.session
 def training(session: nox.Session) -> None:
-    """Seven models trained for 20 steps: losses and gradients judged by float64, graphs, speed. Resumable."""
+    """Seven models trained for 20 steps: losses and gradients judged by float64, graphs, speed.
+    Resumable.
+    """
     install_all(session)
     session.run("python", "-m", "benchmarks.training", *session.posargs)
 
 
 @nox.session
 def gradients(session: nox.Session) -> None:
-    """One training step of every architecture of transformers, timm and torchvision, judged by float64 parameter by
-    parameter. Goes on from its state file (--out) where an earlier run stopped; ``--page`` writes the table."""
+    """One training step of every architecture of transformers, timm and torchvision, judged by
+    float64 parameter by parameter. Goes on from its state file (--out) where an earlier run
+    stopped; ``--page`` writes the table."""
     install_all(session, tests=True)
     session.run("python", "-m", "benchmarks.gradients", *session.posargs)
 
@@ -349,7 +391,9 @@ def package(session: nox.Session) -> None:
 
 @nox.session
 def conformance(session: nox.Session) -> None:
-    """The support matrices in docs/conformance/: ``nox -s conformance`` for all backends, ``-- inductor`` for one."""
+    """The support matrices in docs/conformance/: ``nox -s conformance`` for all backends, ``--
+    inductor`` for one.
+    """
     install_all(session, models=False, tests=True)
     simulated = "Run on the simulated device of tests/cudagraphs, because there was no GPU."
     tried = {
@@ -360,9 +404,13 @@ def conformance(session: nox.Session) -> None:
         "onnxrt": ("onnxrt", ""),
         "tvm": ("tvm", ""),
     }
-    commit = str(session.run("git", "rev-parse", "--short=12", "HEAD", external=True, silent=True)).strip()
+    commit = str(
+        session.run("git", "rev-parse", "--short=12", "HEAD", external=True, silent=True)
+    ).strip()
     for name in session.posargs or tried:
         backend, note = tried[name]
-        session.run("python", "-m", "tracer_core.testing.conformance", "--backend", backend, "--note", note,
-                    "--page", f"docs/conformance/{name}.md", "--json", f"docs/conformance/{name}.json",
+        session.run("python", "-m", "tracer_core.testing.conformance", "--backend", backend,
+        "--note", note,
+                    "--page", f"docs/conformance/{name}.md", "--json",
+                    f"docs/conformance/{name}.json",
                     "--resume", f"{session.create_tmp()}/{name}-{commit}.jsonl")  # fmt: skip

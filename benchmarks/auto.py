@@ -2,15 +2,17 @@
 
 ``python -m benchmarks.auto [--models resnet18_64 ...] [--again]``
 
-In: the CPU models of the anchors. Out: a table of milliseconds a call (eager, each backend alone, auto), auto's time over that of
-the best right backend alone, auto's own table for each model, and rows in ``results/auto``. What always holds: each
-way of a row is a fresh process with empty caches, and all of a row take turns in rounds, one running at a time; a
-ratio is the median over the rounds of ratios measured in one round; a backend whose results auto found wrong is not a
-best one; a way that fails, and one that a row leaves out, is said. Rows that are there are not measured again, so a run that
-was stopped goes on at the same commit. About 18 minutes on a quiet machine; 8 GiB.
+In: the CPU models of the anchors. Out: a table of milliseconds a call (eager, each backend alone,
+auto), auto's time over that of the best right backend alone, auto's own table for each model, and
+rows in ``results/auto``. What always holds: each way of a row is a fresh process with empty caches,
+and all of a row take turns in rounds, one running at a time; a ratio is the median over the rounds
+of ratios measured in one round; a backend whose results auto found wrong is not a best one; a way
+that fails, and one that a row leaves out, is said. Rows that are there are not measured again, so a
+run that was stopped goes on at the same commit. About 18 minutes on a quiet machine; 8 GiB.
 
-The best alone is the least of several measured medians, so it is flattered where some are level: "auto / its choice alone"
-says how much of a difference is the choice's and how much that of two processes that run the same code.
+The best alone is the least of several measured medians, so it is flattered where some are level:
+"auto / its choice alone" says how much of a difference is the choice's and how much that of two
+processes that run the same code.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from benchmarks.tables import geometric_mean, milliseconds, table
 from benchmarks.timing import Plan, speed_up, turned
 
 _FIVE = ("inductor", "inductor+freeze", "onnxrt", "onnxrt+freeze", "openvino")
-#: model: what is tried. TVM where it builds in seconds; its products of matrices are far behind the others' and its
-#: build of a transformer takes minutes, so it is left out there.
+#: model: what is tried. TVM where it builds in seconds; its products of matrices are far behind the
+#: others' and its build of a transformer takes minutes, so it is left out there.
 ROWS: dict[str, tuple[str, ...]] = {
     "resnet18_64": (*_FIVE, "tvm"),
     "lstm_64": _FIVE,
@@ -50,8 +52,8 @@ SLACK = 1.05
 
 
 def measure(model: models.Model, labels: Sequence[str], plan: Plan, limit: float) -> dict[str, Any]:
-    """One row: seconds by way and round, first-call seconds, auto's tables. Raises Failed where auto or eager fails, or auto
-    does not decide."""
+    """One row: seconds by way and round, first-call seconds, auto's tables. Raises Failed where
+    auto or eager fails, or auto does not decide."""
     started = time.perf_counter()
     failed: dict[str, str] = {}
     seconds: dict[str, list[float]] = {}
@@ -60,7 +62,9 @@ def measure(model: models.Model, labels: Sequence[str], plan: Plan, limit: float
     with contextlib.ExitStack() as running:
         arguments = {name: name for name in ("eager", *labels)} | {AUTO: f"auto:{','.join(labels)}"}
         workers = {
-            name: running.enter_context(processes.worker("benchmarks.auto_process", [model.name, way]))
+            name: running.enter_context(
+                processes.worker("benchmarks.auto_process", [model.name, way])
+            )
             for name, way in arguments.items()
         }
         for name in list(workers):  # auto last, when nobody else compiles
@@ -72,14 +76,23 @@ def measure(model: models.Model, labels: Sequence[str], plan: Plan, limit: float
         for needed in ("eager", AUTO):
             if needed not in workers:
                 raise processes.Failed(f"{needed}: {failed[needed]}")
-        told = workers[AUTO].ask({"do": "choices", "seconds": BUDGET + limit}, limit=BUDGET + 2 * limit)
+        told = workers[AUTO].ask(
+            {"do": "choices", "seconds": BUDGET + limit}, limit=BUDGET + 2 * limit
+        )
         for number in range(plan.rounds):
             for name in turned(list(workers), number):
                 answer = workers[name].ask({"do": "turn", **dataclasses.asdict(plan)}, limit=limit)
                 seconds.setdefault(name, []).append(answer["seconds"])
                 peaks[name] = max(peaks.get(name, 0), answer["peak"])
     took = time.perf_counter() - started
-    return {"seconds": seconds, "first_call": first, "peak_bytes": peaks, "failed_ways": failed, "auto": told, "took": took}
+    return {
+        "seconds": seconds,
+        "first_call": first,
+        "peak_bytes": peaks,
+        "failed_ways": failed,
+        "auto": told,
+        "took": took,
+    }
 
 
 def best_alone(row: dict[str, Any]) -> str:
@@ -91,14 +104,24 @@ def best_alone(row: dict[str, Any]) -> str:
         if found["status"] in ("wrong", "failed", "refused")
     }
     labels = ROWS[row["model"]]
-    right = ["eager", *(label for index, label in enumerate(labels) if index not in wrong and label in row["seconds"])]
+    right = [
+        "eager",
+        *(
+            label
+            for index, label in enumerate(labels)
+            if index not in wrong and label in row["seconds"]
+        ),
+    ]
     return min(right, key=lambda name: statistics.median(row["seconds"][name]))
 
 
 def _kept(row: dict[str, Any]) -> str | None:
     """The way that auto chose, where it chose the same one for all graphs."""
     found = {
-        next((index for index, one in enumerate(_candidates(choice)) if one["status"] == "chosen"), None)
+        next(
+            (index for index, one in enumerate(_candidates(choice)) if one["status"] == "chosen"),
+            None,
+        )
         for choice in row["auto"]["choices"]
     }
     if len(found) > 1:
@@ -125,13 +148,23 @@ def report(rows: dict[str, dict[str, Any]]) -> str:
         chosen = ", ".join(dict.fromkeys(choice["chosen"] for choice in row["auto"]["choices"]))
         kept = _kept(row)
         beside = f"{1 / speed_up(row['seconds'][kept], row['seconds'][AUTO]):.3f}" if kept else ""
-        lines.append([models.MODELS[name].title, *times, best, f"{ratios[name]:.3f}", chosen, beside])
-    head = ["model, ms a call", *ways, "best alone", "auto / best", "auto's choice", "auto / its choice alone"]
+        lines.append(
+            [models.MODELS[name].title, *times, best, f"{ratios[name]:.3f}", chosen, beside]
+        )
+    head = [
+        "model, ms a call",
+        *ways,
+        "best alone",
+        "auto / best",
+        "auto's choice",
+        "auto / its choice alone",
+    ]
     text = table(head, lines)
     slower = [f"{name} {ratio:.3f}" for name, ratio in ratios.items() if ratio > SLACK]
     text += (
-        f"\n\nauto / the best right backend alone: {geometric_mean(list(ratios.values())):.3f} over {len(ratios)} models, "
-        f"highest {max(ratios.values()):.3f}; slower than it by more than 5 %: {', '.join(slower) or 'none'}"
+        f"\n\nauto / the best right backend alone: {geometric_mean(list(ratios.values())):.3f} over"
+        f" {len(ratios)} models, highest {max(ratios.values()):.3f}; slower than it by more than 5"
+        f" %: {', '.join(slower) or 'none'}"
     )
     return text
 
@@ -144,9 +177,13 @@ def tables(rows: dict[str, dict[str, Any]]) -> str:
         eager = statistics.median(row["seconds"]["eager"])
         meanwhile = f"; eager's calls meanwhile {milliseconds(statistics.median(told['meanwhile']))} ms at the median, " \
             f"{milliseconds(eager)} alone" if told["meanwhile"] else ""  # fmt: skip
-        parts.append(f"{models.MODELS[name].title}: decided after {told['decided_after']:.0f} s{meanwhile}")
+        parts.append(
+            f"{models.MODELS[name].title}: decided after {told['decided_after']:.0f} s{meanwhile}"
+        )
         parts += [f"  {line}" for text in told["tables"] for line in text.splitlines()]
-        parts += [f"  {way} alone failed: {_reason(text)}" for way, text in row["failed_ways"].items()]
+        parts += [
+            f"  {way} alone failed: {_reason(text)}" for way, text in row["failed_ways"].items()
+        ]
     return "\n".join(parts)
 
 
@@ -159,9 +196,13 @@ def _reason(text: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 1 if a row failed or auto was slower than the best by more than 5 %."""
     parser = argparse.ArgumentParser(prog="benchmarks.auto", description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(ROWS), choices=tuple(ROWS), metavar="NAME")
+    parser.add_argument(
+        "--models", nargs="+", default=list(ROWS), choices=tuple(ROWS), metavar="NAME"
+    )
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=0.2, help="of a turn of one way in a round")
+    parser.add_argument(
+        "--seconds", type=float, default=0.2, help="of a turn of one way in a round"
+    )
     parser.add_argument("--limit", type=float, default=300.0, help="seconds an answer may take")
     parser.add_argument("--again", action="store_true", help="measure rows that are there already")
     chosen = parser.parse_args(arguments)
@@ -173,14 +214,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model = models.MODELS[name]
         print(f"{name} ...", end=" ", flush=True)
         key = f"{name} {' '.join(ROWS[name])} {plan.rounds}x{plan.seconds}"
-        row, there = store.row(key, lambda m=model: {"model": m.name, **measure(m, ROWS[m.name], plan, chosen.limit)})
+        row, there = store.row(
+            key, lambda m=model: {"model": m.name, **measure(m, ROWS[m.name], plan, chosen.limit)}
+        )
         done = "stored" if there else f"{row.get('took', 0):.0f} s (load {row['load']})"
         print(row.get("failed", done), flush=True)
         if "failed" not in row:
             rows[name] = row
     if rows:
         print(f"\n{report(rows)}\n\n{tables(rows)}")
-    slow = any(speed_up(row["seconds"][best_alone(row)], row["seconds"][AUTO]) < 1 / SLACK for row in rows.values())
+    slow = any(
+        speed_up(row["seconds"][best_alone(row)], row["seconds"][AUTO]) < 1 / SLACK
+        for row in rows.values()
+    )
     return 1 if slow or len(rows) < len(chosen.models) else 0
 
 

@@ -1,8 +1,9 @@
 """The process that `benchmarks.auto` starts for each way of a row.
 
-In: arguments ``<model> <way>``: ``eager``, a label of `CANDIDATES`, or ``auto:<label>,<label>``; then the questions of a `Way`,
-and ``"choices"`` (waits until auto has decided). Out: an answer to each, as `processes.answers` sends it. What always
-holds: auto's candidates are compiled as those alone.
+In: arguments ``<model> <way>``: ``eager``, a label of `CANDIDATES`, or ``auto:<label>,<label>``;
+then the questions of a `Way`, and ``"choices"`` (waits until auto has decided). Out: an answer to
+each, as `processes.answers` sends it. What always holds: auto's candidates are compiled as those
+alone.
 """
 
 from __future__ import annotations
@@ -39,15 +40,18 @@ def compiled(function: Any, way: str) -> Any:
         backend, options = CANDIDATES[way]
         return tracer_core.compile(function, backend=backend, options=options or None)
     candidates = [CANDIDATES[label] for label in labels.split(",")]
-    return tracer_core.compile(function, backend=candidates, options={"budget": BUDGET, "remember": False})
+    return tracer_core.compile(
+        function, backend=candidates, options={"budget": BUDGET, "remember": False}
+    )
 
 
 class Tried(Way):
     """One way of one model; of auto's, also what it found."""
 
     def _choices(self, seconds: float) -> dict[str, Any]:
-        """Seconds a call while candidates compile, the tables when all is decided, and after how long that was.
-        Raises TimeoutError where that takes longer than `seconds`: a time that is measured then would be anybody's."""
+        """Seconds a call while candidates compile, the tables when all is decided, and after how
+        long that was. Raises TimeoutError where that takes longer than `seconds`: a time that is
+        measured then would be anybody's."""
         start = time.perf_counter()
         meanwhile = []
         while not all(choice.decided for choice in self._function.choices()):

@@ -1,12 +1,14 @@
 """Memory-bound kernels beside what this machine's memory can do.
 
-In: sizes. Out: for each program the bytes that it must move (inputs read once, outputs written once) over our time, as a
-share of the best copy: memcpy, a copy with streaming stores, and a triad, on the same threads. `read` is what reading
-alone reaches (eight streams at once), which no program that only reads can pass. What always holds: inputs take turns, so that
-they are past the caches together (results are not: malloc hands out the same memory again, as it does to users);
-rounds of the copies and of all programs alternate in one process; the best of the rounds of a program and of the
-copies beside it counts, because what a busy machine adds is no property of a kernel; one thread is timed by its
-processor time; everything lies in large pages, as our results do; results are compared with eager's.
+In: sizes. Out: for each program the bytes that it must move (inputs read once, outputs written
+once) over our time, as a share of the best copy: memcpy, a copy with streaming stores, and a triad,
+on the same threads. `read` is what reading alone reaches (eight streams at once), which no program
+that only reads can pass. What always holds: inputs take turns, so that they are past the caches
+together (results are not: malloc hands out the same memory again, as it does to users); rounds of
+the copies and of all programs alternate in one process; the best of the rounds of a program and of
+the copies beside it counts, because what a busy machine adds is no property of a kernel; one thread
+is timed by its processor time; everything lies in large pages, as our results do; results are
+compared with eager's.
 """
 
 from __future__ import annotations
@@ -152,7 +154,9 @@ def _once(run: Callable[[], Any], clock: Callable[[], float]) -> float:
     return clock() - start
 
 
-def measure(rows: int, columns: int, rounds: int, threads: int, chosen: Sequence[str]) -> dict[str, Any]:
+def measure(
+    rows: int, columns: int, rounds: int, threads: int, chosen: Sequence[str]
+) -> dict[str, Any]:
     """Gigabytes a second: of the copies, and by program ours and eager's."""
     import torch
 
@@ -167,7 +171,10 @@ def measure(rows: int, columns: int, rounds: int, threads: int, chosen: Sequence
     buffers = [_in_large_pages(torch.zeros(count + 16)) for _ in range(TURNS + 1)]
     aligned = [b[(-b.data_ptr() % 64) // 4 :][:count] for b in buffers]
     others = {
-        name: (moved * count, _in_turn(library.function(f"run_{name}", 4), _copy_arguments(aligned, count)))
+        name: (
+            moved * count,
+            _in_turn(library.function(f"run_{name}", 4), _copy_arguments(aligned, count)),
+        )
         for name, moved in (COPY_NAMES | READ_NAMES).items()
     }
     found: dict[str, dict[str, float]] = {}
@@ -183,7 +190,10 @@ def measure(rows: int, columns: int, rounds: int, threads: int, chosen: Sequence
             del truth, result
             runs = others | {
                 "ours": (moved, _in_turn(compiled, inputs)),
-                "eager": (moved, _in_turn(case.function, inputs[2:] + inputs[:2])),  # not what ours just read
+                "eager": (
+                    moved,
+                    _in_turn(case.function, inputs[2:] + inputs[:2]),
+                ),  # not what ours just read
             }
             best = found.setdefault(case.name, {})
             for _ in range(rounds):
@@ -205,14 +215,19 @@ def _copy_arguments(aligned: Sequence[torch.Tensor], count: int) -> list[tuple[A
     return [(target, sources[k], sources[(k + 1) % TURNS], count) for k in range(TURNS)]
 
 
-def _in_turn(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> Callable[[], Any]:
+def _in_turn(
+    function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
+) -> Callable[[], Any]:
     """Calls the function with the next of the arguments each time."""
     turns = itertools.cycle(arguments)
     return lambda: function(*next(turns))
 
 
 def _print(answer: dict[str, Any]) -> bool:
-    print(f"{answer['threads']} threads, {answer['rows']} x {answer['columns']} float32, gigabytes a second")
+    print(
+        f"{answer['threads']} threads, {answer['rows']} x {answer['columns']} float32, gigabytes a"
+        " second"
+    )
     lines, good = [], True
     for name, speeds in answer["gigabytes_a_second"].items():
         best = max(speeds[copy] for copy in COPY_NAMES)
@@ -239,7 +254,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     good = True
     for threads in chosen.threads:
         key = f"{chosen.rows}x{chosen.columns} {threads} threads {' '.join(chosen.cases)}".strip()
-        work = functools.partial(measure, chosen.rows, chosen.columns, chosen.rounds, threads, chosen.cases)
+        work = functools.partial(
+            measure, chosen.rows, chosen.columns, chosen.rounds, threads, chosen.cases
+        )
         row, _ = store.row(key, work)
         if "failed" in row:
             print(row["failed"])

@@ -1,8 +1,9 @@
 """Programs in which something changes with every call: rows of `benchmarks.overhead`.
 
-In: nothing. Out: `NUMBERS` and `VALUES`: name -> a maker of (function, step), where step(f, n) is call number
-n of f: the function, or a compiled form of it. What always holds: a program computes next to nothing, so that
-what is left is what the change costs; each call brings a value that no call before had.
+In: nothing. Out: `NUMBERS` and `VALUES`: name -> a maker of (function, step), where step(f, n) is
+call number n of f: the function, or a compiled form of it. What always holds: a program computes
+next to nothing, so that what is left is what the change costs; each call brings a value that no
+call before had.
 """
 
 from __future__ import annotations
@@ -93,11 +94,17 @@ _of_one_argument("dict_item", NUMBERS, lambda x, held: x * held["n"], lambda n: 
 _of_one_argument("partial", NUMBERS, lambda x, f: f(x), lambda n: functools.partial(_times, n))
 
 _of_one_argument("string", VALUES, lambda x, word: x * len(word), lambda n: f"word {n}")
-_of_one_argument("list_length", VALUES, lambda x, items: x * len(items), lambda n: [0] * (n % 100_000))
-_of_one_argument("dict_keys", VALUES, lambda x, held: x * len(list(held)), lambda n: {f"key {n}": 1})
+_of_one_argument(
+    "list_length", VALUES, lambda x, items: x * len(items), lambda n: [0] * (n % 100_000)
+)
+_of_one_argument(
+    "dict_keys", VALUES, lambda x, held: x * len(list(held)), lambda n: {f"key {n}": 1}
+)
 _of_one_argument("lambda", VALUES, lambda x, f: f(x), lambda n: lambda x: x * 2)
 _of_one_argument("lambda_with_a_closure", VALUES, lambda x, f: f(x), lambda n: lambda x: x * n)
-_of_one_argument("object_made_anew", VALUES, lambda x, one: x * len(one.word), lambda n: Config(0, f"word {n}"))
+_of_one_argument(
+    "object_made_anew", VALUES, lambda x, one: x * len(one.word), lambda n: Config(0, f"word {n}")
+)
 _of_one_argument("subclass_of_int", VALUES, lambda x, n: x * n, Whole)
 
 
@@ -295,7 +302,9 @@ def method() -> tuple[Callable[..., Any], Step]:
 def rank_and_dtype() -> tuple[Callable[..., Any], Step]:
     import torch
 
-    kinds = [torch.ones([2] * (n % 12), dtype=(torch.float32, torch.float64)[n % 2]) for n in range(24)]
+    kinds = [
+        torch.ones([2] * (n % 12), dtype=(torch.float32, torch.float64)[n % 2]) for n in range(24)
+    ]
     return lambda x: x + 1, lambda call, n: call(kinds[n % 24])
 
 

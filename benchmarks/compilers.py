@@ -1,10 +1,11 @@
 """What is compared, by name.
 
-In: ``eager``, ``torch``, ``ours``, or with a backend ``torch:aot_eager``, ``ours:onnxrt``, ``torch:nothing`` /
-``ours:nothing`` (a backend that returns what it returned first, so that guards and rebuilding are left),
-``python:nothing`` (ours without the C helper for guards); ``torch+freeze``, ``ours+freeze`` (weights as constants);
-``onnxruntime`` and ``openvino`` (the engines used by hand). Out: a function that compiles. What always holds: a
-compiler is imported when used.
+In: ``eager``, ``torch``, ``ours``, or with a backend ``torch:aot_eager``, ``ours:onnxrt``,
+``torch:nothing`` / ``ours:nothing`` (a backend that returns what it returned first, so that guards
+and rebuilding are left), ``python:nothing`` (ours without the C helper for guards);
+``torch+freeze``, ``ours+freeze`` (weights as constants); ``onnxruntime`` and ``openvino`` (the
+engines used by hand). Out: a function that compiles. What always holds: a compiler is imported when
+used.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 DEFAULT = ("eager", "torch", "ours")
 
-TITLES = {"eager": "eager", "torch": "torch.compile", "ours": "tracer_core", "torch+freeze": "torch.compile freezing",
-          "ours+freeze": "tracer_core freeze", "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO",
+TITLES = {"eager": "eager", "torch": "torch.compile", "ours": "tracer_core",
+"torch+freeze": "torch.compile freezing",
+          "ours+freeze": "tracer_core freeze", "onnxruntime": "ONNX Runtime",
+          "openvino": "OpenVINO",
           "python": "tracer_core in pure Python"}  # fmt: skip
 
 
@@ -33,7 +36,8 @@ def compiler(name: str) -> Compile:
     kind, _, backend = name.partition(":")
     if kind not in _MAKERS or (backend and kind not in _TAKE_BACKENDS):
         raise ValueError(
-            f"no compiler {name!r}; {', '.join(_MAKERS)}, and {', '.join(f'{k}:<backend>' for k in _TAKE_BACKENDS)}"
+            f"no compiler {name!r}; {', '.join(_MAKERS)}, and"
+            f" {', '.join(f'{k}:<backend>' for k in _TAKE_BACKENDS)}"
         )
     return _MAKERS[kind](backend or "inductor")
 
@@ -87,15 +91,19 @@ def _python(backend: str) -> Compile:
 
 
 _MAKERS: dict[str, Callable[[str], Compile]] = {
-    "eager": _eager, "torch": _torch, "ours": _ours, "python": _python, "torch+freeze": _torch_freeze,
-    "ours+freeze": _ours_freeze, "onnxruntime": _engine("onnxruntime"), "openvino": _engine("openvino"),
+    "eager": _eager, "torch": _torch, "ours": _ours, "python": _python,
+    "torch+freeze": _torch_freeze,
+    "ours+freeze": _ours_freeze, "onnxruntime": _engine("onnxruntime"),
+    "openvino": _engine("openvino"),
 }  # fmt: skip
 
 _TAKE_BACKENDS = ("torch", "ours", "python")
 
 
 def nothing_for_torch(gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """torch.compile's convention: runs the graph at the first call; returns the same outputs from then on."""
+    """torch.compile's convention: runs the graph at the first call; returns the same outputs from
+    then on.
+    """
     kept: list[Any] = []
 
     def run(*inputs: Any) -> Any:

@@ -1,8 +1,10 @@
-"""Recorded graphs on an NVIDIA GPU: latency, launch cost on the host, memory, beside eager and torch.compile.
+"""Recorded graphs on an NVIDIA GPU: latency, launch cost on the host, memory, beside eager and
+torch.compile.
 
-In: names of cases and compilers. Out: a table and ``<out>/cudagraphs.json``. What always holds: each row has a
-process of its own with empty caches; results are compared with eager's, also those of earlier calls that are kept.
-Run on the GPU machine: ``python3 -m benchmarks.cudagraphs --out FOLDER``.
+In: names of cases and compilers. Out: a table and ``<out>/cudagraphs.json``. What always holds:
+each row has a process of its own with empty caches; results are compared with eager's, also those
+of earlier calls that are kept. Run on the GPU machine: ``python3 -m benchmarks.cudagraphs --out
+FOLDER``.
 """
 
 from __future__ import annotations
@@ -27,12 +29,20 @@ MARK = "ROW "
 
 def cos_sin(device: torch.device) -> tuple[Any, list[torch.Tensor], bool]:
     """Two small inputs: the cost of a launch."""
-    return lambda x, y: x.cos() + y.sin(), [torch.randn(10_000, device=device) for _ in range(2)], False
+    return (
+        lambda x, y: x.cos() + y.sin(),
+        [torch.randn(10_000, device=device) for _ in range(2)],
+        False,
+    )
 
 
 def cos_sin_large(device: torch.device) -> tuple[Any, list[torch.Tensor], bool]:
     """A result of 256 MiB."""
-    return lambda x, y: x.cos() + y.sin(), [torch.randn(2**26, device=device) for _ in range(2)], False
+    return (
+        lambda x, y: x.cos() + y.sin(),
+        [torch.randn(2**26, device=device) for _ in range(2)],
+        False,
+    )
 
 
 def resnet18(
@@ -93,7 +103,9 @@ def compiled(compiler: str, model: Any) -> Any:
     return torch.compile(model, mode=compiler)
 
 
-def step_of(function: Any, model: Any, inputs: list[torch.Tensor], train: bool) -> Callable[[], Any]:
+def step_of(
+    function: Any, model: Any, inputs: list[torch.Tensor], train: bool
+) -> Callable[[], Any]:
     """One call, or forward and backward from zeroed gradients."""
     if not train:
         return lambda: function(*inputs)
@@ -135,8 +147,8 @@ def host_microseconds(step: Callable[[], Any]) -> float:
 
 
 def error(model: Any, function: Any, inputs: list[torch.Tensor], train: bool) -> float:
-    """The largest relative difference from eager over five calls whose results are kept (for training: of the
-    gradients, dropout being seeded)."""
+    """The largest relative difference from eager over five calls whose results are kept (for
+    training: of the gradients, dropout being seeded)."""
     torch.set_float32_matmul_precision("highest")  # TF32's noise would hide a wrong result
     torch.backends.cudnn.allow_tf32 = False
     if train:
@@ -196,7 +208,8 @@ def measure(case: str, compiler: str) -> dict[str, Any]:
         import cudagraphs_backend
 
         row["graphs"] = [
-            {name: getattr(one, name) for name in one.__slots__} for one in cudagraphs_backend.report()
+            {name: getattr(one, name) for name in one.__slots__}
+            for one in cudagraphs_backend.report()
         ]
     return row
 
@@ -255,9 +268,10 @@ def line(row: dict[str, Any]) -> str:
     if "failed" in row:
         return f"{head} FAILED {row['failed'][-600:]}"
     return (
-        f"{head} latency {row['latency_ms']:8.3f} ms  back to back {row['back_to_back_ms']:8.3f} ms  "
-        f"host {row['host_us']:7.0f} us  first {row['first_call_s']:5.1f} s  "
-        f"peak {row['peak_allocated_mib']:7.0f} / {row['peak_reserved_mib']:7.0f} MiB  error {row['error']:.1e}"
+        f"{head} latency {row['latency_ms']:8.3f} ms  back to back {row['back_to_back_ms']:8.3f} ms"
+        f"  host {row['host_us']:7.0f} us  first {row['first_call_s']:5.1f} s  peak"
+        f" {row['peak_allocated_mib']:7.0f} / {row['peak_reserved_mib']:7.0f} MiB  error"
+        f" {row['error']:.1e}"
     )
 
 

@@ -1,9 +1,10 @@
 """Real models, eager beside compiled, as a table.
 
-In: models. Out: progress while it works, then a table, and exit status 1 if a model failed or its error is
-more than 3 times eager's own. What always holds: each model has a fresh process and an empty cache, so
-"first call" is what a user waits for the first time (import of the compiler, capture, compile, run); errors
-are against the same program in float64; a row whose rounds lie far apart is marked and not part of the mean.
+In: models. Out: progress while it works, then a table, and exit status 1 if a model failed or its
+error is more than 3 times eager's own. What always holds: each model has a fresh process and an
+empty cache, so "first call" is what a user waits for the first time (import of the compiler,
+capture, compile, run); errors are against the same program in float64; a row whose rounds lie far
+apart is marked and not part of the mean.
 """
 
 from __future__ import annotations
@@ -155,10 +156,16 @@ def report(rows: dict[str, dict[str, Any]], backend: str) -> str:
     mean = f"{geometric_mean(ratios):.2f}" if ratios else "unknown"
     notes = [
         table(HEAD, lines),
-        f"backend {backend}; geometric mean of the speed-ups {mean} ({len(steady)} of {len(good)} rows)",
+        (
+            f"backend {backend}; geometric mean of the speed-ups {mean} ({len(steady)} of"
+            f" {len(good)} rows)"
+        ),
     ]
     if len(steady) < len(good):
-        notes.append(f"~ not in the mean: its rounds are more than {MOST_SPREAD:.0%} apart, so the machine was busy")
+        notes.append(
+            f"~ not in the mean: its rounds are more than {MOST_SPREAD:.0%} apart, so the machine"
+            " was busy"
+        )
     said: dict[str, list[str]] = {}
     for name, row in good.items():
         for text in (*row["fallbacks"], *row["breaks"]):
@@ -175,7 +182,9 @@ def _line(model: models.Model, row: dict[str, Any]) -> list[str]:
         model.modes,
         milliseconds(eager),
         milliseconds(compiled),
-        f"{'' if is_steady(row) else '~ '}{speed_up(row['seconds']['eager'], row['seconds']['compiled']):.2f}",
+        (
+            f"{'' if is_steady(row) else '~ '}{speed_up(row['seconds']['eager'], row['seconds']['compiled']):.2f}"
+        ),
         f"{row['first_call']:.1f}",
         f"{row['error']:.1e}{'' if acceptable(row) else ' WRONG'}",
         f"{row['eager_error']:.1e}",

@@ -1,8 +1,10 @@
-"""One compile for every size: resnet18 over batch sizes, BERT over batch sizes and sequence lengths.
+"""One compile for every size: resnet18 over batch sizes, BERT over batch sizes and sequence
+lengths.
 
-In: nothing. Out: a table with a row for each model and compiler: compiles, the largest error against eager, sizes at which
-results differ from eager's, seconds of all calls. What always holds: each compiler is alone in its process; every size
-is compared with eager, also those where eager raises; sizes 0 and 1 come last.
+In: nothing. Out: a table with a row for each model and compiler: compiles, the largest error
+against eager, sizes at which results differ from eager's, seconds of all calls. What always holds:
+each compiler is alone in its process; every size is compared with eager, also those where eager
+raises; sizes 0 and 1 come last.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ COMPILERS = ("torch", "torch:dynamic", "ours:eager", "ours:inductor", "ours:indu
 
 _BATCHES = [(n,) for n in (2, 3, 5, 8, 16, 33, 64, 7, 1, 0)]
 _TEXTS = [
-    (2, 16), (3, 16), (3, 9), (4, 2), (64, 33), (2, 512), (8, 128), (5, 5), (16, 64), (6, 7), (1, 16), (2, 1), (1, 1), (0, 8),
+    (2, 16), (3, 16), (3, 9), (4, 2), (64, 33), (2, 512), (8, 128), (5, 5), (16, 64), (6, 7), (1,
+    16), (2, 1), (1, 1), (0, 8),
 ]  # fmt: skip
 #: Of BERT-base, fewer and smaller: a call is long.
 _LONG_TEXTS = [
@@ -57,10 +60,12 @@ def _bert(**settings: int) -> Callable[[], tuple[Any, Callable[..., Any]]]:
 
 
 #: name -> (how the model and its inputs are made, sizes).
-MODELS: dict[str, tuple[Callable[[], tuple[Any, Callable[..., Any]]], Sequence[tuple[int, ...]]]] = {
+MODELS: dict[str, tuple[Callable[[], tuple[Any, Callable[..., Any]]], Sequence[tuple[int,
+...]]]] = {
     "resnet18": (_resnet, _BATCHES),
     "bert_small": (
-        _bert(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=500), _TEXTS
+        _bert(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+        vocab_size=500), _TEXTS
     ),
     "bert_base": (_bert(), _LONG_TEXTS),
 }  # fmt: skip
@@ -74,7 +79,9 @@ def _compiled(model: Any, compiler: str) -> tuple[Any, Callable[[], int]]:
         import torch
         from torch._dynamo.utils import counters
 
-        return torch.compile(model, dynamic=dynamic), lambda: int(counters["stats"]["unique_graphs"])
+        return torch.compile(model, dynamic=dynamic), lambda: int(
+            counters["stats"]["unique_graphs"]
+        )
     import tracer_core
     from tracer_core.testing import CaptureCounter
 
@@ -123,7 +130,8 @@ def measure(name: str, compiler: str) -> dict[str, Any]:
             steps.append([list(size), compiles()])
     in_range = [count for size, count in steps if min(size) >= 2]
     return {
-        "compiles": compiles(), "compiles_from_2_on": in_range[-1], "error": worst, "wrong": wrong, "seconds": seconds,
+        "compiles": compiles(), "compiles_from_2_on": in_range[-1], "error": worst, "wrong": wrong,
+        "seconds": seconds,
         "steps": steps,
     }  # fmt: skip
 
@@ -135,7 +143,8 @@ GRID = Grid(
     measure,
     ("compiles, sizes from 2", "with 0 and 1", "largest error", "wrong", "seconds"),
     lambda row: [
-        str(row["compiles_from_2_on"]), str(row["compiles"]), f"{row['error']:.1e}", str(len(row["wrong"])),
+        str(row["compiles_from_2_on"]), str(row["compiles"]), f"{row['error']:.1e}",
+        str(len(row["wrong"])),
         f"{row['seconds']:.1f}",
     ],
     left_out=frozenset({"bert_base"}),  # minutes a row

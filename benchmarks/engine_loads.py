@@ -2,10 +2,11 @@
 
 ``python -m benchmarks.engine_loads [--engines onnxrt tvm] [--again]``
 
-In: nothing. Out: a table, and rows in ``results/engine_loads``, for each engine: how many sessions (builds) the batch sizes 1
-to 32 of resnet18 make; by how many megabytes memory rises while a program reads 105 MB of inputs, and what a copy of
-them would take; calls a second of one compiled model from one thread and from eight. What always holds: each row has a fresh
-process with empty caches; every result is compared with eager's, and one that differs is an error.
+In: nothing. Out: a table, and rows in ``results/engine_loads``, for each engine: how many sessions
+(builds) the batch sizes 1 to 32 of resnet18 make; by how many megabytes memory rises while a
+program reads 105 MB of inputs, and what a copy of them would take; calls a second of one compiled
+model from one thread and from eight. What always holds: each row has a fresh process with empty
+caches; every result is compared with eager's, and one that differs is an error.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ THREADS, SECONDS = 8, 2.0
 def batches(engine: str) -> dict[str, Any]:
     """Batch sizes 1 to 32 through one compiled resnet18."""
     import tracer_core
-    from tracer_core import stages
+    from tracer_core.debug import stages
 
     program = models.MODELS["resnet18_64"].program()
     x = program.args[0]
@@ -53,7 +54,11 @@ def memory(engine: str) -> dict[str, Any]:
     fast = tracer_core.compile(lambda x: x.sum(-1), backend=engine)
     x = torch.randn(1024, 25600)
     torch.testing.assert_close(fast(x), x.sum(-1), rtol=1e-3, atol=1e-2)
-    return {"inputs_mb": x.nbytes / 1e6, "rise_mb": peak_growth(lambda: fast(x)), "copy_mb": peak_growth(x.clone)}
+    return {
+        "inputs_mb": x.nbytes / 1e6,
+        "rise_mb": peak_growth(lambda: fast(x)),
+        "copy_mb": peak_growth(x.clone),
+    }
 
 
 def threads(engine: str) -> dict[str, Any]:
@@ -84,18 +89,28 @@ def threads(engine: str) -> dict[str, Any]:
             one.join()
         return sum(counts) / SECONDS
 
-    found = {"calls_a_second_1": rate(1), f"calls_a_second_{THREADS}": rate(THREADS), "wrong": len(wrong)}
+    found = {
+        "calls_a_second_1": rate(1),
+        f"calls_a_second_{THREADS}": rate(THREADS),
+        "wrong": len(wrong),
+    }
     if wrong:
         raise AssertionError(f"wrong results in threads {sorted(set(wrong))}")
     return found
 
 
-PARTS: dict[str, Callable[[str], dict[str, Any]]] = {"batches": batches, "memory": memory, "threads": threads}
+PARTS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "batches": batches,
+    "memory": memory,
+    "threads": threads,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; 1 if something failed."""
-    parser = argparse.ArgumentParser(prog="benchmarks.engine_loads", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.engine_loads", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=tuple(ENGINES))
     parser.add_argument("--again", action="store_true", help="measure rows that are there already")
     parser.add_argument("--row", nargs=2, metavar=("ENGINE", "PART"), help=argparse.SUPPRESS)
@@ -112,10 +127,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for part in PARTS:
             child = ["--row", engine, part]
             row, _ = store.row(
-                f"{engine} {part}", lambda child=child: processes.fresh("benchmarks.engine_loads", child, limit=300)  # type: ignore[misc]
+                f"{engine} {part}",
+                lambda child=child: processes.fresh("benchmarks.engine_loads", child, limit=300),  # type: ignore[misc]
             )
             failed |= "failed" in row
-            facts = ", ".join(f"{k} {v:.4g}" for k, v in row.items() if isinstance(v, (int, float)) and k != "load")
+            facts = ", ".join(
+                f"{k} {v:.4g}"
+                for k, v in row.items()
+                if isinstance(v, (int, float)) and k != "load"
+            )
             lines.append([engine, part, row.get("failed", facts)])
             print(*lines[-1], flush=True)
     print(f"\n{table(['engine', 'load', 'found'], lines)}")

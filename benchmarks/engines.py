@@ -1,9 +1,9 @@
 """The engines that users reach by exporting: ONNX Runtime and OpenVINO, used by hand.
 
-In: a program's function. Out: a function of the same arguments that exports at its first call, as a user would,
-and returns the flat list of output tensors. What always holds: as many threads as torch has; the fastest setting
-that the engine documents for one request at a time; tensors are handed over and back without a copy where the
-engine can.
+In: a program's function. Out: a function of the same arguments that exports at its first call, as a
+user would, and returns the flat list of output tensors. What always holds: as many threads as torch
+has; the fastest setting that the engine documents for one request at a time; tensors are handed
+over and back without a copy where the engine can.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def onnxruntime(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
     settings = engine.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
-    session = engine.InferenceSession(_onnx(function, args, kwargs), settings, providers=["CPUExecutionProvider"])
+    session = engine.InferenceSession(
+        _onnx(function, args, kwargs), settings, providers=["CPUExecutionProvider"]
+    )
     names = [item.name for item in session.get_inputs()]
 
     def run(inputs: list[Any]) -> list[Any]:

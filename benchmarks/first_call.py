@@ -1,10 +1,11 @@
 """The first call: what a user waits for, in a fresh process with empty caches, stage by stage.
 
-In: models and compilers. Out: for each model a table of seconds by stage, torch.compile beside ours, and
-the ratio; over all models the ratios and their geometric mean; for the group ``depth`` how lowering, code
-generation and C++ build together grow with GPT-2's layers. What always holds: the compilers take turns,
-round by round; a number is the median of its rounds; the first row of each side is not warmed by the
-other, except that the files of both are in the system's page cache, because they are read once before.
+In: models and compilers. Out: for each model a table of seconds by stage, torch.compile beside
+ours, and the ratio; over all models the ratios and their geometric mean; for the group ``depth``
+how lowering, code generation and C++ build together grow with GPT-2's layers. What always holds:
+the compilers take turns, round by round; a number is the median of its rounds; the first row of
+each side is not warmed by the other, except that the files of both are in the system's page cache,
+because they are read once before.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def _medians(rows: list[dict[str, Any]], key: str) -> float | None:
     return _median(values) if values and len(values) == len(rows) else None
 
 
-def _print_all(wanted: Sequence[models.Model], measured: dict[Any, Any], names: Sequence[str]) -> None:
+def _print_all(
+    wanted: Sequence[models.Model], measured: dict[Any, Any], names: Sequence[str]
+) -> None:
     """First calls of all models in one table, and ours over torch.compile's."""
     lines, ratios = [], []
     for model in wanted:
@@ -79,10 +82,15 @@ def _print_all(wanted: Sequence[models.Model], measured: dict[Any, Any], names: 
     print("\nFirst call, seconds")
     print(table(["model", *map(compilers.title, names), "ours / torch.compile"], lines))
     if ratios:
-        print(f"geometric mean of {len(ratios)} ratios: {geometric_mean(ratios):.3f}, largest {max(ratios):.3f}")
+        print(
+            f"geometric mean of {len(ratios)} ratios: {geometric_mean(ratios):.3f}, largest"
+            f" {max(ratios):.3f}"
+        )
 
 
-def _print_depth(depths: Sequence[models.Model], measured: dict[Any, Any], names: Sequence[str]) -> None:
+def _print_depth(
+    depths: Sequence[models.Model], measured: dict[Any, Any], names: Sequence[str]
+) -> None:
     """What a compiler does after the trace, by depth, over the same at the least depth."""
     lines = []
     for model in depths:
@@ -97,7 +105,9 @@ def _print_depth(depths: Sequence[models.Model], measured: dict[Any, Any], names
 
 
 def _read_files(names: Sequence[str]) -> None:
-    """Imports both sides once in a process that is not measured, so that all files were read before."""
+    """Imports both sides once in a process that is not measured, so that all files were read
+    before.
+    """
     print("reading the files of the compilers and libraries once ...", flush=True)
     modules = [module for name in names for module in OWN_MODULES[name.partition(":")[0]]]
     modules += [module for backend in OURS_BY_BACKEND.values() for module in backend]
@@ -107,7 +117,9 @@ def _read_files(names: Sequence[str]) -> None:
 def _row(store: Store, model: str, compiler: str, number: int, limit: float) -> dict[str, Any]:
     key = f"{model} {compiler} {number}"
     row, there = store.row(key, lambda: processes.fresh(MODULE, [model, compiler], limit=limit))
-    told = row.get("failed") or f"{row['first_call']:.2f} s first call, {row['process']:.2f} s process"
+    told = (
+        row.get("failed") or f"{row['first_call']:.2f} s first call, {row['process']:.2f} s process"
+    )
     print(f"{key}: {told}{' (stored)' if there else ''}", flush=True)
     return row
 
@@ -115,7 +127,10 @@ def _row(store: Store, model: str, compiler: str, number: int, limit: float) -> 
 def _print(model: models.Model, rows: dict[str, list[dict[str, Any]]]) -> bool:
     """One model's table; False if a compiler has no row that worked."""
     good = {name: [row for row in found if "failed" not in row] for name, found in rows.items()}
-    print(f"\n{model.title} ({model.modes}), seconds, median of {max(map(len, rows.values()))} processes")
+    print(
+        f"\n{model.title} ({model.modes}), seconds, median of {max(map(len, rows.values()))}"
+        " processes"
+    )
     for name, found in good.items():
         if not found:
             print(f"  {compilers.title(name)} failed: {rows[name][0]['failed']}")
@@ -123,9 +138,16 @@ def _print(model: models.Model, rows: dict[str, list[dict[str, Any]]]) -> bool:
     labels = list(dict.fromkeys([*LABELS.values(), IMPORT]))
     before = [text for text in labels if text in BEFORE]
     lines = [_line(text, good, names) for text in before]
-    lines += [_line(text, good, names) for text in labels if text not in BEFORE and _any(text, good)]
-    for text, key in (("FIRST CALL (import, compile, run)", "first_call"), ("whole process", "process")):
-        lines.append([text, *(f"{_median([row[key] for row in good[name]]):.2f}" for name in names)])
+    lines += [
+        _line(text, good, names) for text in labels if text not in BEFORE and _any(text, good)
+    ]
+    for text, key in (
+        ("FIRST CALL (import, compile, run)", "first_call"),
+        ("whole process", "process"),
+    ):
+        lines.append(
+            [text, *(f"{_median([row[key] for row in good[name]]):.2f}" for name in names)]
+        )
     print(table(["stage", *map(compilers.title, names)], lines))
     for name in names:
         print(f"  imports of {compilers.title(name)}: {_imports(good[name])}")
@@ -148,7 +170,10 @@ def _any(text: str, good: dict[str, list[dict[str, Any]]]) -> bool:
 def _line(text: str, good: dict[str, list[dict[str, Any]]], names: Sequence[str]) -> list[str]:
     return [
         text,
-        *(f"{_median([row['seconds'].get(text, 0.0) for row in good[name]]):.2f}" for name in names),
+        *(
+            f"{_median([row['seconds'].get(text, 0.0) for row in good[name]]):.2f}"
+            for name in names
+        ),
     ]
 
 

@@ -1,7 +1,7 @@
 """The process that `benchmarks.first_call` starts: one model, one compiler, one first call.
 
-In: arguments ``<model> <compiler>``. Out: `answer` of seconds by label, of imports by package, and of
-totals. What always holds: nothing but the standard library is imported before the clock runs.
+In: arguments ``<model> <compiler>``. Out: `answer` of seconds by label, of imports by package, and
+of totals. What always holds: nothing but the standard library is imported before the clock runs.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from benchmarks.spans import Recorder, own_seconds
 
 BEGIN = time.perf_counter_ns()
 
-#: What each side's own modules are, imported first so that they are a row of their own. What the first
-#: call imports beyond them is seen too.
+#: What each side's own modules are, imported first so that they are a row of their own. What the
+#: first call imports beyond them is seen too.
 OWN_MODULES: dict[str, tuple[str, ...]] = {
     "eager": (),
     "torch": ("torch._dynamo", "torch._inductor.compile_fx"),
-    "ours": ("tracer_core.runtime", "tracer_core.dispatch"),
+    "ours": ("tracer_core.execution.compiled_function", "tracer_core.dispatch.compile_graph"),
 }
 
 OURS_BY_BACKEND = {"inductor": ("inductor_backend.pipeline",), "onnxrt": ("onnxrt_backend.plugin",)}
 
-#: Labels of the table, in its order, by span name. A span that is not here (nor an import) is a part of the
-#: stage round it.
+#: Labels of the table, in its order, by span name. A span that is not here (nor an import) is a
+#: part of the stage round it.
 LABELS: dict[str, str] = {
     "python": "start Python",
     "torch": "import torch",
@@ -55,7 +55,8 @@ LABELS: dict[str, str] = {
 
 IMPORT = "first call: imports"
 
-#: The spans that together are lowering, code generation and C++ build, by compiler; imports inside are not counted.
+#: The spans that together are lowering, code generation and C++ build, by compiler; imports inside
+#: are not counted.
 AFTER_TRACE = {"ours": ("lower", "compile"), "torch": ("backend_compile",)}
 
 
@@ -71,7 +72,11 @@ def package(name: str) -> str | None:
     if not name.startswith("import "):
         return None
     parts = name.removeprefix("import ").split(".")
-    if parts[0] == "torch" and len(parts) > 1 and parts[1] in ("_dynamo", "_inductor", "_functorch", "fx"):
+    if (
+        parts[0] == "torch"
+        and len(parts) > 1
+        and parts[1] in ("_dynamo", "_inductor", "_functorch", "fx")
+    ):
         return ".".join(parts[:2])
     return parts[0]
 

@@ -1,8 +1,9 @@
 """Where the processor's time goes in our first call of one model, function by function.
 
-In: a model's name. Out: CPU seconds of the main thread (so that a busy machine does not change them much),
-of the child processes (the C++ compiler), and the functions with the most. What always holds: a profiled
-function looks about twice as dear as it is; `benchmarks.first_call` has the seconds without a profiler.
+In: a model's name. Out: CPU seconds of the main thread (so that a busy machine does not change them
+much), of the child processes (the C++ compiler), and the functions with the most. What always
+holds: a profiled function looks about twice as dear as it is; `benchmarks.first_call` has the
+seconds without a profiler.
 """
 
 from __future__ import annotations
@@ -30,7 +31,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.in_this_process:
         processes.answer(profile(models.MODELS[chosen.model], chosen.compiler, chosen.lines))
         return 0
-    child = [chosen.model, "--in-this-process", "--compiler", chosen.compiler, "--lines", str(chosen.lines)]
+    child = [
+        chosen.model,
+        "--in-this-process",
+        "--compiler",
+        chosen.compiler,
+        "--lines",
+        str(chosen.lines),
+    ]
     print(processes.fresh("benchmarks.first_call_profile", child, limit=600))
     return 0
 

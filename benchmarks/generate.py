@@ -1,9 +1,10 @@
 """Tokens a second of transformers' generate().
 
-In: nothing. Out: a table with a row for each model and cache: tokens a second of eager, torch.compile and ours (captured
-operators as they are; inductor), seconds of the first call, compiles. What always holds: each compiler is alone in
-its process, which also runs eager and compares the tokens: other tokens are a failure; a figure is the best of
-several rounds, in turns with eager's.
+In: nothing. Out: a table with a row for each model and cache: tokens a second of eager,
+torch.compile and ours (captured operators as they are; inductor), seconds of the first call,
+compiles. What always holds: each compiler is alone in its process, which also runs eager and
+compares the tokens: other tokens are a failure; a figure is the best of several rounds, in turns
+with eager's.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def _llama(layers: int, width: int) -> Callable[[], Any]:
 
         heads = max(2, width // 64)
         config = LlamaConfig(
-            num_hidden_layers=layers, hidden_size=width, intermediate_size=width * 8 // 3, num_attention_heads=heads,
+            num_hidden_layers=layers, hidden_size=width, intermediate_size=width * 8 // 3,
+            num_attention_heads=heads,
             num_key_value_heads=heads // 2, vocab_size=32000,
         )  # fmt: skip
         return LlamaForCausalLM(config)
@@ -46,7 +48,8 @@ def _llama(layers: int, width: int) -> Callable[[], Any]:
 
 #: name -> how it is built. The last two have the size of GPT-2 small.
 MODELS: dict[str, Callable[[], Any]] = {
-    "gpt2_tiny": _gpt2(2, 64), "llama_tiny": _llama(2, 128), "gpt2": _gpt2(12, 768), "llama": _llama(12, 768),
+    "gpt2_tiny": _gpt2(2, 64), "llama_tiny": _llama(2, 128), "gpt2": _gpt2(12, 768),
+    "llama": _llama(12, 768),
 }  # fmt: skip
 
 
@@ -58,14 +61,18 @@ def _compiled(model: Any, compiler: str) -> tuple[Any, Callable[[], int]]:
         import torch
         from torch._dynamo.utils import counters
 
-        model.forward = torch.compile(model.forward)  # a method of torch.compile(model) would run eagerly
+        model.forward = torch.compile(
+            model.forward
+        )  # a method of torch.compile(model) would run eagerly
         return model, lambda: int(counters["stats"]["unique_graphs"])
     import tracer_core
     from tracer_core.testing import CaptureCounter
 
     counter = CaptureCounter()
     counter.__enter__()
-    return tracer_core.compile(model, backend=compiler.partition(":")[2]), lambda: len(counter.graphs)
+    return tracer_core.compile(model, backend=compiler.partition(":")[2]), lambda: len(
+        counter.graphs
+    )
 
 
 def measure(name: str, cache: str, compiler: str) -> dict[str, Any]:
@@ -104,7 +111,8 @@ def measure(name: str, cache: str, compiler: str) -> dict[str, Any]:
     pairs = [(run(False), run(True)) for _ in range(ROUNDS)]
     seconds, plain = (min(column) for column in zip(*pairs, strict=True))
     return {
-        "tokens_a_second": TOKENS / seconds, "eager_beside": TOKENS / plain, "first_call": first, "compiles": compiles(),
+        "tokens_a_second": TOKENS / seconds, "eager_beside": TOKENS / plain, "first_call": first,
+        "compiles": compiles(),
     }  # fmt: skip
 
 

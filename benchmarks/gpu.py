@@ -1,11 +1,13 @@
 """Inference and training on a GPU beside eager and torch.compile: ``python -m benchmarks.gpu``.
 
-A process per row and kind of compiler (eager, torch, ours; the modes of one kind one after the other, so the first call is
-that of the first mode): seconds of the first call (capture, compile, run; empty caches), milliseconds of a call
-with a synchronisation each (latency) and of one in a row of calls (back to back), MiB of memory (comments in `_one`), greatest
-error relative to eager's largest value; of training rows the largest relative error of any parameter's gradient against float64,
-with eager's beside it. A mode is dropped before the next one starts; what it leaves behind is among the results.
-Resumable: a row that is in the file of results is not measured again. TF32 is allowed.
+A process per row and kind of compiler (eager, torch, ours; the modes of one kind one after the
+other, so the first call is that of the first mode): seconds of the first call (capture, compile,
+run; empty caches), milliseconds of a call with a synchronisation each (latency) and of one in a row
+of calls (back to back), MiB of memory (comments in `_one`), greatest error relative to eager's
+largest value; of training rows the largest relative error of any parameter's gradient against
+float64, with eager's beside it. A mode is dropped before the next one starts; what it leaves behind
+is among the results. Resumable: a row that is in the file of results is not measured again. TF32 is
+allowed.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ def _llama() -> tuple[Any, tuple[Any, ...]]:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=4, num_attention_heads=16,
+    config = LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=4,
+    num_attention_heads=16,
                          num_key_value_heads=16, use_cache=False)  # fmt: skip
     return LlamaForCausalLM(config).bfloat16(), (torch.randint(0, 30000, (1, 2048)),)
 
@@ -115,7 +118,9 @@ def _first(result: Any) -> Any:
     return result
 
 
-def _step(function: Any, inputs: tuple[Any, ...], parameters: list[Any], training: bool) -> Callable[[], Any]:
+def _step(
+    function: Any, inputs: tuple[Any, ...], parameters: list[Any], training: bool
+) -> Callable[[], Any]:
     import torch
 
     if not training:
@@ -150,7 +155,9 @@ def _compiled(compiler: str, function: Any) -> Any:
         return torch.compile(function, mode=mode or None)
     import tracer_core
 
-    return tracer_core.compile(function, mode=mode or None) if mode else tracer_core.compile(function)
+    return (
+        tracer_core.compile(function, mode=mode or None) if mode else tracer_core.compile(function)
+    )
 
 
 def measure(row: str, compilers: list[str]) -> dict[str, dict[str, Any]]:
@@ -238,22 +245,30 @@ def _one(step: Callable[[], Any], expected: Any, torch: Any) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     step()
     torch.cuda.synchronize()
-    peak, reserved = (read() / 2**20 for read in (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved))
+    peak, reserved = (
+        read() / 2**20 for read in (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved)
+    )
     latency, back_to_back = _timed(step, torch)
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     step()
     torch.cuda.synchronize()
-    steady, held = (read() / 2**20 for read in (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved))
+    steady, held = (
+        read() / 2**20 for read in (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved)
+    )
     return {
         "first_s": round(first, 2),
         "latency_ms": round(latency, 4),
         "back_to_back_ms": round(back_to_back, 4),
         "plain_peak_MiB": round(plain, 1),  # of the first call, which no compiler records
         "peak_MiB": round(peak, 1),
-        "reserved_MiB": round(reserved, 1),  # with the pools of recordings, whose free blocks are not in the peak
+        "reserved_MiB": round(
+            reserved, 1
+        ),  # with the pools of recordings, whose free blocks are not in the peak
         "steady_peak_MiB": round(steady, 1),  # the same of a step after all recordings were made
-        "steady_reserved_MiB": round(held, 1),  # less `plain_peak_MiB`: what recordings and results that stay valid cost
+        "steady_reserved_MiB": round(
+            held, 1
+        ),  # less `plain_peak_MiB`: what recordings and results that stay valid cost
         "error": float(error),
         "device": torch.cuda.get_device_name(0),
     }
@@ -283,8 +298,9 @@ def _timed(step: Callable[[], Any], torch: Any) -> tuple[float, float]:
 
 
 class Turn:
-    """A fresh process with empty caches for one row and one kind of compiler. It imports its libraries and builds the
-    model at once, on the CPU, and touches the device when `run` says so: the next one gets ready while one is timed."""
+    """A fresh process with empty caches for one row and one kind of compiler. It imports its
+    libraries and builds the model at once, on the CPU, and touches the device when `run` says so:
+    the next one gets ready while one is timed."""
 
     def __init__(self, row: str, compilers: list[str]) -> None:
         self.row, self.compilers = row, compilers
@@ -328,7 +344,9 @@ class Turn:
 
 
 def table(results: dict[str, dict[str, Any]], compilers: list[str]) -> str:
-    """latency / back to back (first call; peak; error; largest error of a gradient) of each compiler."""
+    """latency / back to back (first call; peak; error; largest error of a gradient) of each
+    compiler.
+    """
     from benchmarks import gradient_errors
 
     lines = ["| row | " + " | ".join(compilers) + " |", "|---" * (len(compilers) + 1) + "|"]
@@ -342,9 +360,13 @@ def table(results: dict[str, dict[str, Any]], compilers: list[str]) -> str:
                 cells.append("failed")
             else:
                 cells.append(
-                    f"{found['latency_ms']:.3f} / {found['back_to_back_ms']:.3f} ({found['first_s'] or '-'} s; "
-                    f"{found['peak_MiB']:.0f}; {found['error']:.0e}"
-                    + (f"; gradients {gradient_errors.told(found['gradients'])})" if "gradients" in found else ")")
+                    f"{found['latency_ms']:.3f} / {found['back_to_back_ms']:.3f}"
+                    f" ({found['first_s'] or '-'} s; {found['peak_MiB']:.0f}; {found['error']:.0e}"
+                    + (
+                        f"; gradients {gradient_errors.told(found['gradients'])})"
+                        if "gradients" in found
+                        else ")"
+                    )
                 )
         if any(cells):
             lines.append(f"| {row} | " + " | ".join(cells) + " |")
@@ -357,7 +379,9 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", default=list(ROWS))
     parser.add_argument("--compilers", nargs="*", default=list(COMPILERS))
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results" / "gpu" / "gpu.json"))
-    parser.add_argument("--seconds", type=float, default=540, help="stop starting rows after this long")
+    parser.add_argument(
+        "--seconds", type=float, default=540, help="stop starting rows after this long"
+    )
     chosen = parser.parse_args()
     if chosen.one:
         measure(chosen.one[0], chosen.one[1:])

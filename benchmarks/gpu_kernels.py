@@ -1,8 +1,10 @@
-"""Where the device's time goes in a step of a row of `benchmarks.gpu`: ``python -m benchmarks.gpu_kernels ROW [HOW ...]``.
+"""Where the device's time goes in a step of a row of `benchmarks.gpu`: ``python -m
+benchmarks.gpu_kernels ROW [HOW ...]``.
 
-HOW: ``ours`` (as it is by default, recorded where that pays), ``plain`` (ours without recordings), ``torch``. A process each, one
-after the other. Prints latency, the device's time and the number of kernels, then the forty costliest kernels, milliseconds and
-launches a step; all of them are appended to ``--out``.
+HOW: ``ours`` (as it is by default, recorded where that pays), ``plain`` (ours without recordings),
+``torch``. A process each, one after the other. Prints latency, the device's time and the number of
+kernels, then the forty costliest kernels, milliseconds and launches a step; all of them are
+appended to ``--out``.
 """
 
 from __future__ import annotations
@@ -65,9 +67,15 @@ def one(row: str, how: str) -> str:
     events.sort(key=lambda e: -e.self_device_time_total)
     total = sum(e.self_device_time_total for e in events) / STEPS / 1e3
     count = sum(e.count for e in events) / STEPS
-    lines = [f"### {row}, {how}: {latency:.3f} ms, {back_to_back:.3f} in a row; device {total:.3f} ms in {count:.0f} kernels"]
+    lines = [
+        f"### {row}, {how}: {latency:.3f} ms, {back_to_back:.3f} in a row; device {total:.3f} ms in"
+        f" {count:.0f} kernels"
+    ]
     for e in events[:40]:
-        lines.append(f"{e.self_device_time_total / STEPS / 1e3:9.4f} ms x{e.count / STEPS:6.1f} {e.key[:120]}")
+        lines.append(
+            f"{e.self_device_time_total / STEPS / 1e3:9.4f} ms x{e.count / STEPS:6.1f}"
+            f" {e.key[:120]}"
+        )
     return "\n".join(lines)
 
 
@@ -89,7 +97,12 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.gpu_kernels", "--one", chosen.row, how]
             try:
                 done = subprocess.run(
-                    command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=chosen.seconds
+                    command,
+                    cwd=ROOT,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=chosen.seconds,
                 )
                 text = done.stdout if done.returncode == 0 else done.stderr[-2000:]
             except subprocess.TimeoutExpired:

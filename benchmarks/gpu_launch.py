@@ -1,10 +1,13 @@
-"""What a kernel launch costs the host, on a GPU: ``python -m benchmarks.gpu_launch [--out FILE] [--torch]``.
+"""What a kernel launch costs the host, on a GPU: ``python -m benchmarks.gpu_launch [--out FILE]
+[--torch]``.
 
-Microseconds of one launch of the same small kernel: by the driver alone (cuLaunchKernel in a loop in C), by our launcher (one
-more kernel in a run), by Triton's launcher, by torch's cheapest operator. Then microseconds of a call of compiled functions: one
-that computes nothing (guards, inputs, results), cos+sin with and without its guards, and what one more kernel adds to a chain
-of kernels that cannot be fused, which is what a user sees. ``--torch``: torch.compile beside it. What always holds: a figure is
-the median of bursts that fit into the driver's queue, each begun with an idle device: the host's time, not the device's.
+Microseconds of one launch of the same small kernel: by the driver alone (cuLaunchKernel in a loop
+in C), by our launcher (one more kernel in a run), by Triton's launcher, by torch's cheapest
+operator. Then microseconds of a call of compiled functions: one that computes nothing (guards,
+inputs, results), cos+sin with and without its guards, and what one more kernel adds to a chain of
+kernels that cannot be fused, which is what a user sees. ``--torch``: torch.compile beside it. What
+always holds: a figure is the median of bursts that fit into the driver's queue, each begun with an
+idle device: the host's time, not the device's.
 """
 
 from __future__ import annotations
@@ -106,7 +109,10 @@ def launchers() -> dict[str, float]:
         return lambda: run(description, stream, x, y, z)
 
     found = {}
-    for name, make in {"cuLaunchKernel, in a loop in C": driver, "our launcher, one more in a run": ours}.items():
+    for name, make in {
+        "cuLaunchKernel, in a loop in C": driver,
+        "our launcher, one more in a run": ours,
+    }.items():
         one, many = make(1), make(101)
         many()
         torch.cuda.synchronize()
@@ -114,7 +120,9 @@ def launchers() -> dict[str, float]:
         z.zero_()
         found[name] = (microseconds(many, 101) - microseconds(one)) / 100
         found[f"{name.partition(',')[0]}, one from Python"] = microseconds(one)
-    found["Triton's launcher, kernel[grid](...)"] = microseconds(lambda: added[(1,)](x, y, z, XBLOCK=128))
+    found["Triton's launcher, kernel[grid](...)"] = microseconds(
+        lambda: added[(1,)](x, y, z, XBLOCK=128)
+    )
     found["torch.add(x, y, out=z)"] = microseconds(lambda: torch.add(x, y, out=z))
     return found
 
@@ -140,7 +148,9 @@ def ours() -> dict[str, float]:
     found = {"ours: a call that computes nothing": microseconds(lambda: nothing(x, y))}
     found["ours: a call of cos+sin"] = microseconds(lambda: fast(x, y))
     runner = made[-1]
-    found["ours: cos+sin without guards (allocation and launch)"] = microseconds(lambda: runner([x, y]))
+    found["ours: cos+sin without guards (allocation and launch)"] = microseconds(
+        lambda: runner([x, y])
+    )
     found["eager: a call of cos+sin (three launches)"] = microseconds(lambda: trig(x, y), 3)
     costs = []
     for pairs in (4, 20):
@@ -149,7 +159,9 @@ def ours() -> dict[str, float]:
         count = made[-1].artifact.kernels
         costs.append((count, microseconds(lambda deep=deep: deep(square), count)))
     (few, short), (many, long) = costs
-    found[f"ours: one more kernel in a compiled function ({few} and {many} kernels)"] = (long - short) / (many - few)
+    found[f"ours: one more kernel in a compiled function ({few} and {many} kernels)"] = (
+        long - short
+    ) / (many - few)
     return found
 
 
@@ -166,7 +178,9 @@ def theirs() -> dict[str, float]:
         count = launched(lambda deep=deep: deep(square))
         costs.append((count, microseconds(lambda deep=deep: deep(square), count)))
     (few, short), (many, long) = costs
-    found[f"torch.compile: one more kernel in a compiled function ({few} and {many} kernels)"] = (long - short) / (many - few)
+    found[f"torch.compile: one more kernel in a compiled function ({few} and {many} kernels)"] = (
+        long - short
+    ) / (many - few)
     return found
 
 
@@ -192,12 +206,19 @@ def main() -> None:
         for part in [launchers, ours, *([theirs] if chosen.torch else [])]:
             found |= part()
             if chosen.out:
-                told = {"machine": machine(), "commit": commit(), "device": torch.cuda.get_device_name(0), "microseconds": found}
+                told = {
+                    "machine": machine(),
+                    "commit": commit(),
+                    "device": torch.cuda.get_device_name(0),
+                    "microseconds": found,
+                }
                 Path(chosen.out).write_text(json.dumps(told, indent=1) + "\n")
     for name, value in found.items():
         print(f"{name:76} {value:8.2f} us")
     base = found["cuLaunchKernel, in a loop in C"]
-    print(f"a launch of ours is {found['our launcher, one more in a run'] / base:.2f} of the driver's")
+    print(
+        f"a launch of ours is {found['our launcher, one more in a run'] / base:.2f} of the driver's"
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
-"""Figures of a GPU beside their limits: ``python -m benchmarks.gpu_limits [--out FILE] [--rows ROW ...]``.
+"""Figures of a GPU beside their limits: ``python -m benchmarks.gpu_limits [--out FILE] [--rows ROW
+...]``.
 
 - cos+sin over 2^26 elements beside a copy of as many bytes: at most 1.05 times its time;
-- layer_norm, gelu, softmax of 4096x4096: one kernel, at most 1.3 times one read and one write of the data;
-- a second process with warm caches: the first call takes at most 2 s; imports and CUDA's start-up (with eager's first calls)
-  are shown apart. The first processes of all rows, which fill the caches, run at the same time.
+- layer_norm, gelu, softmax of 4096x4096: one kernel, at most 1.3 times one read and one write of
+  the data;
+- a second process with warm caches: the first call takes at most 2 s; imports and CUDA's start-up
+  (with eager's first calls) are shown apart. The first processes of all rows, which fill the
+  caches, run at the same time.
 
-Prints a line for each with ``holds`` or ``MISSED``. Device times are from events round calls in a row, over several tensors, so
-that nothing is read from the last call's cache lines; the ways take turns and the least of the rounds counts.
+Prints a line for each with ``holds`` or ``MISSED``. Device times are from events round calls in a
+row, over several tensors, so that nothing is read from the last call's cache lines; the ways take
+turns and the least of the rounds counts.
 """
 
 from __future__ import annotations
@@ -33,7 +37,9 @@ ROWS = ("cos+sin 10,000", "resnet18 1x64x64", "BERT-base 1x12", "training resnet
 COPY, CHAIN, WARM = 1.05, 1.3, 2.0
 
 
-def device_ms(ways: dict[str, Callable[[int], Any]], calls: int = 40, rounds: int = 7) -> dict[str, float]:
+def device_ms(
+    ways: dict[str, Callable[[int], Any]], calls: int = 40, rounds: int = 7
+) -> dict[str, float]:
     """Milliseconds of the device, a call; a way is given the number of the call."""
     import torch
 
@@ -89,8 +95,17 @@ def bandwidth() -> dict[str, Any]:
     fast = compiled(trig)
     torch.testing.assert_close(fast(xs[0], xs[1]), trig(xs[0], xs[1]))
     times = device_ms({"trig": lambda n: fast(xs[n % 3], xs[(n + 1) % 3]), **copies(xs)})
-    copy = 1.5 * min(times["copy_"], times["a kernel that copies"])  # two reads and a write, of three tensors
-    found = {"cos+sin 2^26": {**times, "limit_ms": copy, "ratio": times["trig"] / copy, "kernels": made[-1].artifact.kernels}}
+    copy = 1.5 * min(
+        times["copy_"], times["a kernel that copies"]
+    )  # two reads and a write, of three tensors
+    found = {
+        "cos+sin 2^26": {
+            **times,
+            "limit_ms": copy,
+            "ratio": times["trig"] / copy,
+            "kernels": made[-1].artifact.kernels,
+        }
+    }
     xs.clear()
     squares = [torch.randn(4096, 4096, device="cuda") for _ in range(6)]
     w, b = torch.randn(4096, device="cuda"), torch.randn(4096, device="cuda")
@@ -99,7 +114,8 @@ def bandwidth() -> dict[str, Any]:
     times = device_ms({"chain": lambda n: deep(squares[n % 6], w, b), **copies(squares)}, calls=120)
     copy = min(times["copy_"], times["a kernel that copies"])
     found["chain 4096x4096"] = {
-        **times, "limit_ms": copy, "ratio": times["chain"] / copy, "kernels": made[-1].artifact.kernels,
+        **times, "limit_ms": copy, "ratio": times["chain"] / copy,
+        "kernels": made[-1].artifact.kernels,
     }  # fmt: skip
     return found
 
@@ -150,12 +166,21 @@ def warm(rows: Sequence[str], seconds: float) -> dict[str, Any]:
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o700)
-        environment = {**os.environ, "TRACER_CACHE_DIR": f"{folder}/tracer", "TRITON_CACHE_DIR": f"{folder}/triton"}
+        environment = {
+            **os.environ,
+            "TRACER_CACHE_DIR": f"{folder}/tracer",
+            "TRITON_CACHE_DIR": f"{folder}/triton",
+        }
 
         def begin(row: str) -> Any:
             command = [sys.executable, "-m", "benchmarks.gpu_limits", "--one", row]
             return subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
 
         def end_of(process: Any) -> dict[str, Any]:
@@ -165,7 +190,11 @@ def warm(rows: Sequence[str], seconds: float) -> dict[str, Any]:
                 process.kill()
                 process.communicate()
                 return {"problem": "no time left"}
-            return json.loads(out.splitlines()[-1]) if process.returncode == 0 else {"problem": err[-1000:]}
+            return (
+                json.loads(out.splitlines()[-1])
+                if process.returncode == 0
+                else {"problem": err[-1000:]}
+            )
 
         started = {row: begin(row) for row in rows}
         for row, process in started.items():
@@ -181,8 +210,8 @@ def lines(found: dict[str, Any]) -> list[str]:
         row = found[name]
         holds = row["ratio"] <= most and row["kernels"] == 1
         told.append(
-            f"{'holds' if holds else 'MISSED'}: {name}: {row['kernels']} kernel, {row['ratio']:.3f} of the copy of its bytes "
-            f"({row['limit_ms']:.4f} ms); at most {most}"
+            f"{'holds' if holds else 'MISSED'}: {name}: {row['kernels']} kernel, {row['ratio']:.3f}"
+            f" of the copy of its bytes ({row['limit_ms']:.4f} ms); at most {most}"
         )
     for name, processes in found.get("warm", {}).items():
         second = processes["second process"]
@@ -192,7 +221,10 @@ def lines(found: dict[str, Any]) -> list[str]:
         *before, (_, call) = second.items()
         apart = ", ".join(f"{what} {seconds:.2f}" for what, seconds in before)
         verdict = "holds" if call <= WARM else "MISSED"
-        told.append(f"{verdict}: warm second process, {name}: first call {call:.2f} s; at most {WARM} (apart: {apart})")
+        told.append(
+            f"{verdict}: warm second process, {name}: first call {call:.2f} s; at most {WARM}"
+            f" (apart: {apart})"
+        )
     return told
 
 
@@ -206,13 +238,20 @@ def main() -> None:
     if chosen.one:
         print(json.dumps(one_process(chosen.one)))
         return
-    found = {"warm": warm(chosen.rows, chosen.seconds - 20)}  # before this process has touched the device
+    found = {
+        "warm": warm(chosen.rows, chosen.seconds - 20)
+    }  # before this process has touched the device
     import torch
 
     with torch.no_grad():
         found |= bandwidth()
     if chosen.out:
-        told = {"machine": machine(), "commit": commit(), "device": torch.cuda.get_device_name(0), **found}
+        told = {
+            "machine": machine(),
+            "commit": commit(),
+            "device": torch.cuda.get_device_name(0),
+            **found,
+        }
         Path(chosen.out).write_text(json.dumps(told, indent=1) + "\n")
     print("\n".join(lines(found)))
 

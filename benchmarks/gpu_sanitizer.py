@@ -1,10 +1,12 @@
-"""A sample of our kernels under compute-sanitizer: ``python -m benchmarks.gpu_sanitizer --seconds 400``.
+"""A sample of our kernels under compute-sanitizer: ``python -m benchmarks.gpu_sanitizer --seconds
+400``.
 
-For each program of `PROGRAMS` a process under memcheck and one under racecheck compiles it, runs it twice (aligned inputs,
-then inputs whose addresses are multiples of 4 bytes alone) and compares it with eager; several at a time. torch's caching
-allocator is off, so that each tensor's end is the end of its memory; its own kernels are part of what is watched. Prints a
-line for each that is not clean, with the first error, and the counts last; the logs lie in $OUT. Without the tool or a GPU
-it says so and ends with 2.
+For each program of `PROGRAMS` a process under memcheck and one under racecheck compiles it, runs it
+twice (aligned inputs, then inputs whose addresses are multiples of 4 bytes alone) and compares it
+with eager; several at a time. torch's caching allocator is off, so that each tensor's end is the
+end of its memory; its own kernels are part of what is watched. Prints a line for each that is not
+clean, with the first error, and the counts last; the logs lie in $OUT. Without the tool or a GPU it
+says so and ends with 2.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 #: Where the tool lies if it is not on the path.
-PLACES = ("/usr/local/cuda*/bin/compute-sanitizer", "/usr/local/cuda*/compute-sanitizer/compute-sanitizer",
+PLACES = ("/usr/local/cuda*/bin/compute-sanitizer",
+"/usr/local/cuda*/compute-sanitizer/compute-sanitizer",
           "/opt/nvidia/*/compute-sanitizer", "/opt/nvidia/*/*/compute-sanitizer/compute-sanitizer",
           "/opt/*/compute-sanitizer/compute-sanitizer")  # fmt: skip
 
@@ -50,18 +53,23 @@ def _programs() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str
     own = {"mode": "max-autotune-no-cudagraphs"}
     half = torch.bfloat16
     return {
-        "pointwise": (lambda x, y: torch.cos(x) + torch.sin(y) * x.sigmoid(), (r(1003), r(1003)), {}),
+        "pointwise": (lambda x, y: torch.cos(x) + torch.sin(y) * x.sigmoid(), (r(1003), r(1003)),
+        {}),
         "pointwise, broadcast": (lambda x, y: F.gelu(x + y),
                                  (r(77, 1, 33), r(5, 33)), {}),
-        "views, cat, pad": (lambda x: F.pad(torch.cat([x.t(), x.t() * 2], 1), (1, 2, 0, 3)), (r(31, 45),), {}),
+        "views, cat, pad": (lambda x: F.pad(torch.cat([x.t(), x.t() * 2], 1), (1, 2, 0, 3)), (r(31,
+        45),), {}),
         "rows": (lambda x, w, b: F.gelu(F.layer_norm(x, (1000,), w, b)).softmax(-1),
                  (r(37, 1000), r(1000), r(1000)), {}),
         "long rows": (lambda x: F.layer_norm(x, (9001,)).softmax(-1), (r(3, 9001),), {}),
-        "reductions": (lambda x: (x.sum(0), x.var(0), x.amax(1), x.argmax(1), (x > 3).any()), (r(301, 77),), {}),
+        "reductions": (lambda x: (x.sum(0), x.var(0), x.amax(1), x.argmax(1), (x > 3).any()),
+        (r(301, 77),), {}),
         "split": (lambda x: (x.sum(), x.var(), x.amax()), (r(2_000_003),), {}),
         "columns split": (lambda x: (x.sum(0), x.var(0)), (r(50_021, 5),), {}),
-        "tiles": (lambda x, y: (x.t() + y, x.permute(1, 0).contiguous() * 2), (r(203, 315), r(315, 203)), {}),
-        "tiles, bf16": (lambda x, y: x.t() + y, (r(203, 315, dtype=half), r(315, 203, dtype=half)), {}),
+        "tiles": (lambda x, y: (x.t() + y, x.permute(1, 0).contiguous() * 2), (r(203, 315), r(315,
+        203)), {}),
+        "tiles, bf16": (lambda x, y: x.t() + y, (r(203, 315, dtype=half), r(315, 203, dtype=half)),
+        {}),
         "gather": (lambda x, j: F.embedding(j, x) * 2, (r(57, 33), i(0, 57, 40, 3)), {}),
         "scatter": (lambda x, j: torch.zeros(50, 33, device=x.device).index_add(0, j, x) * 2,
                     (r(301, 33), i(0, 50, 301)), {}),
@@ -106,12 +114,21 @@ def watched(name: str) -> int:
         wide = [x.double() if x.is_floating_point() else x for x in inputs]
         results = (fast(*inputs), program(*inputs), program(*wide))
         torch.cuda.synchronize()
-        for ours, eager, truth in zip(*(x if isinstance(x, tuple) else (x,) for x in results), strict=True):
+        for ours, eager, truth in zip(
+            *(x if isinstance(x, tuple) else (x,) for x in results), strict=True
+        ):
             loose = 5e-2 if eager.dtype == torch.bfloat16 else 2e-3
-            # cuBLAS adds parts of bfloat16 products in bfloat16: eager may be further off than that.
-            off = (eager.double() - truth.double()).abs().max().item() if eager.is_floating_point() else 0.0
+            # cuBLAS adds parts of bfloat16 products in bfloat16: eager may be further off than
+            # that.
+            off = (
+                (eager.double() - truth.double()).abs().max().item()
+                if eager.is_floating_point()
+                else 0.0
+            )
             try:
-                torch.testing.assert_close(ours.double(), truth.double(), atol=max(loose, off), rtol=loose, equal_nan=True)
+                torch.testing.assert_close(
+                    ours.double(), truth.double(), atol=max(loose, off), rtol=loose, equal_nan=True
+                )
             except AssertionError as error:
                 print(f"DIFFERS {error}")
                 return DIFFERS
@@ -149,7 +166,13 @@ def run(path: str, kind: str, name: str, end: float, out: Path) -> tuple[str, st
     ]
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=left, check=False
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=left,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return kind, name, "no time", ""

@@ -1,9 +1,11 @@
-"""The operator sweep on a GPU: ``python -m benchmarks.gpu_sweep --out sweep.jsonl --seconds 540 --workers 14``.
+"""The operator sweep on a GPU: ``python -m benchmarks.gpu_sweep --out sweep.jsonl --seconds 540
+--workers 14``.
 
-PyTorch's OpInfo database (`tests/opinfo`) in float32 and bfloat16, forward and backward, compiled by inductor and judged
-beside eager on the same device. Several processes share one GPU; each runs row after row and is replaced where it dies,
-hangs, or meets an error of CUDA, after which its context is of no use. One JSON line a row; rows that the file has are not
-run again, and rows come in a seeded order, so that a run that ends early is a sample of all. A short table last.
+PyTorch's OpInfo database (`tests/opinfo`) in float32 and bfloat16, forward and backward, compiled
+by inductor and judged beside eager on the same device. Several processes share one GPU; each runs
+row after row and is replaced where it dies, hangs, or meets an error of CUDA, after which its
+context is of no use. One JSON line a row; rows that the file has are not run again, and rows come
+in a seeded order, so that a run that ends early is a sample of all. A short table last.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from typing import Any
 #: A row that takes longer is stopped.
 ROW_SECONDS = 150.0
 
-#: Random numbers are compared with eager's, so they are eager's; recordings would hide nothing here and take time.
+#: Random numbers are compared with eager's, so they are eager's; recordings would hide nothing here
+#: and take time.
 OPTIONS = {"fallback_random": True, "recordings": False}
 
 
@@ -42,7 +45,9 @@ def serve(pipe: Any, device: str, samples: int, kinds: tuple[str, ...]) -> None:
     while (given := pipe.recv()) is not None:
         name, dtype = given
         try:
-            row = Row(name, DTYPES[dtype], samples, lambda at: pipe.send(("at", at)), device, OPTIONS)
+            row = Row(
+                name, DTYPES[dtype], samples, lambda at: pipe.send(("at", at)), device, OPTIONS
+            )
             pipe.send(("done", row.run(kinds)))
         except Exception:
             pipe.send(("broken", traceback.format_exc()))
@@ -70,7 +75,12 @@ class Sweep:
 
     def start(self) -> None:
         ours, theirs = self.context.Pipe()
-        arguments = (theirs, self.chosen.device, self.chosen.samples, tuple(self.chosen.kinds.split(",")))
+        arguments = (
+            theirs,
+            self.chosen.device,
+            self.chosen.samples,
+            tuple(self.chosen.kinds.split(",")),
+        )
         process = self.context.Process(target=serve, args=arguments, daemon=True)
         process.start()
         theirs.close()
@@ -134,8 +144,10 @@ class Sweep:
 
 def lost(worker: Worker, status: str, text: str) -> dict[str, Any]:
     op, dtype = worker.row or ("(no row)", "")
-    return {"op": op, "dtype": dtype, "status": status, "cases": {}, "problems": [[status, worker.at[:400], text]],
-            "problem_count": 1, "kernels": 0, "externs": {}, "eager": {}, "breaks": {}, "seconds": 0.0}  # fmt: skip
+    return {"op": op, "dtype": dtype, "status": status, "cases": {}, "problems": [[status,
+    worker.at[:400], text]],
+            "problem_count": 1, "kernels": 0, "externs": {}, "eager": {}, "breaks": {},
+            "seconds": 0.0}  # fmt: skip
 
 
 def wanted(chosen: argparse.Namespace) -> list[tuple[str, str]]:
@@ -147,7 +159,9 @@ def wanted(chosen: argparse.Namespace) -> list[tuple[str, str]]:
     found = [
         (name, dtype)
         for name, dtype in rows("cpu" if chosen.device == "cpu" else "cuda")
-        if dtype in dtypes and plain[name] not in LEFT_OUT and (not names or {name, plain[name]} & names)
+        if dtype in dtypes
+        and plain[name] not in LEFT_OUT
+        and (not names or {name, plain[name]} & names)
     ]
     random.Random(0).shuffle(found)
     return found
@@ -163,13 +177,16 @@ def table(results: list[dict[str, Any]]) -> str:
         kernels = sum(row["kernels"] for row in rows)
         atens = sum(1 for row in rows if row["externs"] or row["eager"])
         lines.append(
-            f"{dtype}: {len(rows)} rows, {calls} calls, {dict(counts)}, {kernels} kernels, ATen in {atens}"
+            f"{dtype}: {len(rows)} rows, {calls} calls, {dict(counts)}, {kernels} kernels, ATen in"
+            f" {atens}"
         )
     order = {"wrong": 0, "crashed": 1, "failed": 2, "broken": 3}
     for row in sorted(results, key=lambda row: (order.get(row["status"], 4), row["op"])):
         for kind, case, text in [] if row["status"] == "passed" else row["problems"][:1]:
             lines.append(
-                f"{row['op']} {row['dtype']}: {kind}: {case[:50]}: {' '.join(text.split())[-150:]}"[:260]
+                f"{row['op']} {row['dtype']}: {kind}: {case[:50]}: {' '.join(text.split())[-150:]}"[
+                    :260
+                ]
             )
     return "\n".join(lines)
 
@@ -179,7 +196,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seconds", type=float, default=540)
-    parser.add_argument("--samples", type=int, default=2, help="samples of a row at most, 0 for all")
+    parser.add_argument(
+        "--samples", type=int, default=2, help="samples of a row at most, 0 for all"
+    )
     parser.add_argument("--kinds", default="forward,backward")
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--ops", default="", help="names, with commas between")

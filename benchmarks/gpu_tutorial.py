@@ -1,7 +1,9 @@
-"""The seeds' tutorial on a GPU, with only the import changed: densenet121, eager beside ``mode="reduce-overhead"``.
+"""The seeds' tutorial on a GPU, with only the import changed: densenet121, eager beside
+``mode="reduce-overhead"``.
 
-In: a CUDA device. Out: medians of ten steps of eval and of ``train`` (zero_grad, forward, loss, backward, step), the
-speed-ups, and exit status 1 where one is not above 1, as the tutorial's own ``assert speedup > 1`` says.
+In: a CUDA device. Out: medians of ten steps of eval and of ``train`` (zero_grad, forward, loss,
+backward, step), the speed-ups, and exit status 1 where one is not above 1, as the tutorial's own
+``assert speedup > 1`` says.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def evaluate() -> tuple[float, float]:
     with torch.no_grad():
         model(inputs[0])
         compiled(inputs[0])
-        sides = [[timed(lambda x=x, f=function: f(x)) for x in inputs] for function in (model, compiled)]
+        sides = [
+            [timed(lambda x=x, f=function: f(x)) for x in inputs] for function in (model, compiled)
+        ]
     return statistics.median(sides[0]), statistics.median(sides[1])
 
 
@@ -71,7 +75,10 @@ def training() -> tuple[float, float]:
             optimizer.step()
 
         run = tracer_core.compile(train, mode="reduce-overhead") if compile_it else train
-        return [timed(lambda data=data: run(model, data)) for data in [_data(16) for _ in range(N_ITERS)]]
+        return [
+            timed(lambda data=data: run(model, data))
+            for data in [_data(16) for _ in range(N_ITERS)]
+        ]
 
     return statistics.median(steps(False)), statistics.median(steps(True))
 
@@ -81,7 +88,10 @@ def main() -> int:
     good = True
     for name, part in (("eval", evaluate), ("train", training)):
         eager, compiled = part()
-        print(f"({name}) eager median: {eager:.5f} s, compiled median: {compiled:.5f} s, speedup: {eager / compiled:.2f}x")
+        print(
+            f"({name}) eager median: {eager:.5f} s, compiled median: {compiled:.5f} s, speedup:"
+            f" {eager / compiled:.2f}x"
+        )
         good &= eager / compiled > 1
     return 0 if good else 1
 

@@ -1,4 +1,5 @@
-"""Own products on a GPU, way by way: built, run, compared with float64 and timed, each in a process of its own.
+"""Own products on a GPU, way by way: built, run, compared with float64 and timed, each in a process
+of its own.
 
     python -m benchmarks.gpu_ways [--seconds 25]
 
@@ -41,7 +42,9 @@ def one(way: str, dtype: str, seconds: float) -> None:
 
     torch.set_float32_matmul_precision("high")
     kind, terms = TYPES[dtype]
-    kinds = {name: value if name == "programs" else bool(value) for name, value in WAYS[way].items()}
+    kinds = {
+        name: value if name == "programs" else bool(value) for name, value in WAYS[way].items()
+    }
     blocks = Blocks(128, 128, terms, 4, 3, **kinds)  # type: ignore[arg-type]
     matmul.candidates = lambda work, device: [blocks]
     matmul.choose = lambda c, choice: next(iter(choice.kernels))
@@ -61,7 +64,8 @@ def one(way: str, dtype: str, seconds: float) -> None:
         last.record()
         torch.cuda.synchronize()
     print(
-        f"{took:.1f} s, {first.elapsed_time(last) * 20:.1f} us a call, error {errors[0]:.1e} (eager {errors[1]:.1e})"
+        f"{took:.1f} s, {first.elapsed_time(last) * 20:.1f} us a call, error {errors[0]:.1e} (eager"
+        f" {errors[1]:.1e})"
     )
 
 

@@ -1,21 +1,25 @@
 """Is one training step right, judged by float64, output by output and parameter by parameter?
 
-In: what a step of the same module left behind (`Step`) in float64, in eager mode, and compiled. Out: `Judged`: for each
-output, gradient and buffer the error of eager and of the compiled module, and whether the latter is too large.
+In: what a step of the same module left behind (`Step`) in float64, in eager mode, and compiled.
+Out: `Judged`: for each output, gradient and buffer the error of eager and of the compiled module,
+and whether the latter is too large.
 
 How it is judged:
 
-- The error of a gradient is ||g - g64|| / ||g64||, of that parameter alone. Where g64 is zero up to float64's rounding
-  (a bias before batch norm: its root mean square is under 1e-9 of the largest gradient's), the error is divided by what a
-  gradient as large as the largest would have as its norm.
-- An error passes if it is at most `ALLOWED` times eager's own, or under a floor (`FLOOR`; `FLOOR_OF_ZERO`).
-- A decision (relu's sign, the place of a maximum, a chosen expert) can fall otherwise in float32 than in float64 where two
-  values are as near to each other as rounding. Eager's own error shows that only if its decision is the one that fell
-  otherwise. So a step that does not pass is judged again beside several eager steps whose parameters and inputs are changed
-  by less than float32's rounding of a few operations (`nudged`): the largest error of these counts as eager's. A wrong
+- The error of a gradient is ||g - g64|| / ||g64||, of that parameter alone. Where g64 is zero up to
+  float64's rounding (a bias before batch norm: its root mean square is under 1e-9 of the largest
+  gradient's), the error is divided by what a gradient as large as the largest would have as its
+  norm.
+- An error passes if it is at most `ALLOWED` times eager's own, or under a floor (`FLOOR`;
+  `FLOOR_OF_ZERO`).
+- A decision (relu's sign, the place of a maximum, a chosen expert) can fall otherwise in float32
+  than in float64 where two values are as near to each other as rounding. Eager's own error shows
+  that only if its decision is the one that fell otherwise. So a step that does not pass is judged
+  again beside several eager steps whose parameters and inputs are changed by less than float32's
+  rounding of a few operations (`nudged`): the largest error of these counts as eager's. A wrong
   program stays wrong there, because eager's errors stay small wherever no decision is near.
-- Where float64 comes to results of other shapes (boxes that are kept or not), eager in float32 is the reference; errors
-  under `FLOOR` pass.
+- Where float64 comes to results of other shapes (boxes that are kept or not), eager in float32 is
+  the reference; errors under `FLOOR` pass.
 """
 
 from __future__ import annotations
@@ -74,7 +78,9 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """errors: of all that was compared. problems: what cannot be said in numbers (a gradient that is missing)."""
+    """errors: of all that was compared. problems: what cannot be said in numbers (a gradient that
+    is missing).
+    """
 
     errors: list[Error]
     problems: list[str]
@@ -116,16 +122,19 @@ def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from _tensors(getattr(value, field.name), depth + 1)
-    elif hasattr(value, "__dict__") and depth < 3 and not isinstance(value, (type, torch.nn.Module)):
+    elif (
+        hasattr(value, "__dict__") and depth < 3 and not isinstance(value, (type, torch.nn.Module))
+    ):
         for item in vars(value).values():  # the tensors of a detached or plain object
             yield from _tensors(item, depth + 1)
 
 
 class Loss:
-    """A scalar that depends on each element of each output by a weight of its own, random and the same each time.
+    """A scalar that depends on each element of each output by a weight of its own, random and the
+    same each time.
 
-    Made for the outputs of one run: each output counts alike, whatever its size; what is huge or not finite there (masked
-    scores) is left out.
+    Made for the outputs of one run: each output counts alike, whatever its size; what is huge or
+    not finite there (masked scores) is left out.
     """
 
     def __init__(self, outputs: Sequence[torch.Tensor]) -> None:
@@ -145,12 +154,18 @@ class Loss:
         parts = []
         for output, weight in zip(outputs, self.weights, strict=True):
             if (weight is not None) != output.requires_grad:
-                raise AssertionError(f"an output with requires_grad={output.requires_grad}, eager's has the other")
+                raise AssertionError(
+                    f"an output with requires_grad={output.requires_grad}, eager's has the other"
+                )
             if weight is None:
                 continue
             if weight.shape != output.shape:
-                raise OtherShape(f"an output of shape {tuple(output.shape)}, eager's has {tuple(weight.shape)}")
-            weight = weight.to(output.device, torch.float64 if output.dtype == torch.float64 else torch.float32)
+                raise OtherShape(
+                    f"an output of shape {tuple(output.shape)}, eager's has {tuple(weight.shape)}"
+                )
+            weight = weight.to(
+                output.device, torch.float64 if output.dtype == torch.float64 else torch.float32
+            )
             value = output if output.dtype == torch.float64 else output.float()
             # what is not finite has weight zero, and 0 * inf is not zero
             parts.append(torch.where(weight == 0, 0.0, value * weight).sum())
@@ -177,19 +192,29 @@ def step(
     loss(outputs).backward()
     inputs = _leaves(arguments)
     gradients = {f"gradient of {n}": _kept(p.grad) for n, p in module.named_parameters()}
-    gradients |= {f"gradient of input {n}": _kept(t.grad) for n, t in inputs.items() if t.requires_grad}
-    buffers = {f"buffer {n}": b.detach().double().cpu().clone() for n, b in module.named_buffers() if not b.is_complex()}
+    gradients |= {
+        f"gradient of input {n}": _kept(t.grad) for n, t in inputs.items() if t.requires_grad
+    }
+    buffers = {
+        f"buffer {n}": b.detach().double().cpu().clone()
+        for n, b in module.named_buffers()
+        if not b.is_complex()
+    }
     named = {f"output {n}": o.detach().double().cpu().clone() for n, o in enumerate(outputs)}
     return Step(named, gradients, buffers), loss
 
 
 def gradients_of(module: torch.nn.Module) -> Step:
-    """What a step left in the module's parameters: for benchmarks, which have a loss of their own."""
+    """What a step left in the module's parameters: for benchmarks, which have a loss of their
+    own.
+    """
     return Step({}, {f"gradient of {n}": _kept(p.grad) for n, p in module.named_parameters()}, {})
 
 
 def true_gradients(module: torch.nn.Module, run: Callable[[torch.nn.Module], Any]) -> Step:
-    """Of a copy in float64. run: the step, forward and backward, with the module that it is given."""
+    """Of a copy in float64. run: the step, forward and backward, with the module that it is
+    given.
+    """
     wide = copy.deepcopy(module).double()
     wide.zero_grad(set_to_none=True)
     with InDouble():
@@ -198,7 +223,9 @@ def true_gradients(module: torch.nn.Module, run: Callable[[torch.nn.Module], Any
 
 
 def largest_errors(truth: Step, eager: Step, ours: Step) -> dict[str, Any]:
-    """For a row of a benchmark: the largest relative error of any gradient, where, eager's largest, and how many are wrong."""
+    """For a row of a benchmark: the largest relative error of any gradient, where, eager's largest,
+    and how many are wrong.
+    """
     judged = judge(truth, [eager], ours)
     worst = max(judged.errors, key=lambda e: e.ours)
     return {
@@ -208,7 +235,9 @@ def largest_errors(truth: Step, eager: Step, ours: Step) -> dict[str, Any]:
 
 
 def told(row: dict[str, Any] | None) -> str:
-    """A cell of a benchmark's table: the largest error, eager's own, and a mark where one is wrong."""
+    """A cell of a benchmark's table: the largest error, eager's own, and a mark where one is
+    wrong.
+    """
     if row is None:
         return ""
     mark = f" {len(row['wrong'])} WRONG" if row["wrong"] else ""
@@ -218,10 +247,18 @@ def told(row: dict[str, Any] | None) -> str:
 def without_dropout(module: torch.nn.Module) -> torch.nn.Module:
     """The module with every kind of dropout switched off, so that float64 computes the same."""
     for part in module.modules():
-        if isinstance(part, torch.nn.modules.dropout._DropoutNd) or type(part).__name__ == "StochasticDepth":
+        if (
+            isinstance(part, torch.nn.modules.dropout._DropoutNd)
+            or type(part).__name__ == "StochasticDepth"
+        ):
             part.p = 0.0
         for name, value in list(vars(part).items()):
-            off = "dropout" in name or name in ("drop_prob", "layerdrop", "drop_path_rate", "drop_path_prob")
+            off = "dropout" in name or name in (
+                "drop_prob",
+                "layerdrop",
+                "drop_path_rate",
+                "drop_path_prob",
+            )
             if off and isinstance(value, float):
                 setattr(part, name, 0.0)
     return module
@@ -230,7 +267,9 @@ def without_dropout(module: torch.nn.Module) -> torch.nn.Module:
 def _kept(gradient: torch.Tensor | None) -> torch.Tensor | None:
     if gradient is None:
         return None
-    gradient = gradient.detach().to_dense() if gradient.layout != torch.strided else gradient.detach()
+    gradient = (
+        gradient.detach().to_dense() if gradient.layout != torch.strided else gradient.detach()
+    )
     gradient = torch.view_as_real(gradient) if gradient.is_complex() else gradient
     return gradient.double().cpu().clone()
 
@@ -251,17 +290,27 @@ def judge(truth: Step, eager: Sequence[Step], ours: Step) -> Judged:
         value, beside = found.get(name), others[0].get(name)
         if exact is None or value is None or beside is None:
             if (value is None) != (beside is None) and name in found:
-                problems.append(f"{name} is {'None' if value is None else 'a tensor'}, eager's is not")
+                problems.append(
+                    f"{name} is {'None' if value is None else 'a tensor'}, eager's is not"
+                )
             continue
         if value.shape != beside.shape:
-            problems.append(f"{name} has shape {tuple(value.shape)}, eager's has {tuple(beside.shape)}")
+            problems.append(
+                f"{name} has shape {tuple(value.shape)}, eager's has {tuple(beside.shape)}"
+            )
             continue
         size, floor = float(_finite(exact).norm()), FLOOR
         if name in truth.gradients and _rms(exact) < _ZERO * largest:
             size, floor = largest * math.sqrt(exact.numel()), FLOOR_OF_ZERO
         size = size or 1.0
-        mine = max(_distance(exact, other[name], beside) / size for other in others if other.get(name) is not None)
-        errors.append(Error(name, _distance(exact, value, beside) / size, mine, max(ALLOWED * mine, floor)))
+        mine = max(
+            _distance(exact, other[name], beside) / size
+            for other in others
+            if other.get(name) is not None
+        )
+        errors.append(
+            Error(name, _distance(exact, value, beside) / size, mine, max(ALLOWED * mine, floor))
+        )
     return Judged(errors, problems)
 
 
@@ -274,7 +323,9 @@ def _rms(value: torch.Tensor) -> float:
 
 
 def _distance(exact: torch.Tensor, value: torch.Tensor | None, eager: torch.Tensor) -> float:
-    """The norm of the difference, where truth and eager are finite; infinite if `value` is not finite there."""
+    """The norm of the difference, where truth and eager are finite; infinite if `value` is not
+    finite there.
+    """
     if value is None or value.shape != exact.shape:
         return math.inf
     counted = exact.isfinite() & eager.isfinite()
@@ -300,8 +351,8 @@ def nudged(module: torch.nn.Module, seed: int) -> Iterator[None]:
 
 
 class InDouble(torch.overrides.TorchFunctionMode):
-    """float32 means float64 while it is entered: models that ask for float32 by name (norms, softmax) compute in float64
-    too. Random numbers stay those that float32 draws."""
+    """float32 means float64 while it is entered: models that ask for float32 by name (norms,
+    softmax) compute in float64 too. Random numbers stay those that float32 draws."""
 
     _DRAWN = frozenset({torch.rand, torch.randn, torch.rand_like, torch.randn_like})
     _WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}
@@ -317,7 +368,9 @@ class InDouble(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in self._DRAWN:
-            wanted = self._wide(kwargs.get("dtype") or (args[0].dtype if "like" in func.__name__ else torch.float64))
+            wanted = self._wide(
+                kwargs.get("dtype") or (args[0].dtype if "like" in func.__name__ else torch.float64)
+            )
             if wanted == torch.float64:
                 return func(*args, **{**kwargs, "dtype": torch.float32}).double()
             return func(*args, **kwargs)
@@ -325,7 +378,9 @@ class InDouble(torch.overrides.TorchFunctionMode):
             return None
         if func is torch.Tensor.float:
             func = torch.Tensor.double
-        return func(*map(self._wide, args), **{key: self._wide(value) for key, value in kwargs.items()})
+        return func(
+            *map(self._wide, args), **{key: self._wide(value) for key, value in kwargs.items()}
+        )
 
     def _wide(self, value: Any) -> Any:
         return self._WIDER.get(value, value) if isinstance(value, torch.dtype) else value

@@ -1,17 +1,20 @@
-"""Every architecture trained for one step, judged by float64 parameter by parameter: ``python -m benchmarks.gradients``.
+"""Every architecture trained for one step, judged by float64 parameter by parameter: ``python -m
+benchmarks.gradients``.
 
-In: models of `benchmarks.zoo_models.automatic` (every architecture of transformers that builds from a small random
-configuration, every family of timm and torchvision), a backend, a device. Out: a state file with one JSON line a model, a
-short table (counts, then what is not right), and with ``--page`` the committed table in ``results/gradients``.
+In: models of `benchmarks.zoo_models.automatic` (every architecture of transformers that builds from
+a small random configuration, every family of timm and torchvision), a backend, a device. Out: a
+state file with one JSON line a model, a short table (counts, then what is not right), and with
+``--page`` the committed table in ``results/gradients``.
 
-What always holds: forward, a loss that depends on each element of each output, backward; dropout zero, TF32 off unless
-``--tf32``; outputs, gradients of parameters and inputs, and buffers are judged each alone (`benchmarks.gradient_errors` says
-how). Several processes take models in turn; one that dies or does not answer in ``--limit`` seconds loses its model's row
-only. Rows that the state file has are not run again; ``--time-budget`` ends the run cleanly, for a lease of a GPU:
+What always holds: forward, a loss that depends on each element of each output, backward; dropout
+zero, TF32 off unless ``--tf32``; outputs, gradients of parameters and inputs, and buffers are
+judged each alone (`benchmarks.gradient_errors` says how). Several processes take models in turn;
+one that dies or does not answer in ``--limit`` seconds loses its model's row only. Rows that the
+state file has are not run again; ``--time-budget`` ends the run cleanly, for a lease of a GPU:
 
-    python -m benchmarks.gradients --device cuda --workers 12 --time-budget 540 --out $OUT/gradients.jsonl
-    python -m benchmarks.gradients --models swin --backend aten_eager
-    python -m benchmarks.gradients --models transformers/swin --options '{"fuse": false}' --out /tmp/a.jsonl
+    python -m benchmarks.gradients --device cuda --workers 12 --time-budget 540 --out
+    $OUT/gradients.jsonl python -m benchmarks.gradients --models swin --backend aten_eager python -m
+    benchmarks.gradients --models transformers/swin --options '{"fuse": false}' --out /tmp/a.jsonl
 """
 
 from __future__ import annotations
@@ -43,16 +46,22 @@ _BAD = ("wrong", "error", "crashed", "broken")
 class Sweep:
     """Models to run, and the processes that run them (mutable: threads take models from it)."""
 
-    def __init__(self, waiting: list[str], chosen: argparse.Namespace, out: Path, end: float) -> None:
+    def __init__(
+        self, waiting: list[str], chosen: argparse.Namespace, out: Path, end: float
+    ) -> None:
         self.waiting, self.chosen, self.out, self.end = waiting[::-1], chosen, out, end
         self.lock = threading.Lock()
         self.settings = {
-            "backend": chosen.backend, "device": chosen.device, "tf32": chosen.tf32, "threads": chosen.threads,
+            "backend": chosen.backend, "device": chosen.device, "tf32": chosen.tf32,
+            "threads": chosen.threads,
             "options": json.loads(chosen.options) if chosen.options else None,
         }  # fmt: skip
 
     def run(self) -> None:
-        threads = [threading.Thread(target=self._work) for _ in range(min(self.chosen.workers, len(self.waiting)))]
+        threads = [
+            threading.Thread(target=self._work)
+            for _ in range(min(self.chosen.workers, len(self.waiting)))
+        ]
         for one in threads:
             one.start()
         for one in threads:
@@ -69,11 +78,15 @@ class Sweep:
                 for number in range(_MODELS):
                     left = self.end - time.monotonic()
                     # the first answer of a process waits for its imports
-                    limit = self.chosen.limit + (_IMPORTS if number == 0 and self.chosen.module == MODULE else 0)
+                    limit = self.chosen.limit + (
+                        _IMPORTS if number == 0 and self.chosen.module == MODULE else 0
+                    )
                     try:
                         row = child.ask(name, limit=max(1.0, min(limit, left)))
                     except processes.Failed as error:
-                        if time.monotonic() < self.end:  # else the budget ended it: it runs the next time
+                        if (
+                            time.monotonic() < self.end
+                        ):  # else the budget ended it: it runs the next time
                             self._put(name, {"status": "crashed", "error": str(error)[-700:]})
                         name = self._take()
                         break
@@ -94,10 +107,27 @@ class Sweep:
 
 def key(chosen: argparse.Namespace) -> dict[str, Any]:
     """What a row belongs to beside its model."""
-    return {"backend": chosen.backend, "device": chosen.device, "tf32": chosen.tf32, "options": chosen.options or ""}
+    return {
+        "backend": chosen.backend,
+        "device": chosen.device,
+        "tf32": chosen.tf32,
+        "options": chosen.options or "",
+    }
 
 
-HEAD = ["model", "status", "parameters", "wrong", "worst", "ours", "eager", "graphs", "breaks", "first s", "why"]
+HEAD = [
+    "model",
+    "status",
+    "parameters",
+    "wrong",
+    "worst",
+    "ours",
+    "eager",
+    "graphs",
+    "breaks",
+    "first s",
+    "why",
+]
 
 
 def line(row: dict[str, Any]) -> list[str]:
@@ -108,7 +138,8 @@ def line(row: dict[str, Any]) -> list[str]:
         others = row.get("wrong_with_other_inputs")
         why = f"{why}; with other inputs {others}".lstrip("; ")
     return [
-        row["model"], row["status"], str(row.get("parameters", "")), str(row.get("number_wrong", "")), worst[0],
+        row["model"], row["status"], str(row.get("parameters", "")), str(row.get("number_wrong",
+        "")), worst[0],
         *("" if one is None else f"{one:.1e}" for one in worst[1:]), str(row.get("graphs", "")),
         str(len(row["breaks"])) if "breaks" in row else "", str(row.get("seconds_first", "")),
         " ".join(why.split())[:200],
@@ -116,14 +147,21 @@ def line(row: dict[str, Any]) -> list[str]:
 
 
 def report(rows: Sequence[dict[str, Any]]) -> str:
-    """Counts by library, then the rows that are not right, the worst first; at the end those that eager cannot run."""
+    """Counts by library, then the rows that are not right, the worst first; at the end those that
+    eager cannot run.
+    """
     text = []
     for library in dict.fromkeys(row["model"].partition("/")[0] for row in rows):
         mine = [row for row in rows if row["model"].startswith(f"{library}/")]
         counts = Counter(row["status"] for row in mine)
-        told = ", ".join(f"{counts[status]} {status}" for status in sorted(counts, key=lambda s: (s != "ok", s)))
+        told = ", ".join(
+            f"{counts[status]} {status}" for status in sorted(counts, key=lambda s: (s != "ok", s))
+        )
         text.append(f"{library}: {len(mine)} models: {told}")
-    bad = sorted((row for row in rows if row["status"] in _BAD), key=lambda r: (_BAD.index(r["status"]), r["model"]))
+    bad = sorted(
+        (row for row in rows if row["status"] in _BAD),
+        key=lambda r: (_BAD.index(r["status"]), r["model"]),
+    )
     if bad:
         text += ["", table(HEAD, [line(row) for row in bad])]
     judged = [row for row in rows if row["status"] in ("ok", "wrong")]
@@ -136,7 +174,9 @@ def report(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a state file, the last of each model; a line that a killed run cut off is left out."""
+    """The rows of a state file, the last of each model; a line that a killed run cut off is left
+    out.
+    """
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -158,7 +198,8 @@ def write_page(rows: Sequence[dict[str, Any]], chosen: argparse.Namespace) -> Pa
     lines = [
         f"# One training step, {chosen.backend} on {chosen.device}{', TF32' if chosen.tf32 else ''}",
         "", "Made by `python -m benchmarks.gradients --page`; `benchmarks/gradient_errors.py` says how errors are judged.",
-        "", "```", report(rows), "```", "", "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|",
+        "", "```", report(rows), "```", "", "| " + " | ".join(HEAD) + " |",
+        "|---" * len(HEAD) + "|",
         *("| " + " | ".join(cell.replace("|", "\\|") for cell in line(row)) + " |" for row in rows),
     ]  # fmt: skip
     page.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -183,23 +224,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs what is not there yet and prints what is not right; 1 if there is any such row."""
     begun = time.monotonic()
     raw = argparse.RawTextHelpFormatter
-    parser = argparse.ArgumentParser(prog="benchmarks.gradients", description=__doc__, formatter_class=raw)
-    parser.add_argument("--models", nargs="*", default=[], metavar="PART", help="those with one of these in their names")
-    parser.add_argument("--exactly", nargs="*", default=[], metavar="NAME", help="these, in this order")
-    parser.add_argument("--module", default=MODULE, help=argparse.SUPPRESS)  # tests put another one in
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.gradients", description=__doc__, formatter_class=raw
+    )
+    parser.add_argument(
+        "--models",
+        nargs="*",
+        default=[],
+        metavar="PART",
+        help="those with one of these in their names",
+    )
+    parser.add_argument(
+        "--exactly", nargs="*", default=[], metavar="NAME", help="these, in this order"
+    )
+    parser.add_argument(
+        "--module", default=MODULE, help=argparse.SUPPRESS
+    )  # tests put another one in
     parser.add_argument("--backend", default="inductor")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--options", default="", help="of the backend, as JSON")
-    parser.add_argument("--tf32", action="store_true", help="allow TF32, for eager and compiled alike")
+    parser.add_argument(
+        "--tf32", action="store_true", help="allow TF32, for eager and compiled alike"
+    )
     parser.add_argument("--out", type=Path, default=None, help="the state file (JSON lines)")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=None, help="of each process (all for one worker, 1 for several)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=None,
+        help="of each process (all for one worker, 1 for several)",
+    )
     parser.add_argument("--limit", type=float, default=180.0, help="seconds for one model")
-    parser.add_argument("--time-budget", type=float, default=float("inf"), help="seconds after which it stops, with what is done")
+    parser.add_argument(
+        "--time-budget",
+        type=float,
+        default=float("inf"),
+        help="seconds after which it stops, with what is done",
+    )
     parser.add_argument("--shard", default="0/1", help="this one of so many")
-    parser.add_argument("--again", nargs="*", default=[], metavar="STATUS", help="run rows with these statuses again")
+    parser.add_argument(
+        "--again",
+        nargs="*",
+        default=[],
+        metavar="STATUS",
+        help="run rows with these statuses again",
+    )
     parser.add_argument("--page", action="store_true", help="write the committed table")
-    parser.add_argument("--verbose", action="store_true", help="print each row, not only those that are not right")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print each row, not only those that are not right"
+    )
     chosen = parser.parse_args(arguments)
     chosen.threads = chosen.threads or (1 if chosen.workers > 1 else os.cpu_count())
     default = f"gradients-{chosen.backend}-{chosen.device}{'-tf32' if chosen.tf32 else ''}.jsonl"

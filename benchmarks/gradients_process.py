@@ -1,6 +1,8 @@
-"""What `benchmarks.gradients` starts: one training step of one model after another, compiled and judged by float64.
+"""What `benchmarks.gradients` starts: one training step of one model after another, compiled and
+judged by float64.
 
-In: settings as JSON on the command line; names of `benchmarks.zoo_models.automatic` as questions. Out: a row each.
+In: settings as JSON on the command line; names of `benchmarks.zoo_models.automatic` as questions.
+Out: a row each.
 """
 
 from __future__ import annotations
@@ -77,7 +79,10 @@ class Trial:
         from benchmarks.gradient_errors import STEP_SEED
 
         count = sum(1 for _ in self.plain.parameters())
-        row: dict[str, Any] = {"parameters": count, "elements": sum(p.numel() for p in self.plain.parameters())}
+        row: dict[str, Any] = {
+            "parameters": count,
+            "elements": sum(p.numel() for p in self.plain.parameters()),
+        }
         start = dict(self.plain.named_buffers())
         self.start = {key: value.detach().clone() for key, value in start.items()}
         try:
@@ -88,7 +93,10 @@ class Trial:
         except Exception as error:
             return row | {"status": "eager fails", "error": _short(error)}
         truth, reference = self.truth(0, loss, eager)
-        row |= {"reference": reference, "gradients": sum(g is not None for g in eager.gradients.values())}
+        row |= {
+            "reference": reference,
+            "gradients": sum(g is not None for g in eager.gradients.values()),
+        }
         try:
             row |= self.compiled(0, loss)
         except Exception as error:
@@ -107,13 +115,16 @@ class Trial:
         except RuntimeError:
             if not self.input_gradients:
                 raise
-            self.input_gradients = False  # it writes into its inputs, or takes no derivative by them
+            self.input_gradients = (
+                False  # it writes into its inputs, or takes no derivative by them
+            )
             self._restore(self.plain)
             return step(self.plain, self.plain, self.arguments(seed), loss)
 
     def eager_told_that_it_is_compiled(self, loss: Any) -> str:
-        """How eager fails where it is told that it is compiled: some models compute in another way then (masks that are left
-        out otherwise), which may not fit the inputs. "" where it does not fail."""
+        """How eager fails where it is told that it is compiled: some models compute in another way
+        then (masks that are left out otherwise), which may not fit the inputs. "" where it does not
+        fail."""
         import torch
 
         try:
@@ -132,7 +143,9 @@ class Trial:
                     value.copy_(self.start[key])
 
     def truth(self, seed: int, loss: Any, eager: Any) -> tuple[Any, str]:
-        """The step in float64, and what it is: eager's own step where float64 does not run or takes another way."""
+        """The step in float64, and what it is: eager's own step where float64 does not run or takes
+        another way.
+        """
         from benchmarks.gradient_errors import InDouble, step
 
         for device in dict.fromkeys((self.device, "cpu")):
@@ -155,11 +168,13 @@ class Trial:
         """The first step of the compiled module."""
         import tracer_core
         from benchmarks.gradient_errors import step
-        from tracer_core import dispatch
+        from tracer_core.dispatch import compile_graph
         from tracer_core.testing import CaptureCounter
 
         fallbacks: list[str] = []
-        dispatch.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}"[:200])
+        compile_graph.report = lambda fallback: fallbacks.append(
+            f"{fallback.kind}: {fallback.reason}"[:200]
+        )
         self.counted: dict[str, Any] = {}
         options = self.settings.get("options")
         if options is None and self.settings["backend"] == "inductor":
@@ -168,19 +183,24 @@ class Trial:
             options = {"fallback_random": True, **options}
         self._restore(self.twin)
         with CaptureCounter() as counter:
-            self.function = tracer_core.compile(self.twin, backend=self.settings["backend"], options=options)
+            self.function = tracer_core.compile(
+                self.twin, backend=self.settings["backend"], options=options
+            )
             start = time.perf_counter()
             try:
                 self.ours, _ = step(self.function, self.twin, self.arguments(seed), loss)
             finally:
                 self.counted = {
-                    "graphs": len(counter.graphs), "breaks": [f"{kind}: {why}"[:160] for kind, why, _ in counter.breaks],
+                    "graphs": len(counter.graphs), "breaks": [f"{kind}: {why}"[:160] for kind, why,
+                    _ in counter.breaks],
                     "fallbacks": fallbacks, "seconds_first": round(time.perf_counter() - start, 2),
                 }  # fmt: skip
         return self.counted
 
     def verdict(self, truth: Any, eager: Any, loss: Any) -> dict[str, Any]:
-        """Right, or wrong beside nudged steps of eager too; then whether it is with other inputs."""
+        """Right, or wrong beside nudged steps of eager too; then whether it is with other
+        inputs.
+        """
         from benchmarks.gradient_errors import judge, nudged, step
 
         judged = judge(truth, [eager], self.ours)
@@ -189,7 +209,10 @@ class Trial:
             beside = [eager]
             for number in range(NUDGED):
                 self._restore(self.plain)
-                with nudged(self.plain, number), contextlib.suppress(AssertionError):  # a decision changed a shape
+                with (
+                    nudged(self.plain, number),
+                    contextlib.suppress(AssertionError),
+                ):  # a decision changed a shape
                     beside.append(step(self.plain, self.plain, self.arguments(0), loss)[0])
             again = judge(truth, beside, self.ours)
             row["wrong_before_nudging"] = len(judged.wrong)
@@ -200,7 +223,9 @@ class Trial:
         return row | {
             "status": "ok" if judged.right else "wrong",
             "worst": [worst.name, worst.ours, worst.eager] if worst else None,
-            "largest": max((e.ours for e in judged.errors if e.name.startswith("gradient")), default=0.0),
+            "largest": max(
+                (e.ours for e in judged.errors if e.name.startswith("gradient")), default=0.0
+            ),
             "number_wrong": len(judged.wrong) + len(judged.problems),
             "wrong": [[e.name, e.ours, e.eager] for e in judged.wrong[:12]],
             "problems": judged.problems[:12],

@@ -1,7 +1,9 @@
-"""Benchmarks whose rows are all combinations of a few names: measured in fresh processes, kept, printed as a table.
+"""Benchmarks whose rows are all combinations of a few names: measured in fresh processes, kept,
+printed as a table.
 
-In: a `Grid`. Out: the table, and 1 if a row failed or is wrong. What always holds: a row that is stored for this
-commit and machine is not measured again; a combination is measured in a process of its own with empty caches.
+In: a `Grid`. Out: the table, and 1 if a row failed or is wrong. What always holds: a row that is
+stored for this commit and machine is not measured again; a combination is measured in a process of
+its own with empty caches.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ def _nothing_wrong(row: dict[str, Any], *names: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """name: of the module in this package, and of the folder of its results. doc: for --help. axes: option -> the
-    names it may take. measure: one combination, in its own process. head: of the table. line: what it says of a
-    row after the names. left_out: names that are measured only when asked for. limit: seconds a row may take.
-    wrong: what a row that did not fail got wrong, a line each."""
+    """name: of the module in this package, and of the folder of its results. doc: for --help. axes:
+    option -> the names it may take. measure: one combination, in its own process. head: of the
+    table. line: what it says of a row after the names. left_out: names that are measured only when
+    asked for. limit: seconds a row may take. wrong: what a row that did not fail got wrong, a line
+    each."""
 
     name: str
     doc: str | None
@@ -44,8 +47,12 @@ class Grid:
         for option, names in self.axes.items():
             usual = [name for name in names if name not in self.left_out]
             parser.add_argument(f"--{option}", nargs="+", default=usual, choices=list(names))
-        parser.add_argument("--again", action="store_true", help="measure rows that are there already")
-        parser.add_argument("--in-this-process", nargs=len(self.axes), default=None, help=argparse.SUPPRESS)
+        parser.add_argument(
+            "--again", action="store_true", help="measure rows that are there already"
+        )
+        parser.add_argument(
+            "--in-this-process", nargs=len(self.axes), default=None, help=argparse.SUPPRESS
+        )
         chosen = parser.parse_args(arguments)
         if chosen.in_this_process:
             processes.answer(self.measure(*chosen.in_this_process))
@@ -68,5 +75,7 @@ class Grid:
     def _row(self, store: Store, names: Sequence[str]) -> dict[str, Any]:
         child = ["--in-this-process", *names]
         module = f"benchmarks.{self.name}"
-        row, _ = store.row(" ".join(names), lambda: processes.fresh(module, child, limit=self.limit))
+        row, _ = store.row(
+            " ".join(names), lambda: processes.fresh(module, child, limit=self.limit)
+        )
         return row

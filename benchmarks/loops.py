@@ -1,8 +1,9 @@
 """Loops of 1,000 iterations with a graph break in them.
 
-In: nothing. Out: a table of microseconds an iteration for eager, torch.compile and us with backends that run the
-captured operators as they are, the graphs of ours, and the ratios. What always holds: the three run in one
-process, in turns; the results are compared first; a figure is the median of several rounds.
+In: nothing. Out: a table of microseconds an iteration for eager, torch.compile and us with backends
+that run the captured operators as they are, the graphs of ours, and the ratios. What always holds:
+the three run in one process, in turns; the results are compared first; a figure is the median of
+several rounds.
 """
 
 from __future__ import annotations
@@ -57,7 +58,12 @@ def total(x: Any, w: Any, n: int) -> Any:
     return x, found
 
 
-LOOPS: dict[str, Callable[..., Any]] = {"branch": branch, "counter": counter, "shows": shows, "total": total}
+LOOPS: dict[str, Callable[..., Any]] = {
+    "branch": branch,
+    "counter": counter,
+    "shows": shows,
+    "total": total,
+}
 SIZES = (8, 64, 128, 256)
 
 
@@ -94,7 +100,11 @@ def measure(name: str, size: int) -> dict[str, Any]:
 def _line(row: dict[str, Any]) -> list[str]:
     found = row["microseconds"]
     shown = [f"{found[kind]:.1f}" for kind in ("eager", "torch", "ours")]
-    return [*shown, *(f"{found[kind] / found['eager']:.2f}" for kind in ("torch", "ours")), str(row["graphs"])]
+    return [
+        *shown,
+        *(f"{found[kind] / found['eager']:.2f}" for kind in ("torch", "ours")),
+        str(row["graphs"]),
+    ]
 
 
 GRID = Grid(

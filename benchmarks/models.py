@@ -1,8 +1,9 @@
 """The models that are measured.
 
-In: a name of `MODELS`. Out: a `Program`: something callable with the arguments of one call. What always
-holds: weights are random and the same each time (one seed), nothing is downloaded, and importing this
-module imports neither torch nor a model library, so that the time those take can be measured.
+In: a name of `MODELS`. Out: a `Program`: something callable with the arguments of one call. What
+always holds: weights are random and the same each time (one seed), nothing is downloaded, and
+importing this module imports neither torch nor a model library, so that the time those take can be
+measured.
 """
 
 from __future__ import annotations
@@ -29,15 +30,18 @@ class Program:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def call(self, function: Callable[..., Any] | None = None) -> Any:
-        """Calls the program's function, or `function` (a compiled form of it) with the same arguments."""
+        """Calls the program's function, or `function` (a compiled form of it) with the same
+        arguments.
+        """
         return (self.function if function is None else function)(*self.args, **self.kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A row. name: how it is chosen. library: the module that `build` needs, beside torch. build: makes the
-    program, in eval mode. title: for tables. train: in train mode. grad: called with grad mode on.
-    groups: ``"issue"`` (the models of the demo), ``"seeds"`` (as the seeds write them), ``"more"``."""
+    """A row. name: how it is chosen. library: the module that `build` needs, beside torch. build:
+    makes the program, in eval mode. title: for tables. train: in train mode. grad: called with grad
+    mode on. groups: ``"issue"`` (the models of the demo), ``"seeds"`` (as the seeds write them),
+    ``"more"``."""
 
     name: str
     library: str
@@ -88,7 +92,9 @@ _IMPORTS = {
 
 
 def in_float64(program: Program) -> Program:
-    """A copy of the program that computes in float64: the truth that errors are measured against."""
+    """A copy of the program that computes in float64: the truth that errors are measured
+    against.
+    """
     import torch
 
     function = program.function
@@ -104,10 +110,13 @@ def in_float64(program: Program) -> Program:
 def _double(value: Any) -> Any:
     import torch
 
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    return (
+        value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+    )
 
 
-# Builders --------------------------------------------------------------------------------------------
+# Builders
+# --------------------------------------------------------------------------------------------
 
 
 def _image(batch: int, size: int) -> torch.Tensor:
@@ -172,7 +181,8 @@ def _bert(length: int, batch: int = 1) -> Callable[[], Program]:
     return build
 
 
-#: Configurations of the causal models, by the transformers class: settings that differ from its defaults.
+#: Configurations of the causal models, by the transformers class: settings that differ from its
+#: defaults.
 _LLAMA = {
     "hidden_size": 1024,
     "intermediate_size": 2816,
@@ -184,26 +194,39 @@ _LLAMA = {
 
 
 def _causal(name: str, batch: int, length: int, **settings: Any) -> Callable[[], Program]:
-    """A transformers language model with its head, without a cache. name: ``"GPT2"`` or ``"Llama"``."""
+    """A transformers language model with its head, without a cache. name: ``"GPT2"`` or
+    ``"Llama"``.
+    """
 
     def build() -> Program:
         import transformers
 
         config = getattr(transformers, f"{name}Config")(use_cache=False, **settings)
-        model = getattr(transformers, f"{name}{'LMHeadModel' if name == 'GPT2' else 'ForCausalLM'}")(config)
+        model = getattr(
+            transformers, f"{name}{'LMHeadModel' if name == 'GPT2' else 'ForCausalLM'}"
+        )(config)
         return Program(model, (), {"input_ids": _tokens(batch, length, config.vocab_size)})
 
     return build
 
 
 def _encoder(name: str, batch: int, length: int) -> Callable[[], Program]:
-    """A transformers encoder that takes tokens and a mask. name: ``"DistilBert"`` or ``"T5"`` (small)."""
+    """A transformers encoder that takes tokens and a mask. name: ``"DistilBert"`` or ``"T5"``
+    (small).
+    """
 
     def build() -> Program:
         import torch
         import transformers
 
-        t5 = {"d_model": 512, "d_kv": 64, "d_ff": 2048, "num_layers": 6, "num_heads": 8, "use_cache": False}
+        t5 = {
+            "d_model": 512,
+            "d_kv": 64,
+            "d_ff": 2048,
+            "num_layers": 6,
+            "num_heads": 8,
+            "use_cache": False,
+        }
         config = getattr(transformers, f"{name}Config")(**(t5 if name == "T5" else {}))
         model = getattr(transformers, "T5EncoderModel" if name == "T5" else f"{name}Model")(config)
         tokens = _tokens(batch, length, 30_000)
@@ -216,7 +239,9 @@ def _lstm(batch: int) -> Callable[[], Program]:
     def build() -> Program:
         import torch
 
-        return Program(torch.nn.LSTM(256, 256, num_layers=2, batch_first=True), (torch.randn(batch, 64, 256),))
+        return Program(
+            torch.nn.LSTM(256, 256, num_layers=2, batch_first=True), (torch.randn(batch, 64, 256),)
+        )
 
     return build
 
@@ -258,19 +283,32 @@ def _peers(batch: int) -> list[Model]:
     found += [
         ("bert_base", "transformers", f"BERT-base {batch}×128", _bert(128, batch)),
         ("gpt2", "transformers", f"GPT-2 with its head {batch}×64", _causal("GPT2", batch, 64)),
-        ("distilbert", "transformers", f"DistilBERT {batch}×128", _encoder("DistilBert", batch, 128)),
+        (
+            "distilbert",
+            "transformers",
+            f"DistilBERT {batch}×128",
+            _encoder("DistilBert", batch, 128),
+        ),
         ("t5_small", "transformers", f"T5-small's encoder {batch}×128", _encoder("T5", batch, 128)),
-        ("llama", "transformers", f"Llama-style, 4 layers, {batch}×64", _causal("Llama", batch, 64, **_LLAMA)),
+        (
+            "llama",
+            "transformers",
+            f"Llama-style, 4 layers, {batch}×64",
+            _causal("Llama", batch, 64, **_LLAMA),
+        ),
         ("lstm", "torch", f"LSTM 2×256 {batch}×64", _lstm(batch)),
         ("unet", "torch", f"U-Net {batch}×3×128×128", _unet(batch)),
     ]
     return [
-        Model(f"{name}_b{batch}", library, build, title, groups=frozenset({"peers", f"peers{batch}"}))
+        Model(
+            f"{name}_b{batch}", library, build, title, groups=frozenset({"peers", f"peers{batch}"})
+        )
         for name, library, title, build in found
     ]
 
 
-#: What `choose` takes: the issue's models of the demo, the seeds' own forms, more, those beside every peer (all, by batch).
+#: What `choose` takes: the issue's models of the demo, the seeds' own forms, more, those beside
+#: every peer (all, by batch).
 GROUPS = ("issue", "seeds", "more", "peers", "peers1", "peers8", "depth")
 
 #: Layers of the GPT-2s whose compile times show how those grow with what repeats.
@@ -281,22 +319,43 @@ MODELS: dict[str, Model] = {
     for model in (
         Model("cos_sin", "torch", _trigonometry, "cos(x) + sin(y), 10,000"),
         Model("resnet18_64", "torchvision", _RESNET, "resnet18 1×3×64×64"),
-        Model("resnet18_224", "torchvision", _torchvision("resnet18", 4, 224), "resnet18 4×3×224×224"),
+        Model(
+            "resnet18_224", "torchvision", _torchvision("resnet18", 4, 224), "resnet18 4×3×224×224"
+        ),
         Model("densenet121_128", "torchvision", _DENSENET, "densenet121 4×3×128×128"),
         Model("bert_12", "transformers", _bert(12), "BERT-base 1×12"),
         Model("bert_128", "transformers", _bert(128), "BERT-base 1×128"),
         Model("resnext101_7", "timm", _RESNEXT, "resnext101_32x8d 64×3×7×7"),
-        # As the seeds write them: torch.hub and timm give models in train mode, from_pretrained in eval
-        # mode; only the densenet program uses no_grad.
+        # As the seeds write them: torch.hub and timm give models in train mode, from_pretrained in
+        # eval mode; only the densenet program uses no_grad.
         Model("resnet18_64_seed", "torchvision", _RESNET, "resnet18 1×3×64×64", True, True, _SEEDS),
         Model(
-            "densenet121_128_seed", "torchvision", _DENSENET, "densenet121 4×3×128×128", True, False, _SEEDS
+            "densenet121_128_seed",
+            "torchvision",
+            _DENSENET,
+            "densenet121 4×3×128×128",
+            True,
+            False,
+            _SEEDS,
         ),
         Model("bert_12_seed", "transformers", _bert(12), "BERT-base 1×12", False, True, _SEEDS),
-        Model("resnext101_7_seed", "timm", _RESNEXT, "resnext101_32x8d 64×3×7×7", True, True, _SEEDS),
-        Model("gpt2_64", "transformers", _causal("GPT2", 1, 64), "GPT-2 with its head 1×64", groups=_MORE),
-        Model("llama_64", "transformers", _causal("Llama", 1, 64, **_LLAMA), "Llama-style, 4 layers, 1024 wide, 1×64",
-              groups=_MORE),
+        Model(
+            "resnext101_7_seed", "timm", _RESNEXT, "resnext101_32x8d 64×3×7×7", True, True, _SEEDS
+        ),
+        Model(
+            "gpt2_64",
+            "transformers",
+            _causal("GPT2", 1, 64),
+            "GPT-2 with its head 1×64",
+            groups=_MORE,
+        ),
+        Model(
+            "llama_64",
+            "transformers",
+            _causal("Llama", 1, 64, **_LLAMA),
+            "Llama-style, 4 layers, 1024 wide, 1×64",
+            groups=_MORE,
+        ),
         Model(
             "vit_tiny_224",
             "timm",
@@ -307,8 +366,13 @@ MODELS: dict[str, Model] = {
         Model("lstm_64", "torch", _lstm(8), "LSTM 2×256, 8×64", groups=_MORE),
         *(model for batch in (1, 8) for model in _peers(batch)),
         *(
-            Model(f"gpt2_{layers}_layers", "transformers", _causal("GPT2", 1, 64, n_layer=layers),
-                  f"GPT-2 with {layers} layers 1×64", groups=frozenset({"depth"}))
+            Model(
+                f"gpt2_{layers}_layers",
+                "transformers",
+                _causal("GPT2", 1, 64, n_layer=layers),
+                f"GPT-2 with {layers} layers 1×64",
+                groups=frozenset({"depth"}),
+            )
             for layers in DEPTHS
         ),
     )
@@ -316,7 +380,9 @@ MODELS: dict[str, Model] = {
 
 
 def choose(names: Sequence[str], groups: Sequence[str]) -> list[Model]:
-    """The models of these names; without names, those of the groups. SystemExit for an unknown name."""
+    """The models of these names; without names, those of the groups. SystemExit for an unknown
+    name.
+    """
     unknown = [name for name in names if name not in MODELS]
     if unknown:
         raise SystemExit(f"no model {', '.join(unknown)}; one or more of: {' '.join(MODELS)}")

@@ -1,12 +1,13 @@
 """What a compiled call costs before it computes anything.
 
-In: nothing. Out: a table of microseconds a call with a backend that does nothing, where what is left is guards and
-rebuilding the output: adding two tensors, an MLP of 24 blocks, resnet18, BERT-base, resnext101, and the MLP with
-modules without parameters on and off its way (the figure must not grow with them); and, as the group
-``after_limit``, tiny programs in which a value changes with every call (`benchmarks.changing`), long after
-the recompile limit; there eager and ours take turns in one process, because the difference is what counts.
-What always holds: else each compiler is alone in its process, the processes take turns, and a figure is the
-smallest of several medians, because what disturbs a measurement only ever adds to it.
+In: nothing. Out: a table of microseconds a call with a backend that does nothing, where what is
+left is guards and rebuilding the output: adding two tensors, an MLP of 24 blocks, resnet18,
+BERT-base, resnext101, and the MLP with modules without parameters on and off its way (the figure
+must not grow with them); and, as the group ``after_limit``, tiny programs in which a value changes
+with every call (`benchmarks.changing`), long after the recompile limit; there eager and ours take
+turns in one process, because the difference is what counts. What always holds: else each compiler
+is alone in its process, the processes take turns, and a figure is the smallest of several medians,
+because what disturbs a measurement only ever adds to it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def _add() -> Program:
 
 
 def _mlp(extra: int = 0, on_the_way: bool = False) -> Callable[[], Program]:
-    """24 blocks of linear, norm and activation; extra: modules without parameters, called or only held."""
+    """24 blocks of linear, norm and activation; extra: modules without parameters, called or only
+    held.
+    """
 
     def build() -> Program:
         import torch
@@ -68,9 +71,9 @@ def _mlp(extra: int = 0, on_the_way: bool = False) -> Callable[[], Program]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """program; compilers; base: the one that is subtracted, "" where the figure is all overhead; calls: in a
-    sample. group: one of `GROUPS`; in ``after_limit`` the program's only argument is a step that calls its
-    function."""
+    """program; compilers; base: the one that is subtracted, "" where the figure is all overhead;
+    calls: in a sample. group: one of `GROUPS`; in ``after_limit`` the program's only argument is a
+    step that calls its function."""
 
     title: str
     program: Callable[[], Program]
@@ -122,7 +125,8 @@ GROUPS = tuple(dict.fromkeys(case.group for case in CASES.values()))
 #: Calls before the measurement begins: past the recompile limit by far.
 _BEFORE = {"calls": 3, "after_limit": 200}
 
-#: Medians, and samples of each. What takes turns needs many: the smallest must be one that nothing disturbed.
+#: Medians, and samples of each. What takes turns needs many: the smallest must be one that nothing
+#: disturbed.
 _MEDIANS = {"calls": (7, 15), "after_limit": (60, 3)}
 
 
@@ -172,7 +176,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     store = Store("overhead", again=chosen.again)
     lines: list[list[str]] = []
     failed = False
-    for name in chosen.cases or [name for name, case in CASES.items() if case.group in chosen.groups]:
+    for name in chosen.cases or [
+        name for name, case in CASES.items() if case.group in chosen.groups
+    ]:
         case = CASES[name]
         wanted = [one for one in case.compilers if not chosen.compilers or one in chosen.compilers]
         found = _measured(store, name, wanted, chosen)
@@ -186,10 +192,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def _measured(store: Store, name: str, wanted: Sequence[str], chosen: argparse.Namespace) -> dict[str, float]:
+def _measured(
+    store: Store, name: str, wanted: Sequence[str], chosen: argparse.Namespace
+) -> dict[str, float]:
     """Seconds by compiler, the best of the processes; without those that failed."""
     found: dict[str, float] = {}
-    together = [wanted] if CASES[name].group == "after_limit" else [[compiler] for compiler in wanted]
+    together = (
+        [wanted] if CASES[name].group == "after_limit" else [[compiler] for compiler in wanted]
+    )
     for number, names in itertools.product(range(chosen.repeats), together):
         child = ["--in-this-process", name, ",".join(names)]
         key = f"{name} {' '.join(names)} {number}"

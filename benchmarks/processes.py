@@ -2,8 +2,8 @@
 
 In: a module of this package and its arguments. Out: the JSON value that it passed to `answer`, or a
 `Failed`; or a `Worker` that answers several questions. What always holds: the child's caches (ours,
-torch's, Triton's) are empty folders that go away with it; no setting of this process that changes what a
-compiler does reaches it; it is given up after its time limit together with what it started.
+torch's, Triton's) are empty folders that go away with it; no setting of this process that changes
+what a compiler does reaches it; it is given up after its time limit together with what it started.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def _environment(folder: str) -> dict[str, str]:
 class Worker:
     """A child that answers one question after another (`answers` is its side)."""
 
-    def __init__(self, process: subprocess.Popen[Any], to: TextIO, back: TextIO, printed: TextIO) -> None:
+    def __init__(
+        self, process: subprocess.Popen[Any], to: TextIO, back: TextIO, printed: TextIO
+    ) -> None:
         self._process, self._to, self._back, self._printed = process, to, back, printed
 
     def ask(self, question: Any, *, limit: float) -> Any:
@@ -93,7 +95,9 @@ class Worker:
         self.end()
         self._printed.seek(0)
         last = "\n".join(self._printed.read().strip().splitlines()[-12:])
-        raise Failed((last or "ended without an answer") if ready else f"no answer after {limit:.0f} s")
+        raise Failed(
+            (last or "ended without an answer") if ready else f"no answer after {limit:.0f} s"
+        )
 
     def end(self) -> None:
         """Ends the child and what it started."""
@@ -107,10 +111,15 @@ def worker(module: str, arguments: Sequence[str]) -> Iterator[Worker]:
     """A fresh process with empty caches that lives as long as the block."""
     if threading.current_thread() is threading.main_thread():  # no other thread may ask for it
         signal.signal(signal.SIGTERM, _stop)
-    with tempfile.TemporaryDirectory(prefix="benchmark-") as folder, contextlib.ExitStack() as files:
+    with (
+        tempfile.TemporaryDirectory(prefix="benchmark-") as folder,
+        contextlib.ExitStack() as files,
+    ):
         hear, to = os.pipe()
         back, say = os.pipe()
-        printed = files.enter_context(open(f"{folder}/printed", "w+", encoding="utf-8", errors="replace"))
+        printed = files.enter_context(
+            open(f"{folder}/printed", "w+", encoding="utf-8", errors="replace")
+        )
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],
             cwd=ROOT,
@@ -135,9 +144,14 @@ def worker(module: str, arguments: Sequence[str]) -> Iterator[Worker]:
 
 
 def answers(tell: Callable[[Any], Any]) -> None:
-    """The side of a `worker`'s child: passes each question to `tell` and sends back what it returns."""
+    """The side of a `worker`'s child: passes each question to `tell` and sends back what it
+    returns.
+    """
     hear, say = map(int, os.environ[_QUESTIONS].split())
-    with os.fdopen(hear, encoding="utf-8") as questions, os.fdopen(say, "w", encoding="utf-8") as told:
+    with (
+        os.fdopen(hear, encoding="utf-8") as questions,
+        os.fdopen(say, "w", encoding="utf-8") as told,
+    ):
         for line in questions:
             told.write(json.dumps(tell(json.loads(line))) + "\n")
             told.flush()

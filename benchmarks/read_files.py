@@ -1,4 +1,6 @@
-"""Imports modules, so that their files are in the system's page cache. In: module names as arguments."""
+"""Imports modules, so that their files are in the system's page cache. In: module names as
+arguments.
+"""
 
 from __future__ import annotations
 

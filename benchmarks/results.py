@@ -1,8 +1,9 @@
 """Measured rows on disk: what makes a benchmark resumable.
 
-In: rows by key. Out: ``benchmarks/results/<benchmark>/<commit>-<machine>.json``, with versions, processor
-and commit. What always holds: rows of another commit, other changes to the working tree, another machine or
-other versions are never taken for this one's; the file is written after each row, by one rename.
+In: rows by key. Out: ``benchmarks/results/<benchmark>/<commit>-<machine>.json``, with versions,
+processor and commit. What always holds: rows of another commit, other changes to the working tree,
+another machine or other versions are never taken for this one's; the file is written after each
+row, by one rename.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ _MEASURED = ("packages", "benchmarks", "noxfile.py")
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
 
 
 def commit() -> str:
-    """The commit; with a digest of the changes if the measured folders differ from it; "" outside git."""
+    """The commit; with a digest of the changes if the measured folders differ from it; "" outside
+    git.
+    """
     head = _git("rev-parse", "--short=12", "HEAD").strip()
     if not head:
         return ""
@@ -58,7 +63,9 @@ def machine() -> dict[str, Any]:
             continue
     return {
         "cpu": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": versions,
@@ -141,5 +148,7 @@ class Store:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(f".{os.getpid()}.new")
-        new.write_text(json.dumps(self._document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        new.write_text(
+            json.dumps(self._document, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        )
         new.replace(self.path)

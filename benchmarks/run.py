@@ -1,4 +1,6 @@
-"""All benchmarks, one after the other: ``python -m nox -s bench``. In: ``--again``, passed on to each."""
+"""All benchmarks, one after the other: ``python -m nox -s bench``. In: ``--again``, passed on to
+each.
+"""
 
 from __future__ import annotations
 

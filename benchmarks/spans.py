@@ -1,8 +1,9 @@
 """Where the seconds of one process go: spans of time that nest, and what each took itself.
 
-In: imports (seen by `watch_imports`), stages of tracer_core, events of torch.compile. Out: seconds by label
-that add up to the whole. What always holds: only the main thread is recorded, so spans nest; times are
-`time.perf_counter_ns()`, the system's monotonic clock: two processes share it, and nobody sets it.
+In: imports (seen by `watch_imports`), stages of tracer_core, events of torch.compile. Out: seconds
+by label that add up to the whole. What always holds: only the main thread is recorded, so spans
+nest; times are `time.perf_counter_ns()`, the system's monotonic clock: two processes share it, and
+nobody sets it.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class Recorder:
     def watch_imports(self) -> None:
         """From now on each module that is loaded is a span ``import <module>``.
 
-        Both ``import`` statements and importlib look `_find_and_load` up in importlib's frozen module, and
-        only for modules that are not loaded yet.
+        Both ``import`` statements and importlib look `_find_and_load` up in importlib's frozen
+        module, and only for modules that are not loaded yet.
         """
         machinery: Any = sys.modules["_frozen_importlib"]
         load: Callable[..., Any] = machinery._find_and_load
@@ -66,9 +67,10 @@ class Recorder:
     def watch_tracer_core(self) -> None:
         """Stages of tracer_core become spans under their names.
 
-        Not through `stages.observe`: where somebody observes, stages build their texts, which takes time.
+        Not through `stages.observe`: where somebody observes, stages build their texts, which takes
+        time.
         """
-        from tracer_core import stages
+        from tracer_core.debug import stages
 
         module: Any = stages
         finish: Callable[..., None] = module._finish
@@ -88,7 +90,13 @@ class Recorder:
         log_end = logger_type.log_event_end
 
         def finished(
-            logger: Any, name: str, time_ns: int, metadata: Any, start_time_ns: int, *rest: Any, **named: Any
+            logger: Any,
+            name: str,
+            time_ns: int,
+            metadata: Any,
+            start_time_ns: int,
+            *rest: Any,
+            **named: Any,
         ) -> None:
             end = time.perf_counter_ns()
             self.add(

@@ -1,8 +1,8 @@
 """The process that `benchmarks.steady` starts for each compiler of a row.
 
-In: arguments ``<model> <compiler> <folder>``; then the questions of a `Way`, and ``"truth"`` (writes the result in float64 into
-the folder). Out: an answer to each, as `processes.answers` sends it; to ``"first"`` also errors. What always holds: nothing
-of another compiler is imported.
+In: arguments ``<model> <compiler> <folder>``; then the questions of a `Way`, and ``"truth"``
+(writes the result in float64 into the folder). Out: an answer to each, as `processes.answers` sends
+it; to ``"first"`` also errors. What always holds: nothing of another compiler is imported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ class Row(Way):
     """One compiler of one model, judged against float64."""
 
     def __init__(self, model: models.Model, compiler: str, folder: Path) -> None:
-        super().__init__(model, lambda function: compilers.compiler(compiler)(function))  # which imports it, in time
+        super().__init__(
+            model, lambda function: compilers.compiler(compiler)(function)
+        )  # which imports it, in time
         self._folder = folder
 
     def _truth(self) -> dict[str, Any]:

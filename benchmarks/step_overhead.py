@@ -1,8 +1,9 @@
 """What a compiler costs around a training step that does almost nothing.
 
-In: nothing. Out: microseconds of a step (zero_grad, forward, loss, backward, SGD) of a small MLP: eager, ours with
-the backends ``eager`` and ``aten_eager`` (module compiled, and the whole step), torch.compile with ``aot_eager``.
-What always holds: all run in one process and take turns, round by round; ratios are of medians over the rounds.
+In: nothing. Out: microseconds of a step (zero_grad, forward, loss, backward, SGD) of a small MLP:
+eager, ours with the backends ``eager`` and ``aten_eager`` (module compiled, and the whole step),
+torch.compile with ``aot_eager``. What always holds: all run in one process and take turns, round by
+round; ratios are of medians over the rounds.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     store = Store("step_overhead", again=chosen.again)
     if store.again or not store.rows:
-        for name, seconds in processes.fresh("benchmarks.step_overhead", ["--measure"], limit=900).items():
+        for name, seconds in processes.fresh(
+            "benchmarks.step_overhead", ["--measure"], limit=900
+        ).items():
             store.put(name, {"seconds": seconds})
     base = statistics.median(store.rows["eager"]["seconds"])
     rows = []
@@ -83,7 +86,9 @@ def _step(form: str, compiler: str, backend: str) -> Callable[[], Any]:
         return torch.compile(function, backend=backend)
 
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+    model = nn.Sequential(
+        nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)
+    )
     forward: Any = compiled(model) if form == "model" else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     x = torch.randn(8, 16)

@@ -11,7 +11,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [list(head), *map(list, rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     printed = [
-        "  ".join(_pad(cell, width, i) for i, (cell, width) in enumerate(zip(line, widths, strict=True)))
+        "  ".join(
+            _pad(cell, width, i) for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
         for line in lines
     ]
     printed.insert(1, "  ".join("-" * width for width in widths))

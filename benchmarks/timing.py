@@ -1,8 +1,9 @@
 """Alternating measurement of several ways to do the same thing.
 
-In: callables by name. Out: seconds a call, for each round and name. What always holds: within a round each
-name has its turn right after another, the order turns from round to round, and the first call of
-a turn is not counted (another one's data is in the caches, another thread pool may still be awake).
+In: callables by name. Out: seconds a call, for each round and name. What always holds: within a
+round each name has its turn right after another, the order turns from round to round, and the first
+call of a turn is not counted (another one's data is in the caches, another thread pool may still be
+awake).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """rounds; seconds: of a turn, about; least: samples of a turn at least; shortest: a sample covers as
-    many calls as take this long, because the clock costs time too."""
+    """rounds; seconds: of a turn, about; least: samples of a turn at least; shortest: a sample
+    covers as many calls as take this long, because the clock costs time too."""
 
     rounds: int = 7
     seconds: float = 0.3
@@ -40,7 +41,9 @@ def per_call(
     return (time.perf_counter() - start) / calls
 
 
-def turn(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], plan: Plan) -> float:
+def turn(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], plan: Plan
+) -> float:
     """The median of one turn. The first call is not counted."""
     per_call(function, args, kwargs, 1)
     once = per_call(function, args, kwargs, 1)
@@ -53,7 +56,10 @@ def turn(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def alternate(
-    functions: Mapping[str, Callable[..., Any]], args: tuple[Any, ...], kwargs: dict[str, Any], plan: Plan
+    functions: Mapping[str, Callable[..., Any]],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    plan: Plan,
 ) -> dict[str, list[float]]:
     """Seconds a call for each name, one number a round."""
     names = list(functions)
@@ -65,7 +71,9 @@ def alternate(
 
 
 def turned(names: list[str], number: int) -> list[str]:
-    """The order of a round: each begins in its turn, so that nobody always follows the same other."""
+    """The order of a round: each begins in its turn, so that nobody always follows the same
+    other.
+    """
     first = number % len(names) if names else 0
     return names[first:] + names[:first]
 
@@ -77,5 +85,7 @@ def spread(base: list[float], other: list[float]) -> float:
 
 
 def speed_up(base: list[float], other: list[float]) -> float:
-    """The median over the rounds of base / other: both sides of each ratio were measured together."""
+    """The median over the rounds of base / other: both sides of each ratio were measured
+    together.
+    """
     return statistics.median(a / b for a, b in zip(base, other, strict=True))

@@ -1,8 +1,8 @@
 """Training: are losses and gradients eager's, in how many graphs, and how fast is a step?
 
-In: models of `benchmarks.training_models`, backends, forms and precisions. Out: a table; exit status 1 where a row
-failed, or its error against float64 is more than three times eager's own. What always holds: each row has a
-process of its own with empty caches; rows are resumable.
+In: models of `benchmarks.training_models`, backends, forms and precisions. Out: a table; exit
+status 1 where a row failed, or its error against float64 is more than three times eager's own. What
+always holds: each row has a process of its own with empty caches; rows are resumable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ ROUNDING = {"float32": 1e-5, "bfloat16": 2e-2}
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures what is not there yet and prints all; 1 if a row failed or is wrong."""
     parser = argparse.ArgumentParser(prog="benchmarks.training", description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(TRAINED), choices=list(TRAINED), metavar="NAME")
+    parser.add_argument(
+        "--models", nargs="+", default=list(TRAINED), choices=list(TRAINED), metavar="NAME"
+    )
     parser.add_argument("--backends", nargs="+", default=["aten_eager", "inductor"], metavar="NAME")
     parser.add_argument("--forms", nargs="+", default=["model", "step"], choices=["model", "step"])
     parser.add_argument("--precisions", nargs="+", default=list(ROUNDING), choices=list(ROUNDING))
@@ -48,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         good &= fine
         rows.append(line(key, row, fine))
         print("  ".join(rows[-1]), flush=True)
-    head = ["model", "precision", "form", "backend", "graphs", "breaks", "loss error / eager's", "gradient error / eager's",
+    head = ["model", "precision", "form", "backend", "graphs", "breaks", "loss error / eager's",
+    "gradient error / eager's",
             "first call s", "speed", "right"]  # fmt: skip
     print(f"\n{table(head, rows)}\n")
     ratios = [ratio(row) for row in store.rows.values() if "failed" not in row]
@@ -73,13 +76,26 @@ def line(key: Sequence[str], row: dict[str, Any], fine: bool) -> list[str]:
     """A row of the table."""
     title = TRAINED[key[0]].title
     if "failed" in row:
-        return [title, *key[1:], "failed", row["failed"].splitlines()[-1][:80], "", "", "", "", "NO"]
+        return [
+            title,
+            *key[1:],
+            "failed",
+            row["failed"].splitlines()[-1][:80],
+            "",
+            "",
+            "",
+            "",
+            "NO",
+        ]
     eager, ours = row["loss_error"]
-    gradient = max(row["gradient_errors"], key=lambda pair: pair[1] / max(pair[0], 1e-12), default=None)
+    gradient = max(
+        row["gradient_errors"], key=lambda pair: pair[1] / max(pair[0], 1e-12), default=None
+    )
     return [
         title, *key[1:], str(row["graphs"]), str(len(row["breaks"])), f"{ours:.1e} / {eager:.1e}",
         "" if gradient is None else f"{gradient[1]:.1e} / {gradient[0]:.1e}", f"{row['first']:.1f}",
-        f"{ratio(row):.2f}", ("yes" if fine else "NO") + (" (partly eager)" if row["fallbacks"] else ""),
+        f"{ratio(row):.2f}",
+        ("yes" if fine else "NO") + (" (partly eager)" if row["fallbacks"] else ""),
     ]  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 """The models that are trained, with a loss.
 
-In: a name of `TRAINED` (small: judged by errors, step for step) or of `TIMED` (of usual sizes: judged by seconds and
-memory). Out: a `Trained`: a module in train mode and the loss of a batch. What always holds: weights and batches are
-the same each time; dropout is off in `TRAINED`, because its masks in float64 are others than in float32, and as the
-model's authors have it in `TIMED`; importing this module imports neither torch nor a model library.
+In: a name of `TRAINED` (small: judged by errors, step for step) or of `TIMED` (of usual sizes:
+judged by seconds and memory). Out: a `Trained`: a module in train mode and the loss of a batch.
+What always holds: weights and batches are the same each time; dropout is off in `TRAINED`, because
+its masks in float64 are others than in float32, and as the model's authors have it in `TIMED`;
+importing this module imports neither torch nor a model library.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """library: what `build` needs beside torch. build: () -> module. batch: () -> (inputs, target). loss: what the
-    module returned and the target -> scalar."""
+    """library: what `build` needs beside torch. build: () -> module. batch: () -> (inputs, target).
+    loss: what the module returned and the target -> scalar."""
 
     library: str
     title: str
@@ -87,7 +88,10 @@ def _bert() -> Any:
 
     return BertForMaskedLM(
         BertConfig(
-            num_hidden_layers=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, vocab_size=2000
+            num_hidden_layers=4,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            vocab_size=2000,
         )
     )
 
@@ -96,7 +100,8 @@ def _gpt2() -> Any:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(
-        GPT2Config(n_layer=4, vocab_size=2000, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+        GPT2Config(n_layer=4, vocab_size=2000, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        use_cache=False,
                    bos_token_id=0, eos_token_id=0)
     )  # fmt: skip
 
@@ -137,7 +142,9 @@ def unet(width: int = 16, depth: int = 3) -> Any:
             super().__init__()
             sizes = [width * 2**level for level in range(depth + 1)]
             self.down = nn.ModuleList(block(a, b) for a, b in zip([3, *sizes], sizes, strict=False))
-            self.up = nn.ModuleList(nn.ConvTranspose2d(2 * s, s, 2, stride=2) for s in reversed(sizes[:-1]))
+            self.up = nn.ModuleList(
+                nn.ConvTranspose2d(2 * s, s, 2, stride=2) for s in reversed(sizes[:-1])
+            )
             self.join = nn.ModuleList(block(2 * s, s) for s in reversed(sizes[:-1]))
             self.head = nn.Conv2d(width, 3, 1)
 
@@ -206,10 +213,18 @@ TRAINED: dict[str, Trained] = {
         _cross_entropy,
     ),
     "resnet18": Trained(
-        "torchvision", "resnet18 4×3×64×64", _torchvision("resnet18"), _images(4, 64, 1000), _cross_entropy
+        "torchvision",
+        "resnet18 4×3×64×64",
+        _torchvision("resnet18"),
+        _images(4, 64, 1000),
+        _cross_entropy,
     ),
-    "bert": Trained("transformers", "BERT, 4 layers, 4×32", _bert, _tokens(4, 32, 2000), _cross_entropy),
-    "gpt2": Trained("transformers", "GPT-2, 4 layers, 4×32", _gpt2, _tokens(4, 32, 2000), _cross_entropy),
+    "bert": Trained(
+        "transformers", "BERT, 4 layers, 4×32", _bert, _tokens(4, 32, 2000), _cross_entropy
+    ),
+    "gpt2": Trained(
+        "transformers", "GPT-2, 4 layers, 4×32", _gpt2, _tokens(4, 32, 2000), _cross_entropy
+    ),
     "vit": Trained("timm", "ViT-tiny 4×3×64×64", _vit, _images(4, 64, 1000), _cross_entropy),
     "lstm": Trained("torch", "LSTM 2×128, 8×32", _lstm, _lstm_batch, _square),
     "unet": Trained("torch", "U-Net 2×3×64×64", unet, _pictures(2, 64), _square),
@@ -218,10 +233,18 @@ TRAINED: dict[str, Trained] = {
 #: Training steps whose speed and memory are compared.
 TIMED: dict[str, Trained] = {
     "resnet18_64": Trained(
-        "torchvision", "resnet18 4×3×64×64", _torchvision("resnet18"), _images(4, 64, 1000), _cross_entropy
+        "torchvision",
+        "resnet18 4×3×64×64",
+        _torchvision("resnet18"),
+        _images(4, 64, 1000),
+        _cross_entropy,
     ),
     "resnet18_224": Trained(
-        "torchvision", "resnet18 4×3×224×224", _torchvision("resnet18"), _images(4, 224, 1000), _cross_entropy
+        "torchvision",
+        "resnet18 4×3×224×224",
+        _torchvision("resnet18"),
+        _images(4, 224, 1000),
+        _cross_entropy,
     ),
     "densenet121": Trained(
         "torchvision",
@@ -236,9 +259,15 @@ TIMED: dict[str, Trained] = {
     "gpt2_small": Trained(
         "transformers", "GPT-2 small 2×128", _gpt2_small, _tokens(2, 128, 50257), _cross_entropy
     ),
-    "vit_base": Trained("timm", "ViT-B/16 2×3×224×224", _vit_base, _images(2, 224, 1000), _cross_entropy),
+    "vit_base": Trained(
+        "timm", "ViT-B/16 2×3×224×224", _vit_base, _images(2, 224, 1000), _cross_entropy
+    ),
     "lstm_512": Trained("torch", "LSTM 2×512, 16×64", _wide_lstm, _sequences(16, 64, 512), _square),
     "unet_31m": Trained(
-        "torch", "U-Net, 31 M parameters, 1×3×128×128", lambda: unet(64, 4), _pictures(1, 128), _square
+        "torch",
+        "U-Net, 31 M parameters, 1×3×128×128",
+        lambda: unet(64, 4),
+        _pictures(1, 128),
+        _square,
     ),
 }

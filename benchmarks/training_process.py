@@ -1,11 +1,12 @@
 """One row of `benchmarks.training`, in a process of its own.
 
-In: model, precision (``float32`` or ``bfloat16``: autocast), form (``model``: the module is compiled; ``step``: the
-whole step, zero_grad to optimizer, is) and backend. Out: graphs, errors and seconds.
+In: model, precision (``float32`` or ``bfloat16``: autocast), form (``model``: the module is
+compiled; ``step``: the whole step, zero_grad to optimizer, is) and backend. Out: graphs, errors and
+seconds.
 
-What always holds: eager and compiled are both judged by the same program in float64. A gradient's error is that of
-all gradients of a step as one vector, relative to its length, at parameters that are the same for all three; losses
-are those of three separate trainings.
+What always holds: eager and compiled are both judged by the same program in float64. A gradient's
+error is that of all gradients of a step as one vector, relative to its length, at parameters that
+are the same for all three; losses are those of three separate trainings.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ def measure(name: str, precision: str, form: str, backend: str) -> dict[str, Any
     trained = TRAINED[name]
     module, batches = trained.make()
     import tracer_core
-    from tracer_core import dispatch
+    from tracer_core.dispatch import compile_graph
     from tracer_core.testing import CaptureCounter
 
     fallbacks: list[str] = []
-    dispatch.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}")
+    compile_graph.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}")
     truth, twin = copy.deepcopy(module).double(), copy.deepcopy(module)
     with CaptureCounter() as counter:
         start = time.perf_counter()
@@ -116,7 +117,9 @@ class Run:
         return loss
 
     def gradients(self, state: dict[str, Any], batch: tuple[Any, Any]) -> list[Any]:
-        """Of all parameters, at the parameters and buffers of `state`; the run itself goes on where it was."""
+        """Of all parameters, at the parameters and buffers of `state`; the run itself goes on where
+        it was.
+        """
         import torch
 
         before = copy.deepcopy(self.module.state_dict())
@@ -130,14 +133,17 @@ class Run:
         return found
 
 
-def compare_gradients(runs: dict[str, Run], module: Any, batch: tuple[Any, Any]) -> tuple[float, float]:
+def compare_gradients(
+    runs: dict[str, Run], module: Any, batch: tuple[Any, Any]
+) -> tuple[float, float]:
     """(eager's, compiled's) relative error against float64."""
     state = copy.deepcopy(module.state_dict())
     found = {key: run.gradients(state, batch) for key, run in runs.items()}
     truth = found["truth"]
     length = sum(float(t.square().sum()) for t in truth) ** 0.5
     error = {
-        key: sum(float((g - t).square().sum()) for g, t in zip(found[key], truth, strict=True)) ** 0.5
+        key: sum(float((g - t).square().sum()) for g, t in zip(found[key], truth, strict=True))
+        ** 0.5
         / length
         for key in ("eager", "compiled")
     }

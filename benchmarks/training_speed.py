@@ -1,13 +1,17 @@
-"""The speed and the memory of a training step: forward and backward, beside eager and torch.compile.
+"""The speed and the memory of a training step: forward and backward, beside eager and
+torch.compile.
 
-In: models of `benchmarks.training_models.TIMED` and compilers. Out: a table of milliseconds a step, first calls, peak
-memory, speed-ups over eager and their geometric mean; rows in ``results/training_speed``. What always holds: seconds
-come from one fresh process a model, in which all compilers share weights and batch and take turns; memory comes from
-one fresh process a model and compiler; gradients are judged by float64 in a process of their own, without dropout
-(`benchmarks.gradient_errors`): the largest relative error of any parameter's stands beside the seconds, eager's in brackets.
+In: models of `benchmarks.training_models.TIMED` and compilers. Out: a table of milliseconds a step,
+first calls, peak memory, speed-ups over eager and their geometric mean; rows in
+``results/training_speed``. What always holds: seconds come from one fresh process a model, in which
+all compilers share weights and batch and take turns; memory comes from one fresh process a model
+and compiler; gradients are judged by float64 in a process of their own, without dropout
+(`benchmarks.gradient_errors`): the largest relative error of any parameter's stands beside the
+seconds, eager's in brackets.
 
-Memory: "peak" is the process's greatest resident memory during steps after the first two; "above idle" is that less what
-it has between steps, when gradients and activations are gone and freed memory was given back to the system.
+Memory: "peak" is the process's greatest resident memory during steps after the first two; "above
+idle" is that less what it has between steps, when gradients and activations are gone and freed
+memory was given back to the system.
 """
 
 from __future__ import annotations
@@ -39,9 +43,15 @@ class Steps:
         self.batch = batches[0]
 
     def step(self, compiler: str) -> Callable[[], float]:
-        """A step of the module as that compiler has it. Gradients stay until the next step begins."""
+        """A step of the module as that compiler has it. Gradients stay until the next step
+        begins.
+        """
         inputs, target = self.batch
-        function, loss_of, module = compilers.compiler(compiler)(self.module), self.trained.loss, self.module
+        function, loss_of, module = (
+            compilers.compiler(compiler)(self.module),
+            self.trained.loss,
+            self.module,
+        )
 
         def step() -> float:
             module.zero_grad(set_to_none=True)
@@ -50,7 +60,6 @@ class Steps:
             return float(loss.detach())
 
         return step
-
 
 
 def measure_speed(name: str, names: Sequence[str], plan: Plan) -> dict[str, Any]:
@@ -138,10 +147,16 @@ def _resident(key: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures what is not there yet and prints all; 1 if a row failed."""
     parser = argparse.ArgumentParser(prog=MODULE, description=__doc__)
-    parser.add_argument("--models", nargs="+", default=list(TIMED), choices=list(TIMED), metavar="NAME")
+    parser.add_argument(
+        "--models", nargs="+", default=list(TIMED), choices=list(TIMED), metavar="NAME"
+    )
     parser.add_argument("--compilers", nargs="+", default=list(compilers.DEFAULT), metavar="NAME")
-    parser.add_argument("--rounds", type=int, default=7, help="at least 5 for figures that are reported")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of a turn of one compiler in a round")
+    parser.add_argument(
+        "--rounds", type=int, default=7, help="at least 5 for figures that are reported"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, help="of a turn of one compiler in a round"
+    )
     parser.add_argument("--memory", choices=("yes", "no"), default="yes")
     parser.add_argument("--again", action="store_true", help="measure rows that are there already")
     parser.add_argument("--limit", type=float, default=1800.0, help="seconds a process may take")
@@ -163,7 +178,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     store = Store("training_speed", again=chosen.again)
     rows = {name: _row(store, name, chosen) for name in chosen.models}
     print(f"\n{report(rows, chosen.compilers)}")
-    return 1 if any(row.get("failed") or row.get("failed_compilers") for row in rows.values()) else 0
+    return (
+        1 if any(row.get("failed") or row.get("failed_compilers") for row in rows.values()) else 0
+    )
 
 
 def _row(store: Store, name: str, chosen: argparse.Namespace) -> dict[str, Any]:
@@ -177,13 +194,18 @@ def _row(store: Store, name: str, chosen: argparse.Namespace) -> dict[str, Any]:
         if chosen.memory == "yes":
             row["memory"] = {
                 one: processes.fresh(
-                    MODULE, [*child, "--child", "memory", "--compilers", "eager", one], limit=chosen.limit
+                    MODULE,
+                    [*child, "--child", "memory", "--compilers", "eager", one],
+                    limit=chosen.limit,
                 )
                 for one in row["seconds"]
             }
         return row
 
-    key = f"{name} {' '.join(chosen.compilers)} {chosen.rounds}x{chosen.seconds} memory:{chosen.memory}"
+    key = (
+        f"{name} {' '.join(chosen.compilers)} {chosen.rounds}x{chosen.seconds}"
+        f" memory:{chosen.memory}"
+    )
     row, _ = store.row(key, measure)
     if "failed" in row:
         print(f"{name} failed: {row['failed']}", flush=True)
@@ -199,7 +221,9 @@ def _line(name: str, row: dict[str, Any], names: Sequence[str]) -> list[str]:
 
     seconds, memory = row["seconds"], row.get("memory", {})
     line = [TIMED[name].title]
-    line += [milliseconds(statistics.median(seconds[n])) if n in seconds else "failed" for n in names]
+    line += [
+        milliseconds(statistics.median(seconds[n])) if n in seconds else "failed" for n in names
+    ]
     line += [
         f"{speed_up(seconds['eager'], seconds[n]):.2f}" if n in seconds else ""
         for n in names
@@ -217,7 +241,11 @@ def report(rows: dict[str, dict[str, Any]], names: Sequence[str]) -> str:
     """The table, and geometric means."""
     others = [name for name in names if name != "eager"]
     title = compilers.title
-    head = ["step of", *(f"{title(n)} ms" for n in names), *(f"{title(n)} speed-up" for n in others)]
+    head = [
+        "step of",
+        *(f"{title(n)} ms" for n in names),
+        *(f"{title(n)} speed-up" for n in others),
+    ]
     head += [
         *(f"{title(n)} first s" for n in names),
         *(f"{title(n)} gradient error (eager's)" for n in others),
@@ -234,7 +262,10 @@ def report(rows: dict[str, dict[str, Any]], names: Sequence[str]) -> str:
         worst = min(ratios, key=lambda key: ratios[key], default="")
         if worst:
             mean = geometric_mean(list(ratios.values()))
-            text += f"\n{title(other)}: {mean:.3f} times eager over {len(ratios)} steps, lowest {ratios[worst]:.3f} ({worst})"
+            text += (
+                f"\n{title(other)}: {mean:.3f} times eager over {len(ratios)} steps, lowest"
+                f" {ratios[worst]:.3f} ({worst})"
+            )
     return text
 
 

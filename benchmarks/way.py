@@ -1,8 +1,9 @@
 """One way to run one model, in a process of its own that answers questions about it.
 
-In: a model and what compiles its function; then questions: ``{"do": "first"}``, ``{"do": "turn", ...}`` with a `Plan`'s
-fields, and those of subclasses (a method ``_name`` answers ``{"do": "name"}``). Out: an answer to each, which JSON can say.
-What always holds: the model's weights and inputs are those of every other process of a row; a turn's peak is of that turn alone.
+In: a model and what compiles its function; then questions: ``{"do": "first"}``, ``{"do": "turn",
+...}`` with a `Plan`'s fields, and those of subclasses (a method ``_name`` answers ``{"do":
+"name"}``). Out: an answer to each, which JSON can say. What always holds: the model's weights and
+inputs are those of every other process of a row; a turn's peak is of that turn alone.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The zoo: are all models captured, right, and captured quickly?
 
-In: names of the zoo, or all. Out: a table with a row a model (graphs, breaks, equal to eager, recompiles at the second
-call, seconds of the first call beside torch.compile's) and a summary. What always holds: rows are resumable;
-each model runs in a process of its own, with a time limit; the two compilers take turns, and the smallest of the
-rounds counts for each.
+In: names of the zoo, or all. Out: a table with a row a model (graphs, breaks, equal to eager,
+recompiles at the second call, seconds of the first call beside torch.compile's) and a summary. What
+always holds: rows are resumable; each model runs in a process of its own, with a time limit; the
+two compilers take turns, and the smallest of the rounds counts for each.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = chosen.models or list(ZOO)
     processes.warm_up_files()
     store = Store("zoo", again=chosen.again)
-    tasks = [("check", 0), ("trained", 0), *((task, n) for n in range(chosen.rounds) for task in ("ours", "torch"))]
+    tasks = [
+        ("check", 0),
+        ("trained", 0),
+        *((task, n) for n in range(chosen.rounds) for task in ("ours", "torch")),
+    ]
     for number in range(0, len(names), _BATCH):
         for task, turn in tasks:
             _batch(store, task, turn, names[number : number + _BATCH])
@@ -90,7 +94,9 @@ def _print(store: Store, names: Sequence[str], rounds: int) -> int:
     groups: dict[str, list[float]] = {}
     for name in names:
         modes = [
-            facts for mode, facts in store.rows[_key("check", 0, name)].items() if mode in ("eval", "train")
+            facts
+            for mode, facts in store.rows[_key("check", 0, name)].items()
+            if mode in ("eval", "train")
         ]
         ours, torch = (_seconds(store, task, name, rounds) for task in ("ours", "torch"))
         ratio = ours / torch if ours and torch else None
@@ -98,15 +104,27 @@ def _print(store: Store, names: Sequence[str], rounds: int) -> int:
             ratios.append(ratio)
             groups.setdefault(ZOO[name].library, []).append(ratio)
         good = bool(modes) and all(facts["equal"] for facts in modes)
-        single = bool(modes) and all(facts["graphs"] == 1 and not facts["breaks"] for facts in modes)
+        single = bool(modes) and all(
+            facts["graphs"] == 1 and not facts["breaks"] for facts in modes
+        )
         recompiled = sum(len(facts["recompiles"]) for facts in modes)
         one_graph, equal, again = one_graph + single, equal + good, again + bool(recompiled)
         lines.append([
             name, "/".join(str(facts["graphs"]) for facts in modes) or "failed",
-            "/".join(str(len(facts["breaks"])) for facts in modes), "yes" if good else "NO", str(recompiled),
+            "/".join(str(len(facts["breaks"])) for facts in modes), "yes" if good else "NO",
+            str(recompiled),
             *("" if value is None else f"{value:.3f}" for value in (ours, torch, ratio)),
         ])  # fmt: skip
-    head = ["model", "graphs eval/train", "breaks", "equal", "recompiles", "ours s", "torch s", "ratio"]
+    head = [
+        "model",
+        "graphs eval/train",
+        "breaks",
+        "equal",
+        "recompiles",
+        "ours s",
+        "torch s",
+        "ratio",
+    ]
     print(f"\n{table(head, lines)}\n")
     for name in names:
         _explain(name, store.rows[_key("check", 0, name)])
@@ -118,7 +136,8 @@ def _print(store: Store, names: Sequence[str], rounds: int) -> int:
     _print_trained([(name, store.rows.get(_key("trained", 0, name), {})) for name in names])
     if ratios:
         print(f"first call, ours / torch.compile(backend='eager'): geometric mean {geometric_mean(ratios):.3f} of "
-              f"{len(ratios)}; " + ", ".join(f"{k} {geometric_mean(v):.3f}" for k, v in groups.items()))  # fmt: skip
+              f"{len(ratios)}; " + ", ".join(f"{k} {geometric_mean(v):.3f}" for k,
+              v in groups.items()))  # fmt: skip
     return 0 if equal == total else 1
 
 
@@ -134,7 +153,10 @@ def _print_trained(rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
             print(f"{name} trained: {row['failed']}")
         elif name in steps and name not in lowered:
             facts = steps[name]
-            print(f"{name} trained: {'; '.join(facts['fallbacks'])}" + ("" if facts["equal"] else facts["error"]))
+            print(
+                f"{name} trained: {'; '.join(facts['fallbacks'])}"
+                + ("" if facts["equal"] else facts["error"])
+            )
 
 
 def _explain(name: str, row: dict[str, Any]) -> None:
@@ -152,7 +174,10 @@ def _explain(name: str, row: dict[str, Any]) -> None:
             print(f"{name} {mode}: {facts['error']}")
         kinds = {kind: reason for kind, reason, _ in reversed(facts["breaks"])}
         for kind, reason in kinds.items():
-            print(f"{name} {mode}: {kind}: {reason}" + (f" ({animal.breaks})" if animal.breaks else ""))
+            print(
+                f"{name} {mode}: {kind}: {reason}"
+                + (f" ({animal.breaks})" if animal.breaks else "")
+            )
         for reason in facts["recompiles"][:1]:
             print(f"{name} {mode}: recompiled: {reason}")
 

@@ -1,8 +1,8 @@
 """What `benchmarks.zoo` starts: several models in one process, each in a fork of its own.
 
-In: ``check | ours | torch`` and names of the zoo. Out: `answer` of a dict by name. What always holds: each
-model meets a process in which one other program has been compiled (so that imports are paid) and none of the
-zoo; a model that crashes, hangs or leaks takes only its own row with it.
+In: ``check | ours | torch`` and names of the zoo. Out: `answer` of a dict by name. What always
+holds: each model meets a process in which one other program has been compiled (so that imports are
+paid) and none of the zoo; a model that crashes, hangs or leaks takes only its own row with it.
 
 check: eval and train mode, two calls each, compared with eager bit by bit: outputs, loss gradients,
 buffers, the random generator's state. ours, torch: seconds of the first call of a compiled model.
@@ -30,7 +30,8 @@ LIMIT = 150.0
 _CALL_SEED = 7
 
 
-# One model -------------------------------------------------------------------------------------------
+# One model
+# -------------------------------------------------------------------------------------------
 
 
 def check(name: str) -> dict[str, Any]:
@@ -42,21 +43,24 @@ def check(name: str) -> dict[str, Any]:
 
 
 def trained(name: str) -> dict[str, Any]:
-    """{"train": facts} of one model whose forward and backward are lowered graphs, run by PyTorch's operators."""
+    """{"train": facts} of one model whose forward and backward are lowered graphs, run by PyTorch's
+    operators.
+    """
     from benchmarks.zoo_models import ZOO
-    from tracer_core import dispatch
+    from tracer_core.dispatch import compile_graph
 
     if not ZOO[name].train:
         return {}
     fallbacks: list[str] = []
-    dispatch.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}")
+    compile_graph.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}")
     facts = check_mode(name, True, "aten_eager")
     return {"train": facts | {"fallbacks": fallbacks}}
 
 
 def check_mode(name: str, train: bool, backend: str = "eager") -> dict[str, Any]:
-    """What `check` says of one mode. Some models ask torch.compiler.is_compiling() and compute in another way (transformers
-    5.17 builds masks that it leaves out otherwise): where eager's bits are not met, eager is told so too and must be met then.
+    """What `check` says of one mode. Some models ask torch.compiler.is_compiling() and compute in
+    another way (transformers 5.17 builds masks that it leaves out otherwise): where eager's bits
+    are not met, eager is told so too and must be met then.
     """
     facts = _checked(name, train, backend, contextlib.nullcontext)
     if facts["equal"]:
@@ -72,12 +76,15 @@ def _told_that_it_is_compiled() -> contextlib.AbstractContextManager[Any]:
 
 
 def _checked(
-    name: str, train: bool, backend: str, reference: Callable[[], contextlib.AbstractContextManager[Any]]
+    name: str,
+    train: bool,
+    backend: str,
+    reference: Callable[[], contextlib.AbstractContextManager[Any]],
 ) -> dict[str, Any]:
     """reference: a context for eager's calls."""
     import tracer_core
     from benchmarks.zoo_models import ZOO
-    from tracer_core.report import explanation
+    from tracer_core.explanation import explanation
     from tracer_core.testing import CaptureCounter
 
     animal = ZOO[name]
@@ -94,7 +101,9 @@ def _checked(
                 facts.update(equal=False, call=number, error=_short(error))
                 break
             if number == 0:
-                facts.update(graphs=len(counter.graphs), breaks=[list(one) for one in counter.breaks])
+                facts.update(
+                    graphs=len(counter.graphs), breaks=[list(one) for one in counter.breaks]
+                )
     facts.setdefault("graphs", len(counter.graphs))
     facts.setdefault("breaks", [list(one) for one in counter.breaks])
     facts["recompiles"] = [reason for _, reason in counter.recompiles]
@@ -139,7 +148,9 @@ def _run(animal: Any, number: int, function: Any, module: Any, train: bool) -> t
     state = torch.get_rng_state()
     if train:
         parts = [
-            t.float().pow(2).mean() for t in tensors_in(result) if t.is_floating_point() and t.requires_grad
+            t.float().pow(2).mean()
+            for t in tensors_in(result)
+            if t.is_floating_point() and t.requires_grad
         ]
         torch.stack(parts).sum().backward()
     return result, (args, kwargs), state
@@ -187,7 +198,8 @@ def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:600]} ({where})"
 
 
-# The process -----------------------------------------------------------------------------------------
+# The process
+# -----------------------------------------------------------------------------------------
 
 TASKS: dict[str, Callable[[str], dict[str, Any]]] = {
     "check": check,
@@ -219,7 +231,10 @@ def warm_up(task: str) -> None:
         def __init__(self) -> None:
             super().__init__()
             self.image = torch.nn.Sequential(
-                torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.MaxPool2d(2)
+                torch.nn.Conv2d(3, 8, 3),
+                torch.nn.BatchNorm2d(8),
+                torch.nn.ReLU(),
+                torch.nn.MaxPool2d(2),
             )
             self.layers = torch.nn.ModuleList(
                 torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2)
@@ -293,7 +308,8 @@ def _child(task: str, name: str, writer: int) -> None:
 
 def main(arguments: list[str]) -> None:
     os.environ["TRACER_STRICT"] = "1"
-    # Threads of an OpenMP pool do not survive the fork, and its child would wait for them. Before torch is imported.
+    # Threads of an OpenMP pool do not survive the fork, and its child would wait for them. Before
+    # torch is imported.
     os.environ["OMP_NUM_THREADS"] = "1"
     task, *names = arguments
     warm_up(task)

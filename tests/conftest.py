@@ -1,4 +1,5 @@
-"""Settings of every test run: strict mode, all verifiers on, a cache folder of the run's own, long files first.
+"""Settings of every test run: strict mode, all verifiers on, a cache folder of the run's own, long
+files first.
 
 They are set when pytest loads this file, before any test module imports tracer_core, and reach the
 processes that tests start.
@@ -20,14 +21,17 @@ import pytest
 
 os.environ["TRACER_STRICT"] = "1"
 os.environ["TRACER_CHECK"] = "1"
-# Threads that wait sleep: several processes with as many threads as processors each would spend most of their time at barriers
-# (ten steps of a convolution and its normalization in a busy machine: 1.3 processor seconds, asleep 0.13).
+# Threads that wait sleep: several processes with as many threads as processors each would spend
+# most of their time at barriers (ten steps of a convolution and its normalization in a busy
+# machine: 1.3 processor seconds, asleep 0.13).
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "0")
 os.environ.pop("TRACER_LOGS", None)
 os.environ.pop("TRACER_DEBUG", None)
 
-if "PYTEST_XDIST_WORKER" not in os.environ:  # the workers share the folder of the process that starts them
+if (
+    "PYTEST_XDIST_WORKER" not in os.environ
+):  # the workers share the folder of the process that starts them
     _CACHE = tempfile.mkdtemp(prefix="tracer-tests-")
     os.environ["TRACER_CACHE_DIR"] = _CACHE
     atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
@@ -40,9 +44,10 @@ from tests.support import torchvision_ops
 
 torchvision_ops.define()
 
-# Each `reset()` forgets what is installed, and reading the entry points of a hundred distributions again costs as much as
-# a short test. Nothing is installed into this process: the tests of discovery start others (tests/plugin).
-_discovery = sys.modules["tracer_core.backends"]
+# Each `reset()` forgets what is installed, and reading the entry points of a hundred distributions
+# again costs as much as a short test. Nothing is installed into this process: the tests of
+# discovery start others (tests/plugin).
+_discovery = sys.modules["tracer_core.registry.discovery"]
 _discovery.entry_points = functools.cache(_discovery.entry_points)
 
 #: Files that take 12 to 150 processor seconds, the longest first.
@@ -56,7 +61,9 @@ inductor/test_conv_backward conformance/test_writing_a_backend tracer/test_excep
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, then those of few tests: a long file that is begun last leaves the other processes idle."""
+    """Long files first, then those of few tests: a long file that is begun last leaves the other
+    processes idle.
+    """
     below, tests = Path(__file__).parent, collections.Counter(item.path for item in items)
     turns = {below / f"{name}.py": number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: (turns.get(item.path, len(LONG)), tests[item.path], item.path))

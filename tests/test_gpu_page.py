@@ -1,4 +1,6 @@
-"""docs/gpu.md is what happens: its programs run, one after the other; on a GPU (-m gpu) with its device."""
+"""docs/gpu.md is what happens: its programs run, one after the other; on a GPU (-m gpu) with its
+device.
+"""
 
 from __future__ import annotations
 

@@ -13,13 +13,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 
-#: The folders (and files beside them) of a package, lowest first. A file imports what stands in lower rows, and in its own
-#: folder; imports inside functions and for type checkers count, too.
+#: The folders (and files beside them) of a package, lowest first. A file imports what stands in
+#: lower rows, and in its own folder; imports inside functions and for type checkers count, too.
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tracer_core": (
-        ("collector", "contract", "effects", "errors", "numpy_types", "released", "remake", "source", "torch_private", "trace",
+        ("collector", "contract", "effects", "errors", "numpy_types", "released", "remake",
+        "source", "torch_private", "trace",
          "version"),
-        ("captured", "compiled_module", "contiguous", "deferred", "eager_backend", "hookspecs", "options", "promotion",
+        ("captured", "compiled_module", "contiguous", "deferred", "eager_backend", "hookspecs",
+        "options", "promotion",
          "result_check", "written"),
         ("auto_backend", "logs", "markers", "one_node", "torch_style"),
         ("alarms", "backends", "cache_location", "functional", "stages"),
@@ -60,14 +62,15 @@ BACKENDS = sorted(
     if path.is_dir() and path.name != "tracer_core" and path.suffix != ".egg-info"
 )
 
-#: An import inside a function says why in a comment on its line: ``# heavy: triton``, ``# optional: ...``.
+#: An import inside a function says why in a comment on its line: ``# heavy: triton``, ``# optional:
+#: ...``.
 REASON = re.compile(r"#\s*(?!type:|noqa)\w+")
 
 
 @dataclass(frozen=True)
 class OwnImport:
-    """An import of our own package: what, on which line, with which comment, inside a function or not, for type checkers
-    only or not."""
+    """An import of our own package: what, on which line, with which comment, inside a function or
+    not, for type checkers only or not."""
 
     target: str
     line: int
@@ -89,7 +92,10 @@ def files_of(package: str) -> dict[str, Path]:
 def layer(module: str) -> tuple[int, str]:
     """(row, folder) of a module in `LAYERS`."""
     package, *parts = module.split(".")
-    names = (".".join(parts[:2]), parts[0] if parts else "__init__")  # a folder of its own row, or the one that it is in
+    names = (
+        ".".join(parts[:2]),
+        parts[0] if parts else "__init__",
+    )  # a folder of its own row, or the one that it is in
     for name in names:
         for number, row in enumerate(LAYERS[package]):
             if name in row:
@@ -102,11 +108,17 @@ def own_imports(path: Path, package: str) -> list[OwnImport]:
     text = path.read_text()
     lines = text.splitlines()
     tree = ast.parse(text)
-    typing_only = {id(inner) for node in ast.walk(tree) if is_type_checking(node) for inner in ast.walk(node)}
-    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    typing_only = {
+        id(inner) for node in ast.walk(tree) if is_type_checking(node) for inner in ast.walk(node)
+    }
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
     local = {id(inner) for function in functions for inner in ast.walk(function)}
     return [
-        OwnImport(target, node.lineno, lines[node.lineno - 1], id(node) in local, id(node) in typing_only)
+        OwnImport(
+            target, node.lineno, lines[node.lineno - 1], id(node) in local, id(node) in typing_only
+        )
         for node in ast.walk(tree)
         if isinstance(node, (ast.Import, ast.ImportFrom))
         for target in targets(node)
@@ -115,11 +127,16 @@ def own_imports(path: Path, package: str) -> list[OwnImport]:
 
 
 def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    return isinstance(node, ast.If) and ast.unparse(node.test) in (
+        "TYPE_CHECKING",
+        "typing.TYPE_CHECKING",
+    )
 
 
 def targets(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """The modules that an import statement may name; ``from tracer_core import stages`` names tracer_core.stages."""
+    """The modules that an import statement may name; ``from tracer_core import stages`` names
+    tracer_core.debug.stages.
+    """
     if isinstance(node, ast.Import):
         return [one.name for one in node.names]
     return [f"{node.module or ''}.{one.name}" for one in node.names]
@@ -194,7 +211,9 @@ def test_backends_import_only_the_plugin_api(folder):
 @pytest.mark.parametrize("package", LAYERS)
 def test_every_layer_entry_is_used_once(package):
     names = [name for row in LAYERS[package] for name in row]
-    assert len(names) == len(set(names)) and {layer(module)[1] for module in MODULES[package]} == set(names)
+    assert len(names) == len(set(names)) and {
+        layer(module)[1] for module in MODULES[package]
+    } == set(names)
 
 
 def test_the_check_sees_an_upward_import(tmp_path):
@@ -205,11 +224,18 @@ def test_the_check_sees_an_upward_import(tmp_path):
     )
     late, local = own_imports(file, "tracer_core")
     assert late.typing_only and local.local and not local.typing_only
-    assert layer(module_of(late.target, MODULES["tracer_core"])) > layer("tracer_core.logs") < layer("tracer_core.api")
+    assert (
+        layer(module_of(late.target, MODULES["tracer_core"]))
+        > layer("tracer_core.debug.logs")
+        < layer("tracer_core.api")
+    )
     assert module_of(local.target, MODULES["tracer_core"]) == "tracer_core.api"
 
 
 def test_the_public_module_of_backends_is_the_function():
     import tracer_core
 
-    assert callable(tracer_core.backends) and tracer_core.backends.__module__ == "tracer_core.api"
+    assert (
+        callable(tracer_core.registry.discovery)
+        and tracer_core.registry.discovery.__module__ == "tracer_core.api"
+    )

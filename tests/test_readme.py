@@ -11,7 +11,9 @@ import tracer_core
 from tracer_core.plugin_api import compile_graph
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+)
 
 
 def test_the_usage_example(capsys):

@@ -1,4 +1,6 @@
-"""The programs of the seeds, as their documents have them, with `tracer_core.compile` in torch.compile's place."""
+"""The programs of the seeds, as their documents have them, with `tracer_core.compile` in
+torch.compile's place.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,9 @@ def test_f1_takes_both_branches():
     for sign in (1, -1, 1):
         torch.testing.assert_close(compiled(sign * inp1, inp2), f1(sign * inp1, inp2))
     positive = inp1.abs()
-    assert compiled(positive, inp2) is inp2, "the branch that returns its argument returns that object"
+    assert compiled(positive, inp2) is inp2, (
+        "the branch that returns its argument returns that object"
+    )
 
 
 def test_f2_takes_a_number():
@@ -144,7 +148,9 @@ def test_bar_hands_exactly_three_graphs_to_a_custom_backend(capsys):
     def custom_backend(gm, example_inputs):
         print("custom backend called with FX graph:")
         print(
-            " ; ".join(f"{n.op} {n.name} {getattr(n.target, '__name__', n.target)}" for n in gm.graph.nodes)
+            " ; ".join(
+                f"{n.op} {n.name} {getattr(n.target, '__name__', n.target)}" for n in gm.graph.nodes
+            )
         )
         return gm.forward
 
@@ -162,7 +168,10 @@ def test_bar_hands_exactly_three_graphs_to_a_custom_backend(capsys):
 
 def test_explain_bar():
     explained = tracer_core.explain(bar)(torch.randn(10), torch.randn(10))
-    assert (explained.graph_count, explained.graph_break_count, explained.op_count) in {(2, 1, 6), (2, 1, 7)}
+    assert (explained.graph_count, explained.graph_break_count, explained.op_count) in {
+        (2, 1, 6),
+        (2, 1, 7),
+    }
     assert f"{bar.__code__.co_firstlineno + 2} in bar" in explained.breaks[0].location
     assert "torch.where" in explained.breaks[0].hint
     assert explained.breaks[0].location in str(explained)
@@ -174,7 +183,8 @@ def test_list_backends():
     assert not rows["cudagraphs"].available and rows["cudagraphs"].reason
 
 
-# -- the models ------------------------------------------------------------------------------------------
+# -- the models
+# ------------------------------------------------------------------------------------------
 
 
 def resnet18():
@@ -216,7 +226,8 @@ LARGER = ("resnet18_224", "bert_128")
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LARGER else []) for name in IMAGES]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in LARGER else []) for name in IMAGES],
 )
 def test_a_real_model_is_one_graph_and_as_exact_as_eager(name):
     build, make = IMAGES[name]
@@ -250,9 +261,15 @@ def test_a_model_as_the_seeds_call_it_in_train_mode_with_grad(name):
         for want, have in zip(_tensors(expected), _tensors(got), strict=True):
             assert have.requires_grad == want.requires_grad
             torch.testing.assert_close(have, want)
-    for (key, want), (_, have) in zip(eager_model.named_buffers(), model.named_buffers(), strict=True):
+    for (key, want), (_, have) in zip(
+        eager_model.named_buffers(), model.named_buffers(), strict=True
+    ):
         torch.testing.assert_close(have, want, msg=f"buffer {key}")
-    outputs = (got, expected, exact_model(inputs.double() if inputs.is_floating_point() else inputs))
+    outputs = (
+        got,
+        expected,
+        exact_model(inputs.double() if inputs.is_floating_point() else inputs),
+    )
     for output in outputs:
         sum(t.sum() for t in _tensors(output)).backward()
     named = [one.named_parameters() for one in (model, eager_model, exact_model)]

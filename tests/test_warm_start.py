@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core.portable import StoredError
+from tracer_core.execution.artifact_references import StoredError
 
 MODELS = {
     "resnet18": """
@@ -63,7 +63,9 @@ print("loaded", count)
 
 
 def run(program: str, path: str) -> str:
-    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        [sys.executable, "-c", program, path], capture_output=True, text=True, timeout=280
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -89,7 +91,9 @@ def test_a_stored_function_still_checks_its_guards(tmp_path):
     second = tracer_core.compile(double)
     assert tracer_core.load(second, path) == 1
     torch.testing.assert_close(second(torch.ones(3)), double(torch.ones(3)))
-    torch.testing.assert_close(second(torch.ones(5)), double(torch.ones(5)))  # another shape: captured anew
+    torch.testing.assert_close(
+        second(torch.ones(5)), double(torch.ones(5))
+    )  # another shape: captured anew
 
 
 def test_a_file_of_other_code_is_refused(tmp_path):

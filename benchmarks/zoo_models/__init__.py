@@ -1,8 +1,8 @@
 """The zoo: small models of distinct architectures, with random weights and nothing downloaded.
 
-In: a name of `ZOO`. Out: an `Animal`, whose `module()` and `inputs(number)` are the same for the same seed.
-What always holds: the second call's inputs have the first's shapes and other values, so that a value
-which was baked into a graph shows.
+In: a name of `ZOO`. Out: an `Animal`, whose `module()` and `inputs(number)` are the same for the
+same seed. What always holds: the second call's inputs have the first's shapes and other values, so
+that a value which was baked into a graph shows.
 """
 
 from __future__ import annotations
@@ -14,5 +14,10 @@ __all__ = ["ZOO", "Animal"]
 
 ZOO: dict[str, Animal] = {
     one.name: one
-    for one in (*text.ANIMALS, *multimodal.ANIMALS, *timm_models.ANIMALS, *torchvision_models.ANIMALS)
+    for one in (
+        *text.ANIMALS,
+        *multimodal.ANIMALS,
+        *timm_models.ANIMALS,
+        *torchvision_models.ANIMALS,
+    )
 }

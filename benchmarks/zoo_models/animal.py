@@ -1,7 +1,7 @@
 """One row of the zoo: how to build a model and its inputs.
 
-In: a name, a library and two builders. Out: `Animal`. What always holds: importing this imports neither torch
-nor a model library.
+In: a name, a library and two builders. Out: `Animal`. What always holds: importing this imports
+neither torch nor a model library.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _SEED = 41
 
 @dataclass(frozen=True, slots=True)
 class Animal:
-    """name: of the architecture. library: transformers, timm or torchvision. build(): the module. feed(): keyword
-    arguments of one call, or a tuple of positional ones; random. breaks: why graphs have to break, for models
-    that cannot be one graph. settles: what the first call leaves behind that the second finds (a cache is filled, hooks
-    are installed): such a model is called once before it is compiled. train: whether it has a training forward."""
+    """name: of the architecture. library: transformers, timm or torchvision. build(): the module.
+    feed(): keyword arguments of one call, or a tuple of positional ones; random. breaks: why graphs
+    have to break, for models that cannot be one graph. settles: what the first call leaves behind
+    that the second finds (a cache is filled, hooks are installed): such a model is called once
+    before it is compiled. train: whether it has a training forward."""
 
     name: str
     library: str

@@ -1,9 +1,11 @@
-"""Every architecture of transformers, every family of timm and of torchvision, small and with random weights.
+"""Every architecture of transformers, every family of timm and of torchvision, small and with
+random weights.
 
-In: nothing, or a name such as ``transformers/bert``. Out: `names()`, and `find(name)`: a module in train mode without
-dropout, and its inputs. What always holds: configurations and inputs are made from what the libraries say of themselves
-(default configurations, signatures, registries); what runs is the first of the candidates that eager runs, so what cannot
-be built raises `Unbuildable` with eager's reasons; weights and inputs are the same each time.
+In: nothing, or a name such as ``transformers/bert``. Out: `names()`, and `find(name)`: a module in
+train mode without dropout, and its inputs. What always holds: configurations and inputs are made
+from what the libraries say of themselves (default configurations, signatures, registries); what
+runs is the first of the candidates that eager runs, so what cannot be built raises `Unbuildable`
+with eager's reasons; weights and inputs are the same each time.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ class Unbuildable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """build(): the module in train mode, without dropout. feed(seed): arguments of one call, on the CPU. note: what was
-    chosen."""
+    """build(): the module in train mode, without dropout. feed(seed): arguments of one call, on the
+    CPU. note: what was chosen."""
 
     build: Callable[[], torch.nn.Module]
     feed: Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]
@@ -98,8 +100,9 @@ def _ready(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _spread(module: torch.nn.Module) -> None:
-    """Parameters that start at one value (norms, scales, biases) get values around it, so that no gradient is trivially zero
-    and equal copies of a layer differ. Those that a library leaves uninitialised (torch.empty) become small numbers."""
+    """Parameters that start at one value (norms, scales, biases) get values around it, so that no
+    gradient is trivially zero and equal copies of a layer differ. Those that a library leaves
+    uninitialised (torch.empty) become small numbers."""
     import torch
 
     for name, one in module.named_parameters():
@@ -112,7 +115,9 @@ def _spread(module: torch.nn.Module) -> None:
                 one.add_(noise * 0.05)
 
 
-def _try(module: torch.nn.Module, feed: Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]) -> None:
+def _try(
+    module: torch.nn.Module, feed: Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]
+) -> None:
     """One eager step. Raises where it does not run, or depends on no parameter."""
     import torch
 
@@ -130,7 +135,8 @@ def _try(module: torch.nn.Module, feed: Callable[[int], tuple[tuple[Any, ...], d
     module.zero_grad(set_to_none=True)
 
 
-# transformers ----------------------------------------------------------------------------------------
+# transformers
+# ----------------------------------------------------------------------------------------
 
 
 def _transformers_names() -> list[str]:
@@ -164,26 +170,39 @@ def _transformers(kind: str) -> Iterator[tuple[str, Callable[[], Any], Any]]:
         yield level, build, None
 
 
-def _feeds(module: Any) -> Iterator[tuple[str, Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]]]:
+def _feeds(
+    module: Any,
+) -> Iterator[tuple[str, Callable[[int], tuple[tuple[Any, ...], dict[str, Any]]]]]:
     """Candidates for the arguments of a model of transformers, by the names in its signature."""
     parameters = inspect.signature(module.forward).parameters
     required = [
         n for n, p in parameters.items()
-        if p.default is inspect.Parameter.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        if p.default is inspect.Parameter.empty and p.kind in (p.POSITIONAL_OR_KEYWORD,
+        p.KEYWORD_ONLY)
     ]  # fmt: skip
     main = getattr(module, "main_input_name", "input_ids")
     main = main if main in parameters else next(iter(required or parameters))
     from benchmarks.zoo_models.small_inputs import Inputs
 
     inputs = Inputs(module.config)
-    often = ("decoder_input_ids", "decoder_input_values", "bbox", "input_points", "visual_embeds", "visual_feats", "visual_pos")
+    often = (
+        "decoder_input_ids",
+        "decoder_input_values",
+        "bbox",
+        "input_points",
+        "visual_embeds",
+        "visual_feats",
+        "visual_pos",
+    )
     usual = [
         n for n in often
         if n in parameters and (not n.startswith("decoder") or module.config.is_encoder_decoder)
     ]  # fmt: skip
     sets = [
-        [main, *required, *usual, "attention_mask"], [main, *required, *usual], [main, *required], required,
-        [main, *required, "decoder_input_ids"], ["input_ids", "pixel_values", *required], ["pixel_values"], ["input_ids"],
+        [main, *required, *usual, "attention_mask"], [main, *required, *usual], [main, *required],
+        required,
+        [main, *required, "decoder_input_ids"], ["input_ids", "pixel_values", *required],
+        ["pixel_values"], ["input_ids"],
     ]  # fmt: skip
     seen = set()
     for wanted in sets:
@@ -204,11 +223,14 @@ def _feeds(module: Any) -> Iterator[tuple[str, Callable[[int], tuple[tuple[Any, 
             yield f"{','.join(wanted)}#{variant}", feed
 
 
-# timm ------------------------------------------------------------------------------------------------
+# timm
+# ------------------------------------------------------------------------------------------------
 
 
 def _timm_names() -> list[str]:
-    """The smallest model of each module, by name: sizes are in the names, and building all to count takes an hour."""
+    """The smallest model of each module, by name: sizes are in the names, and building all to count
+    takes an hour.
+    """
     import timm
 
     found = []
@@ -220,7 +242,8 @@ def _timm_names() -> list[str]:
 
 
 _SIZES = (
-    "test", "zepto", "atto", "femto", "pico", "nano", "xxs", "xx_small", "tiny", "mini", "xs", "x_small", "_t", "_s", "small",
+    "test", "zepto", "atto", "femto", "pico", "nano", "xxs", "xx_small", "tiny", "mini", "xs",
+    "x_small", "_t", "_s", "small",
     "_ti", "18", "050", "a0", "b0", "_0", "26", "14d", "50",
 )  # fmt: skip
 
@@ -253,11 +276,14 @@ def _pictures(*shape: int) -> Callable[[int], tuple[tuple[Any, ...], dict[str, A
     return feed
 
 
-# torchvision -----------------------------------------------------------------------------------------
+# torchvision
+# -----------------------------------------------------------------------------------------
 
 
 def _torchvision_names() -> list[str]:
-    """The first (smallest) model of each module and builder family, detection, segmentation, video and flow too."""
+    """The first (smallest) model of each module and builder family, detection, segmentation, video
+    and flow too.
+    """
     import torchvision
 
     found: dict[tuple[str, str], str] = {}
@@ -265,7 +291,11 @@ def _torchvision_names() -> list[str]:
         if name.startswith("quantized_"):
             continue
         module = inspect.unwrap(torchvision.models.get_model_builder(name)).__module__
-        family = name if "detection" in module or "segmentation" in module else module + name.rstrip("0123456789_.xgmfsblthwd")
+        family = (
+            name
+            if "detection" in module or "segmentation" in module
+            else module + name.rstrip("0123456789_.xgmfsblthwd")
+        )
         found.setdefault((module, family), name)
     return [f"torchvision/{name}" for name in found.values()]
 
@@ -296,7 +326,11 @@ def _torchvision(name: str) -> Iterator[tuple[str, Callable[[], Any], Any]]:
     else:
         for size in (64, 96, 128, 224):
             if name.startswith(("vit_", "maxvit")):
-                given = {"image_size": size} if name.startswith("vit_") else {"input_size": (size, size)}
+                given = (
+                    {"image_size": size}
+                    if name.startswith("vit_")
+                    else {"input_size": (size, size)}
+                )
                 yield f"for {size}", functools.partial(build, **given), _pictures(2, 3, size, size)
             yield str(size), build, _pictures(2, 3, size, size)
 
@@ -315,7 +349,8 @@ def _scenes(seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         masks[:, 20:60, 20:60] = 1
         targets.append({
             "boxes": boxes, "labels": torch.randint(1, 9, (2,)), "masks": masks,
-            "keypoints": torch.cat([boxes[:, None, :2] + torch.rand(2, 17, 2) * 10, torch.ones(2, 17, 1)], 2),
+            "keypoints": torch.cat([boxes[:, None, :2] + torch.rand(2, 17, 2) * 10, torch.ones(2,
+            17, 1)], 2),
         })  # fmt: skip
     return (pictures, targets), {}
 
@@ -327,14 +362,19 @@ def _pairs(seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128), 2), {}
 
 
-# the zoo ---------------------------------------------------------------------------------------------
+# the zoo
+# ---------------------------------------------------------------------------------------------
 
 
 def _zoo_names() -> list[str]:
     """The zoo's models of transformers: with heads, and with settings chosen by hand."""
     from benchmarks.zoo_models import ZOO
 
-    return [f"zoo/{name}" for name, animal in ZOO.items() if animal.library == "transformers" and animal.train]
+    return [
+        f"zoo/{name}"
+        for name, animal in ZOO.items()
+        if animal.library == "transformers" and animal.train
+    ]
 
 
 def _zoo(name: str) -> Iterator[tuple[str, Callable[[], Any], Any]]:

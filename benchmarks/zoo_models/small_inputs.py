@@ -1,7 +1,8 @@
 """Arguments for models of transformers, by the names that their forwards give them.
 
-In: a small configuration. Out: `Inputs.make(name, variant)`, random. What always holds: a name has one or more variants
-(layouts that architectures disagree on), and the caller takes the first that eager runs.
+In: a small configuration. Out: `Inputs.make(name, variant)`, random. What always holds: a name has
+one or more variants (layouts that architectures disagree on), and the caller takes the first that
+eager runs.
 """
 
 from __future__ import annotations
@@ -43,7 +44,15 @@ class Inputs:
         import torch
 
         number, side = self.get("num_channels", "in_channels", "in_chans", default=3), self._side()
-        mel = self.get("num_mel_bins", "feature_size", "n_mels", "mel_bins", "input_feat_per_channel", "num_bins", default=80)
+        mel = self.get(
+            "num_mel_bins",
+            "feature_size",
+            "n_mels",
+            "mel_bins",
+            "input_feat_per_channel",
+            "num_bins",
+            default=80,
+        )
         width = self.get("hidden_size", "d_model", default=64)
         frames = self.get("num_frames", "frames_per_clip", default=4)
         length = self.get("max_source_positions", default=32) * 2
@@ -53,7 +62,7 @@ class Inputs:
         patch = patch if isinstance(patch, int) else patch[-1]
         temporal = self.get("temporal_patch_size", default=1)
         flat = number * patch * patch * (temporal if isinstance(temporal, int) else 1)
-        grid = lambda: torch.tensor([[1, 4, 4]])  # noqa: E731
+        grid = lambda: torch.tensor([[1, 4, 4]])
         pictures = [
             lambda: torch.randn(BATCH, number, side, side),
             lambda: torch.randn(1, frames, number, side, side),
@@ -87,7 +96,8 @@ class Inputs:
             "audio_values": sounds,
             "input_modal": pictures,
             "hidden_states": [
-                lambda: torch.randn(BATCH, LENGTH, width), lambda: torch.randn(16, flat), *pictures[:1],
+                lambda: torch.randn(BATCH, LENGTH, width), lambda: torch.randn(16, flat),
+                *pictures[:1],
             ],
             "inputs_embeds": [lambda: torch.randn(BATCH, LENGTH, width)],
             "encoder_hidden_states": [lambda: torch.randn(BATCH, LENGTH, width)],
@@ -97,17 +107,22 @@ class Inputs:
             "bbox": [self._boxes],
             "past_values": [
                 lambda: torch.rand(BATCH, self._history()),
-                lambda: torch.rand(BATCH, self.get("context_length", default=32), self.get("num_input_channels", default=3)),
+                lambda: torch.rand(BATCH, self.get("context_length", default=32),
+                self.get("num_input_channels", default=3)),
             ],
-            "past_time_features": [lambda: torch.rand(BATCH, self._history(), self.get("num_time_features", default=2))],
+            "past_time_features": [lambda: torch.rand(BATCH, self._history(),
+            self.get("num_time_features", default=2))],
             "past_observed_mask": [lambda: torch.ones(BATCH, self._history())],
             "future_values": [lambda: torch.rand(BATCH, self.get("prediction_length", default=6))],
             "future_time_features": [
-                lambda: torch.rand(BATCH, self.get("prediction_length", default=6), self.get("num_time_features", default=2))
+                lambda: torch.rand(BATCH, self.get("prediction_length", default=6),
+                self.get("num_time_features", default=2))
             ],
             "input_points": [lambda: torch.rand(BATCH, 1, 2, 2) * side],
-            "visual_embeds": [lambda: torch.randn(BATCH, 5, self.get("visual_embedding_dim", default=width))],
-            "visual_feats": [lambda: torch.randn(BATCH, 5, self.get("visual_feat_dim", default=width))],
+            "visual_embeds": [lambda: torch.randn(BATCH, 5, self.get("visual_embedding_dim",
+            default=width))],
+            "visual_feats": [lambda: torch.randn(BATCH, 5, self.get("visual_feat_dim",
+            default=width))],
             "visual_pos": [lambda: torch.rand(BATCH, 5, 4)],
             "spectrogram": [lambda: torch.randn(BATCH, 16, mel)],
             "freq": [lambda: torch.zeros(BATCH, dtype=torch.int64)],
@@ -139,7 +154,9 @@ class Inputs:
         """Tokens that are none of the special ones, which stand at the end of the vocabulary."""
         import torch
 
-        return torch.randint(3, max(8, min(60, self.get("vocab_size", default=99))), (BATCH, LENGTH))
+        return torch.randint(
+            3, max(8, min(60, self.get("vocab_size", default=99))), (BATCH, LENGTH)
+        )
 
     def _mask(self) -> torch.Tensor:
         import torch
@@ -160,6 +177,10 @@ class Inputs:
 
 
 def _nested(config: Any) -> list[Any]:
-    """The configuration and those inside it; those for pictures and sound first, for their settings are asked for."""
-    inside = [v for v in vars(config).values() if hasattr(v, "model_type") and hasattr(v, "to_dict")]
+    """The configuration and those inside it; those for pictures and sound first, for their settings
+    are asked for.
+    """
+    inside = [
+        v for v in vars(config).values() if hasattr(v, "model_type") and hasattr(v, "to_dict")
+    ]
     return [config, *(deeper for part in inside for deeper in _nested(part))]

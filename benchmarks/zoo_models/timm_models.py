@@ -10,7 +10,9 @@ from typing import Any
 from benchmarks.zoo_models.animal import Animal, image
 
 
-def _row(name: str, size: int = 64, *, breaks: str = "", settles: str = "", **settings: Any) -> Animal:
+def _row(
+    name: str, size: int = 64, *, breaks: str = "", settles: str = "", **settings: Any
+) -> Animal:
     def build() -> Any:
         import timm
 

@@ -11,7 +11,8 @@ from typing import Any
 from benchmarks.zoo_models.animal import Animal, image
 
 
-def _row(name: str, feed: Callable[[], Any] | None = None, *, folder: str = "models", breaks: str = "",
+def _row(name: str, feed: Callable[[], Any] | None = None, *, folder: str = "models",
+breaks: str = "",
          **settings: Any) -> Animal:  # fmt: skip
     def build() -> Any:
         import torchvision

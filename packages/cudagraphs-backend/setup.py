@@ -1,4 +1,6 @@
-"""In a checkout, the package installs the core that stands beside it: tracer-core is not on an index yet."""
+"""In a checkout, the package installs the core that stands beside it: tracer-core is not on an
+index yet.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,9 @@ class Distribution(setuptools.Distribution):
         super().parse_config_files(*args, **kwargs)
         if (CORE / "pyproject.toml").exists():
             here = f"tracer-core @ {CORE.as_uri()}"
-            asked = [here if one.startswith("tracer-core") else one for one in self.install_requires]
+            asked = [
+                here if one.startswith("tracer-core") else one for one in self.install_requires
+            ]
             self.install_requires = self.metadata.install_requires = asked
 
 

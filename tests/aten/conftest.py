@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tracer_core
-from tracer_core import dispatch
+from tracer_core.dispatch import compile_graph
 
 
 @pytest.fixture
@@ -19,6 +19,6 @@ def strict(monkeypatch):
 @pytest.fixture
 def fallbacks(monkeypatch):
     """What ran without its backend, as it happens."""
-    found: list[dispatch.Fallback] = []
-    monkeypatch.setattr(dispatch, "report", found.append)
+    found: list[compile_graph.Fallback] = []
+    monkeypatch.setattr(compile_graph, "report", found.append)
     return found

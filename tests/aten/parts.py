@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 import tracer_core
-from tracer_core.aten.buckets import Part
-from tracer_core.eager_backend import ATEN_EAGER
+from tracer_core.aot.ddp_buckets import Part
 from tracer_core.plugin_api import Phase
+from tracer_core.registry.eager import ATEN_EAGER
 
 
 def backward_of(
@@ -31,7 +31,9 @@ def backward_of(
         return run
 
     backend = replace(ATEN_EAGER, name="seen", compile=compile_seen)
-    tracer_core.compile(function, backend=backend, dynamic=dynamic)(*arguments).square().sum().backward()
+    tracer_core.compile(function, backend=backend, dynamic=dynamic)(
+        *arguments
+    ).square().sum().backward()
     graph, given, found = seen
     return graph, given, found
 
@@ -40,8 +42,8 @@ def backward_of(
 def run_in_parts(
     parts: Sequence[Part], inputs: Sequence[Any], count: int, check_memory: bool = False
 ) -> list[Any]:
-    """What the parts give, each run after the one before. check_memory: nothing that a part returns lies in the memory
-    of what it was given, or of something else that it returns."""
+    """What the parts give, each run after the one before. check_memory: nothing that a part returns
+    lies in the memory of what it was given, or of something else that it returns."""
     values: list[Any] = list(inputs)
     found: list[Any] = [None] * count
     for part in parts:
@@ -50,7 +52,9 @@ def run_in_parts(
         if check_memory:
             places = [one.untyped_storage().data_ptr() for one in (*given, *out)]
             returned = places[len(given) :]
-            assert len(set(returned)) == len(returned) and not set(returned) & set(places[: len(given)])
+            assert len(set(returned)) == len(returned) and not set(returned) & set(
+                places[: len(given)]
+            )
         for index, one in zip(part.gives, out, strict=False):
             found[index] = one.clone()
             one.fill_(float("nan"))  # a gradient is the program's: later parts must not read it

@@ -82,7 +82,12 @@ def random_in_order(x):
 
 def dropout_transposed(x):
     y = x.transpose(0, 1)
-    drawn = torch.bernoulli(y, 0.5), y.clone().bernoulli_(0.5), torch.rand_like(y), torch.randn_like(y)
+    drawn = (
+        torch.bernoulli(y, 0.5),
+        y.clone().bernoulli_(0.5),
+        torch.rand_like(y),
+        torch.randn_like(y),
+    )
     return (
         F.dropout(y, 0.5, True),
         *drawn,
@@ -126,7 +131,9 @@ PROGRAMS = [
     Program("set item", set_item, one(5, 3)),
     Program("out=", out_argument, two(5, 3)),
     Program(
-        "index_put_", lambda x, i: x.index_put_((i,), x[:2] * 2), lambda: (randn(5, 3), torch.tensor([0, 3]))
+        "index_put_",
+        lambda x, i: x.index_put_((i,), x[:2] * 2),
+        lambda: (randn(5, 3), torch.tensor([0, 3])),
     ),
     Program("build in place", build_in_place, one(6, 3)),
     Program("input as it is", lambda x, y: (y, x + y, x), two(5, 3)),
@@ -146,7 +153,9 @@ PROGRAMS = [
     Program("dropout of a transposed tensor", dropout_transposed, one(6, 5, 4)),
     Program("random numbers unused", unused_random, one(5, 3)),
     Program("batch norm", batch_norm, lambda: (randn(6, 3, 4), torch.zeros(3), torch.ones(3))),
-    Program("constants", lambda x: (x + torch.tensor([1.0, 2, 3]), torch.tensor(4), 7, None), one(5, 3)),
+    Program(
+        "constants", lambda x: (x + torch.tensor([1.0, 2, 3]), torch.tensor(4), 7, None), one(5, 3)
+    ),
     Program("factories", lambda x: x + torch.arange(3) + torch.ones(3), one(5, 3)),
     Program(
         "channels last",
@@ -163,8 +172,8 @@ PROGRAMS = [
 
 
 def runs_as_eager(program: Program, runner: Callable[[list[Any]], Any], extra: list[Any]) -> None:
-    """Asserts that a runner (extra: inputs after the program's own) does what the program does, twice: values,
-    writes to inputs, aliasing."""
+    """Asserts that a runner (extra: inputs after the program's own) does what the program does,
+    twice: values, writes to inputs, aliasing."""
     for _ in range(2):
         ours, eager = program.inputs(), program.inputs()
         with torch.no_grad():

@@ -1,4 +1,6 @@
-"""Seeded random programs of views, writes and arithmetic, over tensors that share memory in many ways."""
+"""Seeded random programs of views, writes and arithmetic, over tensors that share memory in many
+ways.
+"""
 
 from __future__ import annotations
 

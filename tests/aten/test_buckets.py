@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from tests.aten.parts import backward_of, run_in_parts
-from tracer_core.aten.buckets import cut
-from tracer_core.aten.sizes import free_symbols, size_origins
+from tracer_core.aot.ddp_buckets import cut
+from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 from tracer_core.testing import compare
 
 
@@ -64,7 +64,9 @@ def test_parts_give_what_the_whole_gives(name, dynamic):
             assert part.gives, "a part that gives no gradient"
             part.graph.lint()
             values = [node.meta["val"] for node in part.graph.find_nodes(op="placeholder")]
-            used = {symbol for node in part.graph.nodes for symbol in free_symbols(node.meta.get("val"))}
+            used = {
+                symbol for node in part.graph.nodes for symbol in free_symbols(node.meta.get("val"))
+            }
             assert used <= size_origins(values).keys()
         compare(want, run_in_parts(parts, inputs, count))
 
@@ -78,7 +80,9 @@ def test_no_operator_runs_twice_and_nothing_is_a_view_of_what_a_part_was_given(n
 
     def products(graphs):
         nodes = [
-            n for one in graphs for n in one.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
+            n
+            for one in graphs
+            for n in one.find_nodes(op="call_function", target=torch.ops.aten.mm.default)
         ]
         return len(nodes)
 

@@ -1,4 +1,6 @@
-"""Graphs of several GPUs are compiled apart, one part a GPU at a time; on fakes, which need no GPU."""
+"""Graphs of several GPUs are compiled apart, one part a GPU at a time; on fakes, which need no
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from inductor_backend.passes.op_support import supports
-from tracer_core.aten.outputs import OutputPlan
-from tracer_core.aten.request import Lowered, Request, default_specs, output_specs
-from tracer_core.aten.support import backend_runner
-from tracer_core.eager_backend import ATEN_EAGER
+from tracer_core.aot.capability_partition import backend_runner
+from tracer_core.aot.output_aliasing import OutputPlan
+from tracer_core.aot.request import Lowered, Request, default_specs, output_specs
 from tracer_core.plugin_api import Phase
+from tracer_core.registry.eager import ATEN_EAGER
 
 BACKEND = replace(ATEN_EAGER, devices=frozenset({"cpu", "cuda"}))
 
@@ -47,17 +49,32 @@ def built(program: Callable, backend):
     """The mode of the inputs, the inputs, which lie on two GPUs, and the lowered graph."""
     mode = FakeTensorMode()
     with mode:
-        given = [torch.empty(4, 8, device="cuda:0"), *(torch.empty(8, 8, device=f"cuda:{k}") for k in (0, 1))]
+        given = [
+            torch.empty(4, 8, device="cuda:0"),
+            *(torch.empty(8, 8, device=f"cuda:{k}") for k in (0, 1)),
+        ]
         gm = make_fx(program)(*given)
     (output,) = gm.graph.find_nodes(op="output")
     results = output.args[0] if isinstance(output.args[0], (tuple, list)) else (output.args[0],)
     output.args = (tuple(results),)
     request = Request(backend, None, "default", "graph_0", Phase.INFERENCE)
     outputs = output_specs([node.meta["val"] for node in results], given)
-    return mode, given, Lowered(gm, request.spec(gm, default_specs(gm), (), outputs), lambda run: run, OutputPlan(()), "aten")
+    return (
+        mode,
+        given,
+        Lowered(
+            gm,
+            request.spec(gm, default_specs(gm), (), outputs),
+            lambda run: run,
+            OutputPlan(()),
+            "aten",
+        ),
+    )
 
 
-@pytest.mark.parametrize("program", [there_and_back, side_by_side, two_results_of_one_operator, to_the_cpu, transposed])
+@pytest.mark.parametrize(
+    "program", [there_and_back, side_by_side, two_results_of_one_operator, to_the_cpu, transposed]
+)
 @pytest.mark.parametrize("with_supports", [False, True])
 def test_each_part_lies_on_one_gpu(program, with_supports):
     parts = []
@@ -79,7 +96,11 @@ def test_each_part_lies_on_one_gpu(program, with_supports):
     homes = []
     for gm in parts:
         values = [node.meta["val"] for node in gm.graph.nodes if node.op != "output"]
-        flat = [one for value in values for one in (value if isinstance(value, (tuple, list)) else (value,))]
+        flat = [
+            one
+            for value in values
+            for one in (value if isinstance(value, (tuple, list)) else (value,))
+        ]
         gpus = {one.device for one in flat if one.device.type != "cpu"}
         assert len(gpus) == 1, gm.code
         homes += gpus

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tests.aten.programs import randn
 from tests.aten.test_lower import ATEN, interpreter, lowered
-from tracer_core.dispatch import compile_graph
+from tracer_core.dispatch.compile_graph import compile_graph
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend
 from tracer_core.testing import compare, compare_aliasing, torch_graph
@@ -48,7 +48,7 @@ def test_one_lowering_serves_many_sizes(name):
 
 
 def test_convolution_over_batches():
-    fn = lambda x, w: F.conv2d(x, w, padding=1).relu()  # noqa: E731
+    fn = lambda x, w: F.conv2d(x, w, padding=1).relu()
     low = lowered(fn, randn(2, 3, 8, 8), randn(4, 3, 3, 3), dynamic=True)[1]
     runner = low.finish(interpreter(low.graph, low.spec))
     w = randn(4, 3, 3, 3)
@@ -71,7 +71,7 @@ def counting(shapes: str) -> tuple[Backend, list[str]]:
 @pytest.mark.parametrize(("shapes", "compiles"), [("symbolic", 1), ("static", 3)])
 def test_a_static_backend_compiles_for_each_size(shapes, compiles):
     backend, compiled = counting(shapes)
-    fn = lambda x: (x.relu(), x.t())  # noqa: E731
+    fn = lambda x: (x.relu(), x.t())
     with torch.no_grad():
         runner = compile_graph(torch_graph(fn, [randn(3, 6)], dynamic=True), CompileConfig(backend))
         for rows in (3, 5, 9, 3, 5):

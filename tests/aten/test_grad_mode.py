@@ -1,4 +1,6 @@
-"""Graphs that begin with grad mode off and switch it on: what is computed after the switch has gradients, as in eager."""
+"""Graphs that begin with grad mode off and switch it on: what is computed after the switch has
+gradients, as in eager.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import torch
 from torch import nn
 
 import tracer_core
-from tracer_core.dispatch import compile_torch_graph
+from tracer_core.dispatch.compile_graph import compile_torch_graph
 
 pytestmark = pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 
@@ -98,7 +100,13 @@ def outcome(model, call, x, grad):
         sum(one.square().sum() for one in wanted).backward()
     gradients = {name: one.grad for name, one in (*model.named_parameters(), ("x", x))}
     state = [one.detach().clone() for one in model.parameters()]
-    return [one.detach() for one in results], [one.requires_grad for one in results], gradients, state, after
+    return (
+        [one.detach() for one in results],
+        [one.requires_grad for one in results],
+        gradients,
+        state,
+        after,
+    )
 
 
 def compared(model, backend, grad):
@@ -114,7 +122,14 @@ def compared(model, backend, grad):
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize(
     "kind",
-    [BreakInNoGrad, BreakUnderAnotherContext, SwitchedByHand, EnabledInside, OwnGradient, WrittenFirst],
+    [
+        BreakInNoGrad,
+        BreakUnderAnotherContext,
+        SwitchedByHand,
+        EnabledInside,
+        OwnGradient,
+        WrittenFirst,
+    ],
 )
 def test_gradients_after_the_switch(kind, backend, grad):
     torch.manual_seed(0)

@@ -1,4 +1,6 @@
-"""Programs that write to memory which the same call reads, or writes to, by another name, are eager's."""
+"""Programs that write to memory which the same call reads, or writes to, by another name, are
+eager's.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import torch
 import tracer_core
 from tests.support.releases import RELEASE
 from tracer_core import plugin_api
-from tracer_core.aten import places
+from tracer_core.aot import overlap
 from tracer_core.testing import compare, compare_aliasing, torch_graph
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -19,24 +21,29 @@ pytestmark = pytest.mark.usefixtures("strict")
 LOWERED = {
     "foreach: reads what it wrote": lambda a, b, c: torch._foreach_add_([a, b], [c, a]),
     "foreach: one tensor twice": lambda a, b, c: torch._foreach_mul_([a, b, a], 2.0),
-    "foreach: one tensor twice, values": lambda a, b, c: torch._foreach_add_([a, a], [b, c], alpha=0.5),
+    "foreach: one tensor twice, values": lambda a, b, c: torch._foreach_add_([a, a], [b, c],
+    alpha=0.5),
     "foreach: numbers of a list": lambda a, b, c: torch._foreach_mul_([a, b, a], [2.0, 3.0, 5.0]),
     "foreach: same places": lambda a, b, c: torch._foreach_mul_([a, b], [a, b]),
-    "foreach: a row and a column": lambda a, b, c: torch._foreach_add_([a[0], a[:, 0]], [b[0], b[:, 0]]),
+    "foreach: a row and a column": lambda a, b, c: torch._foreach_add_([a[0], a[:, 0]], [b[0], b[:,
+    0]]),
     "foreach: rows of one": lambda a, b, c: torch._foreach_add_([a[0], a[1]], [a[2], a[3]]),
     "foreach: rows of each other": lambda a, b, c: torch._foreach_sub_([a[0], a[1]], [a[1], a[0]]),
     "foreach: swap": lambda a, b, c: torch._foreach_copy_([a, b], [b, a]),
-    "foreach: three lists": lambda a, b, c: torch._foreach_addcmul_([a, b], [b, c], [c, a], [0.5, 2.0]),
+    "foreach: three lists": lambda a, b, c: torch._foreach_addcmul_([a, b], [b, c], [c, a], [0.5,
+    2.0]),
     "foreach: between": lambda a, b, c: torch._foreach_lerp_([a, b], [b, a], 0.3),
     "foreach: the overload": lambda a, b, c: torch.ops.aten._foreach_add_.List([a, b], [c, a]),
     "foreach: zeros": lambda a, b, c: torch._foreach_zero_([a, b, a]),
-    "foreach: copy of whole numbers": lambda a, b, c: torch._foreach_copy_([a, b], [b.long(), a.double()]),
+    "foreach: copy of whole numbers": lambda a, b, c: torch._foreach_copy_([a, b], [b.long(),
+    a.double()]),
     "itself": lambda a, b, c: (a.mul_(a), b.sub_(b)),
     "other columns": lambda a, b, c: a[:, :2].add_(a[:, 2:4]),
     "every second column": lambda a, b, c: a[:, ::2].copy_(a[:, 1:2]),
     "a row, augmented": lambda a, b, c: a[1:].__iadd__(1),
     "halves": lambda a, b, c: [one.mul_(other) for one, other in [a[:, :4].chunk(2, 1)]],
-    "real and imaginary": lambda a, b, c: torch.view_as_complex(a[:, :2]).real.add_(torch.view_as_complex(a[:, :2]).imag),
+    "real and imaginary": lambda a, b, c: torch.view_as_complex(a[:,
+    :2]).real.add_(torch.view_as_complex(a[:, :2]).imag),
 }  # fmt: skip
 REFUSED = {
     "foreach: a number of its own": lambda a, b, c: torch._foreach_mul_([a, b], a[0, 0]),
@@ -74,7 +81,9 @@ def setitem_augmented(a, b, c):
 
 
 def setitem_moved_inside(a, b, c):
-    return torch.utils.checkpoint.checkpoint(lambda x: setitem_moved(x, b, c), a, use_reentrant=False)
+    return torch.utils.checkpoint.checkpoint(
+        lambda x: setitem_moved(x, b, c), a, use_reentrant=False
+    )
 
 
 def one_statistic(a, b, c):
@@ -181,7 +190,9 @@ def test_a_parameter_given_twice_is_clipped_and_updated_twice():
         loss.backward()
         with torch.no_grad():
             torch._foreach_mul_([parameter.grad, parameter.grad], 0.5)
-            torch._foreach_add_([parameter, parameter], [parameter.grad, parameter.grad], alpha=-0.1)
+            torch._foreach_add_(
+                [parameter, parameter], [parameter.grad, parameter.grad], alpha=-0.1
+            )
         return loss.detach()
 
     compiled = tracer_core.compile(step, backend="inductor")
@@ -192,17 +203,21 @@ def test_a_parameter_given_twice_is_clipped_and_updated_twice():
 
 
 def test_lowering_without_the_tracer_refuses_it():
-    from tracer_core.aten.errors import LoweringUnsupported
+    from tracer_core.aot.errors import LoweringUnsupported
 
     captured = torch_graph(lambda a: a.add_(a.t()), (torch.ones(3, 3),))
     with pytest.raises(LoweringUnsupported, match="by another name"):
-        plugin_api.lower(captured.gm, captured.real_inputs, "aten_eager", input_specs=captured.inputs)
+        plugin_api.lower(
+            captured.gm, captured.real_inputs, "aten_eager", input_specs=captured.inputs
+        )
 
 
 def elements(tensor: torch.Tensor) -> list[int]:
     size = tensor.element_size()
     indices = itertools.product(*map(range, tensor.shape))
-    starts = [tensor.storage_offset() + sum(map(int.__mul__, index, tensor.stride())) for index in indices]
+    starts = [
+        tensor.storage_offset() + sum(map(int.__mul__, index, tensor.stride())) for index in indices
+    ]
     return [start * size + byte for start in starts for byte in range(size)]
 
 
@@ -213,13 +228,16 @@ def test_places_of_random_views():
     def view() -> torch.Tensor:
         dims = range(rng.randint(0, 3))
         base = memory if rng.random() < 0.7 else memory.view(torch.int32)
-        sizes, steps = [rng.randint(1, 4) for _ in dims], [rng.choice([0, 1, 2, 3, 5, 8, 12, 40]) for _ in dims]
+        sizes, steps = (
+            [rng.randint(1, 4) for _ in dims],
+            [rng.choice([0, 1, 2, 3, 5, 8, 12, 40]) for _ in dims],
+        )
         return base.as_strided(sizes, steps, rng.randint(0, 40))
 
     for _ in range(1000):
         one, other = view(), view()
         common = set(elements(one)) & set(elements(other))
-        assert places.apart(places.Place.of(one), places.Place.of(other)) == (not common)
-        assert places.overlaps_itself(one) or len(set(elements(one))) == len(elements(one))
-        if places.same(one, other):
+        assert overlap.apart(overlap.Place.of(one), overlap.Place.of(other)) == (not common)
+        assert overlap.overlaps_itself(one) or len(set(elements(one))) == len(elements(one))
+        if overlap.same(one, other):
             assert elements(one) == elements(other)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from tests.aten.programs import PROGRAMS, Program, randn
 from tracer_core import plugin_api
-from tracer_core.aten.errors import LoweringUnsupported
+from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.plugin_api import Backend, Role
 from tracer_core.testing import compare, compare_aliasing, torch_graph
 
@@ -28,7 +28,9 @@ CORE = Backend(name="core_reference", compile=interpreter, ir="core_aten", shape
 def lowered(fn, *inputs, backend=ATEN, dynamic=False):
     with torch.no_grad():
         captured = torch_graph(fn, inputs, dynamic=dynamic)
-        low = plugin_api.lower(captured.gm, captured.real_inputs, backend, input_specs=captured.inputs)
+        low = plugin_api.lower(
+            captured.gm, captured.real_inputs, backend, input_specs=captured.inputs
+        )
     return captured, low
 
 
@@ -81,7 +83,9 @@ def test_writes_are_trailing_copies():
 
 
 def test_composites_and_renamings_are_gone():
-    _, low = lowered(lambda x, w: F.linear(x, w).detach().contiguous() + 1, randn(4, 3), randn(5, 3))
+    _, low = lowered(
+        lambda x, w: F.linear(x, w).detach().contiguous() + 1, randn(4, 3), randn(5, 3)
+    )
     assert targets(low) == ["aten.t.default", "aten.mm.default", "aten.add.Tensor"]
 
 
@@ -113,7 +117,9 @@ def test_attributes_of_the_captured_module_become_inputs():
 
 def test_every_node_knows_the_users_line():
     _, low = lowered(lambda x: F.softmax(x, -1) + 1, randn(3, 2))
-    frames = {node.meta["user_frame"] for node in low.graph.graph.nodes if node.op == "call_function"}
+    frames = {
+        node.meta["user_frame"] for node in low.graph.graph.nodes if node.op == "call_function"
+    }
     assert len(frames) == 1 and frames.pop().startswith("test_lower.py:")
 
 
@@ -143,7 +149,9 @@ def test_grad_mode_nodes_disappear():
 @pytest.mark.parametrize("method", ["resize_", "t_", "unsqueeze_"])
 def test_changing_the_shape_of_an_input_is_refused_with_its_line(method):
     arguments = {"resize_": (2, 3), "t_": (), "unsqueeze_": (0,)}[method]
-    with pytest.raises(LoweringUnsupported, match=rf"{method} changes sizes.*arg_0 \(at test_lower.py"):
+    with pytest.raises(
+        LoweringUnsupported, match=rf"{method} changes sizes.*arg_0 \(at test_lower.py"
+    ):
         lowered(lambda x: getattr(x, method)(*arguments), randn(3, 2))
 
 
@@ -167,7 +175,10 @@ def test_decompositions_and_keep_ops():
     own = Backend(name="own", compile=interpreter, decompositions=table)
     assert "aten.gelu.default" not in targets(lowered(F.gelu, randn(3), backend=own)[1])
     kept = Backend(
-        name="kept", compile=interpreter, decompositions=table, keep_ops=frozenset({"aten.gelu.default"})
+        name="kept",
+        compile=interpreter,
+        decompositions=table,
+        keep_ops=frozenset({"aten.gelu.default"}),
     )
     assert targets(lowered(F.gelu, randn(3), backend=kept)[1]) == ["aten.gelu.default"]
 
@@ -178,7 +189,9 @@ def test_a_write_whose_value_is_another_input_is_not_overtaken_by_a_write_to_tha
         return y.add_(1).sum()
 
     def table():
-        return {aten.copy.default: lambda target, source, non_blocking=False: source.expand_as(target)}
+        return {
+            aten.copy.default: lambda target, source, non_blocking=False: source.expand_as(target)
+        }
 
     backend = Backend(name="own", compile=interpreter, decompositions=table)
     low = lowered(shift, randn(3), randn(4)[1:], backend=backend)[1]

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tracer_core.aten.minimum_cut import FlowGraph
+from tracer_core.aot.min_cut import FlowGraph
 
 
 def random_edges(seed: int) -> dict[tuple[object, object], int | None]:
@@ -33,7 +33,9 @@ def test_no_cut_is_smaller_and_none_as_small_is_nearer_to_the_sink(seed):
         graph.edge(start, stop, room)
     inner = {one for edge in edges for one in edge} - {"source", "sink"}
     sides = [
-        {"source", *some} for count in range(len(inner) + 1) for some in itertools.combinations(inner, count)
+        {"source", *some}
+        for count in range(len(inner) + 1)
+        for some in itertools.combinations(inner, count)
     ]
     least = min(capacity_of(edges, side) for side in sides)
     if least == float("inf"):

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 from tests.aten.programs import PROGRAMS, randn, runs_as_eager
 from tests.aten.test_lower import interpreter
-from tracer_core.dispatch import compile_graph
-from tracer_core.fallbacks import fallback_of
+from tracer_core.debug.fallbacks import fallback_of
+from tracer_core.dispatch.compile_graph import compile_graph
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend
 from tracer_core.testing import torch_graph
@@ -51,10 +51,12 @@ def test_one_graph_where_all_is_supported():
 
 
 def test_a_transposed_parameter_goes_to_the_part_that_reads_it():
-    """As an input it could be a constant; as a view from outside it would be copied on every call."""
+    """As an input it could be a constant; as a view from outside it would be copied on every
+    call.
+    """
     weight = randn(4, 3)
     backend, graphs = recording(refuse("aten.relu.default"))
-    fn = lambda x: x.sin().relu() @ weight.t() + weight[0, 0]  # noqa: E731
+    fn = lambda x: x.sin().relu() @ weight.t() + weight[0, 0]
     runner, extra = compiled(fn, backend, randn(5, 3))
     assert {"aten.t.default", "aten.permute.default", "aten.transpose.int"} & set(graphs[-1][1])
     assert fallback_of(runner).reason.startswith("1 of")
@@ -66,10 +68,14 @@ def test_parts_before_and_after_what_is_refused():
     backend, graphs = recording(refuse("aten.relu.default"))
     runner, _ = compiled(lambda x: (x + 1).relu().sin() * x.cos(), backend, randn(3))
     assert [name for name, _ in graphs] == ["graph_0_part0", "graph_0_part1"]
-    assert "aten.cos.default" in graphs[0][1]  # it needs nothing that was refused: no part of its own
+    assert (
+        "aten.cos.default" in graphs[0][1]
+    )  # it needs nothing that was refused: no part of its own
     fallback = fallback_of(runner)
     assert fallback is not None and fallback.kind == "unsupported"
-    assert fallback.reason == "1 of 5 operators run eagerly: aten.relu.default (1x: no kernel for it)"
+    assert (
+        fallback.reason == "1 of 5 operators run eagerly: aten.relu.default (1x: no kernel for it)"
+    )
     x = randn(3)
     torch.testing.assert_close(runner([x])[0], (x + 1).relu().sin() * x.cos())
 
@@ -95,7 +101,9 @@ def test_any_partition_is_the_program(program, seed):
     choice = random.Random(f"{seed} {program.name}")
     decided: dict[torch.fx.Node, bool] = {}
     backend, _ = recording(
-        lambda node: "refused by chance" if decided.setdefault(node, choice.random() < 0.5) else None
+        lambda node: (
+            "refused by chance" if decided.setdefault(node, choice.random() < 0.5) else None
+        )
     )
     runner, extra = compiled(program.fn, backend, *program.inputs())
     runs_as_eager(program, runner, extra)
@@ -118,7 +126,9 @@ def test_what_is_not_core_runs_eagerly_for_a_core_backend():
 
 def test_a_part_gets_the_sizes_that_its_inputs_do_not_show():
     backend, graphs = recording(refuse("aten.sin.default"))
-    runner, _ = compiled(lambda x: (x.view(-1) + x.shape[0]).sin().cos(), backend, randn(4, 5), dynamic=True)
+    runner, _ = compiled(
+        lambda x: (x.view(-1) + x.shape[0]).sin().cos(), backend, randn(4, 5), dynamic=True
+    )
     for rows in (4, 7):
         x = randn(rows, 5)
         torch.testing.assert_close(runner([x])[0], (x.view(-1) + rows).sin().cos())

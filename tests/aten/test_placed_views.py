@@ -1,4 +1,6 @@
-"""``as_strided`` with an offset names a place in the input's storage, also where the graph writes to the input."""
+"""``as_strided`` with an offset names a place in the input's storage, also where the graph writes
+to the input.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,8 @@ def of_a_clone(x):
 
 
 PROGRAMS = [
-    after_a_write, a_method_of_a_view, written_through, scattered, copied, without_an_offset, without_a_write,
+    after_a_write, a_method_of_a_view, written_through, scattered, copied, without_an_offset,
+    without_a_write,
     by_its_packet, scattered_by_its_packet, from_where_it_begins, where_a_view_begins, of_a_clone,
 ]  # fmt: skip
 
@@ -79,12 +82,16 @@ def test_a_view_that_begins_later(program, backend):
     fast = tracer_core.compile(program, backend=backend)
     for start in (2, 2, 1, 0):
         bases = [torch.arange(8.0), torch.arange(8.0)]
-        mine, theirs = (one(base[start : start + 4]) for one, base in zip((fast, program), bases, strict=True))
+        mine, theirs = (
+            one(base[start : start + 4]) for one, base in zip((fast, program), bases, strict=True)
+        )
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-6)
         torch.testing.assert_close(*bases, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("program", [lambda x: x * x._is_view(), lambda x: x * x.is_set_to(x[:])], ids=["view", "same"])
+@pytest.mark.parametrize(
+    "program", [lambda x: x * x._is_view(), lambda x: x * x.is_set_to(x[:])], ids=["view", "same"]
+)
 def test_whose_memory_an_input_has_is_asked_in_each_call(program):
     fast = tracer_core.compile(program)
     for x in (torch.ones(3), torch.ones(4)[:3], torch.ones(3)):
@@ -120,7 +127,13 @@ def windows_that_are_read(x):
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 @pytest.mark.parametrize(
     "program",
-    [windows_with_gaps, a_last_element_in_no_window, windows_of_a_value, windows_that_take_all, windows_that_are_read],
+    [
+        windows_with_gaps,
+        a_last_element_in_no_window,
+        windows_of_a_value,
+        windows_that_take_all,
+        windows_that_are_read,
+    ],
     ids=lambda one: one.__name__,
 )
 def test_writes_through_windows_keep_what_lies_between(program, backend):

@@ -10,8 +10,8 @@ import torch
 
 from tests.aten.random_programs import inputs_of, program_of
 from tests.aten.test_lower import interpreter
-from tracer_core.dispatch import compile_graph
-from tracer_core.fallbacks import fallback_of
+from tracer_core.debug.fallbacks import fallback_of
+from tracer_core.dispatch.compile_graph import compile_graph
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend
 from tracer_core.testing import compare, compare_aliasing, torch_graph
@@ -50,7 +50,7 @@ def test_lowered(seed):
 def test_in_parts(seed):
     choice = random.Random(seed)
     decided: dict[torch.fx.Node, bool] = {}
-    supports = lambda node: "by chance" if decided.setdefault(node, choice.random() < 0.4) else None  # noqa: E731
+    supports = lambda node: "by chance" if decided.setdefault(node, choice.random() < 0.4) else None
     run(seed, Backend(name="parts", compile=interpreter, supports=supports))
 
 

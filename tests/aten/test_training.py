@@ -1,7 +1,9 @@
-"""Training through lowered graphs: ``compile(model, backend="aten_eager")`` beside the model itself, step by step.
+"""Training through lowered graphs: ``compile(model, backend="aten_eager")`` beside the model
+itself, step by step.
 
-Backend aten_eager runs the lowered forward and backward graphs with PyTorch's own operators, so everything must be
-equal to the last bit: losses, gradients (and their strides), buffers, random numbers.
+Backend aten_eager runs the lowered forward and backward graphs with PyTorch's own operators, so
+everything must be equal to the last bit: losses, gradients (and their strides), buffers, random
+numbers.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from torch.utils.checkpoint import checkpoint
 
 import tracer_core
 from tracer_core import torch_private
-from tracer_core.aten import training, verify
-from tracer_core.aten.corrections import CORRECTIONS
-from tracer_core.eager_backend import compile_eager
+from tracer_core.aot import autograd_runtime, verify
+from tracer_core.aot.fake_fixups import CORRECTIONS
 from tracer_core.plugin_api import Backend, BackendError, OptionError, Phase, Role, Training
+from tracer_core.registry.eager import compile_eager
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -37,7 +39,9 @@ def first_tensor(outputs: Any) -> torch.Tensor:
     return loss.square().mean()
 
 
-def step(function: Callable[..., Any], module: nn.Module, inputs: Any, loss_of: Loss, seed: int) -> list[Any]:
+def step(
+    function: Callable[..., Any], module: nn.Module, inputs: Any, loss_of: Loss, seed: int
+) -> list[Any]:
     """One step; what it leaves behind: loss, gradients, buffers, random state."""
     torch.manual_seed(seed)
     given = [
@@ -88,7 +92,11 @@ def train(
     for number in range(steps):
         results = []
         for function, one in runs:
-            run = function if call is None else (lambda *args, function=function: call(function, args))
+            run = (
+                function
+                if call is None
+                else (lambda *args, function=function: call(function, args))
+            )
             results.append(step(run, one, inputs, loss, number))
         same(*results, rounding)
         for optimizer in optimizers:
@@ -138,7 +146,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
         (torch.randn(2, 3, 8, 8),),
     ),
     "pooling": (
-        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)),
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)
+        ),
         (torch.randn(2, 3, 16, 16),),
     ),
     "channels last": (
@@ -172,10 +182,15 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Any, ...]]] = {
         lambda: nn.Sequential(nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(3, 2, 3)),
         (torch.randn(1, 3, 5, 5),),
     ),
-    "transposed convolution": (lambda: nn.ConvTranspose2d(3, 4, 3, stride=2), (torch.randn(1, 3, 5, 5),)),
+    "transposed convolution": (
+        lambda: nn.ConvTranspose2d(3, 4, 3, stride=2),
+        (torch.randn(1, 3, 5, 5),),
+    ),
     "double": (lambda: nn.Linear(4, 3).double(), (X.double(),)),
     "complex": (
-        lambda: Calls(lambda m, x: (m.w * x).abs(), w=nn.Parameter(torch.randn(4, dtype=torch.cfloat))),
+        lambda: Calls(
+            lambda m, x: (m.w * x).abs(), w=nn.Parameter(torch.randn(4, dtype=torch.cfloat))
+        ),
         (X,),
     ),
 }
@@ -218,8 +233,14 @@ def hooked(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Loss]] = {
-    "several outputs": (lambda m, x: ((x * m.w).sin(), (x + m.v).exp()), lambda y: y[0].sum() + y[1].mean()),
-    "an output that nobody uses": (lambda m, x: ((x * m.w).sin(), (x + m.v).exp()), lambda y: y[1].sum()),
+    "several outputs": (
+        lambda m, x: ((x * m.w).sin(), (x + m.v).exp()),
+        lambda y: y[0].sum() + y[1].mean(),
+    ),
+    "an output that nobody uses": (
+        lambda m, x: ((x * m.w).sin(), (x + m.v).exp()),
+        lambda y: y[1].sum(),
+    ),
     "a detached output": (lambda m, x: ((y := x * m.w), y.detach()), lambda y: (y[0] * y[1]).sum()),
     "integers and floats": (
         lambda m, x: ((y := x * m.w), y.argmax(1), y > 0),
@@ -229,12 +250,18 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Loss]] = {
         lambda m, x: ((y := x * m.w), y[1:], y.t()),
         lambda y: y[0].sum() + (y[1] ** 2).sum() + y[2].prod(),
     ),
-    "a view of an intermediate": (lambda m, x: (x * m.w).sin().reshape(-1)[3:9], lambda y: (y * y).sum()),
+    "a view of an intermediate": (
+        lambda m, x: (x * m.w).sin().reshape(-1)[3:9],
+        lambda y: (y * y).sum(),
+    ),
     "an input returned": (lambda m, x: (x, x * m.w), lambda y: (y[0] * y[1]).sum()),
     "a view of an input": (lambda m, x: (x[1:], x * m.w), lambda y: y[0].sum() * y[1].sum()),
     "a parameter returned": (lambda m, x: (m.w, x * m.w), lambda y: (y[0] * y[1]).sum()),
     "the same output twice": (lambda m, x: ((y := x * m.w), y), lambda y: (y[0] + 2 * y[1]).sum()),
-    "none and numbers among the outputs": (lambda m, x: (None, 3, x * m.w), lambda y: y[2].sum() * y[1]),
+    "none and numbers among the outputs": (
+        lambda m, x: (None, 3, x * m.w),
+        lambda y: y[2].sum() * y[1],
+    ),
     "a parameter that takes no part": (lambda m, x: x * m.w + m.v.detach(), lambda y: y.sum()),
     "a parameter used twice": (lambda m, x: (x * m.w) @ m.w[:, None], lambda y: y.sum()),
     "no_grad inside": (statistics, lambda y: y.sum()),
@@ -272,10 +299,14 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Loss]] = {
         lambda y: (y[0] * y[1].sum()).sum(),
     ),
     "zero elements": (lambda m, x: (x * m.w)[:0], lambda y: y.sum()),
-    "random numbers": (lambda m, x: F.dropout(x * m.w, 0.5) + torch.rand(4) * m.v, lambda y: y.sum()),
+    "random numbers": (
+        lambda m, x: F.dropout(x * m.w, 0.5) + torch.rand(4) * m.v,
+        lambda y: y.sum(),
+    ),
 }
-#: Eager looks at the values of a cumprod before it chooses a formula for the gradient; torch 2.11 has another one for what
-#: cannot be looked at. Three steps of training multiply the difference, which is one rounding at first.
+#: Eager looks at the values of a cumprod before it chooses a formula for the gradient; torch 2.11
+#: has another one for what cannot be looked at. Three steps of training multiply the difference,
+#: which is one rounding at first.
 ROUNDING = {"cumulative": 2e-6}
 
 
@@ -384,7 +415,8 @@ def test_a_statistic_changed_before_the_backward_is_none():
 
 def test_gradients_of_chosen_inputs_only():
     results = [
-        torch.autograd.grad(function(x, w), [w], retain_graph=True) + torch.autograd.grad(function(x, w), [x])
+        torch.autograd.grad(function(x, w), [w], retain_graph=True)
+        + torch.autograd.grad(function(x, w), [x])
         for function, (x, w) in pair(lambda x, w: (x * w).exp().sum(), X, X + 1)
     ]
     same(list(results[0]), list(results[1]))
@@ -403,7 +435,9 @@ def test_a_penalty_on_the_gradient():
 
 def test_a_penalty_on_the_gradient_through_batch_norm_and_dropout():
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout(0.4), nn.Linear(4, 1))
+    model = nn.Sequential(
+        nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout(0.4), nn.Linear(4, 1)
+    )
     twin = copy.deepcopy(model)
     compiled = tracer_core.compile(twin, backend="aten_eager")
     for function in (model, compiled):
@@ -414,7 +448,11 @@ def test_a_penalty_on_the_gradient_through_batch_norm_and_dropout():
         (out + gradient.square().sum()).backward()
     for (name, one), other in zip(model.named_parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(
-            one.grad, other.grad, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+            one.grad,
+            other.grad,
+            rtol=1e-4,
+            atol=1e-4,
+            msg=lambda text, name=name: f"{name}: {text}",
         )
     same(list(model.buffers()), list(twin.buffers()))
 
@@ -444,7 +482,8 @@ def test_hooks_on_parameters_and_modules_fire():
 
 def test_checkpoint_computes_again_in_the_backward():
     model = Calls(
-        lambda m, x: checkpoint(lambda z: (z * m.w).sin().exp(), x, use_reentrant=False), w=parameter(4)
+        lambda m, x: checkpoint(lambda z: (z * m.w).sin().exp(), x, use_reentrant=False),
+        w=parameter(4),
     )
     graphs = lowered(model, X)
     sines = [n for n in graphs.backward.graph.graph.nodes if n.target is torch.ops.aten.sin.default]
@@ -455,9 +494,13 @@ def test_checkpoint_computes_again_in_the_backward():
 def lowered(model: nn.Module, *inputs: Any, backend: Any = "aten_eager", **options: Any) -> Any:
     """The forward and backward graphs that a model's training call is lowered to."""
     found = []
-    original = training.lower_training
+    original = autograd_runtime.lower_training
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(training, "lower_training", lambda *args: found.append(original(*args)) or found[-1])
+        patched.setattr(
+            autograd_runtime,
+            "lower_training",
+            lambda *args: found.append(original(*args)) or found[-1],
+        )
         tracer_core.compile(model, backend=backend, options=options or None)(*inputs)
     return found[0]
 
@@ -475,7 +518,9 @@ def test_a_memory_budget_saves_less():
         return x
 
     model = Calls(blocks, weights=nn.ParameterList(parameter(4, 4) for _ in range(8)))
-    saved = [lowered(copy.deepcopy(model), X, memory_budget=b).split.saved_bytes for b in (1.0, 0.5, 0.0)]
+    saved = [
+        lowered(copy.deepcopy(model), X, memory_budget=b).split.saved_bytes for b in (1.0, 0.5, 0.0)
+    ]
     assert saved[1] <= saved[0] / 2
     assert saved[2] == 0
 
@@ -549,7 +594,12 @@ def test_one_backward_serves_several_sizes(sizes):
     compiled = tracer_core.compile(twin, backend="aten_eager", dynamic=True)
     for number, size in enumerate(sizes):
         x = torch.randn(size, 4)
-        same(*[step(f, one, [x], first_tensor, number) for f, one in ((model, model), (compiled, twin))])
+        same(
+            *[
+                step(f, one, [x], first_tensor, number)
+                for f, one in ((model, model), (compiled, twin))
+            ]
+        )
 
 
 def test_sizes_that_no_saved_tensor_shows_reach_the_backward():
@@ -625,8 +675,14 @@ def test_a_write_that_carries_gradients_into_an_input_runs_eagerly_and_says_so(f
 
 
 STATISTICS = {
-    "layer_norm": lambda x, w: (torch.ops.aten.native_layer_norm.default, (x, [6], w(6), w(6), 1e-5)),
-    "group_norm": lambda x, w: (torch.ops.aten.native_group_norm.default, (x, w(8), w(8), 4, 8, 6, 2, 1e-5)),
+    "layer_norm": lambda x, w: (
+        torch.ops.aten.native_layer_norm.default,
+        (x, [6], w(6), w(6), 1e-5),
+    ),
+    "group_norm": lambda x, w: (
+        torch.ops.aten.native_group_norm.default,
+        (x, w(8), w(8), 4, 8, 6, 2, 1e-5),
+    ),
     "batch_norm": lambda x, w: (
         torch.ops.aten._native_batch_norm_legit_functional.default,
         (x, w(8), w(8), torch.zeros(8), torch.ones(8), True, 0.1, 1e-5),
@@ -639,7 +695,9 @@ STATISTICS = {
 def test_what_norms_keep_has_the_kernels_dtype(name, dtype):
     op, args = STATISTICS[name](torch.randn(4, 8, 6).to(dtype), torch.ones)
     mode = torch_private.fake_tensor_mode()
-    fakes = tuple(torch_private.to_fake(mode, one) if isinstance(one, torch.Tensor) else one for one in args)
+    fakes = tuple(
+        torch_private.to_fake(mode, one) if isinstance(one, torch.Tensor) else one for one in args
+    )
     with mode:
         corrected = CORRECTIONS[op](mode, fakes, op(*fakes))
     assert [one.dtype for one in corrected] == [one.dtype for one in op(*args)]
@@ -662,7 +720,8 @@ def test_a_write_into_an_input_that_nothing_returns_carries_its_gradients(fallba
 
 
 @pytest.mark.skipif(
-    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="oneDNN has no bfloat16 for this processor"
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+    reason="oneDNN has no bfloat16 for this processor",
 )
 def test_gradients_of_a_recurrent_layer_have_the_kernels_dtype():
     layer, seen = nn.LSTM(4, 6), {}
@@ -680,7 +739,8 @@ def test_gradients_of_a_recurrent_layer_have_the_kernels_dtype():
         loss.backward()
     op, mode = torch.ops.aten.mkldnn_rnn_layer_backward.default, torch_private.fake_tensor_mode()
     fakes = [
-        torch_private.to_fake(mode, one) if isinstance(one, torch.Tensor) else one for one in seen["args"]
+        torch_private.to_fake(mode, one) if isinstance(one, torch.Tensor) else one
+        for one in seen["args"]
     ]
     with mode:
         corrected = CORRECTIONS[op](mode, tuple(fakes), op(*fakes))
@@ -690,7 +750,10 @@ def test_gradients_of_a_recurrent_layer_have_the_kernels_dtype():
 def test_sparse_gradients_are_eagers(fallbacks):
     table = nn.Embedding(10, 4, sparse=True)
     twin = copy.deepcopy(table)
-    for module, function in ((table, table), (twin, tracer_core.compile(twin, backend="aten_eager"))):
+    for module, function in (
+        (table, table),
+        (twin, tracer_core.compile(twin, backend="aten_eager")),
+    ):
         function(torch.tensor([1, 1, 3])).square().sum().backward()
         assert module.weight.grad.is_sparse
     same(table.weight.grad.to_dense(), twin.weight.grad.to_dense())
@@ -720,7 +783,9 @@ def test_both_graphs_of_a_training_are_verified(monkeypatch):
 
 
 def test_a_backward_is_the_last_to_hold_what_the_forward_saved():
-    """So a runner that lets go of a saved tensor frees it; with retain_graph autograd keeps them all."""
+    """So a runner that lets go of a saved tensor frees it; with retain_graph autograd keeps them
+    all.
+    """
     left: list[bool] = []
 
     def compile_graph(graph, spec):
@@ -742,7 +807,9 @@ def test_a_backward_is_the_last_to_hold_what_the_forward_saved():
         return call
 
     backend = Backend("watching", compile_graph, ir="aten", training=Training.FORWARD_BACKWARD)
-    model = nn.Sequential(nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 2))
+    model = nn.Sequential(
+        nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 8), nn.Sigmoid(), nn.Linear(8, 2)
+    )
     fast = tracer_core.compile(model, backend=backend)
     loss = fast(torch.randn(3, 4)).sum()
     loss.backward(retain_graph=True)
@@ -779,7 +846,9 @@ def test_a_result_that_is_a_view_may_be_written_to(function, backend):
 
 
 def test_a_result_written_to_keeps_its_gradient():
-    """Eager refuses the backward, which reads what was written to; here the backward has its own copy."""
+    """Eager refuses the backward, which reads what was written to; here the backward has its own
+    copy.
+    """
     layer = nn.Linear(4, 6)
 
     def squares(x):
@@ -801,7 +870,9 @@ def greatest(m, x):
 def test_values_that_are_compared_are_not_computed_again():
     """A backward that computes y anew, with another rounding, finds rows without any maximum."""
     graphs = lowered(Calls(greatest, w=parameter(8, 8)), torch.randn(4, 8), backend="inductor")
-    comparisons = [n for n in graphs.backward.graph.graph.nodes if n.target is torch.ops.aten.eq.Tensor]
+    comparisons = [
+        n for n in graphs.backward.graph.graph.nodes if n.target is torch.ops.aten.eq.Tensor
+    ]
     assert comparisons
     for node in comparisons:
         made = [source for source in node.all_input_nodes if source.op != "placeholder"]
@@ -821,7 +892,9 @@ def test_an_input_that_is_a_view_of_another_input_is_saved():
     x = torch.randn(3, 3)
     for _ in range(2):
         expected = torch.autograd.grad(product(x, x[:], w), w)
-        found = torch.autograd.grad(tracer_core.compile(product, backend="aten_eager")(x, x[:], w), w)
+        found = torch.autograd.grad(
+            tracer_core.compile(product, backend="aten_eager")(x, x[:], w), w
+        )
         torch.testing.assert_close(found, expected)
 
 
@@ -870,9 +943,15 @@ SHARED = {
     "parts alone": (_parts_alone, lambda: (_leaf(),)),
     "a new leaf": (_a_new_leaf, lambda: (_leaf(),)),
     "a view under no_grad": (_a_view_under_no_grad, lambda: (_leaf(),)),
-    "a detached input first": (lambda d, x: (x.view(-1), d.sin(), x * 3), lambda: (lambda x: (x.detach(), x))(_leaf())),
+    "a detached input first": (
+        lambda d, x: (x.view(-1), d.sin(), x * 3),
+        lambda: (lambda x: (x.detach(), x))(_leaf()),
+    ),
     "two leaves": (_views_of_inputs, lambda: (lambda x: (x.detach().requires_grad_(), x))(_leaf())),
-    "two leaves, the other way": (_views_of_inputs, lambda: (lambda x: (x, x.detach().requires_grad_()))(_leaf())),
+    "two leaves, the other way": (
+        _views_of_inputs,
+        lambda: (lambda x: (x, x.detach().requires_grad_()))(_leaf()),
+    ),
     "an input and its view": (_views_of_inputs, lambda: (lambda x: (x, x.view(4, 3)))(_leaf() * 2)),
 }
 
@@ -889,14 +968,34 @@ def test_outputs_that_share_memory_keep_their_own_gradients(name, backend):
             if one.requires_grad:
                 one.retain_grad()
         results = fn(*inputs)
-        weighed = [(one * torch.arange(1.0, one.numel() + 1).view(one.shape)).sum() for one in results if one.requires_grad]
+        weighed = [
+            (one * torch.arange(1.0, one.numel() + 1).view(one.shape)).sum()
+            for one in results
+            if one.requires_grad
+        ]
         sum(weighed).backward()
-        told = [(one.requires_grad, one.is_leaf, one.shape, one.stride(), one.storage_offset()) for one in results]
-        shared = [a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a in results for b in (*results, *inputs)]
-        return told, shared, [one.grad for one in inputs], [one.grad for one in results if one.is_leaf], results
+        told = [
+            (one.requires_grad, one.is_leaf, one.shape, one.stride(), one.storage_offset())
+            for one in results
+        ]
+        shared = [
+            a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+            for a in results
+            for b in (*results, *inputs)
+        ]
+        return (
+            told,
+            shared,
+            [one.grad for one in inputs],
+            [one.grad for one in results if one.is_leaf],
+            results,
+        )
 
     for _ in range(2):
-        (*said, grads, leaves, results), (*wanted_said, wanted, wanted_leaves, wanted_results) = step(fast), step(function)
+        (*said, grads, leaves, results), (*wanted_said, wanted, wanted_leaves, wanted_results) = (
+            step(fast),
+            step(function),
+        )
         assert said == wanted_said
         torch.testing.assert_close((grads, leaves), (wanted, wanted_leaves))
         torch.testing.assert_close(results, wanted_results)

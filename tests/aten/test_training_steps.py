@@ -1,6 +1,8 @@
-"""Whole training steps, zero_grad to optimizer, as one lowered graph: ``compile(step, backend="aten_eager")``.
+"""Whole training steps, zero_grad to optimizer, as one lowered graph: ``compile(step,
+backend="aten_eager")``.
 
-Beside the same step in eager, over several steps: losses, parameters, gradients, buffers, optimizer state.
+Beside the same step in eager, over several steps: losses, parameters, gradients, buffers, optimizer
+state.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ def mlp() -> nn.Module:
 
 def convolutional() -> nn.Module:
     return nn.Sequential(
-        nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.2),
+        nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2, padding=1), nn.BatchNorm2d(4), nn.ReLU(),
+        nn.Dropout(0.2),
         nn.Flatten(), nn.Linear(36, 3),
     )  # fmt: skip
 
@@ -55,7 +58,9 @@ class Recurrent(nn.Module):
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda ps: torch.optim.SGD(ps, lr=0.1),
-    "sgd, momentum and decay": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, weight_decay=0.01),
+    "sgd, momentum and decay": lambda ps: torch.optim.SGD(
+        ps, lr=0.1, momentum=0.9, weight_decay=0.01
+    ),
     "adam": lambda ps: torch.optim.Adam(ps, lr=0.01),
     "adamw, amsgrad": lambda ps: torch.optim.AdamW(ps, lr=0.01, amsgrad=True),
     "sgd, nesterov": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, nesterov=True),
@@ -102,14 +107,16 @@ def test_a_whole_step_is_one_lowered_graph(make, optimizer, fallbacks):
     model = make()
     loss_of = F.cross_entropy
     if make is transformer:
-        loss_of = lambda out, y: F.cross_entropy(out[:, :3], y)  # noqa: E731
+        loss_of = lambda out, y: F.cross_entropy(out[:, :3], y)
     with CaptureCounter() as counter:
         results = [run(OPTIMIZERS[optimizer], c, loss_of, model) for c in (False, True)]
     assert len(results[0]) == len(results[1])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(other, one, rtol=0, atol=0)
     assert not fallbacks
-    assert len(counter.graphs) <= 2 and not counter.breaks  # the first finds no gradients and no state yet
+    assert (
+        len(counter.graphs) <= 2 and not counter.breaks
+    )  # the first finds no gradients and no state yet
 
 
 def test_a_backward_after_the_steps_own_is_eagers_error():
@@ -189,7 +196,9 @@ class Dropping(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = F.dropout(self.first(x).tanh().transpose(0, 1), 0.4).transpose(0, 1)
-        kept: torch.Tensor = F.alpha_dropout(self.last(h), 0.2) * torch.bernoulli(h.detach().sigmoid()[:, :3])
+        kept: torch.Tensor = F.alpha_dropout(self.last(h), 0.2) * torch.bernoulli(
+            h.detach().sigmoid()[:, :3]
+        )
         return kept
 
 
@@ -223,5 +232,9 @@ def test_masks_of_dropout_are_kept_as_bools(backend, dtype):
                 "rtol": 0.0,
                 "atol": 0.0,
             }  # inductor rounds once where eager rounds in bfloat16 after each operator
-            close = {"rtol": 5e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+            close = (
+                {"rtol": 5e-2, "atol": 2e-2}
+                if dtype is torch.bfloat16
+                else {"rtol": 1e-4, "atol": 1e-5}
+            )
             torch.testing.assert_close(one, other, **(exact if backend == "aten_eager" else close))

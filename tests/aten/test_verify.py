@@ -9,7 +9,7 @@ import torch
 
 from tests.aten.programs import randn
 from tests.aten.test_lower import lowered
-from tracer_core.aten.verify import verify_lowered
+from tracer_core.aot.verify import verify_lowered
 from tracer_core.errors import VerifyError
 
 aten = torch.ops.aten
@@ -100,7 +100,7 @@ def test_a_fault_is_found(fault):
 
 def test_it_runs_only_when_asked_for(monkeypatch):
     calls = []
-    monkeypatch.setattr("tracer_core.aten.verify.verify_lowered", lambda low: calls.append(low))
+    monkeypatch.setattr("tracer_core.aot.verify.verify_lowered", lambda low: calls.append(low))
     example()
     monkeypatch.setenv("TRACER_CHECK", "0")
     example()

@@ -1,4 +1,6 @@
-"""In place of benchmarks.gradients_process: one model kills the process, one does not answer, the others are right."""
+"""In place of benchmarks.gradients_process: one model kills the process, one does not answer, the
+others are right.
+"""
 
 import os
 import time

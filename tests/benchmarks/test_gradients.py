@@ -15,11 +15,16 @@ from benchmarks.gradient_errors import InDouble, Loss, Step, judge, nudged, step
 
 #: Quick ones of the sweep; the sample is drawn from them.
 QUICK = (
-    "transformers/arcee", "transformers/audio-spectrogram-transformer", "transformers/blenderbot", "transformers/cohere",
-    "transformers/cpmant", "transformers/cwm", "transformers/gemma", "transformers/glm4v_vision", "transformers/idefics3",
-    "transformers/internvl", "transformers/llama", "transformers/luke", "transformers/mt5", "transformers/opt",
-    "transformers/phi3", "transformers/qwen2_vl_text", "transformers/roberta-prelayernorm", "transformers/vilt",
-    "transformers/vision-text-dual-encoder", "transformers/vivit", "transformers/voxtral_encoder", "zoo/funnel",
+    "transformers/arcee", "transformers/audio-spectrogram-transformer", "transformers/blenderbot",
+    "transformers/cohere",
+    "transformers/cpmant", "transformers/cwm", "transformers/gemma", "transformers/glm4v_vision",
+    "transformers/idefics3",
+    "transformers/internvl", "transformers/llama", "transformers/luke", "transformers/mt5",
+    "transformers/opt",
+    "transformers/phi3", "transformers/qwen2_vl_text", "transformers/roberta-prelayernorm",
+    "transformers/vilt",
+    "transformers/vision-text-dual-encoder", "transformers/vivit", "transformers/voxtral_encoder",
+    "zoo/funnel",
 )  # fmt: skip
 
 
@@ -55,11 +60,18 @@ def test_a_step_is_right_beside_itself():
     judged = judge(truth, [eager], ours)
     assert judged.right and judged.worst is not None
     names = {error.name for error in judged.errors}
-    assert {"output 1", "gradient of conv.bias", "gradient of input 0", "buffer norm.running_var"} <= names
+    assert {
+        "output 1",
+        "gradient of conv.bias",
+        "gradient of input 0",
+        "buffer norm.running_var",
+    } <= names
     assert "gradient of unused.weight" not in names  # None in all of them
 
 
-@pytest.mark.parametrize("name", ["gradient of norm.bias", "gradient of input 0", "output 0", "buffer norm.running_mean"])
+@pytest.mark.parametrize(
+    "name", ["gradient of norm.bias", "gradient of input 0", "output 0", "buffer norm.running_mean"]
+)
 def test_one_wrong_tensor_among_all_shows(name):
     truth, eager, ours = steps()
     ours.everything()[name].view(-1)[0] += 1e-2  # type: ignore[union-attr]
@@ -102,7 +114,13 @@ def test_nudged_parameters_are_put_back():
 def test_float32_asked_for_by_name_means_float64():
     x = torch.rand(5, dtype=torch.float64)
     with InDouble():
-        found = [x.float(), x.to(torch.float32), torch.softmax(x, -1, dtype=torch.float32), torch.ones(3), torch.rand(2)]
+        found = [
+            x.float(),
+            x.to(torch.float32),
+            torch.softmax(x, -1, dtype=torch.float32),
+            torch.ones(3),
+            torch.rand(2),
+        ]
     assert {one.dtype for one in found} == {torch.float64}
     assert torch.ones(1).dtype == torch.float32
 
@@ -113,7 +131,8 @@ def test_the_loss_depends_on_every_finite_element():
     assert ((gradient != 0) == output.isfinite().logical_and(output.abs() < 1e6)).all()
 
 
-# --- the command ---------------------------------------------------------------------------------------
+# --- the command
+# ---------------------------------------------------------------------------------------
 
 
 def run(tmp_path: Any, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
@@ -130,7 +149,8 @@ def test_a_sample_of_the_sweep(tmp_path):
 
 
 def test_rows_that_are_there_are_not_run_again(tmp_path, monkeypatch, capsys):
-    row = {"backend": "inductor", "device": "cpu", "tf32": False, "options": "", "model": "zoo/bert", "status": "wrong",
+    row = {"backend": "inductor", "device": "cpu", "tf32": False, "options": "",
+    "model": "zoo/bert", "status": "wrong",
            "worst": ["gradient of w", 1.0, 1e-7], "number_wrong": 1}  # fmt: skip
     (tmp_path / "state.jsonl").write_text(json.dumps(row) + "\n" + '{"cut off')
     monkeypatch.setattr(gradients.Sweep, "run", lambda self: None)

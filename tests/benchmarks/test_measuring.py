@@ -40,8 +40,10 @@ def test_own_seconds_of_an_unlabelled_span_belong_to_what_is_round_it() -> None:
     assert own_seconds(spans, {"whole": "whole"}.get) == pytest.approx({"whole": 4})
 
 
-def test_stages_of_a_compile_become_spans_and_build_no_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tracer_core import stages
+def test_stages_of_a_compile_become_spans_and_build_no_texts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tracer_core.debug import stages
 
     monkeypatch.setattr(stages, "_finish", stages._finish)  # put back afterwards
     monkeypatch.delenv("TRACER_DEBUG", raising=False)
@@ -79,15 +81,21 @@ def test_a_failed_row_is_measured_again_and_a_good_one_is_not(
     assert document["commit"] == "abc" and document["machine"]["versions"]["torch"]
 
 
-def test_a_child_has_empty_caches_of_its_own_and_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_has_empty_caches_of_its_own_and_no_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("TRACER_STRICT", "1")
     monkeypatch.setenv("TORCHINDUCTOR_FREEZING", "1")
     seen = [processes.fresh("tests.benchmarks.environment_process", [], limit=60) for _ in range(2)]
     caches = {
-        child["settings"][name] for child in seen for name in ("TRACER_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+        child["settings"][name]
+        for child in seen
+        for name in ("TRACER_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
     }
     assert len(caches) == 4
-    assert all(set(child["settings"]) == {"TRACER_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"} for child in seen)
+    assert all(
+        set(child["settings"]) == {"TRACER_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"} for child in seen
+    )
     assert not any(child["existing"] for child in seen)
 
 
@@ -110,7 +118,10 @@ def test_every_round_gives_each_compiler_one_turn() -> None:
         calls[name] += 1
 
     measured = alternate(
-        {"a": lambda: function("a"), "b": lambda: function("b")}, (), {}, Plan(rounds=3, seconds=0.001)
+        {"a": lambda: function("a"), "b": lambda: function("b")},
+        (),
+        {},
+        Plan(rounds=3, seconds=0.001),
     )
     assert {name: len(rounds) for name, rounds in measured.items()} == {"a": 3, "b": 3}
     assert min(calls.values()) > 3
@@ -148,17 +159,26 @@ def test_the_demo_accepts_only_rows_as_exact_as_eager(row: dict[str, object], go
 
 def test_the_demo_marks_rows_whose_rounds_disagree_and_leaves_them_out_of_the_mean() -> None:
     def row(compiled: list[float]) -> dict[str, Any]:
-        facts = {"first_call": 1.0, "error": 0.0, "eager_error": 0.0, "error_ratio": 0.0, "graphs": 1, "kernels": 1,
+        facts = {"first_call": 1.0, "error": 0.0, "eager_error": 0.0, "error_ratio": 0.0,
+        "graphs": 1, "kernels": 1,
                  "operators": 0, "fallbacks": [], "breaks": []}  # fmt: skip
         return {"seconds": {"eager": [4.0, 4.0, 4.0], "compiled": compiled}, **facts}
 
-    rows = {"resnet18_64": row([2.0, 2.0, 2.1]), "bert_12": row([0.5, 1.0, 1.0]), "cos_sin": row([2.0, 1.9, 2.0])}
+    rows = {
+        "resnet18_64": row([2.0, 2.0, 2.1]),
+        "bert_12": row([0.5, 1.0, 1.0]),
+        "cos_sin": row([2.0, 1.9, 2.0]),
+    }
     said = demo.report(rows, "inductor").splitlines()
     marked = [line for line in said if "~ 4.00" in line]
     assert len(marked) == 1 and marked[0].startswith("BERT")
     assert "geometric mean of the speed-ups 2.00 (2 of 3 rows)" in "\n".join(said)
-    assert any(line.startswith("~ not in the mean: its rounds are more than 15% apart") for line in said)
-    assert "speed-ups unknown (0 of 1 rows)" in demo.report({"bert_12": rows["bert_12"]}, "inductor")
+    assert any(
+        line.startswith("~ not in the mean: its rounds are more than 15% apart") for line in said
+    )
+    assert "speed-ups unknown (0 of 1 rows)" in demo.report(
+        {"bert_12": rows["bert_12"]}, "inductor"
+    )
 
 
 def test_the_demo_installs_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +193,9 @@ def test_the_demo_installs_what_it_runs(monkeypatch: pytest.MonkeyPatch) -> None
 
     def installed(*arguments: str) -> str:
         names: list[str] = []
-        session = types.SimpleNamespace(posargs=arguments, install=lambda *one: names.extend(one), run=lambda *one: None)
+        session = types.SimpleNamespace(
+            posargs=arguments, install=lambda *one: names.extend(one), run=lambda *one: None
+        )
         demo_session(session)
         return " ".join(names)
 
@@ -221,4 +243,7 @@ def test_a_grid_measures_each_combination_once_and_tells_what_is_wrong(
     assert grid.main(["--models", "a", "large", "--kinds", "x"]) == 0
     assert measured[4:] == [["large", "x"]]
     printed = capsys.readouterr().out
-    assert [line.split() for line in printed.splitlines()[-2:]] == [["a", "x", "1"], ["large", "x", "5"]]
+    assert [line.split() for line in printed.splitlines()[-2:]] == [
+        ["a", "x", "1"],
+        ["large", "x", "5"],
+    ]

@@ -17,7 +17,9 @@ from tracer_core.plugin_api import Backend
 
 
 def installed() -> tuple[Backend, Callable[[], None]]:
-    """Installs the stand-in for the CPU: a backend that runs there, and what takes the stand-in away."""
+    """Installs the stand-in for the CPU: a backend that runs there, and what takes the stand-in
+    away.
+    """
     undo = states.install(torch.device("cpu"), SimulatedDevice())
     return dataclasses.replace(BACKEND, available=None, devices=frozenset({"cpu"})), undo
 

@@ -1,4 +1,6 @@
-"""Every backend conforms: a seeded sample of the table in CI, all of it with ``-m slow`` and in docs/conformance/."""
+"""Every backend conforms: a seeded sample of the table in CI, all of it with ``-m slow`` and in
+docs/conformance/.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,21 @@ import cudagraphs_backend
 import tracer_core
 from tests.conformance import simulated_cudagraphs
 from tests.cudagraphs.simulated import HAZARDS
-from tracer_core.backends import get
+from tracer_core.registry.discovery import get
 from tracer_core.testing.conformance import PROGRAMS, bad, conformance, everything, table
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "conformance"
 
-#: Sampled graphs in CI, and the share of those in float32 that the backend must run whole. onnxrt: 7 of its 13; extremes,
-#: sorts and quotients, which ONNX Runtime computes otherwise for NaN and near whole numbers, run eagerly.
-SAMPLES = {"aten_eager": (60, 1.0), "inductor": (24, 0.95), "cudagraphs": (60, 0.9), "onnxrt": (40, 0.53), "tvm": (10, 0.5)}
+#: Sampled graphs in CI, and the share of those in float32 that the backend must run whole. onnxrt:
+#: 7 of its 13; extremes, sorts and quotients, which ONNX Runtime computes otherwise for NaN and
+#: near whole numbers, run eagerly.
+SAMPLES = {
+    "aten_eager": (60, 1.0),
+    "inductor": (24, 0.95),
+    "cudagraphs": (60, 0.9),
+    "onnxrt": (40, 0.53),
+    "tvm": (10, 0.5),
+}
 
 
 @pytest.fixture

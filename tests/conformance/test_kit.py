@@ -27,7 +27,10 @@ from tracer_core.testing.conformance import (
 from tracer_core.testing.conformance.__main__ import Known, main
 from tracer_core.testing.conformance.row import Row
 
-FEW = dict(cases=[case for case in CASES if case.name in ("add", "in place", "transposed input")], dtypes=(torch.float32,))
+FEW = dict(
+    cases=[case for case in CASES if case.name in ("add", "in place", "transposed input")],
+    dtypes=(torch.float32,),
+)
 
 
 def plain(graph, spec):
@@ -53,7 +56,9 @@ def test_a_right_backend_conforms():
     rows = everything(backend(), **FEW)
     assert not [row for row in rows if row.status in BAD], table(rows)
     assert {row.case for row in rows if row.status == "not declared"} >= {"gradients of a model"}
-    assert not bad_rows(backend(training=Training.FORWARD_BACKWARD), programs=programs("gradients of a model"))
+    assert not bad_rows(
+        backend(training=Training.FORWARD_BACKWARD), programs=programs("gradients of a model")
+    )
 
 
 def test_wrong_values_and_lost_writes():
@@ -84,7 +89,10 @@ def test_one_buffer_for_all_calls():
 
         return run
 
-    assert bad_rows(backend(reuses), cases=[], programs=programs("results are the caller's own")) != set()
+    assert (
+        bad_rows(backend(reuses), cases=[], programs=programs("results are the caller's own"))
+        != set()
+    )
 
 
 def test_parameters_taken_as_constants():
@@ -99,7 +107,12 @@ def test_parameters_taken_as_constants():
 
         return run
 
-    assert bad_rows(backend(constant), cases=[], programs=programs("new values of parameters are seen")) != set()
+    assert (
+        bad_rows(
+            backend(constant), cases=[], programs=programs("new values of parameters are seen")
+        )
+        != set()
+    )
 
 
 def test_a_random_stream_of_its_own():
@@ -110,7 +123,10 @@ def test_a_random_stream_of_its_own():
 
         return run
 
-    assert bad_rows(backend(seeded), cases=[], programs=programs("dropout draws eager's stream")) != set()
+    assert (
+        bad_rows(backend(seeded), cases=[], programs=programs("dropout draws eager's stream"))
+        != set()
+    )
 
 
 def test_the_sizes_of_the_first_call():
@@ -124,7 +140,10 @@ def test_the_sizes_of_the_first_call():
 
         return run
 
-    assert bad_rows(backend(fixed), cases=[], programs=programs("one size changes from call to call")) != set()
+    assert (
+        bad_rows(backend(fixed), cases=[], programs=programs("one size changes from call to call"))
+        != set()
+    )
 
 
 def test_memory_shared_by_threads():
@@ -138,7 +157,12 @@ def test_memory_shared_by_threads():
 
         return run
 
-    assert bad_rows(backend(shared), cases=[], programs=programs("eight threads on one compiled model")) != set()
+    assert (
+        bad_rows(
+            backend(shared), cases=[], programs=programs("eight threads on one compiled model")
+        )
+        != set()
+    )
 
 
 def test_an_index_that_is_not_checked():
@@ -148,7 +172,9 @@ def test_an_index_that_is_not_checked():
 
         return run
 
-    assert bad_rows(backend(unchecked), cases=[], programs=programs("an index out of range")) != set()
+    assert (
+        bad_rows(backend(unchecked), cases=[], programs=programs("an index out of range")) != set()
+    )
 
 
 def test_tensors_that_are_kept():
@@ -161,7 +187,12 @@ def test_tensors_that_are_kept():
 
         return run
 
-    assert bad_rows(backend(keeps), cases=[], programs=programs("inputs and results are not kept alive")) != set()
+    assert (
+        bad_rows(
+            backend(keeps), cases=[], programs=programs("inputs and results are not kept alive")
+        )
+        != set()
+    )
 
 
 def test_options_without_rules():
@@ -175,8 +206,17 @@ def test_options_without_rules():
 
         speed: int
 
-    assert bad_rows(backend(options=Undocumented), cases=[], programs=programs("mistakes are found at compile()")) != set()
-    with pytest.raises(OptionError, match="'tried': .*missing 1 required positional argument: 'speed'"):
+    assert (
+        bad_rows(
+            backend(options=Undocumented),
+            cases=[],
+            programs=programs("mistakes are found at compile()"),
+        )
+        != set()
+    )
+    with pytest.raises(
+        OptionError, match="'tried': .*missing 1 required positional argument: 'speed'"
+    ):
         conformance(backend(options=WithoutDefault), **FEW)
 
 
@@ -199,7 +239,9 @@ def test_an_engine_that_raises_is_a_row():
 
 
 def test_page_and_json_say_the_same():
-    tried = backend(supports=lambda node: "not today" if node.target is torch.ops.aten.add.Tensor else None)
+    tried = backend(
+        supports=lambda node: "not today" if node.target is torch.ops.aten.add.Tensor else None
+    )
     rows = everything(tried, **FEW)
     data = as_json(tried, rows, "A note.")
     assert len(data["rows"]) == len(rows) and data["counts"]["partly"] > 0
@@ -209,21 +251,30 @@ def test_page_and_json_say_the_same():
 
 
 def test_a_sample_is_the_same_for_the_same_seed():
-    names = [[(r.case, r.shape) for r in conformance(backend(), sample=6, seed=seed)] for seed in (1, 1, 2)]
+    names = [
+        [(r.case, r.shape) for r in conformance(backend(), sample=6, seed=seed)]
+        for seed in (1, 1, 2)
+    ]
     assert names[0] == names[1] != names[2] and len(names[0]) == 6
 
 
 def run(*arguments):
-    return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], capture_output=True, text=True, timeout=300
+    )
 
 
 def test_the_command(tmp_path):
     page, data = tmp_path / "deep" / "eager.md", tmp_path / "eager.json"
-    done = run("tracer_core.testing.conformance", "--backend", "eager", "--sample", "5", "--dtypes", "float32",
+    done = run("tracer_core.testing.conformance", "--backend", "eager", "--sample", "5",
+    "--dtypes", "float32",
                "--json", str(data), "--page", str(page))  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "one size changes from call to call" in done.stdout
-    assert json.loads(data.read_text())["backend"] == "eager" and "# Conformance of `eager`" in page.read_text()
+    assert (
+        json.loads(data.read_text())["backend"] == "eager"
+        and "# Conformance of `eager`" in page.read_text()
+    )
 
 
 def test_one_row_again_with_its_traceback(tmp_path, monkeypatch, capsys):
@@ -255,7 +306,8 @@ def test_a_backend_that_is_not_there(name, told, capsys):
     assert not out and told in err and "Traceback" not in err
 
 
-#: Three runs of pytest in one process, since importing torch costs more than they do: each argument is one's.
+#: Three runs of pytest in one process, since importing torch costs more than they do: each argument
+#: is one's.
 SESSIONS = """
 import json, sys, pytest
 always = ["-p", "tracer_core.testing.pytest_plugin", "-q", "-p", "no:cacheprovider"]
@@ -271,7 +323,10 @@ def test_the_pytest_plugin(tmp_path):
         "    return lambda inputs: [value * 2 for value in graph.forward(*inputs)]\n"
         "BACKEND = Backend(name='faulty', compile=compile)\n"
     )
-    tried = [["--tracer-backend", name, "--tracer-sample", size] for name, size in (("eager", "4"), ("faulty:BACKEND", "8"))]
+    tried = [
+        ["--tracer-backend", name, "--tracer-sample", size]
+        for name, size in (("eager", "4"), ("faulty:BACKEND", "8"))
+    ]
     command = [sys.executable, "-c", SESSIONS, json.dumps([*tried, []])]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,6 @@
-"""docs/writing_a_backend.md is what happens: its files are written and installed, its programs run, its backend conforms."""
+"""docs/writing_a_backend.md is what happens: its files are written and installed, its programs run,
+its backend conforms.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def test_the_page(environment, tmp_path):  # noqa: F811
         assert environment.run(program + "\nresult = 'done'\n") == "done"
     for backend in ("addcmul", "addcmul_backend.numpy_engine:BACKEND"):
         done = subprocess.run(
-            [environment.python, "-m", "tracer_core.testing.conformance", "--backend", backend, "--sample", "30", "--quiet"],
+            [environment.python, "-m", "tracer_core.testing.conformance", "--backend", backend,
+            "--sample", "30", "--quiet"],
             capture_output=True, text=True, timeout=280,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr

@@ -41,8 +41,8 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingRuntime]:
     def reset() -> None:
         record.resets += 1
 
-    module = types.ModuleType("tracer_core.runtime")
+    module = types.ModuleType("tracer_core.execution.compiled_function")
     vars(module).update(CompiledFunction=CompiledFunction, reset=reset)
-    monkeypatch.setitem(sys.modules, "tracer_core.runtime", module)
+    monkeypatch.setitem(sys.modules, "tracer_core.execution.compiled_function", module)
     yield record
     tracer_core.reset()

@@ -1,8 +1,10 @@
-"""A process in which tracer_core does not find names of torch: ``python -m tests.core.missing_names`` with JSON on stdin.
+"""A process in which tracer_core does not find names of torch: ``python -m
+tests.core.missing_names`` with JSON on stdin.
 
-In: ``hidden``, lists of names as ``torch.a.b``, one a child process; ``how`` they are missing: ``gone``, or ``other``: there
-is something else under the name. Out, as JSON, for each list: what `last_compile` names, and which programs gave something
-else than eager. torch itself, which needs the names, keeps them; the one place that looks them up does not find them.
+In: ``hidden``, lists of names as ``torch.a.b``, one a child process; ``how`` they are missing:
+``gone``, or ``other``: there is something else under the name. Out, as JSON, for each list: what
+`last_compile` names, and which programs gave something else than eager. torch itself, which needs
+the names, keeps them; the one place that looks them up does not find them.
 """
 
 from __future__ import annotations
@@ -81,7 +83,17 @@ def under_settings(x: torch.Tensor) -> Any:
     with torch.device("cpu"):
         e = torch.zeros(3)
     asked = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_default_dtype()
-    return a, b.dtype, b.float(), c.tolist(), d, e, asked, torch.get_num_threads() > 0, torch.is_anomaly_enabled()
+    return (
+        a,
+        b.dtype,
+        b.float(),
+        c.tolist(),
+        d,
+        e,
+        asked,
+        torch.get_num_threads() > 0,
+        torch.is_anomaly_enabled(),
+    )
 
 
 def attended(x: torch.Tensor) -> torch.Tensor:
@@ -110,7 +122,9 @@ def branched(x: torch.Tensor) -> Any:
 
 def trained(x: torch.Tensor) -> Any:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.LayerNorm(6), nn.Linear(6, 2)).double()
+    model = nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.LayerNorm(6), nn.Linear(6, 2)
+    ).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for _ in range(2):
         optimizer.zero_grad()
@@ -123,7 +137,9 @@ def trained(x: torch.Tensor) -> Any:
 class Images(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.GELU(), nn.MaxPool2d(2))
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.GELU(), nn.MaxPool2d(2)
+        )
         self.head, self.rows = nn.Linear(8, 5), nn.Embedding(6, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -165,9 +181,17 @@ def answers(compile: Callable[..., Any]) -> dict[str, Any]:
 
 def same(left: Any, right: Any) -> bool:
     if isinstance(left, torch.Tensor):
-        return isinstance(right, torch.Tensor) and left.shape == right.shape and torch.allclose(left, right, 1e-4, 1e-4)
+        return (
+            isinstance(right, torch.Tensor)
+            and left.shape == right.shape
+            and torch.allclose(left, right, 1e-4, 1e-4)
+        )
     if isinstance(left, (list, tuple)):
-        return isinstance(right, (list, tuple)) and len(left) == len(right) and all(map(same, left, right))
+        return (
+            isinstance(right, (list, tuple))
+            and len(left) == len(right)
+            and all(map(same, left, right))
+        )
     return bool(left == right)
 
 
@@ -182,7 +206,9 @@ def report(hidden: list[str], how: str, backend: str) -> dict[str, Any]:
         return compiled[-1]
 
     wanted, found = answers(lambda program: program), answers(compile)
-    wrong = {name: str(found[name])[-1500:] for name in wanted if not same(wanted[name], found[name])}
+    wrong = {
+        name: str(found[name])[-1500:] for name in wanted if not same(wanted[name], found[name])
+    }
     try:
         records = tracer_core.last_compile(compiled[0])
     except tracer_core.errors.OptionError:
@@ -192,13 +218,17 @@ def report(hidden: list[str], how: str, backend: str) -> dict[str, Any]:
 
 
 def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The result of a process that starts where this one is: torch is imported, tracer_core is not."""
+    """The result of a process that starts where this one is: torch is imported, tracer_core is
+    not.
+    """
     reads, writes = os.pipe()
     if (child := os.fork()) == 0:
         try:
             answer = json.dumps(work())
         except BaseException:
-            answer = json.dumps({"wrong": {"import": traceback.format_exc()}, "told": [], "asked": []})
+            answer = json.dumps(
+                {"wrong": {"import": traceback.format_exc()}, "told": [], "asked": []}
+            )
         with os.fdopen(writes, "w") as end:
             end.write(answer)
         os._exit(0)
@@ -206,11 +236,15 @@ def in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     with os.fdopen(reads) as end:
         answer = end.read()
     os.waitpid(child, 0)
-    return json.loads(answer) if answer else {"wrong": {"process": "it died"}, "told": [], "asked": []}
+    return (
+        json.loads(answer) if answer else {"wrong": {"process": "it died"}, "told": [], "asked": []}
+    )
 
 
 if __name__ == "__main__":
     asked = json.load(sys.stdin)
     torch.set_num_threads(1)
     for hidden in asked["hidden"]:
-        print(json.dumps(in_child(lambda: report(hidden, asked["how"], asked["backend"]))), flush=True)
+        print(
+            json.dumps(in_child(lambda: report(hidden, asked["how"], asked["backend"]))), flush=True
+        )

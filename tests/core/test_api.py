@@ -1,4 +1,6 @@
-"""`tracer_core.compile` and its siblings, as users call them; the tracer is a stand-in that records."""
+"""`tracer_core.compile` and its siblings, as users call them; the tracer is a stand-in that
+records.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core.eager_backend import EAGER
+from tracer_core.debug.stages import StageRecord, StageRecords
 from tracer_core.errors import BackendError, BackendNotFoundError, OptionError
 from tracer_core.plugin_api import Backend
-from tracer_core.stages import StageRecord, StageRecords
+from tracer_core.registry.eager import EAGER
 
 
 def scale(x, factor=2, *, shift=0):
@@ -34,7 +36,9 @@ def test_function_form_keeps_name_signature_and_meaning(runtime):
 def test_decorator_forms(runtime, monkeypatch):
     # About compile(), not about inductor: the default name means a plain backend here.
     stand_in = dataclasses.replace(EAGER, name="inductor")
-    monkeypatch.setattr("tracer_core.validation.get", {"inductor": stand_in, "eager": EAGER}.__getitem__)
+    monkeypatch.setattr(
+        "tracer_core.dispatch.validation.get", {"inductor": stand_in, "eager": EAGER}.__getitem__
+    )
 
     @tracer_core.compile
     def first(x):
@@ -101,7 +105,9 @@ def test_callable_objects_partials_and_builtins(runtime):
     assert tracer_core.compile(counter, backend="eager")(1) == 6
     assert runtime.calls[-1] == (counter, 1)
     assert tracer_core.compile(functools.partial(scale, factor=3), backend="eager")(2) == 6
-    assert torch.equal(tracer_core.compile(torch.neg, backend="eager")(torch.ones(2)), -torch.ones(2))
+    assert torch.equal(
+        tracer_core.compile(torch.neg, backend="eager")(torch.ones(2)), -torch.ones(2)
+    )
 
 
 def test_callable_object_keeps_its_own_state_apart(runtime):
@@ -232,8 +238,12 @@ def test_a_backend_that_cannot_run_here_is_refused_at_compile(runtime):
 
 def test_reset_reaches_the_tracer_and_the_backends_that_were_used(runtime):
     calls = []
-    used = Backend(name="used", compile=lambda graph, spec: None, reset=lambda: calls.append("used"))
-    unused = Backend(name="unused", compile=lambda graph, spec: None, reset=lambda: calls.append("unused"))
+    used = Backend(
+        name="used", compile=lambda graph, spec: None, reset=lambda: calls.append("used")
+    )
+    unused = Backend(
+        name="unused", compile=lambda graph, spec: None, reset=lambda: calls.append("unused")
+    )
     tracer_core.compile(scale, backend=used)
     assert unused.name == "unused"
     tracer_core.reset()
@@ -242,10 +252,19 @@ def test_reset_reaches_the_tracer_and_the_backends_that_were_used(runtime):
 
 def test_records_of_a_compile_are_printed_as_a_table():
     records = StageRecords([
-        StageRecord("inner", 0.0015, "first line\nsecond line", "graph_0", 1), StageRecord("outer", 0.25, "", "graph_0"),
+        StageRecord("inner", 0.0015, "first line\nsecond line", "graph_0", 1), StageRecord("outer",
+        0.25, "", "graph_0"),
     ])  # fmt: skip
     inner, outer = str(records).splitlines()
-    assert inner.split() == ["inner", "graph_0", "1.5", "ms", "first", "line", "..."] and inner.startswith("  ")
+    assert inner.split() == [
+        "inner",
+        "graph_0",
+        "1.5",
+        "ms",
+        "first",
+        "line",
+        "...",
+    ] and inner.startswith("  ")
     assert outer.split() == ["outer", "graph_0", "250.0", "ms"]
     assert str(StageRecords()) == "nothing was compiled"
 

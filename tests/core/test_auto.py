@@ -1,4 +1,6 @@
-"""``backend="auto"`` and lists of backends: the fastest right candidate serves, and nothing happens twice."""
+"""``backend="auto"`` and lists of backends: the fastest right candidate serves, and nothing happens
+twice.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import torch
 
 import tracer_core
 from tests.support.threads import together
-from tracer_core.auto.turns import Turns
+from tracer_core.autoselect.turns import Turns
 from tracer_core.errors import BackendNotFoundError, OptionError
 from tracer_core.plugin_api import Backend
 
@@ -70,13 +72,16 @@ def statuses(choice):
 
 def test_the_fastest_right_one_is_kept_and_each_has_a_row(caplog):
     with caplog.at_level(logging.WARNING, logger="tracer_core"):
-        fast = tracer_core.compile(additions, backend=[slow, wrong, broken, clever], options={"wait": True})
+        fast = tracer_core.compile(
+            additions, backend=[slow, wrong, broken, clever], options={"wait": True}
+        )
         for size in (8, 8):
             x = torch.randn(size)
             torch.testing.assert_close(fast(x), additions(x))
     choice = decided(fast)
     assert statuses(choice) == {
-        "slow": "slower", "wrong": "wrong", "broken": "failed", "clever": "chosen", "eager": "slower"
+        "slow": "slower", "wrong": "wrong", "broken": "failed", "clever": "chosen",
+        "eager": "slower"
     }  # fmt: skip
     assert "relative error" in choice.row("wrong").detail
     assert "no such engine" in choice.row("broken").detail
@@ -99,7 +104,10 @@ def test_the_table_says_what_of_a_candidate_runs_eagerly():
     x = torch.randn(4)
     torch.testing.assert_close(fast(x), x.sin() * 2)
     choice = decided(fast)
-    assert choice.row("part").detail == "1 of 2 operators run eagerly: aten.sin.default (1x: no sine here)"
+    assert (
+        choice.row("part").detail
+        == "1 of 2 operators run eagerly: aten.sin.default (1x: no sine here)"
+    )
     assert "no sine here" in str(choice)
     assert choice.row("same").detail == ""
 
@@ -173,9 +181,11 @@ def test_random_numbers_are_drawn_once_a_call(wait):
 
 def test_training_compares_gradients_and_calls_hooks_once():
     pytest.importorskip("onnxruntime")
+
     def loses_gradients(gm, example_inputs):
         return lambda *inputs: tuple(
-            value.detach().requires_grad_() if value.requires_grad else value for value in gm.forward(*inputs)
+            value.detach().requires_grad_() if value.requires_grad else value
+            for value in gm.forward(*inputs)
         )
 
     def halves_gradients(gm, example_inputs):
@@ -190,7 +200,9 @@ def test_training_compares_gradients_and_calls_hooks_once():
     heard = []
     model.weight.register_hook(lambda gradient: heard.append(gradient))
     fast = tracer_core.compile(
-        model, backend=["aten_eager", halves_gradients, loses_gradients, "onnxrt"], options={"wait": True}
+        model,
+        backend=["aten_eager", halves_gradients, loses_gradients, "onnxrt"],
+        options={"wait": True},
     )
     for _ in range(3):
         x = torch.randn(5, 3)
@@ -223,7 +235,9 @@ def test_the_choice_is_remembered_and_still_checked(caplog):
         compiled.clear()
         tracer_core.reset()
         fast = tracer_core.compile(
-            additions, backend=[build("first", first), build("second", second)], options={"wait": True}
+            additions,
+            backend=[build("first", first), build("second", second)],
+            options={"wait": True},
         )
         torch.testing.assert_close(fast(torch.zeros(4)), torch.full((4,), 60.0))
         torch.testing.assert_close(fast(torch.zeros(4)), torch.full((4,), 60.0))
@@ -234,7 +248,11 @@ def test_the_choice_is_remembered_and_still_checked(caplog):
     assert again.remembered and again.chosen == "second" and compiled == ["second"]
     assert again.row("first").status == "slower" and again.row("first").ms > 10
     changed = run(clever, wrong)  # under the same names: the key does not see it, the check does
-    assert not changed.remembered and changed.chosen == "first" and changed.row("second").status == "wrong"
+    assert (
+        not changed.remembered
+        and changed.chosen == "first"
+        and changed.row("second").status == "wrong"
+    )
     assert run(clever, wrong).remembered
 
 
@@ -249,7 +267,9 @@ def test_a_damaged_memory_is_measured_again(tmp_path):
 
 
 def test_a_spent_budget_leaves_eager_and_says_so():
-    fast = tracer_core.compile(additions, backend=[clever], options={"wait": True, "budget": 0.0, "remember": False})
+    fast = tracer_core.compile(
+        additions, backend=[clever], options={"wait": True, "budget": 0.0, "remember": False}
+    )
     torch.testing.assert_close(fast(torch.zeros(4)), torch.full((4,), 60.0))
     choice = decided(fast)
     assert choice.chosen == "eager"
@@ -291,7 +311,11 @@ def test_modes_of_the_thread_reach_the_trial():
 
     fast = tracer_core.compile(program, backend=["aten_eager"])
     x = torch.randn(4, 4)
-    for context in (torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad()):
+    for context in (
+        torch.inference_mode(),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        torch.no_grad(),
+    ):
         with context:
             torch.testing.assert_close(fast(x), program(x), rtol=0, atol=0)
             assert all(choice.decided for choice in fast.choices(wait=60))
@@ -329,7 +353,8 @@ def test_mistakes_are_found_at_compile():
         ({"backend": ["eager", "auto"]}, OptionError, "no candidate of itself"),
         ({"backend": ["aten_eager", "aten_eager"]}, OptionError, "given twice"),
         ({"backend": [("aten_eager", {"speed": 1})]}, OptionError, "no option 'speed'"),
-        ({"backend": "auto", "options": {"candidates": ("aten_eager",), "settings": {"onnxrt": {}}}}, OptionError, "onnxrt"),
+        ({"backend": "auto", "options": {"candidates": ("aten_eager",),
+        "settings": {"onnxrt": {}}}}, OptionError, "onnxrt"),
         ({"backend": "auto", "options": {"budget": -1.0}}, OptionError, "not negative"),
         ({"backend": "auto", "options": {"seconds": 1}}, OptionError, "no option 'seconds'"),
     ):  # fmt: skip
@@ -347,8 +372,14 @@ def test_it_is_listed():
 def test_auto_with_the_installed_engines_and_settings_of_one():
     pytest.importorskip("onnxruntime")
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 8)).eval()
-    options = {"candidates": ("inductor", "onnxrt"), "settings": {"inductor": {"freeze": True}}, "wait": True}
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 8)
+    ).eval()
+    options = {
+        "candidates": ("inductor", "onnxrt"),
+        "settings": {"inductor": {"freeze": True}},
+        "wait": True,
+    }
     fast = tracer_core.compile(model, backend="auto", options=options)
     x = torch.randn(16, 64)
     with torch.no_grad():
@@ -369,7 +400,9 @@ def test_a_program_may_end_while_candidates_are_tried():
         "fast = tracer_core.compile(lambda x: x + 1, backend=[slow, ('eager', {}), 'aten_eager'])\n"
         "print(fast(torch.ones(2)).tolist())\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0 and done.stdout == "[2.0, 2.0]\n", done.stderr
     assert "Error" not in done.stderr
 
@@ -397,7 +430,9 @@ def test_odd_numbers_and_what_stands_beside_huge_ones_is_compared(wanted, found)
         return other
 
     for values, statuses_of in ((found, ("wrong",)), (wanted, ("chosen", "slower"))):
-        fast = tracer_core.compile(filled(wanted), backend=[candidate(values)], options={"wait": True, "remember": False})
+        fast = tracer_core.compile(
+            filled(wanted), backend=[candidate(values)], options={"wait": True, "remember": False}
+        )
         x = torch.ones(len(wanted), dtype=torch.float64)
         torch.testing.assert_close(fast(x), filled(wanted)(x), equal_nan=True)
         assert statuses(decided(fast))["other"] in statuses_of

@@ -1,4 +1,6 @@
-"""``backend="auto"``: candidates that are wrong in a way that is easily overlooked are not taken."""
+"""``backend="auto"``: candidates that are wrong in a way that is easily overlooked are not
+taken.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def row_of(program, *candidates):
     """The rows of the candidates, after one call."""
 
     def judged(*args):
-        fast = tracer_core.compile(program, backend=list(candidates), options={"wait": True, "remember": False})
+        fast = tracer_core.compile(
+            program, backend=list(candidates), options={"wait": True, "remember": False}
+        )
         fast(*args)
         (choice,) = fast.choices()
         assert choice.decided
@@ -84,7 +88,9 @@ def test_a_step_that_is_small_beside_its_parameter_counts():
 
         return run
 
-    right, close, wrong = row_of(update, same, rounds, drops)(torch.randn(400, 300), torch.rand(300))
+    right, close, wrong = row_of(update, same, rounds, drops)(
+        torch.randn(400, 300), torch.rand(300)
+    )
     assert {right.status, close.status} <= {"chosen", "slower"}, (right, close)
     assert wrong.status == "wrong" and "change" in wrong.detail, wrong
 

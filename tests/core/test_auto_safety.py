@@ -1,4 +1,6 @@
-"""``backend="auto"`` and lists: what trials must not do twice, what may change meanwhile, and how times are compared."""
+"""``backend="auto"`` and lists: what trials must not do twice, what may change meanwhile, and how
+times are compared.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core.auto import rounds, trial, worker
-from tracer_core.auto.turns import Turns
+from tracer_core.autoselect import selection, timing, worker
+from tracer_core.autoselect.turns import Turns
 
 heard: list[str] = []
 
@@ -128,7 +130,9 @@ def test_a_backward_of_the_programs_runs_once_a_step():
         assert heard == ["backward"] * (number + 1)
     assert torch.equal(x.grad, torch.full((3,), 6.0))
     assert "Twice" in decided(fast).row("eager").detail
-    with torch.no_grad():  # without gradients its forward was followed: nothing in it can be noticed
+    with (
+        torch.no_grad()
+    ):  # without gradients its forward was followed: nothing in it can be noticed
         fast(x)
     assert statuses(fast.choices(wait=60)[-1])["same"] in ("chosen", "slower")
 
@@ -146,7 +150,9 @@ def test_what_the_user_calls_repeatable_is_tried():
 def test_operators_of_torch_are_nobodys_own_code():
     def program(x):
         y = torch.ops.aten.sin.default(x).relu() @ x
-        return torch.utils.checkpoint.checkpoint(lambda z: torch.nn.functional.gelu(z), y, use_reentrant=False)
+        return torch.utils.checkpoint.checkpoint(
+            lambda z: torch.nn.functional.gelu(z), y, use_reentrant=False
+        )
 
     fast = tracer_core.compile(program, backend=[same], options={"wait": True})
     x = torch.randn(3, 3, requires_grad=True)
@@ -231,9 +237,15 @@ def test_times_are_medians_of_turns():
     def repeating(*values):
         return itertools.cycle(values).__next__
 
-    steady, lucky, hopeless = repeating(1e-3), repeating(1.2e-3, 1.2e-3, 1.2e-3, 1e-4), repeating(1.0)
-    times = rounds.timed(Scripted(), [steady, lucky, hopeless], Turns(), 0.05)
-    assert times.ms(0) == pytest.approx(1.0) and times.ms(1) == pytest.approx(1.2)  # not the least: that is luck
+    steady, lucky, hopeless = (
+        repeating(1e-3),
+        repeating(1.2e-3, 1.2e-3, 1.2e-3, 1e-4),
+        repeating(1.0),
+    )
+    times = timing.timed(Scripted(), [steady, lucky, hopeless], Turns(), 0.05)
+    assert times.ms(0) == pytest.approx(1.0) and times.ms(1) == pytest.approx(
+        1.2
+    )  # not the least: that is luck
     assert times.ratio(1, 0) == pytest.approx(1.2)
     assert len(times.turns[2]) == 1 and len(times.turns[0]) >= 3
 
@@ -247,7 +259,8 @@ def _additions(x):
 @pytest.mark.parametrize(
     ("measured", "chosen"),
     [
-        # eager and a; eager, b and a; then all that are close. The earlier one is kept where they are level.
+        # eager and a; eager, b and a; then all that are close. The earlier one is kept where they
+        # are level.
         ([(10.0, 1.0), (10.0, 0.99, 1.0), (10.0, 1.0, 0.99)], "same"),
         # b looked better only once
         ([(10.0, 1.0), (10.0, 0.9, 1.0), (10.0, 1.0, 0.99)], "same"),
@@ -262,9 +275,9 @@ def test_near_ties_go_to_the_earlier_one(monkeypatch, measured, chosen):
     def scripted(sample, runners, turns, seconds):
         row = next(script)
         assert len(row) == len(runners)
-        return rounds.Times(tuple((one,) for one in row))
+        return timing.Times(tuple((one,) for one in row))
 
-    monkeypatch.setattr(trial, "timed", scripted)
+    monkeypatch.setattr(selection, "timed", scripted)
     fast = tracer_core.compile(_additions, backend=[same, other], options={"wait": True})
     x = torch.zeros(3)
     torch.testing.assert_close(fast(x), x + 10)

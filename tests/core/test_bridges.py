@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core import bridges, torch_style
+from tracer_core import bridges
+from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, OptionError
-from tracer_core.torch_style import TorchStyle
-from tracer_core.validation import build_config
+from tracer_core.registry import torch_style
+from tracer_core.registry.torch_style import TorchStyle
 
 
 def plain(gm, example_inputs):
@@ -92,7 +93,10 @@ def test_failures_name_the_backend(gm):
     def useless(gm, example_inputs):
         return None
 
-    for backend, message in ((broken, "RuntimeError: engine exploded"), (useless, "returned NoneType")):
+    for backend, message in (
+        (broken, "RuntimeError: engine exploded"),
+        (useless, "returned NoneType"),
+    ):
         config = build_config(backend=backend)
         with pytest.raises(BackendError, match=message) as caught:
             config.backend.compile.build(gm, (), config)

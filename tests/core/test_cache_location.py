@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from tracer_core.cache_location import CacheLocationError, cache_folder
+from tracer_core.storage.cache_location import CacheLocationError, cache_folder
 
 
 def test_folders_are_made_private(fresh_cache):

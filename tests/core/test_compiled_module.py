@@ -93,7 +93,9 @@ def test_changes_through_either_are_seen_by_both(model, fast):
 def test_hooks_of_either_run(model, fast, runtime):
     calls = []
     fast.register_forward_pre_hook(lambda module, args: calls.append(("pre", module is model)))
-    model.register_forward_hook(lambda module, args, output: calls.append(("post", module is model)))
+    model.register_forward_hook(
+        lambda module, args, output: calls.append(("post", module is model))
+    )
     fast(torch.ones(2))
     assert calls == [("pre", True), ("post", True)]
 

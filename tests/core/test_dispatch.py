@@ -9,13 +9,13 @@ import torch
 
 from tests.aten.programs import randn
 from tracer_core import plugin_api
-from tracer_core.dispatch import compile_graph, fallback_of
+from tracer_core.aot.result_check import checked
+from tracer_core.dispatch.compile_graph import compile_graph, fallback_of
+from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend, Training
-from tracer_core.result_check import checked
 from tracer_core.testing import CountingBackend, torch_graph
-from tracer_core.validation import build_config
 
 
 def interpreter(graph, spec):
@@ -40,7 +40,10 @@ FAULTS = {
     "count": (lambda out, given: out[:1], r"returned 1 outputs, expected 2"),
     "no list": (lambda out, given: out[0], r"returned Tensor, expected a list of 2"),
     "type": (lambda out, given: [3, out[1]], r"output 0 of 2 has type int, expected a tensor"),
-    "dtype": (lambda out, given: [out[0].double(), out[1]], r"dtype torch.float64, expected torch.float32"),
+    "dtype": (
+        lambda out, given: [out[0].double(), out[1]],
+        r"dtype torch.float64, expected torch.float32",
+    ),
     "shape": (
         lambda out, given: [out[0], out[1][:1]],
         r"output 1 of 2 has shape \(1, 4\), expected \(3, 4\)",
@@ -50,8 +53,14 @@ FAULTS = {
         r"strides \(1, 3\), expected \(4, 1\)",
     ),
     "device": (lambda out, given: [out[0].to("meta"), out[1]], r"device meta, expected cpu"),
-    "input": (lambda out, given: [given[0], out[1]], r"output 0 shares its memory with input 0 \(arg_0\)"),
-    "each other": (lambda out, given: [out[0], out[0]], r"output 1 shares its memory with output 0"),
+    "input": (
+        lambda out, given: [given[0], out[1]],
+        r"output 0 shares its memory with input 0 \(arg_0\)",
+    ),
+    "each other": (
+        lambda out, given: [out[0], out[0]],
+        r"output 1 shares its memory with output 0",
+    ),
 }
 
 
@@ -126,10 +135,12 @@ def test_with_a_debug_folder_the_error_says_where_the_graph_is(tmp_path, monkeyp
 
 
 def test_no_form_means_eager_and_is_said_once(caplog):
-    fn = lambda x: x.t_()  # noqa: E731
+    fn = lambda x: x.t_()
     for _ in range(2):
         captured = torch_graph(fn, [randn(3, 2)])
-        runner = compile_graph(captured, CompileConfig(Backend(name="aten_only", compile=interpreter)))
+        runner = compile_graph(
+            captured, CompileConfig(Backend(name="aten_only", compile=interpreter))
+        )
     x = randn(3, 2)
     assert runner([x])[0] is x and x.shape == (2, 3)
     assert fallback_of(runner).kind == "lowering"
@@ -141,7 +152,9 @@ def test_a_shape_that_depends_on_data_runs_eagerly():
     x = graph.placeholder("x")
     graph.output((graph.call_function(torch.nonzero, (x,)),))
     gm = torch.fx.GraphModule(torch.nn.Module(), graph)
-    runner = plugin_api.compile_graph(gm, [randn(4)], Backend(name="aten_only", compile=interpreter))
+    runner = plugin_api.compile_graph(
+        gm, [randn(4)], Backend(name="aten_only", compile=interpreter)
+    )
     assert fallback_of(runner).kind == "lowering"
     torch.testing.assert_close(runner([torch.tensor([0.0, 2.0])])[0], torch.tensor([[1]]))
 
@@ -150,9 +163,13 @@ def test_where_gradients_are_needed_the_captured_graph_runs_under_autograd(caplo
     weight = randn(3).requires_grad_()
     captured = torch_graph(lambda x: (x * weight).sum(), [randn(3)])
     assert captured.needs_grad
-    runner = compile_graph(captured, CompileConfig(Backend(name="inference_backend", compile=interpreter)))
+    runner = compile_graph(
+        captured, CompileConfig(Backend(name="inference_backend", compile=interpreter))
+    )
     assert fallback_of(runner).kind == "training"
-    assert any("inference_backend is for inference only" in record.message for record in caplog.records)
+    assert any(
+        "inference_backend is for inference only" in record.message for record in caplog.records
+    )
     x = randn(3)
     runner([x, weight])[0].backward()
     torch.testing.assert_close(weight.grad, x)
@@ -178,7 +195,9 @@ def test_an_aten_graph_is_not_cast_again_inside_autocast():
     seen = []
 
     def compile_it(graph, spec):
-        return lambda inputs: (seen.append(torch.is_autocast_enabled("cpu")), list(graph(*inputs)))[1]
+        return lambda inputs: (seen.append(torch.is_autocast_enabled("cpu")), list(graph(*inputs)))[
+            1
+        ]
 
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         captured = torch_graph(lambda x: x @ x, [randn(3, 3)])
@@ -224,9 +243,13 @@ def test_options_and_mode_reach_the_spec():
 
         level: int = 1
 
-    backend = Backend(name="b", compile=compile_it, options=Options, modes={"default": "", "fast": ""})
+    backend = Backend(
+        name="b", compile=compile_it, options=Options, modes={"default": "", "fast": ""}
+    )
     gm = torch.fx.symbolic_trace(lambda x: (x + 1,))
-    plugin_api.compile_graph(gm, [randn(3)], backend, options={"level": 2}, mode="fast", name="mine")
+    plugin_api.compile_graph(
+        gm, [randn(3)], backend, options={"level": 2}, mode="fast", name="mine"
+    )
     (spec,) = seen
     assert (spec.options, spec.mode, spec.name, spec.backend) == (Options(2), "fast", "mine", "b")
     assert spec.device.type == "cpu"
@@ -255,8 +278,12 @@ def test_a_torch_level_backend_must_keep_aliases():
 
     backend = Backend(name="cloning", compile=compile_it, ir="torch")
     with torch.no_grad():
-        runner = compile_graph(torch_graph(lambda x: (x + 1, x[1:]), [randn(3)]), CompileConfig(backend))
-        with pytest.raises(BackendError, match="output 1 has memory of its own, expected that of input 0"):
+        runner = compile_graph(
+            torch_graph(lambda x: (x + 1, x[1:]), [randn(3)]), CompileConfig(backend)
+        )
+        with pytest.raises(
+            BackendError, match="output 1 has memory of its own, expected that of input 0"
+        ):
             runner([randn(3)])
 
 

@@ -1,4 +1,6 @@
-"""The public API with the real tracer: what users write, compared with what it does without compile()."""
+"""The public API with the real tracer: what users write, compared with what it does without
+compile().
+"""
 
 from __future__ import annotations
 
@@ -201,7 +203,11 @@ def test_torchs_disable_is_honoured(graphs):
 
 def test_a_disabled_module_breaks_the_graph(graphs, block):
     native = tracer_core.disable(block)
-    check(tracer_core.compile(lambda x: native(x * 2) * 3, backend=graphs), lambda x: block(x * 2) * 3, X)
+    check(
+        tracer_core.compile(lambda x: native(x * 2) * 3, backend=graphs),
+        lambda x: block(x * 2) * 3,
+        X,
+    )
     assert len(graphs) == 2
 
 
@@ -235,7 +241,9 @@ def test_allow_in_graph_is_one_node(graphs):
         lambda x: x.sin().cos() + 1,
         X,
     )
-    targets = [node.target for node in graphs[0].graph.find_nodes(op="call_function", target=opaque)]
+    targets = [
+        node.target for node in graphs[0].graph.find_nodes(op="call_function", target=opaque)
+    ]
     assert targets == [opaque]
 
 
@@ -244,7 +252,11 @@ def test_disallow_in_graph_breaks(graphs):
         return x.sin()
 
     tracer_core.disallow_in_graph(refused)
-    check(tracer_core.compile(lambda x: refused(x * 2) + 1, backend=graphs), lambda x: (x * 2).sin() + 1, X)
+    check(
+        tracer_core.compile(lambda x: refused(x * 2) + 1, backend=graphs),
+        lambda x: (x * 2).sin() + 1,
+        X,
+    )
     assert len(graphs) == 2
 
 

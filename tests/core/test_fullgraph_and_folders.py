@@ -1,4 +1,6 @@
-"""fullgraph=True never runs the program natively; folders that cannot be written to never switch compilation off."""
+"""fullgraph=True never runs the program natively; folders that cannot be written to never switch
+compilation off.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ import torch
 
 import tracer_core
 from tracer_core.errors import GraphBreakError, TracerError
+from tracer_core.execution import entry_builder
+from tracer_core.execution.capture import Abandoned
+from tracer_core.fx_capture.graph_breaks import RunNatively
 from tracer_core.plugin_api import Backend
-from tracer_core.segments import generator
-from tracer_core.segments.capture import Abandoned
-from tracer_core.trace.graph_breaks import RunNatively
 
 
 @pytest.fixture(autouse=True)
@@ -29,18 +31,24 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
     return torch.sin(x) * 2
 
 
-@pytest.mark.parametrize("fault", [RuntimeError("a bug"), OSError(28, "No space left on device"), Abandoned("gave up")])
-def test_internal_errors(fault: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("a bug"), OSError(28, "No space left on device"), Abandoned("gave up")]
+)
+def test_internal_errors(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     x = torch.randn(3)
     with monkeypatch.context() as patch:
 
         def fails(*_: Any) -> Any:
             raise fault
 
-        patch.setattr(generator.Generator, "finish", fails)
+        patch.setattr(entry_builder.Generator, "finish", fails)
         whole = tracer_core.compile(scaled, backend="eager", fullgraph=True)
         for _ in range(2):  # at each call
-            with pytest.raises(TracerError, match=r"fullgraph=True, but scaled cannot be captured") as caught:
+            with pytest.raises(
+                TracerError, match=r"fullgraph=True, but scaled cannot be captured"
+            ) as caught:
                 whole(x)
             assert str(fault.args[-1]) in str(caught.value)
         assert caplog.text == ""
@@ -52,13 +60,16 @@ def test_internal_errors(fault: Exception, monkeypatch: pytest.MonkeyPatch, capl
 
 @pytest.mark.parametrize("always", [False, True])
 def test_calls_that_a_trace_cannot_follow(always: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tracer_core.interpreter.tracer import Tracer
+    from tracer_core.trace.tracer import Tracer
 
     def refuses(*_: Any) -> Any:
         raise RunNatively("calls are nested too deep", always)
 
     monkeypatch.setattr(Tracer, "call_torch", refuses)
-    with pytest.raises(TracerError, match="fullgraph=True, but scaled cannot be captured: calls are nested too deep"):
+    with pytest.raises(
+        TracerError,
+        match="fullgraph=True, but scaled cannot be captured: calls are nested too deep",
+    ):
         tracer_core.compile(scaled, backend="eager", fullgraph=True)(torch.randn(3))
     x = torch.randn(3)
     torch.testing.assert_close(tracer_core.compile(scaled, backend="eager")(x), scaled(x))
@@ -75,7 +86,9 @@ def test_graphs_that_raise_what_the_program_does_not() -> None:
     x = torch.randn(3)
     backend = Backend(name="broken", compile=broken_engine, ir="torch", shapes="symbolic")
     torch.testing.assert_close(tracer_core.compile(scaled, backend=backend)(x), scaled(x))
-    with pytest.raises(TracerError, match="fullgraph=True, but a graph of scaled raised MemoryError"):
+    with pytest.raises(
+        TracerError, match="fullgraph=True, but a graph of scaled raised MemoryError"
+    ):
         tracer_core.compile(scaled, backend=backend, fullgraph=True)(x)
 
 
@@ -100,16 +113,20 @@ def test_sizes_that_depend_on_data() -> None:
     for compiled in (plain, whole):
         torch.testing.assert_close(compiled(x), chosen(x))
     torch.testing.assert_close(plain(one), chosen(one))
-    with pytest.raises(GraphBreakError, match="a size that depends on data is not what the graph was captured for: u0 >= 2"):
+    with pytest.raises(
+        GraphBreakError,
+        match="a size that depends on data is not what the graph was captured for: u0 >= 2",
+    ):
         whole(one)
 
 
-# Folders --------------------------------------------------------------------------------------------
+# Folders
+# --------------------------------------------------------------------------------------------
 
 #: In the place of PREPARE: what is done after the imports.
 PROGRAM = """
 import os
-import torch, tracer_core, tracer_core.runtime, tracer_core.report, inductor_backend.plugin
+import torch, tracer_core, tracer_core.execution.compiled_function, tracer_core.explanation, inductor_backend.plugin
 from tracer_core.interpreter import tracer
 BACKENDS = ('eager', 'inductor')
 PREPARE
@@ -137,7 +154,14 @@ def run(prepare: str = "", **environment: str) -> str:
     given = {**os.environ, **environment}
     del given["HOME"]
     program = PROGRAM.replace("PREPARE", prepare)
-    done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0 and done.stdout == "done\n", done.stdout + done.stderr
     return done.stderr
 
@@ -151,7 +175,10 @@ def in_the_way(tmp_path: Path) -> str:
 
 def test_a_debug_folder_that_cannot_be_made(in_the_way: str) -> None:
     said = run(TRACER_DEBUG=in_the_way)
-    assert said.count(f"TRACER_DEBUG: {in_the_way} cannot be written to (File exists)") == 1 and said.count("\n") == 1, said
+    assert (
+        said.count(f"TRACER_DEBUG: {in_the_way} cannot be written to (File exists)") == 1
+        and said.count("\n") == 1
+    ), said
 
 
 def test_a_debug_folder_in_which_a_file_cannot_be_written(tmp_path: Path) -> None:
@@ -164,7 +191,9 @@ def test_a_debug_folder_in_which_a_file_cannot_be_written(tmp_path: Path) -> Non
 def test_a_working_folder_that_is_gone(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     said = run(f"os.chdir({str(tmp_path / 'gone')!r}); os.rmdir(os.getcwd())", TRACER_DEBUG="1")
-    assert said.count("TRACER_DEBUG: tracer_debug cannot be written to") == 1 and said.count("\n") == 1
+    assert (
+        said.count("TRACER_DEBUG: tracer_debug cannot be written to") == 1 and said.count("\n") == 1
+    )
 
 
 def test_a_user_who_is_in_no_list_of_users() -> None:
@@ -176,4 +205,6 @@ def unknown(uid):
 pwd.getpwuid = unknown
 """
     said = run(prepare, TRACER_CACHE_DIR="", XDG_CACHE_HOME="")
-    assert said.count("Could not determine home directory") == said.count("Set TRACER_CACHE_DIR") == 1, said
+    assert (
+        said.count("Could not determine home directory") == said.count("Set TRACER_CACHE_DIR") == 1
+    ), said

@@ -1,4 +1,6 @@
-"""The differential harness finds each kind of difference: a check that cannot fail checks nothing."""
+"""The differential harness finds each kind of difference: a check that cannot fail checks
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ def test_a_right_backend_passes_and_is_counted():
 
 FAULTS = {
     "value": (lambda out, inputs: [out[0] * 1.01, *out[1:]], r"call 0: result\[0\]: Tensor-likes"),
-    "dtype": (lambda out, inputs: [out[0].double(), *out[1:]], "dtype torch.float64, expected torch.float32"),
+    "dtype": (
+        lambda out, inputs: [out[0].double(), *out[1:]],
+        "dtype torch.float64, expected torch.float32",
+    ),
     "shape": (lambda out, inputs: [out[0][:1], *out[1:]], "shape"),
     "aliasing": (lambda out, inputs: [out[0], out[0].t().clone()], "expected that of output 0"),
     "random state": (lambda out, inputs: (torch.rand(1), out)[1], "random state"),
@@ -129,7 +134,11 @@ def test_module_state_is_compared():
 
 def test_pythons_random_numbers_are_compared():
     with pytest.raises(Mismatch, match="random state"):
-        check(lambda x: x + 1, randn(3), backend=altering(lambda out, inputs: (random.random(), out)[1]))
+        check(
+            lambda x: x + 1,
+            randn(3),
+            backend=altering(lambda out, inputs: (random.random(), out)[1]),
+        )
 
 
 def test_numbers_of_graphs_and_breaks():
@@ -181,7 +190,13 @@ def test_aliasing_is_compared_as_a_relation():
 
 def test_conformance_shows_faults_and_fallbacks():
     cases = (
-        Case("add", lambda x: x + 1, lambda dtype, shape: (torch.ones(shape),), (torch.float32,), ((3,),)),
+        Case(
+            "add",
+            lambda x: x + 1,
+            lambda dtype, shape: (torch.ones(shape),),
+            (torch.float32,),
+            ((3,),),
+        ),
     )
 
     def rows(backend):
@@ -193,11 +208,16 @@ def test_conformance_shows_faults_and_fallbacks():
     right = Backend(name="right", compile=compile_with(lambda out: out))
     wrong = Backend(name="wrong", compile=compile_with(lambda out: out + 1))
     broken = Backend(name="broken", compile=compile_with(lambda out: out.double()))
-    partly = Backend(name="partly", compile=compile_with(lambda out: out), supports=lambda node: "not mine")
+    partly = Backend(
+        name="partly", compile=compile_with(lambda out: out), supports=lambda node: "not mine"
+    )
     assert rows(right) == [("ok", "")]
     assert rows(wrong)[0][0] == "wrong"
     assert rows(broken)[0][0] == "error" and "dtype" in rows(broken)[0][1]
-    assert rows(partly)[0] == ("partly", "1 of 1 operators run eagerly: aten.add.Tensor (1x: not mine)")
+    assert rows(partly)[0] == (
+        "partly",
+        "1 of 1 operators run eagerly: aten.add.Tensor (1x: not mine)",
+    )
 
 
 def test_the_counter_stops_counting():

@@ -1,4 +1,6 @@
-"""Names that a program brings (files, functions, arguments, attributes, keys) are data: they never become code."""
+"""Names that a program brings (files, functions, arguments, attributes, keys) are data: they never
+become code.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ NAMES = [
     f"x] if ({SAYS.replace(';', ' or')}) else [y",
     "naïve 名前 ²",
 ]
-IDS = ["double quotes", "single quotes", "newline", "return", "separator", "C comment", "trigraph", "backslash", "marks",
+IDS = ["double quotes", "single quotes", "newline", "return", "separator", "C comment", "trigraph",
+"backslash", "marks",
        "expression", "letters"]  # fmt: skip
 
 
@@ -47,14 +50,18 @@ def work(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def named(function, name: str):
     """The function under another name, in a file of that name."""
     code = function.__code__.replace(co_filename=name, co_name=name, co_qualname=name)
-    made = type(function)(code, function.__globals__, function.__name__, function.__defaults__, function.__closure__)
+    made = type(function)(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
     made.__name__ = made.__qualname__ = name
     return made
 
 
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 @pytest.mark.parametrize("name", NAMES, ids=IDS)
-def test_files_and_functions(name: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_functions(
+    name: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRACER_DEBUG", str(tmp_path / "debug"))
     function = named(work, name)
     x, y = torch.randn(3, 4), torch.randn(3, 4)
@@ -72,11 +79,19 @@ def test_the_debug_folder_runs_no_name(tmp_path: Path, monkeypatch: pytest.Monke
     says = "\nprint('planted')\n"
     for name in (f'"""{says}"""', f"'''{says}'''", says):
         tracer_core.compile(named(work, name), fullgraph=True)(torch.randn(3, 4), torch.randn(3, 4))
-    modules = [path for path in sorted((tmp_path / "debug").rglob("*.py")) if "__main__" in path.read_text()]
+    modules = [
+        path
+        for path in sorted((tmp_path / "debug").rglob("*.py"))
+        if "__main__" in path.read_text()
+    ]
     assert len(modules) == 3
     for path in modules:
-        done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0 and "planted" not in done.stdout + done.stderr, done.stdout + done.stderr
+        done = subprocess.run(
+            [sys.executable, str(path)], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0 and "planted" not in done.stdout + done.stderr, (
+            done.stdout + done.stderr
+        )
 
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
@@ -105,7 +120,9 @@ def test_breaks(name: str, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         torch.testing.assert_close(fast(x), breaks(x))
     (said,) = (record.getMessage() for record in caplog.records if record.name == "tracer_core")
-    assert name.encode("utf-8", "backslashreplace") in said.encode("utf-8")  # a log file can hold it
+    assert name.encode("utf-8", "backslashreplace") in said.encode(
+        "utf-8"
+    )  # a log file can hold it
 
 
 def of_named(**given: torch.Tensor) -> torch.Tensor:
@@ -116,7 +133,8 @@ def of_named(**given: torch.Tensor) -> torch.Tensor:
 
 
 #: Names that are no identifiers for Python, or are its own words.
-WORDS = ["class", "None", "print", "self", "y", "S", "graph", "MISS", "", "1", "__class__", "torch", "math", "operator", "device",
+WORDS = ["class", "None", "print", "self", "y", "S", "graph", "MISS", "", "1", "__class__",
+"torch", "math", "operator", "device",
          "sin", "args", "inf", "forward"]  # fmt: skip
 
 
@@ -145,7 +163,9 @@ class Holder(torch.nn.Module):
         self.register_buffer(f"{plain}b", torch.randn(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = getattr(self, f"{self.plain}m")(x) * getattr(self, f"{self.plain}p") + getattr(self, f"{self.plain}b")
+        x = getattr(self, f"{self.plain}m")(x) * getattr(self, f"{self.plain}p") + getattr(
+            self, f"{self.plain}b"
+        )
         x = x * getattr(self, self.called) + self.table[self.called] * self.table[f"{self.called}2"]
         setattr(self, f"{self.called}3", 4.5)
         self.table[f"{self.called}3"] = x
@@ -154,7 +174,9 @@ class Holder(torch.nn.Module):
 
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 @pytest.mark.parametrize("name", [*NAMES, *WORDS[:2], "1"])
-def test_attributes_and_keys(name: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attributes_and_keys(
+    name: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRACER_DEBUG", str(tmp_path / "debug"))
     model = Holder(name)
     x = torch.randn(2, 3)
@@ -232,7 +254,9 @@ def test_keywords_of_calls_at_breaks() -> None:
     code = calls.__code__
     consts = tuple(("class",) if const == ("word",) else const for const in code.co_consts)
     assert consts != code.co_consts and keyword.iskeyword("class")
-    calls = type(calls)(code.replace(co_consts=consts), calls.__globals__, "calls", None, calls.__closure__)
+    calls = type(calls)(
+        code.replace(co_consts=consts), calls.__globals__, "calls", None, calls.__closure__
+    )
     x = torch.randn(3)
     fast = tracer_core.compile(calls, backend="eager")
     for _ in range(2):
@@ -249,10 +273,22 @@ def test_kernels_for_gpus(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for changed in ("choose", "build_all"):  # by `offline.program`
         monkeypatch.setattr(matmul, changed, getattr(matmul, changed))
     mode = FakeTensorMode()
-    text = offline.program(mode, named(work, name), *offline.fakes(mode, torch.randn(3, 4), torch.randn(3, 4))).text
-    made = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)]
-    sources = [str(node.value.value) for node in made if ast.unparse(node.targets[0]).startswith("SOURCE")]
+    text = offline.program(
+        mode, named(work, name), *offline.fakes(mode, torch.randn(3, 4), torch.randn(3, 4))
+    ).text
+    made = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+    ]
+    sources = [
+        str(node.value.value) for node in made if ast.unparse(node.targets[0]).startswith("SOURCE")
+    ]
     assert sources
     for source in (text, *sources):
-        imports = [ast.unparse(node) for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import)]
+        imports = [
+            ast.unparse(node)
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Import)
+        ]
         assert "import builtins" not in imports

@@ -1,6 +1,8 @@
-"""tracer_core is an implementation, not a wrapper: torch's own compiler is neither named nor called.
+"""tracer_core is an implementation, not a wrapper: torch's own compiler is neither named nor
+called.
 
-The first half scans the sources; the second makes torch's compiler raise while a model compiles and runs.
+The first half scans the sources; the second makes torch's compiler raise while a model compiles and
+runs.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ def is_forbidden(name: str) -> bool:
 
 
 def dotted(node: ast.AST, aliases: dict[str, str]) -> str:
-    """``torch.compile`` for the expression that reads it, through import aliases and getattr; else ''."""
+    """``torch.compile`` for the expression that reads it, through import aliases and getattr; else
+    ''.
+    """
     if isinstance(node, ast.Name):
         return aliases.get(node.id, node.id)
     if isinstance(node, ast.Attribute):
@@ -78,20 +82,32 @@ def violations(text: str) -> list[str]:
             names = [dotted(node, aliases), *looked_up(node)]
         elif isinstance(node, ast.Subscript) and dotted(node.value, aliases) == "sys.modules":
             names = [c.value for c in ast.walk(node.slice) if isinstance(c, ast.Constant)]
-        found |= {f"{node.lineno}: {name}" for name in names if isinstance(name, str) and is_forbidden(name)}
+        found |= {
+            f"{node.lineno}: {name}"
+            for name in names
+            if isinstance(name, str) and is_forbidden(name)
+        }
     return sorted(found)
 
 
 def looked_up(call: ast.Call) -> list[str]:
-    """The strings a call looks a module or attribute up by: import_module("..."), sys.modules.get("...")."""
-    strings = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-    by_modules = isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "sys.modules"
+    """The strings a call looks a module or attribute up by: import_module("..."),
+    sys.modules.get("...").
+    """
+    strings = [
+        a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
+    ]
+    by_modules = (
+        isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == "sys.modules"
+    )
     return strings if called_name(call) in LOOKUPS or by_modules else []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: "/".join(path.parts[-2:]))
 def test_no_source_uses_torchs_compiler(path):
-    """Group names such as ``torch_dynamo_backends`` (the bridge) are not modules, and so not meant."""
+    """Group names such as ``torch_dynamo_backends`` (the bridge) are not modules, and so not
+    meant.
+    """
     assert violations(path.read_text()) == []
 
 

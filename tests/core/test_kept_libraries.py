@@ -30,7 +30,7 @@ with torch.no_grad():
     fast = tracer_core.compile(model, backend="inductor", fullgraph=True)
     for _ in range(3):
         assert torch.allclose(fast(x), model(x), atol=1e-6)
-from tracer_core.guards.c_helper import library
+from tracer_core.guards.native_helper import library
 loaded = [library(name) for name in ("stamp_check", "tensor_check", "constant_check")]
 assert None not in loaded
 print(*sorted({str(one._name).rpartition("/")[0] for one in loaded}))
@@ -45,7 +45,8 @@ __attribute__((constructor)) static void run(void) { printf("PLANTED CODE RAN\\n
 def ran(cache: Path | str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TRACER_CACHE_DIR": str(cache), **more}
     environment.pop("TRACER_STRICT", None)  # as users run it
-    return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300,
+    return subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True,
+    text=True, timeout=300,
                           check=False)  # fmt: skip
 
 
@@ -69,7 +70,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def planted(tmp_path: Path) -> bytes:
     """A library that says so when it is loaded."""
     (tmp_path / "planted.c").write_text(PLANTED)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", "planted.so", "planted.c"], cwd=tmp_path, check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", "planted.so", "planted.c"], cwd=tmp_path, check=True
+    )
     return (tmp_path / "planted.so").read_bytes()
 
 
@@ -77,24 +80,34 @@ def planted(tmp_path: Path) -> bytes:
 def test_damaged_libraries_are_built_again(filled: Path, planted: bytes, damage: str) -> None:
     for path in libraries(filled):
         data = path.read_bytes()
-        path.write_bytes({"cut": data[:-100], "half": data[: len(data) // 2], "empty": b"", "other": planted}[damage])
+        path.write_bytes(
+            {"cut": data[:-100], "half": data[: len(data) // 2], "empty": b"", "other": planted}[
+                damage
+            ]
+        )
     second = ran(filled)
     assert second.returncode == 0 and second.stdout.strip() == str(filled / "stamp"), second.stderr
     assert second.stderr == ""
     written = {path: path.stat().st_mtime_ns for path in libraries(filled)}
     assert ran(filled).stdout == second.stdout
-    assert {path: path.stat().st_mtime_ns for path in libraries(filled)} == written  # the third process found them
+    assert {
+        path: path.stat().st_mtime_ns for path in libraries(filled)
+    } == written  # the third process found them
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
 @pytest.mark.parametrize("whose", ["another user's", "writable by others"])
-def test_libraries_that_others_may_have_written_are_not_loaded(filled: Path, planted: bytes, whose: str) -> None:
-    from tracer_core.entries import Entries, replace_file
+def test_libraries_that_others_may_have_written_are_not_loaded(
+    filled: Path, planted: bytes, whose: str
+) -> None:
+    from tracer_core.storage.entries import Entries, replace_file
 
     paths = libraries(filled)
     for path in paths:
         machine = path.read_bytes()[-48:-32].decode()
-        replace_file(path, Entries(machine).seal(planted))  # whole, for this machine, under the right name
+        replace_file(
+            path, Entries(machine).seal(planted)
+        )  # whole, for this machine, under the right name
         if whose == "another user's":
             os.chown(path, NOBODY, NOBODY)
         else:
@@ -102,10 +115,14 @@ def test_libraries_that_others_may_have_written_are_not_loaded(filled: Path, pla
     done = ran(filled)
     assert done.returncode == 0 and "PLANTED" not in done.stdout, done.stdout + done.stderr
     assert done.stdout.strip() == str(filled / "stamp")
-    said = "belongs to user id 65534" if whose == "another user's" else "other users may write to it"
+    said = (
+        "belongs to user id 65534" if whose == "another user's" else "other users may write to it"
+    )
     loaded = [path for path in paths if str(path) in done.stderr]
     assert done.stderr.count(said) == len(loaded) >= 4, done.stderr
-    assert all(path.stat().st_uid == os.geteuid() and not path.stat().st_mode & 0o022 for path in loaded)
+    assert all(
+        path.stat().st_uid == os.geteuid() and not path.stat().st_mode & 0o022 for path in loaded
+    )
     assert ran(filled).stderr.count(said) == 0  # made again, in their place
 
 
@@ -115,7 +132,9 @@ def test_libraries_that_others_may_have_written_are_not_loaded(filled: Path, pla
     [("", "another user's"), ("stamp", "writable by others"), ("inductor-cpp", "another user's"),
      ("inductor-cpp", "writable by others")],
 )  # fmt: skip
-def test_folders_that_others_may_write_to_are_not_used(filled: Path, planted: bytes, part: str, whose: str) -> None:
+def test_folders_that_others_may_write_to_are_not_used(
+    filled: Path, planted: bytes, part: str, whose: str
+) -> None:
     for path in libraries(filled):
         path.write_bytes(planted)
     folder = filled / part
@@ -131,9 +150,14 @@ def test_folders_that_others_may_write_to_are_not_used(filled: Path, planted: by
         folder.chmod(0o700)
     assert done.returncode == 0 and "PLANTED" not in done.stdout, done.stdout + done.stderr
     said = f"cache folder {folder}: " + (
-        f"belongs to user id {NOBODY}, not to 0" if whose == "another user's" else "other users may write to it (chmod go-w it)"
+        f"belongs to user id {NOBODY}, not to 0"
+        if whose == "another user's"
+        else "other users may write to it (chmod go-w it)"
     )
-    assert done.stderr.count(said) == 1 and done.stderr.count("Set TRACER_CACHE_DIR to a folder of your own") == 1
+    assert (
+        done.stderr.count(said) == 1
+        and done.stderr.count("Set TRACER_CACHE_DIR to a folder of your own") == 1
+    )
     if part != "inductor-cpp":  # the helpers were built all the same, in a folder that is gone now
         used = Path(done.stdout.strip())
         assert filled not in used.parents and not used.exists()
@@ -151,7 +175,11 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for two pages."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(folder)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
     if mounted.returncode:
         pytest.skip("needs the right to mount")
     yield folder
@@ -183,6 +211,14 @@ def test_a_disk_from_which_nothing_may_be_executed(tiny_disk: Path) -> None:
 
 def test_no_home_and_no_temporary_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    done = ran("", HOME=str(tmp_path / "file"), TRACER_CACHE_DIR="", XDG_CACHE_HOME="", TMPDIR=str(tmp_path / "file"))
+    done = ran(
+        "",
+        HOME=str(tmp_path / "file"),
+        TRACER_CACHE_DIR="",
+        XDG_CACHE_HOME="",
+        TMPDIR=str(tmp_path / "file"),
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("Set TRACER_CACHE_DIR to a folder of your own") == 2  # once a folder: of helpers, of graphs
+    assert (
+        done.stderr.count("Set TRACER_CACHE_DIR to a folder of your own") == 2
+    )  # once a folder: of helpers, of graphs

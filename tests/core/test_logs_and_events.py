@@ -14,9 +14,10 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core import events, logs
+from tracer_core.debug import logs
 from tracer_core.errors import OptionError
 from tracer_core.plugin_api import hookimpl
+from tracer_core.registry import events
 
 
 @pytest.fixture
@@ -41,7 +42,9 @@ def test_only_the_named_categories_are_on(tracer_logs):
 
 
 def test_an_unknown_name_lists_the_known_ones(tracer_logs, runtime):
-    with pytest.raises(OptionError, match="unknown 'gaurds'; one or more of graph_breaks, recompiles"):
+    with pytest.raises(
+        OptionError, match="unknown 'gaurds'; one or more of graph_breaks, recompiles"
+    ):
         tracer_logs("gaurds,graph")
     with pytest.raises(OptionError, match="'gaurds'"):
         tracer_core.compile(lambda x: x, backend="eager")
@@ -101,7 +104,11 @@ class Raising:
 
 def test_a_listener_that_raises_is_named_and_stops_nobody(caplog):
     listener = Listener()
-    undo = [tracer_core.register(Raising(), "monitor"), tracer_core.register(listener), tracer_core.register(Raising(), "other")]
+    undo = [
+        tracer_core.register(Raising(), "monitor"),
+        tracer_core.register(listener),
+        tracer_core.register(Raising(), "other"),
+    ]
     try:
         fast = tracer_core.compile(lambda x: x + 1, backend="eager")
         assert fast(torch.ones(2)).tolist() == [2, 2] and tracer_core.last_compile(fast)
@@ -141,7 +148,8 @@ def test_a_hook_that_does_not_fit_the_specification_is_refused_at_once():
     assert "eager" in tracer_core.list_backends()
 
 
-#: A program with graph breaks, recompiles and C++, whose logging shows INFO, as many programs set it up.
+#: A program with graph breaks, recompiles and C++, whose logging shows INFO, as many programs set
+#: it up.
 PROGRAM = """
 import logging
 import torch, tracer_core
@@ -168,7 +176,8 @@ with torch.no_grad():
 
 def printed(*, logs: str, program: str = PROGRAM) -> list[str]:
     environment = {name: value for name, value in os.environ.items() if name != "TRACER_LOGS"}
-    done = subprocess.run([sys.executable, "-c", program], env={**environment, **({"TRACER_LOGS": logs} if logs else {})},
+    done = subprocess.run([sys.executable, "-c", program], env={**environment,
+    **({"TRACER_LOGS": logs} if logs else {})},
                           capture_output=True, text=True, timeout=300)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()
@@ -188,17 +197,32 @@ def test_every_name_of_the_documentation_prints():
     (documented,) = re.findall(r"TRACER_LOGS=([a-z_,]+)", readme)
     assert documented.split(",") == list(logs.CATEGORIES)
     small = PROGRAM.partition("config =")[0].replace("import transformers", "")
-    for program in (small, small.replace("logging.basicConfig", "dict")):  # with and without logging of its own
+    for program in (
+        small,
+        small.replace("logging.basicConfig", "dict"),
+    ):  # with and without logging of its own
         said = printed(logs=documented, program=program)
         for name in documented.split(","):
-            own = [line for line in said if line.startswith((f"tracer_core.{name}|INFO|", f"[tracer_core.{name}] "))]
+            own = [
+                line
+                for line in said
+                if line.startswith((f"tracer_core.{name}|INFO|", f"[tracer_core.{name}] "))
+            ]
             assert own, name
     for name, words in {
-        "graph_breaks": "graph_break() [requested]", "recompiles": "broken (entry 1): ", "guards": "graph_0:",
-        "graph": "graph_0 for backend inductor", "output_code": "graph_0:", "stages": "inductor_build",
+        "graph_breaks": "graph_break() [requested]", "recompiles": "broken (entry 1): ",
+        "guards": "graph_0:",
+        "graph": "graph_0 for backend inductor", "output_code": "graph_0:",
+        "stages": "inductor_build",
         "cache": "library of graph_0: ",
     }.items():  # fmt: skip
         only = printed(logs=name, program=small)
-        assert any(line.startswith(f"tracer_core.{name}|INFO|") and words in line for line in only), (name, only[:20])
-        others = [line for line in only if line.startswith("tracer_core.") and not line.startswith(f"tracer_core.{name}|")]
+        assert any(
+            line.startswith(f"tracer_core.{name}|INFO|") and words in line for line in only
+        ), (name, only[:20])
+        others = [
+            line
+            for line in only
+            if line.startswith("tracer_core.") and not line.startswith(f"tracer_core.{name}|")
+        ]
         assert others == []

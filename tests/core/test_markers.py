@@ -162,8 +162,14 @@ def test_torchs_own_dimension_marks_are_honoured():
     ("call", "message"),
     [
         (lambda x: tracer_core.mark_dynamic(x, 2), "no dimension 2"),
-        (lambda x: tracer_core.mark_dynamic(x, 0, min=5), "size 4 of dimension 0 is outside 5..None"),
-        (lambda x: tracer_core.mark_dynamic(x, 0, max=3), "size 4 of dimension 0 is outside None..3"),
+        (
+            lambda x: tracer_core.mark_dynamic(x, 0, min=5),
+            "size 4 of dimension 0 is outside 5..None",
+        ),
+        (
+            lambda x: tracer_core.mark_dynamic(x, 0, max=3),
+            "size 4 of dimension 0 is outside None..3",
+        ),
         (lambda x: tracer_core.mark_static(x, -3), "no dimension -3"),
         (lambda x: tracer_core.disable(3), "disable needs a function"),
         (lambda x: tracer_core.disable(int), "disable needs a function"),

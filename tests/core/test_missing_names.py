@@ -1,4 +1,6 @@
-"""A release of torch that lacks names, or has something else under them: what remains runs, and runs rightly."""
+"""A release of torch that lacks names, or has something else under them: what remains runs, and
+runs rightly.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,17 @@ CORE = ROOT / "packages/frontend-tracer/src/tracer_core"
 PARTS = 3
 
 
-def processes(hidden: list[list[str]], how: str = "gone", backend: str = "eager", **environment: str):
-    """What `tests.core.missing_names` says of each list of names, and what was written to stderr."""
+def processes(
+    hidden: list[list[str]], how: str = "gone", backend: str = "eager", **environment: str
+):
+    """What `tests.core.missing_names` says of each list of names, and what was written to
+    stderr.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "tests.core.missing_names"],
         input=json.dumps({"hidden": hidden, "how": how, "backend": backend}),
-        cwd=ROOT, env={**os.environ, "TRACER_STRICT": "", **environment}, capture_output=True, text=True, timeout=280,
+        cwd=ROOT, env={**os.environ, "TRACER_STRICT": "", **environment}, capture_output=True,
+        text=True, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
@@ -31,7 +38,9 @@ def processes(hidden: list[list[str]], how: str = "gone", backend: str = "eager"
 
 @pytest.fixture(scope="module")
 def looked_up():
-    """Every name that tracer_core looks up in the programs of `missing_names`, and that it can do without."""
+    """Every name that tracer_core looks up in the programs of `missing_names`, and that it can do
+    without.
+    """
     from tracer_core.torch_private import releases
 
     ((whole,), _) = processes([[]], backend="aten_eager")
@@ -59,14 +68,18 @@ def test_each_name_alone_is_gone(looked_up, backend):
     for start in range(0, len(looked_up), 8):
         names = looked_up[start : start + 8]
         found, _ = processes([[name] for name in names], backend=backend)
-        assert [(name, one["wrong"]) for name, one in zip(names, found, strict=True) if one["wrong"]] == []
+        assert [
+            (name, one["wrong"]) for name, one in zip(names, found, strict=True) if one["wrong"]
+        ] == []
 
 
 def test_without_a_name_that_everything_needs_programs_run_natively():
     ((seen,), written) = processes([["torch._C._len_torch_function_stack"]])
     assert seen["wrong"] == {}
     (line,) = [line for line in written.splitlines() if "captures nothing" in line]
-    assert "has no torch._C._len_torch_function_stack" in line and "Install torch 2.11 to 2." in line
+    assert (
+        "has no torch._C._len_torch_function_stack" in line and "Install torch 2.11 to 2." in line
+    )
 
 
 NATIVE = """
@@ -122,7 +135,8 @@ def test_names_deleted_from_torch_itself(case):
     vanish, program, said = DELETED[case]
     done = subprocess.run(
         [sys.executable, "-c", NATIVE.format(vanish=vanish, program=program)],
-        cwd=ROOT, env={**os.environ, "TRACER_STRICT": ""}, capture_output=True, text=True, timeout=200,
+        cwd=ROOT, env={**os.environ, "TRACER_STRICT": ""}, capture_output=True, text=True,
+        timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert all(one in done.stdout for one in said), done.stdout + done.stderr
@@ -130,7 +144,8 @@ def test_names_deleted_from_torch_itself(case):
 
 # -- every name goes through the one place --
 
-#: What torch promises and the tracer is made of, and what `releases.refusal` asks for before the tracer is imported.
+#: What torch promises and the tracer is made of, and what `releases.refusal` asks for before the
+#: tracer is imported.
 GROUND = frozenset(
     """
     Generator Size SymBool SymFloat SymInt Tensor __path__ device dtype empty finfo iinfo layout memory_format preserve_format
@@ -144,7 +159,9 @@ GROUND = frozenset(
 
 
 def direct_lookups(path: Path) -> list[str]:
-    """Names of torch, other than those of `GROUND`, that a module looks up itself when it is imported."""
+    """Names of torch, other than those of `GROUND`, that a module looks up itself when it is
+    imported.
+    """
     tree = ast.parse(path.read_text())
     found: list[str] = []
     aliases: dict[str, str] = {}
@@ -156,11 +173,17 @@ def direct_lookups(path: Path) -> list[str]:
 
         def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
             if (node.module or "").partition(".")[0] == "torch":
-                aliases.update({one.asname or one.name: f"{node.module}.{one.name}" for one in node.names})
+                aliases.update(
+                    {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+                )
                 found.extend(f"{node.module}.{one.name}" for one in node.names)
 
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-            for part in (*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)):
+            for part in (
+                *node.decorator_list,
+                *node.args.defaults,
+                *filter(None, node.args.kw_defaults),
+            ):
                 self.visit(part)
 
         def visit_Lambda(self, node: ast.Lambda) -> None:
@@ -189,7 +212,9 @@ def direct_lookups(path: Path) -> list[str]:
 
 
 FILES = sorted(
-    path for path in CORE.rglob("*.py") if "torch_private" not in path.parts and "testing" not in path.parts
+    path
+    for path in CORE.rglob("*.py")
+    if "torch_private" not in path.parts and "testing" not in path.parts
 )
 
 
@@ -200,5 +225,11 @@ def test_what_a_release_may_lack_is_looked_up_in_one_place(path):
 
 def test_the_check_sees_direct_lookups(tmp_path):
     file = tmp_path / "table.py"
-    file.write_text("import torch\n\nROWS = {torch._C._get_tracing_state, torch.ops.aten.add.Tensor, torch.Tensor, torch.cond}\n")
-    assert direct_lookups(file) == ["torch._C._get_tracing_state", "torch.ops.aten.add.Tensor", "torch.cond"]
+    file.write_text(
+        "import torch\n\nROWS = {torch._C._get_tracing_state, torch.ops.aten.add.Tensor, torch.Tensor, torch.cond}\n"
+    )
+    assert direct_lookups(file) == [
+        "torch._C._get_tracing_state",
+        "torch.ops.aten.add.Tensor",
+        "torch.cond",
+    ]

@@ -1,4 +1,6 @@
-"""The question whether an engine can run an operator: which nodes are asked about, and what is found."""
+"""The question whether an engine can run an operator: which nodes are asked about, and what is
+found.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Engine:
     def answers(self, fn, *shapes):
         """For the last operator of a function."""
         captured = torch_graph(fn, [torch.randn(shape) for shape in shapes])
-        lowered = lower(captured.gm, captured.real_inputs, "aten_eager", input_specs=captured.inputs)
+        lowered = lower(
+            captured.gm, captured.real_inputs, "aten_eager", input_specs=captured.inputs
+        )
         *_, last = (node for node in lowered.graph.graph.nodes if node.op == "call_function")
         return self.probe(last)
 
@@ -38,9 +42,11 @@ def pool(x):
 #: function, then shapes of operands: those that look alike to every engine are in one group.
 ALIKE = {
     "windows": (pool, [[(4, 3, 5, 5)], [(12, 3, 5, 5)]], [[(4, 3, 5, 6)]], [[(4, 3, 7, 7)]]),
-    "broadcast": (torch.add, [[(4, 6), (4, 6)], [(3, 7), (3, 7)]], [[(4, 6), (1, 6)], [(7, 3), (1, 3)]], [[(4, 4), (4, 4)]]),
+    "broadcast": (torch.add, [[(4, 6), (4, 6)], [(3, 7), (3, 7)]], [[(4, 6), (1, 6)], [(7, 3), (1,
+    3)]], [[(4, 4), (4, 4)]]),
     "products": (
-        torch.mm, [[(16, 64), (64, 48)], [(16, 96), (96, 80)]], [[(16, 63), (63, 48)]], [[(16, 1024), (1024, 48)]],
+        torch.mm, [[(16, 64), (64, 48)], [(16, 96), (96, 80)]], [[(16, 63), (63, 48)]], [[(16,
+        1024), (1024, 48)]],
         [[(16, 64), (64, 64)]],
     ),
     "lists": (lambda *parts: torch.cat(parts), [[(2, 3)] * 5, [(4, 7)] * 9], [[(2, 3)] * 2]),

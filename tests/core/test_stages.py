@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 import tracer_core
-from tracer_core import stages
+from tracer_core.debug import stages
 from tracer_core.plugin_api import hookimpl
 
 
@@ -31,7 +31,12 @@ def test_records_hold_name_text_time_and_depth():
             outer.text = "the graph"
     inner, whole = stages.records_of(owner)
     assert (inner.name, inner.depth, inner.text) == ("decompose", 1, "")
-    assert (whole.name, whole.depth, whole.text, whole.graph) == ("lower", 0, "the graph", "graph_0")
+    assert (whole.name, whole.depth, whole.text, whole.graph) == (
+        "lower",
+        0,
+        "the graph",
+        "graph_0",
+    )
     assert 0 <= inner.seconds <= whole.seconds
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core import bridges, torch_style
+from tracer_core import bridges
 from tracer_core.plugin_api import Backend
+from tracer_core.registry import torch_style
 
 
 def gated(x, y):
@@ -51,7 +52,9 @@ def test_an_aten_backend_gets_lowered_graphs():
     def compile_and_look(graph, spec):
         seen.extend(
             str(node.target)
-            for node in graph.graph.find_nodes(op="call_function", target=torch.ops.aten.relu.default)
+            for node in graph.graph.find_nodes(
+                op="call_function", target=torch.ops.aten.relu.default
+            )
         )
         forward = graph.forward
         return lambda inputs: forward(*inputs)
@@ -102,7 +105,9 @@ def test_ours_inside_torch_compile(warm):
     with torch.no_grad():
         if warm:
             function(x, y), compiled(x)
-        outer = torch.compile(lambda x, y: function(compiled(x), y), backend="eager", fullgraph=True)
+        outer = torch.compile(
+            lambda x, y: function(compiled(x), y), backend="eager", fullgraph=True
+        )
         for _ in range(2):
             same(outer(x, y), gated(module(x), y))
 
@@ -120,7 +125,9 @@ def test_torch_compile_inside_ours():
 def test_inductor_under_torch_compile():
     """``torch.compile(m, backend="tracer_inductor")``: inference, sizes that change, training."""
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4)
+    )
     fast = torch.compile(model, backend="tracer_inductor", fullgraph=True)
     with torch.no_grad():
         for batch in (4, 7, 9):
@@ -144,7 +151,9 @@ def test_the_graph_is_inductors(tmp_path, monkeypatch):
     with torch.no_grad():
         x, y = torch.randn(64), torch.randn(64)
         same(fast(x, y), gated(x, y))
-    assert [file for file in tmp_path.rglob("*.py") if "module" in file.name], list(tmp_path.rglob("*"))
+    assert [file for file in tmp_path.rglob("*.py") if "module" in file.name], list(
+        tmp_path.rglob("*")
+    )
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])

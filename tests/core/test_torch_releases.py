@@ -1,4 +1,6 @@
-"""What users are told of the torch that is installed, and that the releases that count as tested are the tested ones."""
+"""What users are told of the torch that is installed, and that the releases that count as tested
+are the tested ones.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +40,28 @@ print(tracer_core.explain(program)(x).graph_count)
 
 
 def told(version: str) -> tuple[str, list[str]]:
-    """(stdout, lines on stderr that name torch's version) of a program under a torch that says it is this release."""
+    """(stdout, lines on stderr that name torch's version) of a program under a torch that says it
+    is this release.
+    """
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(version=version)],
-        cwd=ROOT, env={**os.environ, "TRACER_STRICT": "1"}, capture_output=True, text=True, timeout=200,
+        cwd=ROOT, env={**os.environ, "TRACER_STRICT": "1"}, capture_output=True, text=True,
+        timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip(), [line for line in done.stderr.splitlines() if f"torch {version}" in line]
+    return done.stdout.strip(), [
+        line for line in done.stderr.splitlines() if f"torch {version}" in line
+    ]
 
 
 def test_a_newer_torch_is_said_to_be_untested_once_and_programs_are_captured():
     graphs, lines = told("3.2.0.dev20270101+cu150")
     assert graphs == "2" and len(lines) == 1
     newest = releases.TESTED[-1]
-    assert f"newer than {newest}, the newest that this release of tracer-core was tested with" in lines[0]
+    assert (
+        f"newer than {newest}, the newest that this release of tracer-core was tested with"
+        in lines[0]
+    )
 
 
 def test_nothing_is_said_of_a_tested_release():
@@ -60,7 +70,11 @@ def test_nothing_is_said_of_a_tested_release():
 
 @pytest.mark.parametrize(
     ("version", "words"),
-    [("2.10.1", "older than 2.11, the oldest"), ("4.0.0a0+git1234", "newer than"), ("2.13.1+rocm7", None)],
+    [
+        ("2.10.1", "older than 2.11, the oldest"),
+        ("4.0.0a0+git1234", "newer than"),
+        ("2.13.1+rocm7", None),
+    ],
 )
 def test_remark(monkeypatch, version, words):
     monkeypatch.setattr(torch, "__version__", version)
@@ -72,7 +86,9 @@ def test_fullgraph_is_refused_where_nothing_can_be_captured(monkeypatch):
     monkeypatch.setattr(torch_private, "refusal", lambda: "torch 9 has no torch._C.x")
     program = torch.nn.Linear(2, 2)
     assert tracer_core.compile(program) is program
-    with pytest.raises(tracer_core.errors.TracerError, match="fullgraph=True: torch 9 has no torch._C.x"):
+    with pytest.raises(
+        tracer_core.errors.TracerError, match="fullgraph=True: torch 9 has no torch._C.x"
+    ):
         tracer_core.compile(program, fullgraph=True)
 
 
@@ -88,7 +104,9 @@ def test_tested_releases_are_those_of_the_session_and_of_its_results():
     assert {release: row["failures"] for release, row in rows.items() if row["failures"]} == {}
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("packages/*/pyproject.toml")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.glob("packages/*/pyproject.toml")), ids=lambda path: path.parent.name
+)
 def test_packages_ask_for_the_oldest_tested_release_or_newer(path: Path):
     asked = re.findall(r'"torch([^"]*)"', path.read_text())
     assert set(asked) <= {f">={releases.TESTED[0]}"}
@@ -113,7 +131,10 @@ def test_a_python_that_the_tracer_does_not_know(monkeypatch, caplog):
 
             torch.testing.assert_close(doubled(x), x * 2)
         assert [record.getMessage().count("Python") > 0 for record in caplog.records] == [True]
-        for refused in (lambda: tracer_core.compile(layer, fullgraph=True), lambda: tracer_core.explain(layer)):
+        for refused in (
+            lambda: tracer_core.compile(layer, fullgraph=True),
+            lambda: tracer_core.explain(layer),
+        ):
             with pytest.raises(tracer_core.errors.TracerError, match=r"Python 3\.9"):
                 refused()
     finally:

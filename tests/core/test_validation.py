@@ -1,4 +1,6 @@
-"""Options of a backend: a dataclass, or a dict with its field names; never changed, types checked."""
+"""Options of a backend: a dataclass, or a dict with its field names; never changed, types
+checked.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 import tracer_core
-from tracer_core import validation
+from tracer_core.dispatch import validation
 from tracer_core.errors import OptionError
 from tracer_core.plugin_api import Backend
 
@@ -82,7 +84,10 @@ def test_options_are_imported_when_they_are_needed():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threds": 2}, "no option 'threds' \\(did you mean 'threads'\\?\\); valid: threads, ratio, freeze"),
+        (
+            {"threds": 2},
+            "no option 'threds' \\(did you mean 'threads'\\?\\); valid: threads, ratio, freeze",
+        ),
         ({"threads": "2"}, "'threads' of backend 'mine' must be int or None, not '2'"),
         ({"threads": True}, "'threads' .* must be int or None, not True"),
         ({"freeze": 1}, "'freeze' .* must be bool, not 1"),

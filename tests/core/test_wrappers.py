@@ -1,4 +1,6 @@
-"""What other libraries do with a compiled module: they must not notice, and must reach what is compiled."""
+"""What other libraries do with a compiled module: they must not notice, and must reach what is
+compiled.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def test_generate_of_a_language_model(graphs):
         assert torch.equal(fast.generate(ids, **settings), expected)
         assert type(fast(ids)) is type(model(ids)), "the model's output class is kept"
     assert graphs.seen, "generate() did not reach the compiled forward"
-    assert len(graphs.seen) <= 6, "a graph for every token: the cache's length does not become symbolic"
+    assert len(graphs.seen) <= 6, (
+        "a graph for every token: the cache's length does not become symbolic"
+    )
 
 
 def test_averaging_and_functional_calls(graphs, model):

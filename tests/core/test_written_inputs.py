@@ -51,7 +51,9 @@ def test_inference_tensors_have_no_version(backend):
 
 def test_frozen_statistics_are_made_again_after_training_wrote_to_them():
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU())
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU()
+    )
     fast = tracer_core.compile(model, options={"freeze": True})
     x = torch.randn(2, 3, 12, 12)
     with torch.no_grad():
@@ -66,10 +68,16 @@ def test_frozen_statistics_are_made_again_after_training_wrote_to_them():
 
 @pytest.mark.parametrize(
     "error",
-    [torch.OutOfMemoryError("CUDA out of memory."), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
 )
 def test_a_graph_that_runs_out_of_memory_after_a_write_is_not_followed_by_the_program(error):
-    """The program would write a second time. Any allocation may fail, whatever a backend says of its early writes."""
+    """The program would write a second time. Any allocation may fail, whatever a backend says of
+    its early writes.
+    """
     short = False
 
     def compile_graph(graph, spec):

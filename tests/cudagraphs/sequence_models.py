@@ -1,4 +1,6 @@
-"""Small models for random sequences (`sequences`): each shows another way in which results, inputs and state lie in memory."""
+"""Small models for random sequences (`sequences`): each shows another way in which results, inputs
+and state lie in memory.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ class Net(nn.Module):
 class Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.inner, self.last = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(0.5)), nn.Linear(WIDTH, WIDTH)
+        self.inner, self.last = (
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Dropout(0.5)),
+            nn.Linear(WIDTH, WIDTH),
+        )
 
     def forward(self, x):
         return self.last(checkpoint(self.inner, x, use_reentrant=False)), x * 2

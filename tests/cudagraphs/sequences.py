@@ -1,9 +1,11 @@
-"""Random sequences of what programs do with recorded calls: ``python -m tests.cudagraphs.sequences --count 1000``.
+"""Random sequences of what programs do with recorded calls: ``python -m tests.cudagraphs.sequences
+--count 1000``.
 
-In: a seed. Out: `Sequence_`, a list of steps over a few small models, and what became of it (`run`). What always holds:
-every step is done by eager and by recorded models alike, with the same random numbers; after each step all that the program
-holds (results of earlier calls too, parameters, gradients, buffers) is compared; a sequence that fails is made smaller by
-leaving steps out.
+In: a seed. Out: `Sequence_`, a list of steps over a few small models, and what became of it
+(`run`). What always holds: every step is done by eager and by recorded models alike, with the same
+random numbers; after each step all that the program holds (results of earlier calls too,
+parameters, gradients, buffers) is compared; a sequence that fails is made smaller by leaving steps
+out.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from tests.cudagraphs.simulated import HAZARDS, SimulatedDevice
 
 @dataclasses.dataclass(frozen=True)
 class Sequence_:
-    """options: of the backend. kept_from: the bytes of a result, for each operator, from which it stays in a recording.
-    steps: the action's name and the seed of its choices."""
+    """options: of the backend. kept_from: the bytes of a result, for each operator, from which it
+    stays in a recording. steps: the action's name and the seed of its choices."""
 
     seed: int
     models: tuple[str, ...]
@@ -47,7 +49,8 @@ class Sequence_:
 
 def generate(seed: int, length: int = 40) -> Sequence_:
     r = random.Random(seed)
-    options = r.choice([{}, {}, {"copies": r.choice([0, 1, 3])}, {"recordings": r.choice([1, 2, 3])}, {"outputs": "copy"},
+    options = r.choice([{}, {}, {"copies": r.choice([0, 1, 3])}, {"recordings": r.choice([1, 2,
+    3])}, {"outputs": "copy"},
                         {"outputs": "saved"}, {"outputs": "saved", "measured": True}])  # fmt: skip
     models = tuple(r.sample(sorted(ZOO), r.choice([1, 2])))
     names, weights = list(ACTIONS), [ACTIONS[name][0] for name in ACTIONS]
@@ -56,7 +59,9 @@ def generate(seed: int, length: int = 40) -> Sequence_:
 
 
 class Recorder:
-    """Mutable: the device that records, simulated or not. The next `failures` captures run out of memory, in the middle."""
+    """Mutable: the device that records, simulated or not. The next `failures` captures run out of
+    memory, in the middle.
+    """
 
     def __init__(self, where: torch.device, device: Any) -> None:
         self.where, self.device, self.failures = where, device, 0
@@ -94,11 +99,18 @@ class Recorder:
 
 
 class Side:
-    """Mutable: what a program has: models, optimizers, what it keeps (a function that gives a tensor, each), its last input."""
+    """Mutable: what a program has: models, optimizers, what it keeps (a function that gives a
+    tensor, each), its last input.
+    """
 
     def __init__(self, sequence: Sequence_, recorder: Recorder, compiles: bool) -> None:
         torch.manual_seed(sequence.seed)
-        self.recorder, self.compiles, self.options, self.where = recorder, compiles, sequence.options, recorder.where
+        self.recorder, self.compiles, self.options, self.where = (
+            recorder,
+            compiles,
+            sequence.options,
+            recorder.where,
+        )
         self.models = [ZOO[name]() for name in sequence.models]
         for model in self.modules:
             model.to(self.where)
@@ -126,14 +138,28 @@ class Side:
             if not isinstance(one, torch.Tensor):
                 self.told.append(one)
             elif r.random() < 0.7:
-                self.kept.append(r.choice([lambda t: t, lambda t: t, lambda t: t.detach(), lambda t: t[..., None]])(one))
+                self.kept.append(
+                    r.choice(
+                        [lambda t: t, lambda t: t, lambda t: t.detach(), lambda t: t[..., None]]
+                    )(one)
+                )
             elif not one.requires_grad and r.random() < 0.3:
-                self.storages.append((one.untyped_storage(), one.storage_offset(), one.shape, one.stride(), one.dtype))
+                self.storages.append(
+                    (
+                        one.untyped_storage(),
+                        one.storage_offset(),
+                        one.shape,
+                        one.stride(),
+                        one.dtype,
+                    )
+                )
         while len(self.kept) > 10:
             del self.kept[r.randrange(len(self.kept))]
 
     def without_history(self) -> None:
-        """After a backward that frees what was saved. Eager can go back again where an operator saved nothing; a graph cannot."""
+        """After a backward that frees what was saved. Eager can go back again where an operator
+        saved nothing; a graph cannot.
+        """
         self.kept = [one for one in self.kept if one.grad_fn is None]
 
     def keeping(self, gradient: torch.Tensor | None) -> None:
@@ -144,9 +170,19 @@ class Side:
         """All that the program can see, as values of its own."""
         found: list[Any] = [*self.told]
         for one in [*self.kept, self.x]:
-            found += [value_of(one), value_of(one.grad) if one.is_leaf else None, one.requires_grad, one.shape, one.is_leaf]
+            found += [
+                value_of(one),
+                value_of(one.grad) if one.is_leaf else None,
+                one.requires_grad,
+                one.shape,
+                one.is_leaf,
+            ]
         for storage, offset, shape, stride, dtype in self.storages:
-            found.append(torch.empty(0, dtype=dtype, device=self.where).set_(storage, offset, shape, stride).clone())
+            found.append(
+                torch.empty(0, dtype=dtype, device=self.where)
+                .set_(storage, offset, shape, stride)
+                .clone()
+            )
         for module in self.modules:
             for parameter in module.parameters():
                 found += [value_of(parameter), value_of(parameter.grad)]
@@ -154,15 +190,24 @@ class Side:
         return found
 
 
-# what a program may do: (side, choices) -> None -----------------------------------------------------------------------------
+# what a program may do: (side, choices) -> None
+# -----------------------------------------------------------------------------
 
 
 def _input(side: Side, r: random.Random) -> torch.Tensor:
-    """An input of a call: the one before, a new one (of other sizes and strides), what a call gave, or a part of that."""
-    usable = [one for one in side.kept if one.dim() == 2 and one.shape[1] == WIDTH and one.dtype is torch.float32]
+    """An input of a call: the one before, a new one (of other sizes and strides), what a call gave,
+    or a part of that.
+    """
+    usable = [
+        one
+        for one in side.kept
+        if one.dim() == 2 and one.shape[1] == WIDTH and one.dtype is torch.float32
+    ]
     kind = r.choice([*["same"] * 3, *["new"] * 5, "rows", "odd", "none", *["result"] * 3, "part"])
-    made = {"new": lambda: side.randn(4, WIDTH), "rows": lambda: side.randn(r.choice([3, 5]), WIDTH),
-            "odd": lambda: side.randn(WIDTH, 4).t(), "none": lambda: side.randn(0, WIDTH)}  # fmt: skip
+    made = {"new": lambda: side.randn(4, WIDTH), "rows": lambda: side.randn(r.choice([3, 5]),
+    WIDTH),
+            "odd": lambda: side.randn(WIDTH, 4).t(), "none": lambda: side.randn(0,
+            WIDTH)}  # fmt: skip
     if kind in made:
         side.x = made[kind]().requires_grad_(r.random() < 0.4)
     elif kind == "result" and usable:
@@ -200,7 +245,11 @@ def _call(side: Side, r: random.Random) -> None:
 
 def _calls(side: Side, r: random.Random) -> None:
     """A loop that rebinds its result, or hands it on, in one mode."""
-    called, fed, known = side.called[r.randrange(len(side.called))], r.random() < 0.5, r.random() < 0.5
+    called, fed, known = (
+        side.called[r.randrange(len(side.called))],
+        r.random() < 0.5,
+        r.random() < 0.5,
+    )
     x, y = side.x.detach(), None
     for _ in range(5):
         x = x if known else side.randn(4, WIDTH).requires_grad_(side.x.requires_grad)
@@ -250,7 +299,9 @@ def _gradients(side: Side, r: random.Random) -> None:
     wanted += [side.x] if side.x.requires_grad else []
     if one is not None and wanted:
         retain = r.random() < 0.5
-        found = torch.autograd.grad(one.float().sum(), wanted, allow_unused=True, retain_graph=retain)
+        found = torch.autograd.grad(
+            one.float().sum(), wanted, allow_unused=True, retain_graph=retain
+        )
         if not retain:
             side.without_history()
         side.keep(r, tuple(found))
@@ -262,7 +313,12 @@ def _train(side: Side, r: random.Random) -> None:
     model = side.models[index]
     if not isinstance(model, nn.Module):
         return
-    make = r.choice([lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9), lambda p: torch.optim.AdamW(p, lr=0.01)])
+    make = r.choice(
+        [
+            lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9),
+            lambda p: torch.optim.AdamW(p, lr=0.01),
+        ]
+    )
     optimizer, to_none = make(model.parameters()), r.random() < 0.7
     for _ in range(3):
         optimizer.zero_grad(set_to_none=to_none)
@@ -302,9 +358,14 @@ def _write(side: Side, r: random.Random) -> None:
 
 
 def _replace(side: Side, r: random.Random) -> None:
-    """Parameters that come to lie elsewhere, or have other values, or none of their own gradients."""
+    """Parameters that come to lie elsewhere, or have other values, or none of their own
+    gradients.
+    """
     for module in side.modules:
-        state = {name: value.clone() * 0.9 if value.is_floating_point() else value for name, value in module.state_dict().items()}
+        state = {
+            name: value.clone() * 0.9 if value.is_floating_point() else value
+            for name, value in module.state_dict().items()
+        }
         kind = r.choice(["load", "assign", "data", "frozen", "mode", "zeros"])
         if kind in ("load", "assign"):
             module.load_state_dict(state, assign=kind == "assign")
@@ -317,7 +378,8 @@ def _replace(side: Side, r: random.Random) -> None:
             module.train(not module.training)
         elif kind == "zeros":
             module.zero_grad(set_to_none=r.random() < 0.5)
-    side.without_history()  # eager's backward reads what `.data =` put into a parameter after the forward
+    # eager's backward reads what `.data =` put into a parameter after the forward
+    side.without_history()
 
 
 def _reset(side: Side, r: random.Random) -> None:
@@ -339,15 +401,20 @@ def _another(side: Side, r: random.Random) -> None:
 
 
 ACTIONS: dict[str, tuple[float, Callable[[Side, random.Random], None]]] = {
-    "call": (14, _call), "calls": (12, _calls), "in a thread": (1, _in_a_thread), "backward": (5, _backward),
-    "gradients": (3, _gradients), "train": (3, _train), "hook": (2, _hook), "drop": (4, _drop), "write": (4, _write),
-    "replace": (1.5, _replace), "reset": (0.6, _reset), "fail": (0.6, _fail), "another": (0.3, _another),
+    "call": (14, _call), "calls": (12, _calls), "in a thread": (1, _in_a_thread), "backward": (5,
+    _backward),
+    "gradients": (3, _gradients), "train": (3, _train), "hook": (2, _hook), "drop": (4, _drop),
+    "write": (4, _write),
+    "replace": (1.5, _replace), "reset": (0.6, _reset), "fail": (0.6, _fail), "another": (0.3,
+    _another),
 }  # fmt: skip
 
 
 @contextlib.contextmanager
 def recording(sequence: Sequence_, where: torch.device) -> Iterator[Recorder]:
-    """Inside, results of that size stay in recordings, and CPU tensors are on a device that records."""
+    """Inside, results of that size stay in recordings, and CPU tensors are on a device that
+    records.
+    """
     tracer_core.reset()
     cudagraphs_backend.reset()
     undo = states.install(where, SimulatedDevice()) if where.type == "cpu" else lambda: None
@@ -384,7 +451,9 @@ def run(sequence: Sequence_, where: torch.device) -> tuple[str, int]:
                 except Exception as error:
                     raised[-1] = f"{type(error).__name__}: {error}"
             if any("modified by an inplace operation" in one for one in raised) and not all(raised):
-                break  # what a graph saves for its backward is not what eager saves: both are right to complain
+                # what a graph saves for its backward is not what eager saves: both are right to
+                # complain
+                break
             found = _difference(sides, raised)
             if found or HAZARDS:
                 return f"step {number} ({name}): {'; '.join([found, *HAZARDS])}", 0
@@ -412,7 +481,9 @@ def smaller(sequence: Sequence_, where: torch.device) -> Sequence_:
     while size:
         at = 0
         while at < len(sequence.steps):
-            less = dataclasses.replace(sequence, steps=sequence.steps[:at] + sequence.steps[at + size :])
+            less = dataclasses.replace(
+                sequence, steps=sequence.steps[:at] + sequence.steps[at + size :]
+            )
             if run(less, where)[0]:
                 sequence = less
             else:
@@ -426,7 +497,9 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--start-seed", type=int, default=0)
     parser.add_argument("--length", type=int, default=40)
-    parser.add_argument("--device", default="cpu", type=torch.device, help="cpu: a simulated device")
+    parser.add_argument(
+        "--device", default="cpu", type=torch.device, help="cpu: a simulated device"
+    )
     options = parser.parse_args()
     logging.getLogger("tracer_core").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
@@ -436,12 +509,21 @@ def main() -> int:
         wrong, replayed = run(sequence, options.device)
         replays += replayed
         if seed % 25 == 24:
-            print(f"up to seed {seed}: {replays} replays, {failed} failed", file=sys.stderr, flush=True)
+            print(
+                f"up to seed {seed}: {replays} replays, {failed} failed",
+                file=sys.stderr,
+                flush=True,
+            )
         if wrong:
             failed += 1
             sequence = smaller(sequence, options.device)
-            print(f"seed {seed}: {run(sequence, options.device)[0] or wrong}\n  {sequence}", flush=True)
-    print(f"{options.count} sequences of {options.length} steps, {replays} replays, {failed} failed")
+            print(
+                f"seed {seed}: {run(sequence, options.device)[0] or wrong}\n  {sequence}",
+                flush=True,
+            )
+    print(
+        f"{options.count} sequences of {options.length} steps, {replays} replays, {failed} failed"
+    )
     return int(failed > 0)
 
 

@@ -1,9 +1,10 @@
 """A device that records, made of CPU tensors: what CUDA graphs do to memory, where there is no GPU.
 
-A capture runs nothing: results are poison. Its operators allocate from a pool, first fit over blocks that nobody
-holds, so that later recordings really use the memory of earlier ones. A replay writes its results to the addresses
-of the capture, whoever looks at them by then. Reading a value back during a capture is an error, as it is in CUDA.
-Replays of one pool on two streams without a wait between them, and two threads inside a replay, are errors too.
+A capture runs nothing: results are poison. Its operators allocate from a pool, first fit over
+blocks that nobody holds, so that later recordings really use the memory of earlier ones. A replay
+writes its results to the addresses of the capture, whoever looks at them by then. Reading a value
+back during a capture is an error, as it is in CUDA. Replays of one pool on two streams without a
+wait between them, and two threads inside a replay, are errors too.
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ from cudagraphs_backend.placement import routed
 aten = torch.ops.aten
 
 #: Operators that wait for the device.
-WAITS = frozenset({aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default})
+WAITS = frozenset(
+    {aten._local_scalar_dense.default, aten.nonzero.default, aten.masked_select.default}
+)
 
 
 #: The tests' own.
 CUSTOM_WAITS = frozenset({"graphtests.reads.default"})
 
 
-#: Hazards of this process: the core runs a program plainly whose graph raised, so raising alone may pass unseen.
+#: Hazards of this process: the core runs a program plainly whose graph raised, so raising alone may
+#: pass unseen.
 HAZARDS: list[str] = []
 
 
@@ -46,14 +50,17 @@ class HazardError(AssertionError):
 
 
 class Pool:
-    """Blocks that captures allocate from. Storages of handed tensors alias the blocks, so each block keeps weak
-    references to the storages that were made on it."""
+    """Blocks that captures allocate from. Storages of handed tensors alias the blocks, so each
+    block keeps weak references to the storages that were made on it."""
 
     def __init__(self) -> None:
         self.blocks: list[tuple[torch.Tensor, list[Any]]] = []
-        self.last: tuple[int, int] | None = None  # stream, and how much it had been given after the last replay
+        self.last: tuple[int, int] | None = (
+            None  # stream, and how much it had been given after the last replay
+        )
         self.busy = self.tainted = False
-        self.graphs = 0  # that were recorded in it and are alive: without any, the allocator takes its memory back
+        # that were recorded in it and are alive: without any, the allocator takes its memory back
+        self.graphs = 0
 
     def allocate(self, like: torch.Tensor) -> torch.Tensor:
         span = (
@@ -122,8 +129,14 @@ class Capture(TorchDispatchMode):
         kwargs = kwargs or {}
         if func in WAITS or str(func) in CUSTOM_WAITS:
             raise RuntimeError("operation not permitted when stream is capturing")
-        given = {one.untyped_storage()._cdata for one in tree_flatten((args, kwargs))[0] if _is_tensor(one)}
-        if any(one.alias_info is not None and one.alias_info.is_write for one in func._schema.arguments):
+        given = {
+            one.untyped_storage()._cdata
+            for one in tree_flatten((args, kwargs))[0]
+            if _is_tensor(one)
+        }
+        if any(
+            one.alias_info is not None and one.alias_info.is_write for one in func._schema.arguments
+        ):
             self._write_down(func, args, kwargs, [])  # writes happen at replay
             return self._written(func, args, kwargs)
         with _random_kept():
@@ -187,7 +200,9 @@ class SimulatedGraph:
         self.device, self.pools, self.steps = device, pools, steps
         self.replays = 0
         self.stream: int | None = None  # of the replay before
-        self.pools[0].graphs += 1  # of a second one, scratch memory, the allocator does not know that the graph needs it
+        self.pools[
+            0
+        ].graphs += 1  # of a second one, scratch memory, the allocator does not know that the graph needs it
 
     def replay(self) -> None:
         if self.steps is None:
@@ -201,9 +216,16 @@ class SimulatedGraph:
                 raise HazardError("two threads replay recordings of one pool")
             if pool.last is not None and clocks[stream][pool.last[0]] < pool.last[1]:
                 raise HazardError("a replay does not wait for the one before it, on another stream")
-        if len(self.pools) > 1:  # results that were read on that stream lie apart from scratch memory
-            if self.stream is not None and clocks[stream][self.stream] < clocks[self.stream][self.stream]:
-                raise HazardError("a replay does not wait for what read its results before, on another stream")
+        if (
+            len(self.pools) > 1
+        ):  # results that were read on that stream lie apart from scratch memory
+            if (
+                self.stream is not None
+                and clocks[stream][self.stream] < clocks[self.stream][self.stream]
+            ):
+                raise HazardError(
+                    "a replay does not wait for what read its results before, on another stream"
+                )
             self.stream = stream
         for pool in self.pools:
             pool.busy, pool.last = True, (stream, clocks[stream][stream])
@@ -235,8 +257,8 @@ class SimulatedGraph:
 
 
 class SimulatedDevice:
-    """Mutable: counts of captures and replays, the stream of each thread. clocks: for each stream, how much of what each
-    stream was given is done before what it is given next."""
+    """Mutable: counts of captures and replays, the stream of each thread. clocks: for each stream,
+    how much of what each stream was given is done before what it is given next."""
 
     def __init__(self) -> None:
         self.captures = self.replays = self.given_back = 0
@@ -245,10 +267,14 @@ class SimulatedDevice:
         self.delay = 0.0
         self.pools: list[Pool] = []
         self.memory = self.free = 1 << 40
-        self.seconds: tuple[float, float | None] = (1e-3, 1e-3)  # of the host and the device, of a timed run
+        self.seconds: tuple[float, float | None] = (
+            1e-3,
+            1e-3,
+        )  # of the host and the device, of a timed run
         self._local = threading.local()
 
-    # what the mechanism asks -----------------------------------------------------------------------------
+    # what the mechanism asks
+    # -----------------------------------------------------------------------------
 
     def current_stream(self) -> int:
         return getattr(self._local, "stream", 0)
@@ -281,7 +307,11 @@ class SimulatedDevice:
         recorder = Capture(pool)
         self._local.capturing = self.recording = True
         try:
-            with contextlib.nullcontext() if scratch is None else routed(Router(recorder, pool, scratch)):
+            with (
+                contextlib.nullcontext()
+                if scratch is None
+                else routed(Router(recorder, pool, scratch))
+            ):
                 with recorder:
                     result = body()
         except BaseException:
@@ -319,7 +349,8 @@ class SimulatedDevice:
     def give_back_memory(self) -> None:
         self.given_back += 1
 
-    # what tests ask --------------------------------------------------------------------------------------
+    # what tests ask
+    # --------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def stream(self, number: int):

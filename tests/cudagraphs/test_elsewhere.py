@@ -55,7 +55,9 @@ def test_a_recording_waits_for_the_stream_that_read_its_result(simulated):
 
 
 def test_results_that_another_process_may_read_are_copied(simulated, monkeypatch):
-    """It may do so when they are dropped here; recordings that kept results until then are not used again."""
+    """It may do so when they are dropped here; recordings that kept results until then are not used
+    again.
+    """
 
     def in_a_pool():
         for _ in range(4):
@@ -66,7 +68,9 @@ def test_results_that_another_process_may_read_are_copied(simulated, monkeypatch
 
     compiled = simulated.compile(large)
     assert in_a_pool() == [True, True]
-    monkeypatch.setattr(torch.multiprocessing.reductions, "shared_cache", {b"a handle of CUDA's": None})
+    monkeypatch.setattr(
+        torch.multiprocessing.reductions, "shared_cache", {b"a handle of CUDA's": None}
+    )
     before = simulated.replays
     assert in_a_pool() == [False, False] and simulated.replays == before + 4
 
@@ -100,7 +104,8 @@ def test_a_result_that_another_process_reads(world):
     results.put("now")
     assert answers.get(timeout=120) == large(x)[0][:8].tolist()
     other.join(60)
-    # Nobody reads it any more; other tests of this process expect that results may stay in recordings.
+    # Nobody reads it any more; other tests of this process expect that results may stay in
+    # recordings.
     shared = torch.multiprocessing.reductions.shared_cache
     for handle in [key for key in shared if isinstance(key, bytes)]:
         del shared[handle]
@@ -108,7 +113,9 @@ def test_a_result_that_another_process_reads(world):
 
 @pytest.mark.gpu
 def test_a_result_that_another_stream_still_reads(world):
-    """The reader is behind a long wait on its stream when the next call, on another stream, writes the result again."""
+    """The reader is behind a long wait on its stream when the next call, on another stream, writes
+    the result again.
+    """
     if world.simulated is not None:
         pytest.skip("streams of a GPU")
     compiled, other = world.compile(large), world.compile(lambda x: x.exp() * 2)

@@ -1,4 +1,6 @@
-"""What cannot be recorded runs without and says why; budgets, reset, nesting, and use by another backend."""
+"""What cannot be recorded runs without and says why; budgets, reset, nesting, and use by another
+backend.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ import tracer_core
 from cudagraphs_backend.plugin import BACKEND
 from cudagraphs_backend.state import states
 from tests.cudagraphs.test_results import LARGE, large, same, small
-from tracer_core.eager_backend import compile_eager
 from tracer_core.plugin_api import OptionError, get_backend, resolve
+from tracer_core.registry.eager import compile_eager
 
 
 def test_the_row_says_why_it_cannot_run_here():
@@ -28,7 +30,13 @@ def test_the_row_says_why_it_cannot_run_here():
 
 def test_options_are_checked():
     backend = dataclasses.replace(BACKEND, available=None)
-    for options in ({"outputs": "keep"}, {"copies": -1}, {"warmup": 0}, {"memory_mib": 0}, {"nothing": 1}):
+    for options in (
+        {"outputs": "keep"},
+        {"copies": -1},
+        {"warmup": 0},
+        {"memory_mib": 0},
+        {"nothing": 1},
+    ):
         with pytest.raises(OptionError):
             tracer_core.compile(small, backend=backend, options=options)
 
@@ -83,7 +91,10 @@ def test_a_recording_that_fails(world, caplog):
 
 @torch.library.custom_op("graphtests::large", mutates_args=())
 def needs_memory(x: torch.Tensor, free: int) -> torch.Tensor:
-    if cudagraphs_backend.report() and sum(row.recordings for row in cudagraphs_backend.report()) > free:
+    if (
+        cudagraphs_backend.report()
+        and sum(row.recordings for row in cudagraphs_backend.report()) > free
+    ):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
     return x * 2
 
@@ -249,7 +260,13 @@ def test_the_report(world):
     for _ in range(3):
         compiled(world.randn(8), world.randn(8))
     (row,) = cudagraphs_backend.report()
-    assert (row.phase, row.sizes, row.recordings, row.replays, row.plain) == ("inference", 1, 1, 2, 1)
+    assert (row.phase, row.sizes, row.recordings, row.replays, row.plain) == (
+        "inference",
+        1,
+        1,
+        2,
+        1,
+    )
     assert row.nbytes > 0 and row.reason == ""
 
 
@@ -258,14 +275,21 @@ def test_last_compile_and_explain_say_what_became_of_each_graph(world):
     compiled, x = world.compile(model), world.randn(3, 8)
     compiled(x).sum().backward()
     for graph, text in told(compiled):
-        assert graph.startswith("graph_") and text == "CUDA graphs: none recorded yet; calls replayed: 0, plain: 1"
+        assert (
+            graph.startswith("graph_")
+            and text == "CUDA graphs: none recorded yet; calls replayed: 0, plain: 1"
+        )
     for _ in range(4):
         compiled(x).sum().backward()
     (forward, text), (backward, _) = told(compiled)
     assert backward == f"{forward}_backward"
-    compiles = [record.graph for record in tracer_core.last_compile(compiled) if record.name == "compile"]
+    compiles = [
+        record.graph for record in tracer_core.last_compile(compiled) if record.name == "compile"
+    ]
     assert compiles == [forward, backward]
-    assert text.startswith("CUDA graphs: 1 recorded for 1 sizes, ") and text.endswith("calls replayed: 4, plain: 1")
+    assert text.startswith("CUDA graphs: 1 recorded for 1 sizes, ") and text.endswith(
+        "calls replayed: 4, plain: 1"
+    )
     shown = str(tracer_core.explain(compiled)(x))
     assert f"compiled before, {forward}: {text}" in shown and f"{backward}: CUDA graphs: " in shown
 
@@ -279,7 +303,11 @@ def test_last_compile_says_why_a_graph_is_not_recorded(world):
 
 
 def told(compiled):
-    return [(record.graph, record.text) for record in tracer_core.last_compile(compiled) if record.name == "runs"]
+    return [
+        (record.graph, record.text)
+        for record in tracer_core.last_compile(compiled)
+        if record.name == "runs"
+    ]
 
 
 def chain(x):
@@ -300,7 +328,9 @@ def test_scratch_memory_is_shared_and_results_have_their_own(simulated):
     nbytes = 16 * LARGE  # of one tensor
     sizes = sorted(pool.nbytes for pool in simulated.simulated.pools)
     assert simulated.recordings == 6, simulated.rows
-    assert sizes[:-1] == [2 * nbytes] * 6, "two recordings of each that keep results, and nothing but results"
+    assert sizes[:-1] == [2 * nbytes] * 6, (
+        "two recordings of each that keep results, and nothing but results"
+    )
     assert sizes[-1] <= 4 * nbytes, sizes  # the intermediates of one run
 
 
@@ -346,7 +376,9 @@ def test_results_that_are_placed_wrongly_are_noticed(simulated, monkeypatch):
 
 @pytest.mark.parametrize("where", ["in the thread that records", "in another thread"])
 def test_a_recording_that_is_thrown_away_during_another_capture(world, where):
-    """By a finalizer, for instance. Destroying a graph, or waiting for the device, would end the capture with an error."""
+    """By a finalizer, for instance. Destroying a graph, or waiting for the device, would end the
+    capture with an error.
+    """
     compiled = world.compile(large)
     for _ in range(3):
         compiled(world.randn(LARGE))

@@ -1,4 +1,6 @@
-"""Numbers that change from call to call: one recording reads them from memory, on the simulated device."""
+"""Numbers that change from call to call: one recording reads them from memory, on the simulated
+device.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ def graph_of_scaling():
     inputs = InputSpec("x", Role.USER_INPUT, "x"), InputSpec("lr", Role.NUMBER, "lr")
     outputs = (OutputSpec((5,), (1,), torch.float32, torch.device("cpu")),)
     spec = CompileSpec(
-        "cudagraphs", "scaling", inputs, outputs, (), (), Phase.INFERENCE, CudaGraphsOptions(), "default",
+        "cudagraphs", "scaling", inputs, outputs, (), (), Phase.INFERENCE, CudaGraphsOptions(),
+        "default",
         torch.device("cpu"), "",
     )  # fmt: skip
     return torch.fx.GraphModule(torch.nn.Module(), graph), spec
@@ -68,7 +71,9 @@ def test_numbers_in_somebody_elses_recording_are_constants(simulated, monkeypatc
     runner([x, 2.0])
     monkeypatch.setattr(simulated.simulated, "capturing", lambda: True)
     written = torch.Tensor.copy_
-    monkeypatch.setattr(torch.Tensor, "copy_", lambda *args, **kwargs: pytest.fail("reads the host's memory later"))
+    monkeypatch.setattr(
+        torch.Tensor, "copy_", lambda *args, **kwargs: pytest.fail("reads the host's memory later")
+    )
     (result,) = runner([x, 3.0])
     monkeypatch.setattr(torch.Tensor, "copy_", written)
     torch.testing.assert_close(result, x * 3)

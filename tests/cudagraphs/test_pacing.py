@@ -1,4 +1,6 @@
-"""Recordings that nobody asked for: made only where timed runs show that they pay, and safe in every use."""
+"""Recordings that nobody asked for: made only where timed runs show that they pay, and safe in
+every use.
+"""
 
 from __future__ import annotations
 
@@ -172,11 +174,15 @@ def test_gradients_that_another_stream_reads_are_copied_from_then_on(simulated, 
 def test_gradients_are_copied_where_their_uses_cannot_be_seen(simulated, monkeypatch, reason):
     model, compiled, twin = _trained(simulated)
     _steps(simulated, model, compiled, twin, range(8))
-    monkeypatch.setattr(torch.multiprocessing.reductions, "shared_cache", {(1, 2): "a batch of a loader's worker"})
+    monkeypatch.setattr(
+        torch.multiprocessing.reductions, "shared_cache", {(1, 2): "a batch of a loader's worker"}
+    )
     _steps(simulated, model, compiled, twin, range(2))
     assert _in_a_pool(simulated, model) == 1
     if reason == "sent":
-        monkeypatch.setattr(torch.multiprocessing.reductions, "shared_cache", {b"a handle of CUDA's": None})
+        monkeypatch.setattr(
+            torch.multiprocessing.reductions, "shared_cache", {b"a handle of CUDA's": None}
+        )
     if reason == "collectives":
         monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     if reason == "stream":

@@ -1,4 +1,6 @@
-"""Recorded graphs give what eager gives, whatever the program does with results, inputs and sizes."""
+"""Recorded graphs give what eager gives, whatever the program does with results, inputs and
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def test_large_results_are_kept_across_calls(world, hold):
             same(actual, wanted)
             del actual, wanted
     assert world.replays == 4
-    assert world.recordings == 3  # two whose results are alive, and one whose results are copied out
+    assert (
+        world.recordings == 3
+    )  # two whose results are alive, and one whose results are copied out
 
 
 def test_large_results_that_are_dropped_need_one_recording(world):
@@ -111,7 +115,8 @@ def test_a_result_whose_storage_is_resized(world):
 
 def test_two_models_take_turns(world):
     models = [
-        nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)).to(world.device) for _ in range(2)
+        nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)).to(world.device)
+        for _ in range(2)
     ]
     compiled = [world.compile(model.eval()) for model in models]
     wide = [world.compile(lambda x, k=k: x * k + 1) for k in (2.0, 3.0)]
@@ -236,7 +241,9 @@ def test_inputs_of_every_layout(world):
     base = world.randn(6, 8)
     for turn in range(6):
         x = world.randn(8, 6).T
-        y = [base[:1].expand(6, 8), world.randn(6, 16)[:, ::2], world.randn(1, 8).expand(6, 8)][turn % 3]
+        y = [base[:1].expand(6, 8), world.randn(6, 16)[:, ::2], world.randn(1, 8).expand(6, 8)][
+            turn % 3
+        ]
         actual, expected = compiled(x, y), program(x, y)
         same(actual, expected)
         assert actual[1].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
@@ -275,7 +282,9 @@ def test_precision_that_is_set_by_backend(world):
 
 
 def test_random_schedules(world):
-    """Programs that share a pool, called in random order, with results kept, dropped and fed back at random."""
+    """Programs that share a pool, called in random order, with results kept, dropped and fed back
+    at random.
+    """
     programs = [
         lambda a, b: (a * 2 + b).tanh(),
         lambda a, b: (a.roll(1, 0) + b.flip(0), a - b),
@@ -302,7 +311,11 @@ def test_random_schedules(world):
             which = draw.randrange(len(programs))
             actual = compiled[which](pair[0][0], pair[1][0])
             expected = programs[which](pair[0][1], pair[1][1])
-            made = zip(actual, expected, strict=True) if isinstance(actual, tuple) else [(actual, expected)]
+            made = (
+                zip(actual, expected, strict=True)
+                if isinstance(actual, tuple)
+                else [(actual, expected)]
+            )
             held += made
             draw.shuffle(held)
             del actual, expected, made, pair

@@ -1,4 +1,6 @@
-"""A sample of the random sequences; many more: ``python -m tests.cudagraphs.sequences --count 1000``."""
+"""A sample of the random sequences; many more: ``python -m tests.cudagraphs.sequences --count
+1000``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def test_sequences_give_eagers_values():
 def test_sequences_give_eagers_values_on_a_gpu(start):
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    found = [(seed, *run(generate(seed), torch.device("cuda", 0))) for seed in range(start, start + 6)]
+    found = [
+        (seed, *run(generate(seed), torch.device("cuda", 0))) for seed in range(start, start + 6)
+    ]
     assert [(seed, wrong) for seed, wrong, _ in found if wrong] == []
     assert sum(replays for _, _, replays in found) > 60
 

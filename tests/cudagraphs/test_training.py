@@ -1,4 +1,6 @@
-"""Training by recorded forward and backward graphs: saved values stay valid, gradients are eager's."""
+"""Training by recorded forward and backward graphs: saved values stay valid, gradients are
+eager's.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,12 @@ def pair(world):
 
 
 def agree(model, twin):
-    for (name, ours), (_, eager) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, eager.grad, msg=lambda text, name=name: f"{name}: {text}")
+    for (name, ours), (_, eager) in zip(
+        model.named_parameters(), twin.named_parameters(), strict=True
+    ):
+        torch.testing.assert_close(
+            ours.grad, eager.grad, msg=lambda text, name=name: f"{name}: {text}"
+        )
     torch.testing.assert_close(dict(model.named_buffers()), dict(twin.named_buffers()))
 
 
@@ -60,7 +66,9 @@ def test_steps_of_an_optimizer(world, pair, set_to_none):
         agree(model, twin)
     for first, second in zip(losses[::2], losses[1::2], strict=True):
         torch.testing.assert_close(first, second)
-    assert {row.phase for row in world.rows if row.replays >= 3} == {"forward", "backward"}, world.rows
+    assert {row.phase for row in world.rows if row.replays >= 3} == {"forward", "backward"}, (
+        world.rows
+    )
 
 
 def test_one_recording_of_each_suffices_for_a_plain_loop(world, pair):
@@ -166,12 +174,16 @@ def test_a_result_that_is_saved_too_and_kept_by_the_program(world):
         agree(model, twin)
         for ours, eager in kept:
             torch.testing.assert_close(ours, eager)
-    assert {row.phase for row in world.rows if row.replays >= 5} == {"forward", "backward"}, world.rows
+    assert {row.phase for row in world.rows if row.replays >= 5} == {"forward", "backward"}, (
+        world.rows
+    )
 
 
 @pytest.mark.parametrize("addresses", [1, 2, 3])
 def test_a_small_saved_value_that_wanders_costs_no_second_recording(simulated, addresses):
-    """As a result does that the program drops later than the backward runs; the large one is the forward's own."""
+    """As a result does that the program drops later than the backward runs; the large one is the
+    forward's own.
+    """
     graph = torch.fx.Graph()
     large, small, tangent = (graph.placeholder(name) for name in ("large", "small", "tangent"))
     fakes = torch_private.fake_tensor_mode(None)
@@ -182,13 +194,18 @@ def test_a_small_saved_value_that_wanders_costs_no_second_recording(simulated, a
     first.meta["val"], second.meta["val"] = small.meta["val"], large.meta["val"]
     graph.output((first, second))
     roles = (Role.SAVED_ACTIVATION, Role.SAVED_ACTIVATION, Role.USER_INPUT)
-    outputs = [OutputSpec((size, 8), (8, 1), torch.float32, torch.device("cpu")) for size in (4, 64)]
+    outputs = [
+        OutputSpec((size, 8), (8, 1), torch.float32, torch.device("cpu")) for size in (4, 64)
+    ]
     spec = CompileSpec(
-        "cudagraphs", "wandering", tuple(InputSpec(str(role), role, str(role)) for role in roles), tuple(outputs), (), (),
+        "cudagraphs", "wandering", tuple(InputSpec(str(role), role, str(role)) for role in roles),
+        tuple(outputs), (), (),
         Phase.BACKWARD, CudaGraphsOptions(), "default", torch.device("cpu"), "",
     )  # fmt: skip
     runner = wrapping.wrap(
-        lambda given: [given[1] * given[2], given[0] * 2.0], torch.fx.GraphModule(torch.nn.Module(), graph), spec
+        lambda given: [given[1] * given[2], given[0] * 2.0],
+        torch.fx.GraphModule(torch.nn.Module(), graph),
+        spec,
     )
     saved = torch.randn(64, 8)
     places = [torch.empty(4, 8) for _ in range(addresses)]

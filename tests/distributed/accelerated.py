@@ -1,4 +1,6 @@
-"""What the ranks run for test_accelerate.py; also run in one process, without torch.distributed's two."""
+"""What the ranks run for test_accelerate.py; also run in one process, without torch.distributed's
+two.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,14 @@ def _trainer(model: Any, folder: str) -> Any:
     from transformers import Trainer, TrainingArguments
 
     settings = TrainingArguments(
-        output_dir=folder, max_steps=5, per_device_train_batch_size=4, learning_rate=0.01, report_to=[], use_cpu=True,
+        output_dir=folder, max_steps=5, per_device_train_batch_size=4, learning_rate=0.01,
+        report_to=[], use_cpu=True,
         save_strategy="no", logging_steps=1, disable_tqdm=True, seed=0, dataloader_pin_memory=False,
     )  # fmt: skip
     generator = torch.Generator().manual_seed(3)
     rows = [
-        {"input_ids": torch.randint(0, 50, (6,), generator=generator), "labels": i % 4} for i in range(40)
+        {"input_ids": torch.randint(0, 50, (6,), generator=generator), "labels": i % 4}
+        for i in range(40)
     ]
     return Trainer(model=model, args=settings, train_dataset=rows)
 
@@ -63,7 +67,9 @@ def _loader(name: str) -> DataLoader:
     return DataLoader(TensorDataset(inputs, torch.randn(24, 4, generator=generator)), batch_size=4)
 
 
-def _train(name: str, when: str, backend: str, settings: dict[str, Any]) -> tuple[list[Any], Any, Any]:
+def _train(
+    name: str, when: str, backend: str, settings: dict[str, Any]
+) -> tuple[list[Any], Any, Any]:
     """when: "before" or "after" prepare() the model is compiled; "never"."""
     accelerator = _accelerator(**settings)
     model = MODELS[name][0]()
@@ -71,7 +77,9 @@ def _train(name: str, when: str, backend: str, settings: dict[str, Any]) -> tupl
         model = tracer_core.compile(model, backend=backend)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
-    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, _loader(name), schedule)
+    model, optimizer, loader, schedule = accelerator.prepare(
+        model, optimizer, _loader(name), schedule
+    )
     called = tracer_core.compile(model, backend=backend) if when == "after" else model
     seen: list[Any] = []
     for x, y in loader:

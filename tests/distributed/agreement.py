@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import tracer_core
 from tests.distributed.models import MODELS, batches
 from tests.distributed.training import CLOSE, EXACT, same_on_all_ranks, told, train, whole
-from tracer_core.eager_backend import ATEN_EAGER
+from tracer_core.registry.eager import ATEN_EAGER
 from tracer_core.testing import CaptureCounter, compare
 
 
@@ -30,7 +30,9 @@ def _keeping_keys(keys: list[str]) -> Any:
 
 
 def cache_keys(name: str) -> int:
-    """Forward, backward and its parts have the same names and keys on all ranks. Returns how many there are."""
+    """Forward, backward and its parts have the same names and keys on all ranks. Returns how many
+    there are.
+    """
     keys: list[str] = []
     model = DistributedDataParallel(
         tracer_core.compile(MODELS[name][0](), backend=_keeping_keys(keys)), bucket_cap_mb=0.001
@@ -38,7 +40,8 @@ def cache_keys(name: str) -> int:
     train(name, model, list(batches(name, 2)))
     assert len(set(keys)) == len(keys), keys
     numbers = sorted({int(key.split()[0].split("_")[1]) for key in keys})
-    # Graphs are numbered through the process, which may have captured different numbers of them before.
+    # Graphs are numbered through the process, which may have captured different numbers of them
+    # before.
     same_on_all_ranks(
         [key.replace(f"graph_{n}", f"graph {i}") for key in keys for i, n in enumerate(numbers)]
     )
@@ -79,7 +82,9 @@ def own_python(backend: str) -> dict[str, Any]:
     data = list(batches("mlp", 3))
     want = train("mlp", DistributedDataParallel(Odd()), data)
     with CaptureCounter() as counter:
-        got = train("mlp", DistributedDataParallel(tracer_core.compile(Odd(), backend=backend)), data)
+        got = train(
+            "mlp", DistributedDataParallel(tracer_core.compile(Odd(), backend=backend)), data
+        )
     compare(want, got, EXACT if backend == "eager" else CLOSE)
     return told(counter)
 

@@ -83,7 +83,8 @@ def with_gradients(x: torch.Tensor) -> torch.Tensor:
 PROGRAMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     one.__name__: one
     for one in (
-        reduced, reduced_argument, waited, gathered, gathered_into, broadcast, of_objects, barrier, functional_sum,
+        reduced, reduced_argument, waited, gathered, gathered_into, broadcast, of_objects, barrier,
+        functional_sum,
         functional_gather, functional_scatter, with_gradients,
     )
 }  # fmt: skip

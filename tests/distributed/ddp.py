@@ -22,13 +22,16 @@ from tests.distributed.training import (
     twin_training,
     whole,
 )
-from tracer_core.eager_backend import ATEN_EAGER
 from tracer_core.plugin_api import Phase
+from tracer_core.registry.eager import ATEN_EAGER
 from tracer_core.testing import CaptureCounter, compare
 
 
 def _settings(model: Any, settings: dict[str, Any]) -> dict[str, Any]:
-    return {"bucket_cap_mb": 0.001, **settings}  # one kilobyte: every model here has several buckets
+    return {
+        "bucket_cap_mb": 0.001,
+        **settings,
+    }  # one kilobyte: every model here has several buckets
 
 
 ORDERS = {
@@ -166,8 +169,12 @@ def queried() -> dict[str, Any]:
     return told(counter)
 
 
-def overlap(order: str, name: str, steps: int = 4, cap: float = 0.001, **settings: Any) -> list[list[str]]:
-    """When each bucket is sent, and when each part of the compiled backward starts, in each step."""
+def overlap(
+    order: str, name: str, steps: int = 4, cap: float = 0.001, **settings: Any
+) -> list[list[str]]:
+    """When each bucket is sent, and when each part of the compiled backward starts, in each
+    step.
+    """
     log: list[str] = []
 
     def compile_marked(graph: torch.fx.GraphModule, spec: Any) -> Any:
@@ -180,7 +187,9 @@ def overlap(order: str, name: str, steps: int = 4, cap: float = 0.001, **setting
 
     def send(_: Any, bucket: Any) -> Any:
         log.append("bucket")
-        sent = dist.all_reduce(bucket.buffer().div_(dist.get_world_size()), async_op=True).get_future()
+        sent = dist.all_reduce(
+            bucket.buffer().div_(dist.get_world_size()), async_op=True
+        ).get_future()
         return sent.then(lambda one: one.value()[0])
 
     send.__annotations__.clear()  # they are texts here, which DistributedDataParallel does not take
@@ -217,7 +226,9 @@ def overlap(order: str, name: str, steps: int = 4, cap: float = 0.001, **setting
 
 
 def through_parts() -> None:
-    """What autograd can ask of a backward that runs in parts: some gradients, twice, differentiable, on two threads."""
+    """What autograd can ask of a backward that runs in parts: some gradients, twice,
+    differentiable, on two threads.
+    """
 
     def ask(model: Any) -> list[Any]:
         x = torch.arange(40.0).reshape(5, 8).div(40).requires_grad_()
@@ -225,10 +236,13 @@ def through_parts() -> None:
         with model.no_sync():
             loss = model(x).square().mean()
             seen = [torch.autograd.grad(loss, [one], retain_graph=True) for one in (*parameters, x)]
-            seen.append(torch.autograd.grad(loss, [parameters[0], x, parameters[-1]], retain_graph=True))
+            seen.append(
+                torch.autograd.grad(loss, [parameters[0], x, parameters[-1]], retain_graph=True)
+            )
             with ThreadPoolExecutor(2) as pool:
                 both = [
-                    pool.submit(torch.autograd.grad, loss, parameters, retain_graph=True) for _ in range(8)
+                    pool.submit(torch.autograd.grad, loss, parameters, retain_graph=True)
+                    for _ in range(8)
                 ]
             seen += [one.result() for one in both]
             loss.backward(retain_graph=True)
@@ -240,7 +254,9 @@ def through_parts() -> None:
                 seen.append("second time" in str(error))
             loss = model(x).square().mean()
             (slope,) = torch.autograd.grad(loss, [x], create_graph=True)
-            seen.append(torch.autograd.grad(slope.square().sum(), parameters[:3], allow_unused=True))
+            seen.append(
+                torch.autograd.grad(slope.square().sum(), parameters[:3], allow_unused=True)
+            )
             model.zero_grad()
             loss = model(x).square().mean()
             (slope,) = torch.autograd.grad(loss, [x], create_graph=True)
@@ -253,8 +269,8 @@ def through_parts() -> None:
 
 
 def by_hand(way: str, optimizer_inside: bool = True) -> dict[str, Any]:
-    """Data parallelism that the program writes itself, in one compiled step: hooks on parameters that send their
-    gradients, or a loop over the gradients after backward()."""
+    """Data parallelism that the program writes itself, in one compiled step: hooks on parameters
+    that send their gradients, or a loop over the gradients after backward()."""
 
     def train_by_hand(compiled: bool) -> list[Any]:
         model = MODELS["mlp"][0]()

@@ -1,4 +1,6 @@
-"""What a rank runs for test_dying_ranks.py: memory that was given back is given back again, by another thread."""
+"""What a rank runs for test_dying_ranks.py: memory that was given back is given back again, by
+another thread.
+"""
 
 from __future__ import annotations
 

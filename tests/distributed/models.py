@@ -1,4 +1,6 @@
-"""Small models, the same on every rank and at every call, and data that differ from rank to rank."""
+"""Small models, the same on every rank and at every call, and data that differ from rank to
+rank.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,8 @@ class ConvNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(),
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3),
+            nn.BatchNorm2d(8), nn.ReLU(),
         )  # fmt: skip
         self.head = nn.Linear(8, 4)
 
@@ -72,7 +75,9 @@ class Branches(nn.Module):
 
 def mlp() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    return nn.Sequential(
+        nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)
+    )
 
 
 def blocks() -> nn.Module:
@@ -94,8 +99,10 @@ def bert() -> nn.Module:
     from transformers import BertConfig, BertForSequenceClassification
 
     torch.manual_seed(0)
-    config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-                        max_position_embeddings=32, num_labels=4, attn_implementation="sdpa")  # fmt: skip
+    config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+    intermediate_size=32,
+                        max_position_embeddings=32, num_labels=4,
+                        attn_implementation="sdpa")  # fmt: skip
     return BertForSequenceClassification(config)
 
 
@@ -108,7 +115,9 @@ def _tokens(model: Any, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 #: name -> (constructor, makes an input of a batch size, loss(model, input, target)).
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int, torch.Generator], torch.Tensor], Any]] = {
+MODELS: dict[
+    str, tuple[Callable[[], nn.Module], Callable[[int, torch.Generator], torch.Tensor], Any]
+] = {
     "mlp": (mlp, lambda n, g: torch.randn(n, 8, generator=g), _regression),
     "blocks": (blocks, lambda n, g: torch.randn(n, 8, generator=g), _regression),
     "branches": (branches, lambda n, g: torch.randn(n, 8, generator=g), _regression),

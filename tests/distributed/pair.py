@@ -1,8 +1,9 @@
 """Two processes that run the same function at the same time, joined by torch.distributed with gloo.
 
-In: the name of a function of this package (``"ddp:several_buckets"``) and its arguments. Out: what it returned on each
-rank. What always holds: each call has a time limit; where one rank fails, hangs or dies, both processes are ended and
-the error holds what both have printed, with the stack of a rank that hung; the next call starts a new pair.
+In: the name of a function of this package (``"ddp:several_buckets"``) and its arguments. Out: what
+it returned on each rank. What always holds: each call has a time limit; where one rank fails, hangs
+or dies, both processes are ended and the error holds what both have printed, with the stack of a
+rank that hung; the next call starts a new pair.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from torch.distributed import TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS = 2
-#: How glibc allocates in the ranks: blocks that were freed are overwritten, and no thread keeps a list of its own of
-#: them, which is the one place where malloc checks nothing. What writes to freed memory, or frees twice, ends there, with
-#: a message, and not minutes later in another thread (docs/decisions/0009-several-processes.md).
+#: How glibc allocates in the ranks: blocks that were freed are overwritten, and no thread keeps a
+#: list of its own of them, which is the one place where malloc checks nothing. What writes to freed
+#: memory, or frees twice, ends there, with a message, and not minutes later in another thread
+#: (docs/decisions/0009-several-processes.md).
 STRICT_MALLOC = {"MALLOC_PERTURB_": "165", "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
-#: Characters of a rank's output that an error shows; of one that died, with the stacks of all its threads.
+#: Characters of a rank's output that an error shows; of one that died, with the stacks of all its
+#: threads.
 SHOWN, SHOWN_OF_DEAD = 6000, 40000
-#: Seconds for a call that meets no trouble takes a fraction of this; the first one imports torch as well.
+#: Seconds for a call that meets no trouble takes a fraction of this; the first one imports torch as
+#: well.
 LIMIT = 120.0
 
 
@@ -46,7 +50,9 @@ class Pair:
         self._store: TCPStore | None = None
 
     def run(self, function: str, /, limit: float = LIMIT, **arguments: Any) -> list[Any]:
-        """Calls ``tests.distributed.<module>.<function>(**arguments)`` on every rank. Arguments and results are JSON."""
+        """Calls ``tests.distributed.<module>.<function>(**arguments)`` on every rank. Arguments and
+        results are JSON.
+        """
         if not self._processes:
             self._start()
         for log in self._logs:
@@ -57,7 +63,9 @@ class Pair:
             process.stdin.write(order.encode())
             process.stdin.flush()
         answers = self._answers(time.monotonic() + limit)
-        failed = [rank for rank, answer in enumerate(answers) if answer is None or "error" in answer]
+        failed = [
+            rank for rank, answer in enumerate(answers) if answer is None or "error" in answer
+        ]
         if failed:
             text = self._told(function, answers)
             self.close()
@@ -79,7 +87,8 @@ class Pair:
         self._processes, self._replies, self._logs, self._store = [], [], [], None
 
     def _start(self) -> None:
-        # The store lives in this process, so its port is free when it is chosen and taken from then on.
+        # The store lives in this process, so its port is free when it is chosen and taken from then
+        # on.
         self._store = TCPStore("127.0.0.1", 0, self.ranks, is_master=True, wait_for_workers=False)
         for rank in range(self.ranks):
             reading, writing = os.pipe()
@@ -134,13 +143,16 @@ class Pair:
                 if not part or part.endswith(b"\n"):
                     rank = waiting.pop(reply)
                     if not texts[rank] or b'"error"' in texts[rank]:
-                        # The other rank may wait for this one for ever: it gets a moment to fail by itself.
+                        # The other rank may wait for this one for ever: it gets a moment to fail by
+                        # itself.
                         deadline = min(deadline, time.monotonic() + 5)
         return [json.loads(text) if text.endswith(b"\n") else None for text in texts]
 
     def _told(self, function: str, answers: list[dict[str, Any] | None]) -> str:
         lines = [f"{function} failed"]
-        for rank, (answer, log, process) in enumerate(zip(answers, self._logs, self._processes, strict=True)):
+        for rank, (answer, log, process) in enumerate(
+            zip(answers, self._logs, self._processes, strict=True)
+        ):
             state = "no answer in time" if answer is None else answer.get("error", "returned")
             shown = SHOWN
             if answer is None and _has_ended(process):
@@ -151,7 +163,9 @@ class Pair:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a process that gave no answer has died: its pipe is closed a moment before it can be waited for."""
+    """Whether a process that gave no answer has died: its pipe is closed a moment before it can be
+    waited for.
+    """
     try:
         process.wait(1)
     except subprocess.TimeoutExpired:

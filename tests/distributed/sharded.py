@@ -64,7 +64,11 @@ ORDERS = {one.__name__: one for one in (root_after, root_before, layers_before, 
 def _policy(dtype: str | None) -> dict[str, Any]:
     if dtype is None:
         return {}
-    return {"mp_policy": MixedPrecisionPolicy(param_dtype=getattr(torch, dtype), reduce_dtype=torch.float32)}
+    return {
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=getattr(torch, dtype), reduce_dtype=torch.float32
+        )
+    }
 
 
 def trained(
@@ -74,7 +78,10 @@ def trained(
         name,
         lambda model: shard(model, **_policy(dtype), **settings),
         lambda model: ORDERS[order](
-            model, lambda part: tracer_core.compile(part, backend=backend), **_policy(dtype), **settings
+            model,
+            lambda part: tracer_core.compile(part, backend=backend),
+            **_policy(dtype),
+            **settings,
         ),
         tolerance=EXACT if backend == "eager" else CLOSE,
     )
@@ -105,7 +112,9 @@ def accumulated(order: str) -> dict[str, Any]:
 
 
 def evaluated() -> dict[str, Any]:
-    """Without gradients, under inference mode, and after training again: with hooks of the user among fully_shard's."""
+    """Without gradients, under inference mode, and after training again: with hooks of the user
+    among fully_shard's.
+    """
     from tests.distributed.models import blocks
 
     seen: list[int] = []
@@ -145,7 +154,9 @@ def checkpointed() -> dict[str, Any]:
             block.forward = lambda x, inner=inner: checkpoint(inner, x, use_reentrant=False)
         return shard(model)
 
-    return twin_training("blocks", wrap, lambda model: tracer_core.compile(wrap(model), backend="eager"))
+    return twin_training(
+        "blocks", wrap, lambda model: tracer_core.compile(wrap(model), backend="eager")
+    )
 
 
 def stored() -> None:
@@ -164,7 +175,9 @@ def stored() -> None:
 
 
 def whole_step(optimizer: str, clip: bool) -> dict[str, Any]:
-    """One compiled function: the sharded model, the loss, backward(), clipping, the optimizer over DTensors."""
+    """One compiled function: the sharded model, the loss, backward(), clipping, the optimizer over
+    DTensors.
+    """
     from tests.distributed.models import MODELS, batches, loss_of
     from tests.distributed.training import same_on_all_ranks, state_of
 

@@ -1,4 +1,6 @@
-"""Hugging Face accelerate and the Trainer on it, on one process and on two: eager's results, one graph."""
+"""Hugging Face accelerate and the Trainer on it, on one process and on two: eager's results, one
+graph.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,8 @@ def test_unwrap_save_and_load(processes, when):
 
 
 def test_trainer(processes):
-    """The model itself changes its configuration in its first call (problem_type), which is a second graph."""
+    """The model itself changes its configuration in its first call (problem_type), which is a
+    second graph.
+    """
     for seen in processes.run("accelerated:trainer"):
         assert seen == {"graphs": 2, "breaks": [], "recompiles": 1}

@@ -1,4 +1,6 @@
-"""Ranks that run one program agree on graphs and keys; ranks that do not still get eager's results, without deadlock."""
+"""Ranks that run one program agree on graphs and keys; ranks that do not still get eager's results,
+without deadlock.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +9,37 @@ import pytest
 
 @pytest.mark.parametrize(("model", "graphs"), [("mlp", 3), ("convnet", 3), ("bert", 16)])
 def test_cache_keys(pair, model, graphs):
-    """A forward, and the parts of its backward (the whole backward is not compiled, because it never runs)."""
+    """A forward, and the parts of its backward (the whole backward is not compiled, because it
+    never runs).
+    """
     assert pair.run("agreement:cache_keys", name=model) == [graphs, graphs]
 
 
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 def test_sizes_change_on_one_rank(pair, backend):
     """One rank's graph is for its one size, the other's second is for all sizes."""
-    still, moving = pair.run("agreement:own_sizes", backend=backend, sizes=[[4, 4, 4, 4], [4, 5, 6, 7]])
+    still, moving = pair.run(
+        "agreement:own_sizes", backend=backend, sizes=[[4, 4, 4, 4], [4, 5, 6, 7]]
+    )
     assert still == {"graphs": 1, "breaks": [], "recompiles": 0}
     assert moving == {"graphs": 2, "breaks": [], "recompiles": 1}
 
 
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 def test_sizes_change_on_both_ranks_at_different_times(pair, backend):
-    for seen in pair.run("agreement:own_sizes", backend=backend, sizes=[[2, 3, 4, 5], [7, 7, 7, 1]]):
+    for seen in pair.run(
+        "agreement:own_sizes", backend=backend, sizes=[[2, 3, 4, 5], [7, 7, 7, 1]]
+    ):
         assert seen["breaks"] == [] and seen["recompiles"] >= 1
 
 
 @pytest.mark.filterwarnings("ignore::tracer_core.errors.RecompileLimitWarning")
 def test_one_rank_reaches_its_recompile_limit(pair):
     still, moving = pair.run(
-        "agreement:own_sizes", backend="aten_eager", dynamic=False, sizes=[[4] * 11, list(range(4, 15))]
+        "agreement:own_sizes",
+        backend="aten_eager",
+        dynamic=False,
+        sizes=[[4] * 11, list(range(4, 15))],
     )
     assert (still["graphs"], moving["graphs"]) == (1, 8)
 

@@ -1,10 +1,13 @@
-"""Communication inside a compiled function: an explained break, in eager's order, between captured graphs."""
+"""Communication inside a compiled function: an explained break, in eager's order, between captured
+graphs.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-#: program -> (graphs, breaks). Functional collectives return a tensor subclass, which waits when it is used.
+#: program -> (graphs, breaks). Functional collectives return a tensor subclass, which waits when it
+#: is used.
 PROGRAMS = {
     "reduced": (2, ["processes"]),
     "reduced_argument": (1, ["processes"]),

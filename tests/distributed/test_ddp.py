@@ -17,8 +17,13 @@ SETTINGS = {
 }
 
 
-#: In CI each setting is tried with the smallest model, and with others where their buffers, layers or loops matter to it.
-TRIED = {"mlp": set(SETTINGS), "convnet": {"plain", "views", "no_buffers"}, "bert": {"plain", "unused"}}
+#: In CI each setting is tried with the smallest model, and with others where their buffers, layers
+#: or loops matter to it.
+TRIED = {
+    "mlp": set(SETTINGS),
+    "convnet": {"plain", "views", "no_buffers"},
+    "bert": {"plain", "unused"},
+}
 CASES = [
     pytest.param(model, setting, marks=[] if setting in TRIED[model] else [pytest.mark.slow])
     for model in MODELS
@@ -31,7 +36,9 @@ ORDERS = {"inside": [], "outside": AROUND}
 @pytest.mark.parametrize(("model", "settings"), CASES)
 @pytest.mark.parametrize("order", ORDERS)
 def test_settings(pair, order, model, settings):
-    """order: DistributedDataParallel is around the compiled model, or what is compiled is DistributedDataParallel."""
+    """order: DistributedDataParallel is around the compiled model, or what is compiled is
+    DistributedDataParallel.
+    """
     for seen in pair.run("ddp:trained", name=model, order=order, **SETTINGS[settings]):
         assert seen == {"graphs": 1, "breaks": ORDERS[order], "recompiles": 0}
 
@@ -60,7 +67,8 @@ BUCKETS = {"mlp": (2, 2), "convnet": (2, 3), "bert": (15, 16)}
 def test_buckets_are_sent_while_the_backward_runs(pair, model, order):
     parts, buckets = BUCKETS[model]
     for first, *others in pair.run("ddp:overlap", order=order, name=model):
-        # DistributedDataParallel has one bucket until it knows the order of the gradients, in eager too.
+        # DistributedDataParallel has one bucket until it knows the order of the gradients, in eager
+        # too.
         assert first == ["part"] * parts + ["bucket"]
         for step in others:
             assert step == ["part", "bucket"] * parts + ["bucket"] * (buckets - parts)
@@ -83,7 +91,9 @@ def test_no_sync(pair, order):
         assert seen == {"graphs": 2, "breaks": ORDERS[order] * 2, "recompiles": 1 + outer}
 
 
-@pytest.mark.parametrize("settings", [{}, {"gradient_as_bucket_view": True}], ids=["plain", "views"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"gradient_as_bucket_view": True}], ids=["plain", "views"]
+)
 @pytest.mark.parametrize("order", ORDERS)
 def test_unused_parameters(pair, order, settings):
     pair.run("ddp:unused", order=order, **settings)
@@ -97,7 +107,9 @@ def test_join(pair, order):
 @pytest.mark.parametrize("optimizer_inside", [False, True])
 @pytest.mark.parametrize("order", ["eager", *ORDERS])
 def test_compiled_step(pair, order, optimizer_inside):
-    """What is compiled calls an eager, or a compiled, model and backward(), and perhaps the optimizer."""
+    """What is compiled calls an eager, or a compiled, model and backward(), and perhaps the
+    optimizer.
+    """
     pair.run("ddp:whole_step", order=order, optimizer_inside=optimizer_inside)
 
 

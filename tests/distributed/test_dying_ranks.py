@@ -1,4 +1,6 @@
-"""A rank that dies says where: heap corruption ends where it happens, and the error shows the stacks of all threads."""
+"""A rank that dies says where: heap corruption ends where it happens, and the error shows the
+stacks of all threads.
+"""
 
 from __future__ import annotations
 

@@ -5,21 +5,32 @@ from __future__ import annotations
 import pytest
 
 LAYERS = {"blocks": 3, "bert": 2}
-#: A compiled root: what comes before the first layer, the layer (one graph for all of them), what comes after the last.
-#: Each end of a sharded module is a break, once for the root's and once for the layers'; so is their loop.
-ROOT = {"graphs": 3, "breaks": ["processes"] * 3 + ["live_iterator"] + ["processes"] * 2, "recompiles": 0}
+#: A compiled root: what comes before the first layer, the layer (one graph for all of them), what
+#: comes after the last. Each end of a sharded module is a break, once for the root's and once for
+#: the layers'; so is their loop.
+ROOT = {
+    "graphs": 3,
+    "breaks": ["processes"] * 3 + ["live_iterator"] + ["processes"] * 2,
+    "recompiles": 0,
+}
 
 
 def expected(model: str, order: str) -> dict:
     if order.startswith("root"):
         return ROOT
-    return {"graphs": LAYERS[model], "breaks": ["processes", "processes"] * LAYERS[model], "recompiles": 0}
+    return {
+        "graphs": LAYERS[model],
+        "breaks": ["processes", "processes"] * LAYERS[model],
+        "recompiles": 0,
+    }
 
 
 ORDERS = ("root_after", "root_before", "layers_before", "layers_after")
 #: The others are in CI for one model and the usual settings.
 FEW_ORDERS = [
-    pytest.param(order, marks=[] if order in ("root_after", "layers_before") else [pytest.mark.slow])
+    pytest.param(
+        order, marks=[] if order in ("root_after", "layers_before") else [pytest.mark.slow]
+    )
     for order in ORDERS
 ]
 
@@ -45,7 +56,9 @@ def test_mixed_precision(pair, order):
 
 @pytest.mark.parametrize("order", FEW_ORDERS)
 def test_no_reshard_after_forward(pair, order):
-    for seen in pair.run("sharded:trained", name="blocks", order=order, reshard_after_forward=False):
+    for seen in pair.run(
+        "sharded:trained", name="blocks", order=order, reshard_after_forward=False
+    ):
         assert seen == expected("blocks", order)
 
 

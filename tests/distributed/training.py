@@ -1,4 +1,6 @@
-"""Trains a model eagerly and compiled on every rank, and compares everything: with eager, and from rank to rank."""
+"""Trains a model eagerly and compiled on every rank, and compares everything: with eager, and from
+rank to rank.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from tests.distributed.models import MODELS, batches, loss_of
-from tracer_core.backends import manager
 from tracer_core.plugin_api import hookimpl
+from tracer_core.registry.discovery import manager
 from tracer_core.testing import CaptureCounter, Tolerance, compare
 
 #: With the backend "eager" the compiled model runs eager's own operators.
@@ -41,7 +43,9 @@ def state_of(model: torch.nn.Module) -> dict[str, Any]:
     return found
 
 
-def plain_step(model: Any, optimizer: Any, loss: Callable[..., torch.Tensor], x: Any, y: Any) -> list[Any]:
+def plain_step(
+    model: Any, optimizer: Any, loss: Callable[..., torch.Tensor], x: Any, y: Any
+) -> list[Any]:
     optimizer.zero_grad()
     value = loss(x, y)
     value.backward()
@@ -51,8 +55,12 @@ def plain_step(model: Any, optimizer: Any, loss: Callable[..., torch.Tensor], x:
     return seen
 
 
-def train(name: str, model: Any, data: Sequence[Any], step: Any = plain_step, call: Any = None) -> list[Any]:
-    """What each step saw, and what the model is in the end. call(x, y): the loss, where it is not the model's own."""
+def train(
+    name: str, model: Any, data: Sequence[Any], step: Any = plain_step, call: Any = None
+) -> list[Any]:
+    """What each step saw, and what the model is in the end. call(x, y): the loss, where it is not
+    the model's own.
+    """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     seen: list[Any] = []
     for x, y in data:
@@ -74,8 +82,8 @@ def twin_training(
     size: int | None = None,
     shared: bool = True,
 ) -> dict[str, Any]:
-    """Trains ``eager(model)`` and ``compiled(model)``. shared: the parameters must be equal on all ranks. Returns how
-    often capture did what."""
+    """Trains ``eager(model)`` and ``compiled(model)``. shared: the parameters must be equal on all
+    ranks. Returns how often capture did what."""
     data = list(batches(name, steps, size or 5))
     make = MODELS[name][0]
     want = train(name, eager(make()), data, step)
@@ -96,7 +104,9 @@ class _Fallbacks:
 
     @hookimpl
     def tracer_stage_finished(self, stage: str, text: str) -> None:
-        if stage == "fallback" and not text.startswith("training:"):  # a backend for inference only says so
+        if stage == "fallback" and not text.startswith(
+            "training:"
+        ):  # a backend for inference only says so
             self.texts.append(text)
 
 

@@ -1,4 +1,6 @@
-"""One rank of a `Pair`: reads orders from stdin, runs them, writes answers to the file descriptor in argv."""
+"""One rank of a `Pair`: reads orders from stdin, runs them, writes answers to the file descriptor
+in argv.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def main(reply: int) -> None:
 
 
 def _show_crashes() -> None:
-    """A rank that crashes shows where: Python's stacks, then the native ones of all threads, as gloo's run no Python."""
+    """A rank that crashes shows where: Python's stacks, then the native ones of all threads, as
+    gloo's run no Python.
+    """
     torch._C._set_print_stack_traces_on_fatal_signal(True)
     # torch's handler allocates: in an abort of malloc's own it would wait for ever.
     signal.signal(signal.SIGABRT, signal.SIG_DFL)

@@ -75,7 +75,9 @@ def test_the_engine_runs_it_and_not_torchs_compiler(net, monkeypatch):
 
     models = []
     real = execute.openvino_compile
-    monkeypatch.setattr(execute, "openvino_compile", lambda *a, **k: models.append(real(*a, **k)) or models[-1])
+    monkeypatch.setattr(
+        execute, "openvino_compile", lambda *a, **k: models.append(real(*a, **k)) or models[-1]
+    )
     monkeypatch.setattr(theirs, "compile_fx", forbidden)
     fast = tracer_core.compile(net, backend="openvino", options=EXACT)
     x = torch.randn(4, 3, 8, 8)
@@ -153,10 +155,22 @@ def random_numbers(x):
 
 
 @pytest.mark.parametrize(
-    "program", [writes, writes_through_views, views, one_result_twice, other_strides, whole_numbers, bfloat16, random_numbers]
+    "program",
+    [
+        writes,
+        writes_through_views,
+        views,
+        one_result_twice,
+        other_strides,
+        whole_numbers,
+        bfloat16,
+        random_numbers,
+    ],
 )
 def test_what_the_engine_itself_gets_wrong(program):
-    """It drops writes, has no views and no strides, divides towards zero and has no bfloat16: the core does these."""
+    """It drops writes, has no views and no strides, divides towards zero and has no bfloat16: the
+    core does these.
+    """
     fast = tracer_core.compile(program, backend="openvino", options=EXACT)
     torch.manual_seed(0)
     for shape in ((4, 6), (4, 6), (3, 6)):
@@ -168,7 +182,9 @@ def test_what_the_engine_itself_gets_wrong(program):
             torch.manual_seed(1)
             found = fast(mine)
         assert torch.equal(mine, theirs)
-        expected, found = ([one] if isinstance(one, torch.Tensor) else one for one in (expected, found))
+        expected, found = (
+            [one] if isinstance(one, torch.Tensor) else one for one in (expected, found)
+        )
         for one, other in zip(expected, found, strict=True):
             torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-5)
             assert other.stride() == one.stride()
@@ -177,6 +193,7 @@ def test_what_the_engine_itself_gets_wrong(program):
 
 def test_results_stay_and_threads_get_their_own():
     """Its results are memory that its next call writes to."""
+
     def program(x):
         return x * 2, x.sum(-1)
 
@@ -209,7 +226,11 @@ def test_lstm_and_gradients(net):
     fast, x = tracer_core.compile(net, backend="openvino", options=EXACT), torch.randn(2, 3, 8, 8)
     fast(x).sum().backward()  # it is for inference: eager's autograd, and it is said
     assert net.conv.weight.grad is not None
-    assert any("inference only" in record.text for record in tracer_core.last_compile(fast) if record.name == "fallback")
+    assert any(
+        "inference only" in record.text
+        for record in tracer_core.last_compile(fast)
+        if record.name == "fallback"
+    )
     net.zero_grad()
 
 
@@ -220,5 +241,7 @@ def test_mistakes():
 
 def test_listing_does_not_import_it():
     program = "import sys, tracer_core; tracer_core.backends(); print('openvino' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout == "False\n", done.stdout + done.stderr

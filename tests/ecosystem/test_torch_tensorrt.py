@@ -1,8 +1,9 @@
-"""Torch-TensorRT needs an NVIDIA GPU: a stand-in distribution of its shape is installed, listed and used in its place.
+"""Torch-TensorRT needs an NVIDIA GPU: a stand-in distribution of its shape is installed, listed and
+used in its place.
 
 Its shape (2.x): the distribution ``torch_tensorrt`` has no entry points; importing it registers
-``torch_tensorrt.dynamo.backend:torch_tensorrt_backend(gm, sample_inputs, **kwargs)`` with torch's compiler, and the user's
-settings come in ``kwargs["options"]``.
+``torch_tensorrt.dynamo.backend:torch_tensorrt_backend(gm, sample_inputs, **kwargs)`` with torch's
+compiler, and the user's settings come in ``kwargs["options"]``.
 """
 
 from __future__ import annotations

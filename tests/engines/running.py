@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from tracer_core.dispatch import compile_graph
+from tracer_core.dispatch.compile_graph import compile_graph
+from tracer_core.dispatch.validation import build_config
 from tracer_core.testing import torch_graph
-from tracer_core.validation import build_config
 
 
 def compiled(backend, fn, *inputs, dynamic=False, **options):
@@ -19,6 +19,7 @@ def compiled(backend, fn, *inputs, dynamic=False, **options):
 
 def peak_growth(work):
     """Megabytes by which memory rose above what it is now while `work` ran (Linux)."""
+
     def now(field):
         lines = open("/proc/self/status").read().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024

@@ -1,4 +1,6 @@
-"""Alarms: engines run what they have otherwise for some values, and a call with such a value is eager's, error and all."""
+"""Alarms: engines run what they have otherwise for some values, and a call with such a value is
+eager's, error and all.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,18 @@ READS = {
     "embedding": (lambda i: (F.embedding(i, TABLE) * 2,), 4),
     "of int32": (lambda i: (F.embedding(i.int(), TABLE) * 2,), 4),
     "index_select": (lambda i: (TABLE.index_select(0, i) * 2,), 4),
-    "gather": (lambda i: (torch.gather(TABLE, 0, i.view(1, 3)) * 2, torch.gather(TABLE, -2, i.view(3, 1)) + 1), 4),
+    "gather": (
+        lambda i: (
+            torch.gather(TABLE, 0, i.view(1, 3)) * 2,
+            torch.gather(TABLE, -2, i.view(3, 1)) + 1,
+        ),
+        4,
+    ),
     "index": (lambda i: (TABLE[i] * 2, TABLE[i] + 1), 3),
-    "two indices": (lambda i: (TABLE[i, i % 3] * 2, (TABLE * 2)[:, i % 3], TABLE[i.view(3, 1), i % 2]), 3),
+    "two indices": (
+        lambda i: (TABLE[i, i % 3] * 2, (TABLE * 2)[:, i % 3], TABLE[i.view(3, 1), i % 2]),
+        3,
+    ),
     "apart": (lambda i: (TABLE.view(5, 1, 3)[i, :, i % 3] * 2,), 3),
 }
 
@@ -64,7 +75,16 @@ WRITES = {
     "cross_entropy": (lambda i: (F.cross_entropy(TABLE.view(3, 5), i, ignore_index=-2) * 2,), 3),
 }
 
-INDICES = [[0, 2, 1], [1, 4, 3], [-2, 0, 1], [0, 7, 1], [4, 0, 2], [-9, 1, 0], [2, 0, 2**40], [3, 1, 0]]
+INDICES = [
+    [0, 2, 1],
+    [1, 4, 3],
+    [-2, 0, 1],
+    [0, 7, 1],
+    [4, 0, 2],
+    [-9, 1, 0],
+    [2, 0, 2**40],
+    [3, 1, 0],
+]
 
 
 @torch.no_grad()
@@ -97,11 +117,17 @@ class Words(torch.nn.Module):
         self.head = torch.nn.Linear(16, 8)
 
     def forward(self, index, rows):
-        return self.head(self.table(index)).relu(), rows[index] * 2, rows.index_select(0, index.view(-1)) + 1
+        return (
+            self.head(self.table(index)).relu(),
+            rows[index] * 2,
+            rows.index_select(0, index.view(-1)) + 1,
+        )
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("dynamic", "freeze"), [(False, True), (True, False)], ids=["frozen", "dynamic"])
+@pytest.mark.parametrize(
+    ("dynamic", "freeze"), [(False, True), (True, False)], ids=["frozen", "dynamic"]
+)
 def test_sizes_that_change_and_frozen_tables(engine, dynamic, freeze):
     torch.manual_seed(0)
     model = Words().eval()
@@ -123,11 +149,17 @@ def test_language_models_are_one_graph_and_check_their_words(engine, kind):
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     if kind == "bert":
-        sizes = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64)
-        model = transformers.BertModel(transformers.BertConfig(vocab_size=100, max_position_embeddings=32, **sizes)).eval()
+        sizes = dict(
+            hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64
+        )
+        model = transformers.BertModel(
+            transformers.BertConfig(vocab_size=100, max_position_embeddings=32, **sizes)
+        ).eval()
     else:
         sizes = dict(n_embd=32, n_layer=1, n_head=2, n_positions=32)
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=100, use_cache=False, **sizes)).eval()
+        model = transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=100, use_cache=False, **sizes)
+        ).eval()
     fast = tracer_core.compile(model, backend=engine)
     words = torch.randint(0, 100, (1, 12))
     for last, fine in ((5, True), (100, False), (99, True), (-1, False), (0, True)):
@@ -145,6 +177,7 @@ def test_language_models_are_one_graph_and_check_their_words(engine, kind):
 @torch.no_grad()
 def test_writes_to_inputs_happen_once(engine):
     """The call of which the alarm sounds writes as eager does, not as the engine would."""
+
     def program(x, i):
         x.mul_(2)
         return x[i] + 1
@@ -167,33 +200,70 @@ def test_an_alarm_sounds_for_each_kind_of_value():
     x, i = torch.randn(4, 3), torch.tensor([0, 3])
     module = graph_of(lambda x, i: (x.amax(), x.amin(), x.index_select(0, i), x.argmax()), x, i)
     aten = torch.ops.aten
-    kinds = {aten.amax.default: Fault.NAN, aten.amin.default: Fault.INFINITE, aten.index_select.default: Fault.INDEX}
+    kinds = {
+        aten.amax.default: Fault.NAN,
+        aten.amin.default: Fault.INFINITE,
+        aten.index_select.default: Fault.INDEX,
+    }
     cases = [
         (aten.amax.default, [x, nan * x, x / 0.0 * 0], [False, True, True]),
-        (aten.amin.default, [x, x.clamp(max=inf) + inf, -inf * x.abs(), 1e30 * x], [False, True, True, False]),
+        (
+            aten.amin.default,
+            [x, x.clamp(max=inf) + inf, -inf * x.abs(), 1e30 * x],
+            [False, True, True, False],
+        ),
     ]
     for target, values, expected in cases:
         copy = torch.fx.GraphModule(module, torch.fx.Graph())
         copy.graph.output(copy.graph.graph_copy(module.graph, {}))
-        alarm = add_alarm(copy.graph, lambda node, target=target: kinds[target] if node.target is target else None, module)
+        alarm = add_alarm(
+            copy.graph,
+            lambda node, target=target: kinds[target] if node.target is target else None,
+            module,
+        )
         copy.recompile()
         assert alarm is not None
         assert [alarm.sounds(copy(value, i)[-1]) for value in values] == expected
     copy = torch.fx.GraphModule(module, torch.fx.Graph())
     copy.graph.output(copy.graph.graph_copy(module.graph, {}))
-    alarm = add_alarm(copy.graph, lambda node: Fault.INDEX if checks_indices(node) else None, module)
+    alarm = add_alarm(
+        copy.graph, lambda node: Fault.INDEX if checks_indices(node) else None, module
+    )
     copy.recompile()
-    for row, wrong in (([0, 3], False), ([4, 0], True), ([0, -1], True), ([-(2**63), 2**63 - 1], True)):
+    for row, wrong in (
+        ([0, 3], False),
+        ([4, 0], True),
+        ([0, -1], True),
+        ([-(2**63), 2**63 - 1], True),
+    ):
         results = copy(x, torch.tensor(row))  # indices are inside, whatever was given
         assert alarm.sounds(results[-1]) is wrong
     assert add_alarm(copy.graph, lambda node: None, module) is None
     with pytest.raises(ValueError, match="amax"):
-        add_alarm(copy.graph, lambda node: Fault.INDEX if node.target is aten.amax.default else None, module)
+        add_alarm(
+            copy.graph,
+            lambda node: Fault.INDEX if node.target is aten.amax.default else None,
+            module,
+        )
 
 
 def extremes(x):
-    reduced = x.amax((0, 1)), x.amin((0, 1)), x.amax(1), x.amin(0), x.amax((0, 1), True), x.argmax(), x.argmin(1)
-    clamped = x.clamp(min=0) * 1, x.clamp(max=1.5) * 1, x.clamp_min(2) * 1, x.clamp_max(-2) * 1, x.clamp(-1, 1) * 1
+    reduced = (
+        x.amax((0, 1)),
+        x.amin((0, 1)),
+        x.amax(1),
+        x.amin(0),
+        x.amax((0, 1), True),
+        x.argmax(),
+        x.argmin(1),
+    )
+    clamped = (
+        x.clamp(min=0) * 1,
+        x.clamp(max=1.5) * 1,
+        x.clamp_min(2) * 1,
+        x.clamp_max(-2) * 1,
+        x.clamp(-1, 1) * 1,
+    )
     either = torch.maximum(x, x.flip(1)) * 1, torch.minimum(x, x[:1]) * 1
     return *reduced, x.double().argmax(1), *clamped, *either, x.long().clamp(min=1) + 0
 

@@ -1,4 +1,6 @@
-"""What the backends over an engine have in common: onnxrt and tvm give eager's results, with or without eager's help."""
+"""What the backends over an engine have in common: onnxrt and tvm give eager's results, with or
+without eager's help.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import tracer_core
 from tests.aten.programs import PROGRAMS, randn, runs_as_eager
 from tests.engines.running import compiled
 from tests.support.threads import together
-from tracer_core.fallbacks import fallback_of
+from tracer_core.debug.fallbacks import fallback_of
 from tracer_core.testing import compare, error_ratio
 
 pytest.importorskip("onnxruntime")
@@ -23,7 +25,12 @@ ENGINES = {"onnxrt": ("onnx", "onnxruntime", "onnxscript"), "tvm": ("tvm",)}
 
 #: TVM compiles for half a second an operator: CI runs every fifth program, ``-m slow`` all.
 TRIED = [
-    pytest.param(name, program, id=f"{name}-{program.name}", marks=[pytest.mark.slow] if name == "tvm" and n % 5 else [])
+    pytest.param(
+        name,
+        program,
+        id=f"{name}-{program.name}",
+        marks=[pytest.mark.slow] if name == "tvm" and n % 5 else [],
+    )
     for name in ENGINES
     for n, program in enumerate(PROGRAMS)
 ]
@@ -67,7 +74,7 @@ def test_parameters_are_inputs_so_writing_to_them_is_seen(engine):
 
 def test_symbolic_sizes_are_kept(engine):
     weight = randn(6, 4)
-    fn = lambda x: (torch.relu(x @ weight).t(), x.sum(1), x.view(-1) * 2)  # noqa: E731
+    fn = lambda x: (torch.relu(x @ weight).t(), x.sum(1), x.view(-1) * 2)
     runner, extra = compiled(engine, fn, randn(4, 6), dynamic=True)
     assert fallback_of(runner) is None
     for rows in (3, 5, 9):
@@ -77,7 +84,9 @@ def test_symbolic_sizes_are_kept(engine):
 
 def test_a_model_of_changing_batch_sizes_compiles_twice_at_most(engine):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).eval()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)
+    ).eval()
     fast = tracer_core.compile(model, backend=engine, dynamic=True)
     with torch.no_grad():
         for batch in (2, 3, 32, 7):
@@ -88,7 +97,9 @@ def test_a_model_of_changing_batch_sizes_compiles_twice_at_most(engine):
 
 def test_one_build_serves_batches_from_one_on(engine):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten()).eval()
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten()
+    ).eval()
     fast = tracer_core.compile(model, backend=engine)
     with torch.no_grad():
         for batch in (4, 1, 2, 32, 1):
@@ -104,7 +115,9 @@ def test_results_are_the_callers_own(engine):
     first = runner([x])
     kept = [value.clone() for value in first]
     second = runner([x * 5])
-    assert {value.data_ptr() for value in first[::2]}.isdisjoint(value.data_ptr() for value in second[::2])
+    assert {value.data_ptr() for value in first[::2]}.isdisjoint(
+        value.data_ptr() for value in second[::2]
+    )
     for value, before in zip(first, kept, strict=True):
         torch.testing.assert_close(value, before)
     first[0].add_(1)
@@ -113,7 +126,9 @@ def test_results_are_the_callers_own(engine):
 
 def test_random_numbers_stay_torchs(engine):
     runner, _ = compiled(engine, lambda x: F.dropout(x.relu(), 0.5, True) + 1, randn(30, 4))
-    assert "random numbers" in fallback_of(runner).reason or "bernoulli" in fallback_of(runner).reason
+    assert (
+        "random numbers" in fallback_of(runner).reason or "bernoulli" in fallback_of(runner).reason
+    )
     torch.manual_seed(3)
     ours = runner([torch.ones(30, 4)])[0]
     torch.manual_seed(3)
@@ -121,7 +136,7 @@ def test_random_numbers_stay_torchs(engine):
 
 
 def test_results_with_gaps_between_parts_have_eagers_strides(engine):
-    fn = lambda x: [part.cumsum(0) for part in (x @ x).split(2, 1)]  # noqa: E731
+    fn = lambda x: [part.cumsum(0) for part in (x @ x).split(2, 1)]
     runner, extra = compiled(engine, fn, randn(6, 6))
     x = randn(6, 6)
     compare(tuple(fn(x)), tuple(runner([x, *extra])))
@@ -135,7 +150,15 @@ def test_results_that_are_other_shapes_of_values(engine, dynamic):
         flat = x.view(-1, 6) @ weight
         logits = flat.view(x.shape[0], 3, 8)
         turned = (flat + 1).view(x.shape[0], 3, 8).transpose(0, 1)
-        return logits, flat.relu().view(-1), logits.unsqueeze(0), flat, turned, (flat * 2).t().reshape(-1), x.view(-1)
+        return (
+            logits,
+            flat.relu().view(-1),
+            logits.unsqueeze(0),
+            flat,
+            turned,
+            (flat * 2).t().reshape(-1),
+            x.view(-1),
+        )
 
     runner, extra = compiled(engine, program, randn(4, 3, 6), dynamic=dynamic)
     assert fallback_of(runner) is None
@@ -167,8 +190,23 @@ def test_infinities_and_nan(engine):
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, 1.5, -2.5, 1e30, -1e30] * 2)
 
     def program(x):
-        maxima = x.relu(), x.clamp_min(0), x.clamp(max=1), x.clamp(-1, 1), torch.maximum(x, x.flip(0)), x.amax()
-        return *maxima, x.sign(), F.normalize(x, dim=0), x.view(4, 4).argmax(1), x != x, torch.where(x > 0, x, -x), x.exp()
+        maxima = (
+            x.relu(),
+            x.clamp_min(0),
+            x.clamp(max=1),
+            x.clamp(-1, 1),
+            torch.maximum(x, x.flip(0)),
+            x.amax(),
+        )
+        return (
+            *maxima,
+            x.sign(),
+            F.normalize(x, dim=0),
+            x.view(4, 4).argmax(1),
+            x != x,
+            torch.where(x > 0, x, -x),
+            x.exp(),
+        )
 
     fast = tracer_core.compile(program, backend=engine)
     for ours, expected in zip(fast(x), program(x), strict=True):
@@ -177,7 +215,9 @@ def test_infinities_and_nan(engine):
 
 def test_eight_threads_call_one_compiled_model(engine):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).eval()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)
+    ).eval()
     fast = tracer_core.compile(model, backend=engine, options={"freeze": True})
     inputs = [torch.randn(6, 32) * number for number in range(1, 9)]
     with torch.no_grad():
@@ -186,8 +226,14 @@ def test_eight_threads_call_one_compiled_model(engine):
 
     def work(number: int) -> None:
         with torch.no_grad():
-            results = [fast(inputs[number]) for _ in range(30)]  # kept: results must not share memory
-        wrong.extend(number for one in results if not torch.allclose(one, expected[number], rtol=1e-4, atol=1e-5))
+            results = [
+                fast(inputs[number]) for _ in range(30)
+            ]  # kept: results must not share memory
+        wrong.extend(
+            number
+            for one in results
+            if not torch.allclose(one, expected[number], rtol=1e-4, atol=1e-5)
+        )
         done.append(number)
 
     done: list[int] = []
@@ -208,12 +254,17 @@ def test_it_is_listed_without_its_engine(engine):
 def test_without_its_packages_it_says_what_to_install(engine, monkeypatch):
     import importlib.util
 
-    from tracer_core.backends import get
     from tracer_core.plugin_api import resolve
+    from tracer_core.registry.discovery import get
 
     real = importlib.util.find_spec
     missing = ENGINES[engine][-1 if engine == "tvm" else 1]
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == missing else real(name, *rest)
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name == missing else real(name, *rest),
     )
-    assert f"pip install {'apache-tvm' if engine == 'tvm' else missing}" in resolve(get(engine).available)()
+    assert (
+        f"pip install {'apache-tvm' if engine == 'tvm' else missing}"
+        in resolve(get(engine).available)()
+    )

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 import tracer_core
 from tests.aten.programs import randn
 from tests.engines.running import compiled, peak_growth
+from tracer_core.debug.fallbacks import fallback_of
+from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, OptionError
-from tracer_core.fallbacks import fallback_of
-from tracer_core.validation import build_config
 
 pytest.importorskip("onnxruntime")
 
@@ -29,7 +29,9 @@ def test_symbolic_sizes_make_one_model(monkeypatch):
 
 
 def test_options():
-    runner, _ = compiled("onnxrt", lambda x: x + 1, randn(3), intra_op_threads=1, graph_optimization_level="disable")
+    runner, _ = compiled(
+        "onnxrt", lambda x: x + 1, randn(3), intra_op_threads=1, graph_optimization_level="disable"
+    )
     torch.testing.assert_close(runner([torch.ones(3)])[0], torch.full((3,), 2.0))
     with pytest.raises(OptionError, match="intra_op_threads"):
         build_config(backend="onnxrt", options={"threads": 1})
@@ -40,7 +42,9 @@ def test_options():
 def test_an_operator_that_onnx_runtime_lacks_is_named():
     runner, _ = compiled("onnxrt", lambda x: F.gelu(x) + 1, randn(3).double())
     assert "aten.gelu.default (1x: ONNX Runtime refuses it" in fallback_of(runner).reason
-    torch.testing.assert_close(runner([torch.ones(3).double()])[0], F.gelu(torch.ones(3).double()) + 1)
+    torch.testing.assert_close(
+        runner([torch.ones(3).double()])[0], F.gelu(torch.ones(3).double()) + 1
+    )
 
 
 class Net(torch.nn.Module):
@@ -116,7 +120,9 @@ def test_frozen_batch_norm_is_folded_into_the_convolution(net, tmp_path):
     made = export(lowered.graph, "net")
     names = {name: captured.real_inputs[i].detach() for i, name, _ in made.graph.inputs if i}
     model = onnx.load_from_string(freezing.with_initializers(made.model, names))
-    assert [one.name for one in model.graph.initializer] == list(names) and len(model.graph.input) == 1
+    assert [one.name for one in model.graph.initializer] == list(names) and len(
+        model.graph.input
+    ) == 1
 
     import onnxruntime
 
@@ -126,7 +132,9 @@ def test_frozen_batch_norm_is_folded_into_the_convolution(net, tmp_path):
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     values = {name: freezing._value(value.contiguous()) for name, value in names.items()}
     settings.add_external_initializers(list(values), list(values.values()))
-    onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    onnxruntime.InferenceSession(
+        model.SerializeToString(), settings, providers=["CPUExecutionProvider"]
+    )
     kinds = [node.op_type for node in onnx.load(str(path)).graph.node]
     assert "BatchNormalization" not in kinds and any("Conv" in kind for kind in kinds), kinds
 
@@ -152,7 +160,11 @@ def test_a_hundred_megabytes_of_inputs_are_not_copied():
 
 
 def test_wrong_levels_and_threads_are_found_at_compile():
-    for options in ({"graph_optimization_level": "most"}, {"intra_op_threads": 0}, {"session_options": {"a": 1}}):
+    for options in (
+        {"graph_optimization_level": "most"},
+        {"intra_op_threads": 0},
+        {"session_options": {"a": 1}},
+    ):
         with pytest.raises(OptionError, match=next(iter(options))):
             tracer_core.compile(lambda x: x, backend="onnxrt", options=options)
 
@@ -163,7 +175,15 @@ def test_nan_behind_a_number_and_quotients_that_are_nearly_whole():
     x = torch.tensor([[2.0, inf, nan, 0.0], [1.0, -inf, -0.5, nan], [1.0, 0.3, -0.3, 1e6]])
 
     def program(x):
-        extremes = x.amax(1), x.amin(0), *x.max(1), *x.min(0), x.argmax(1), x.argmin(0), torch.atan2(x, x.flip(1))
+        extremes = (
+            x.amax(1),
+            x.amin(0),
+            *x.max(1),
+            *x.min(0),
+            x.argmax(1),
+            x.argmin(0),
+            torch.atan2(x, x.flip(1)),
+        )
         return *extremes, x % 0.1, x // 0.1, torch.div(x, 0.1, rounding_mode="floor"), x * 2
 
     fast = tracer_core.compile(program, backend="onnxrt")
@@ -198,7 +218,12 @@ def test_attention_is_what_onnx_runtime_fuses(monkeypatch):
         a, b, c = y.view(2, 5, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
         both = F.scaled_dot_product_attention(q, k, v) + F.scaled_dot_product_attention(a, b, c)
         first, rest = y.split([4, 20], dim=2)
-        return F.gelu(both), F.gelu(first, approximate="tanh"), rest * 2, *[one + 1 for one in x.chunk(5, 1)]
+        return (
+            F.gelu(both),
+            F.gelu(first, approximate="tanh"),
+            rest * 2,
+            *[one + 1 for one in x.chunk(5, 1)],
+        )
 
     inputs = randn(2, 5, 24), randn(2, 5, 24)
     runner, extra = compiled("onnxrt", program, *inputs)
@@ -214,7 +239,9 @@ def test_logits_are_written_where_the_caller_gets_them(monkeypatch):
     """ONNX Runtime would copy them to give them three dimensions."""
     made = models_of(monkeypatch)
     weight = randn(6, 50)
-    runner, extra = compiled("onnxrt", lambda x: (x.view(-1, 6) @ weight).view(2, 3, 50), randn(2, 3, 6))
+    runner, extra = compiled(
+        "onnxrt", lambda x: (x.view(-1, 6) @ weight).view(2, 3, 50), randn(2, 3, 6)
+    )
     x = randn(2, 3, 6)
     torch.testing.assert_close(runner([x, *extra])[0], x @ weight)
     (output,) = made[0].graph.output
@@ -222,7 +249,7 @@ def test_logits_are_written_where_the_caller_gets_them(monkeypatch):
 
 
 def test_parts_of_a_size_known_at_run_time_only():
-    program = lambda x: [part * 2 for part in x.split(3, 1)]  # noqa: E731
+    program = lambda x: [part * 2 for part in x.split(3, 1)]
     runner, extra = compiled("onnxrt", program, randn(4, 6), dynamic=True)
     for rows in (4, 2, 7):
         x = randn(rows, 6)
@@ -231,13 +258,23 @@ def test_parts_of_a_size_known_at_run_time_only():
 
 
 def test_operators_whose_meaning_depends_on_the_version_of_onnx():
-    """GELU makes the model one of version 20, in which the modes of grid_sample have other names."""
+    """GELU makes the model one of version 20, in which the modes of grid_sample have other
+    names.
+    """
     image, grid = randn(1, 3, 6, 8), torch.rand(1, 4, 4, 2) * 2 - 1
 
     def program(image, grid):
-        sampled = [F.grid_sample(image, grid, mode=mode, align_corners=True) for mode in ("bilinear", "nearest", "bicubic")]
+        sampled = [
+            F.grid_sample(image, grid, mode=mode, align_corners=True)
+            for mode in ("bilinear", "nearest", "bicubic")
+        ]
         pooled = F.avg_pool2d(image, 3, 2, 1, ceil_mode=True)
-        return [*sampled, F.gelu(image), pooled, F.interpolate(image, scale_factor=2, mode="bilinear")]
+        return [
+            *sampled,
+            F.gelu(image),
+            pooled,
+            F.interpolate(image, scale_factor=2, mode="bilinear"),
+        ]
 
     runner, extra = compiled("onnxrt", program, image, grid)
     assert fallback_of(runner) is None
@@ -246,7 +283,13 @@ def test_operators_whose_meaning_depends_on_the_version_of_onnx():
 
 
 def test_booleans_and_whole_numbers_are_summed_on_the_engine():
-    program = lambda x: ((x > 0).cumsum(-1), (x > 0).sum(1), (x > 0).prod(0), x.sum(1, dtype=torch.float64), x.int().sum())  # noqa: E731
+    program = lambda x: (
+        (x > 0).cumsum(-1),
+        (x > 0).sum(1),
+        (x > 0).prod(0),
+        x.sum(1, dtype=torch.float64),
+        x.int().sum(),
+    )
     runner, extra = compiled("onnxrt", program, randn(4, 6))
     assert fallback_of(runner) is None
     x = randn(4, 6)
@@ -257,9 +300,12 @@ def test_booleans_and_whole_numbers_are_summed_on_the_engine():
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_sums_and_products_of_large_whole_numbers(dtype):
     most = torch.iinfo(dtype).max
-    x = torch.tensor([[most, 3, most - 1], [most - 7, 2**24 + 1, 5], [most // 2 + 1, -most, most]], dtype=dtype)
-    program = lambda x: (  # noqa: E731
-        x.sum(0), x.sum(1, dtype=dtype), x.prod(1), x.cumsum(1), x @ x, torch.fmod(x, 7), torch.div(x, 7, rounding_mode="trunc"),
+    x = torch.tensor(
+        [[most, 3, most - 1], [most - 7, 2**24 + 1, 5], [most // 2 + 1, -most, most]], dtype=dtype
+    )
+    program = lambda x: (
+        x.sum(0), x.sum(1, dtype=dtype), x.prod(1), x.cumsum(1), x @ x, torch.fmod(x, 7),
+        torch.div(x, 7, rounding_mode="trunc"),
     )  # fmt: skip
     runner, extra = compiled("onnxrt", program, x)
     for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
@@ -268,14 +314,14 @@ def test_sums_and_products_of_large_whole_numbers(dtype):
 
 def test_what_ends_the_process_is_left_to_pytorch():
     bags, weight = torch.tensor([[0, 2], [1, 1]]), randn(3, 4)
-    program = lambda bags, weight: F.embedding_bag(bags, weight, mode="mean") + 1  # noqa: E731
+    program = lambda bags, weight: F.embedding_bag(bags, weight, mode="mean") + 1
     runner, extra = compiled("onnxrt", program, bags, weight)
     assert "ends the process" in fallback_of(runner).reason
     torch.testing.assert_close(runner([bags, weight, *extra])[0], program(bags, weight))
 
 
 def test_a_dimension_of_a_tensor_that_has_none():
-    program = lambda x: ((x > 0).all(0), F.normalize(x, dim=0), x.sum(0))  # noqa: E731
+    program = lambda x: ((x > 0).all(0), F.normalize(x, dim=0), x.sum(0))
     runner, extra = compiled("onnxrt", program, torch.tensor(2.0))
     for x in (torch.tensor(2.0), torch.tensor(-3.0)):
         for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
@@ -284,7 +330,7 @@ def test_a_dimension_of_a_tensor_that_has_none():
 
 def test_largest_norms_of_nan_and_the_scaled_erfc_of_large_numbers():
     x = torch.tensor([[1.0, float("nan"), 2.0], [3.0, 9.0, 30.0]])
-    program = lambda x: (torch.linalg.vector_norm(x, float("inf"), 1), torch.special.erfcx(x))  # noqa: E731
+    program = lambda x: (torch.linalg.vector_norm(x, float("inf"), 1), torch.special.erfcx(x))
     runner, extra = compiled("onnxrt", program, x)
     for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
         torch.testing.assert_close(ours, expected, equal_nan=True)
@@ -293,21 +339,27 @@ def test_largest_norms_of_nan_and_the_scaled_erfc_of_large_numbers():
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 def test_images_sampled_at_places_that_are_no_numbers(mode):
     image, grid = randn(2, 3, 5, 6), randn(2, 4, 4, 2)
-    program = lambda image, grid: F.grid_sample(image, grid, mode, "border", False)  # noqa: E731
+    program = lambda image, grid: F.grid_sample(image, grid, mode, "border", False)
     runner, extra = compiled("onnxrt", program, image, grid)
     assert fallback_of(runner) is None
     for value in (0.3, float("nan"), float("inf"), -float("inf")):
         places = grid.clone()
         places[0, 1, 1, 0] = value
-        torch.testing.assert_close(runner([image, places, *extra])[0], program(image, places), equal_nan=True)
+        torch.testing.assert_close(
+            runner([image, places, *extra])[0], program(image, places), equal_nan=True
+        )
 
 
 def test_idle_threads_of_a_session_leave_the_cores_to_others():
-    """ONNX Runtime's threads wait 20 ms at full speed after every call, unless they are told otherwise."""
+    """ONNX Runtime's threads wait 20 ms at full speed after every call, unless they are told
+    otherwise.
+    """
     import time
 
     weight = randn(512, 512)
-    runner, extra = compiled("onnxrt", lambda x: x @ weight @ weight, randn(256, 512), intra_op_threads=2)
+    runner, extra = compiled(
+        "onnxrt", lambda x: x @ weight @ weight, randn(256, 512), intra_op_threads=2
+    )
     spent = []
     for _ in range(6):
         runner([randn(256, 512), *extra])
@@ -342,7 +394,9 @@ def test_rows_that_a_mask_forbids_every_key(heads):
 def test_attention_in_doubles_has_doubles_precision():
     q, k, v = (torch.randn(2, 3, 5, 8, dtype=torch.float64) for _ in range(3))
     ours = tracer_core.compile(F.scaled_dot_product_attention, backend="onnxrt")(q, k, v)
-    torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        ours, F.scaled_dot_product_attention(q, k, v), rtol=1e-10, atol=1e-12
+    )
 
 
 @torch.no_grad()
@@ -352,7 +406,11 @@ def test_small_and_large_values_and_orders_with_nan():
     def program(x):
         y = x.nan_to_num()
         small = torch.log1p(y), torch.expm1(y * 0.1), torch.erfc(y)
-        large = torch.logaddexp(y, y.flip(0)), torch.logaddexp2(y, y.flip(0)), torch.logcumsumexp(y, 0)
+        large = (
+            torch.logaddexp(y, y.flip(0)),
+            torch.logaddexp2(y, y.flip(0)),
+            torch.logcumsumexp(y, 0),
+        )
         return *small, *large, x.sort(), x.topk(3), x.argsort(), x * 2
 
     fast = tracer_core.compile(program, backend="onnxrt")
@@ -364,10 +422,17 @@ def test_small_and_large_values_and_orders_with_nan():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_nan_in_logarithms_and_steps(dtype):
     inf, nan = float("inf"), float("nan")
-    x = torch.tensor([[1.0, nan, 2.0], [inf, 1.0, 2.0], [-inf, -inf, -inf], [0.5, 0.0, -inf]], dtype=dtype)
+    x = torch.tensor(
+        [[1.0, nan, 2.0], [inf, 1.0, 2.0], [-inf, -inf, -inf], [0.5, 0.0, -inf]], dtype=dtype
+    )
 
     def program(x):
-        return F.log_softmax(x, 1), x.log_softmax(0) * 2, torch.xlogy(x * 0, x), torch.heaviside(x, x[:1] * 0)
+        return (
+            F.log_softmax(x, 1),
+            x.log_softmax(0) * 2,
+            torch.xlogy(x * 0, x),
+            torch.heaviside(x, x[:1] * 0),
+        )
 
     fast = tracer_core.compile(program, backend="onnxrt")
     for ours, expected in zip(fast(x), program(x), strict=True):
@@ -375,10 +440,18 @@ def test_nan_in_logarithms_and_steps(dtype):
 
 
 def images():
-    """With windows of NaN beside numbers and infinities, of both infinities, and of minus infinity alone."""
+    """With windows of NaN beside numbers and infinities, of both infinities, and of minus infinity
+    alone.
+    """
     nan, inf = float("nan"), float("inf")
     x = torch.randn(2, 3, 9, 9)
-    x[0, 0, 2, 3], x[1, 1, 4, 4], x[1, 1, 4, 5], x[1, 2, 7, 7], x[1, 2, 7, 8] = nan, inf, -inf, inf, nan
+    x[0, 0, 2, 3], x[1, 1, 4, 4], x[1, 1, 4, 5], x[1, 2, 7, 7], x[1, 2, 7, 8] = (
+        nan,
+        inf,
+        -inf,
+        inf,
+        nan,
+    )
     x[0, 2] = -inf
     x[0, 2, 0, 0] = nan
     return x
@@ -389,7 +462,9 @@ POOLS = {
     "rounded up": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
     "apart": lambda x: F.max_pool2d(x, 3, 2, 1, dilation=2),
     "no image alone": lambda x: F.max_pool2d(x[0], (2, 3), (1, 2), (0, 1)) * 2,
-    "one after another": lambda x: torch.cat([x, F.max_pool2d(x, 5, 1, 2), F.max_pool2d(F.max_pool2d(x, 5, 1, 2), 5, 1, 2)]),
+    "one after another": lambda x: torch.cat(
+        [x, F.max_pool2d(x, 5, 1, 2), F.max_pool2d(F.max_pool2d(x, 5, 1, 2), 5, 1, 2)]
+    ),
     "doubles": lambda x: F.max_pool2d(x.double(), 3, 2, 1),
     "lines": lambda x: F.max_pool1d(x[0], 3, 2, 1),
     "positions": lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
@@ -400,7 +475,7 @@ POOLS = {
 @pytest.mark.parametrize("before", [F.relu, lambda x: x - 1], ids=["behind a relu", "of anything"])
 @pytest.mark.parametrize("name", POOLS)
 def test_max_pooling_has_eagers_nan_and_infinities(name, before):
-    program = lambda x: POOLS[name](before(x))  # noqa: E731
+    program = lambda x: POOLS[name](before(x))
     fast = tracer_core.compile(program, backend="onnxrt")
     x = images()
     ours, expected = fast(x), program(x)
@@ -412,7 +487,9 @@ def test_max_pooling_has_eagers_nan_and_infinities(name, before):
 class Table(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.rows = torch.nn.Parameter(torch.zeros(700_000, 800))  # 2.24 GB: more than a serialised model may have
+        self.rows = torch.nn.Parameter(
+            torch.zeros(700_000, 800)
+        )  # 2.24 GB: more than a serialised model may have
         self.head = torch.nn.Linear(800, 4)
 
     def forward(self, x):

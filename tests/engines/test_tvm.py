@@ -14,15 +14,17 @@ import torch.nn.functional as F
 import tracer_core
 from tests.aten.programs import randn
 from tests.engines.running import compiled, peak_growth
+from tracer_core.debug.fallbacks import fallback_of
+from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, OptionError
-from tracer_core.fallbacks import fallback_of
-from tracer_core.validation import build_config
 
 pytest.importorskip("tvm")
 
 
 def test_options_and_their_mistakes():
-    runner, _ = compiled("tvm", lambda x: x + 1, randn(3), target='{"kind": "llvm", "mcpu": "x86-64"}')
+    runner, _ = compiled(
+        "tvm", lambda x: x + 1, randn(3), target='{"kind": "llvm", "mcpu": "x86-64"}'
+    )
     torch.testing.assert_close(runner([torch.ones(3)])[0], torch.full((3,), 2.0))
     with pytest.raises(BackendError, match="'no such thing' is no TVM target"):
         build_config(backend="tvm", options={"target": "no such thing"})
@@ -32,7 +34,9 @@ def test_options_and_their_mistakes():
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no processors to choose here")
 def test_the_program_keeps_its_processors():
-    """TVM's thread pool, which a process has once, bound the thread that called it to the first one."""
+    """TVM's thread pool, which a process has once, bound the thread that called it to the first
+    one.
+    """
     program = """
 import os, torch, tracer_core
 before = os.sched_getaffinity(0)
@@ -41,7 +45,9 @@ x, w = torch.randn(64, 256), torch.randn(256, 256)
 torch.testing.assert_close(compiled(x, w), (x @ w).relu(), atol=1e-3, rtol=1e-3)
 assert os.sched_getaffinity(0) == before, os.sched_getaffinity(0)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -66,7 +72,9 @@ def test_sums_of_half_precision_are_added_up_as_in_eager():
 
     def program(x, y):
         short = x[:, :4] @ y[:4]
-        convolved = F.conv2d(x.view(1, 3072, 2, 2), y[:1024].reshape(1, -1)[:, :3072].view(1, 3072, 1, 1))
+        convolved = F.conv2d(
+            x.view(1, 3072, 2, 2), y[:1024].reshape(1, -1)[:, :3072].view(1, 3072, 1, 1)
+        )
         return short, x @ y, (x * 2).sum(1), convolved, torch.cat([x, x]) + 1
 
     fast = tracer_core.compile(program, backend="tvm")
@@ -87,7 +95,11 @@ def test_a_search_names_the_package_that_it_lacks(missing, monkeypatch, tmp_path
     import importlib.util
 
     real = importlib.util.find_spec
-    has = lambda name, *rest: None if name == missing else real(name, *rest) or name in ("cloudpickle", "psutil", "xgboost")  # noqa: E731
+    has = lambda name, *rest: (
+        None
+        if name == missing
+        else real(name, *rest) or name in ("cloudpickle", "psutil", "xgboost")
+    )
     monkeypatch.setattr(importlib.util, "find_spec", has)
     with pytest.raises(BackendError, match=f"pip install {missing}"):
         compiled("tvm", lambda x: x + 1, randn(3), trials=2, records=str(tmp_path))
@@ -109,7 +121,9 @@ def test_tuned_schedules_are_recorded_and_used_again(tmp_path):
         assert len(found) == 1 and len(found[0].read_text().splitlines()) >= 4
         before = found[0].read_bytes()
         within = {"trials": 4, "cost_model": "random", "records": records}
-        torch.testing.assert_close(tracer_core.compile(model, backend="tvm", options=within)(x), model(x))
+        torch.testing.assert_close(
+            tracer_core.compile(model, backend="tvm", options=within)(x), model(x)
+        )
         assert found[0].read_bytes() == before  # the budget is spent
         again = tracer_core.compile(model, backend="tvm", options={"records": records})
         torch.testing.assert_close(again(x), model(x))
@@ -125,7 +139,9 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
     def function(element):
         a, b = (te.placeholder((128, 128), name=name) for name in "ab")
         k = te.reduce_axis((0, 128), name="k")
-        result = te.compute((128, 128), lambda i, j: te.sum(element(a[i, k], b[k, j]), axis=k), name="result")
+        result = te.compute(
+            (128, 128), lambda i, j: te.sum(element(a[i, k], b[k, j]), axis=k), name="result"
+        )
         return te.create_prim_func([a, b, result])
 
     def recorded(made):
@@ -133,7 +149,9 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
 
     def chosen():
         kept = weighing.choose(plain, tvm.IRModule(dict(after)), tmp_path)
-        return {name.name_hint for name, one in kept.functions_items() if schedules.is_scheduled(one)}
+        return {
+            name.name_hint for name, one in kept.functions_items() if schedules.is_scheduled(one)
+        }
 
     product, total = function(lambda a, b: a * b), function(lambda a, b: a * b + 1)
     plain = tvm.IRModule({"slow": product, "wrong": total})
@@ -144,7 +162,10 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
     assert chosen() == set()
     path = tmp_path / weighing.FILE
     figures = json.loads(path.read_text())
-    assert {entry["name"]: entry["agree"] for entry in figures.values()} == {"slow": True, "wrong": False}
+    assert {entry["name"]: entry["agree"] for entry in figures.values()} == {
+        "slow": True,
+        "wrong": False,
+    }
     for entry in figures.values():
         entry["us"] = {"default": 2.0, "recorded": 1.0}
     path.write_text(json.dumps(figures))
@@ -169,16 +190,31 @@ CONVOLUTIONS = {
     "depthwise": ((2, 8, 12, 12), dict(out_channels=8, kernel_size=3, groups=8, padding=1)),
     "7x7, stride 2": ((1, 3, 32, 32), dict(out_channels=8, kernel_size=7, stride=2, padding=3)),
     "one pixel": ((2, 8, 3, 3), dict(out_channels=8, kernel_size=3)),
-    "one pixel, padding cut": ((64, 32, 1, 1), dict(out_channels=32, kernel_size=3, padding=1, groups=4)),
-    "one pixel, stride 2": ((8, 32, 2, 2), dict(out_channels=64, kernel_size=3, padding=1, stride=2, groups=2)),
+    "one pixel, padding cut": (
+        (64, 32, 1, 1),
+        dict(out_channels=32, kernel_size=3, padding=1, groups=4),
+    ),
+    "one pixel, stride 2": (
+        (8, 32, 2, 2),
+        dict(out_channels=64, kernel_size=3, padding=1, stride=2, groups=2),
+    ),
     "one pixel, dilated": ((4, 16, 3, 3), dict(out_channels=16, kernel_size=2, dilation=2)),
-    "one pixel of padding alone": ((2, 4, 1, 1), dict(out_channels=4, kernel_size=2, dilation=2, padding=1)),
+    "one pixel of padding alone": (
+        (2, 4, 1, 1),
+        dict(out_channels=4, kernel_size=2, dilation=2, padding=1),
+    ),
     "points of narrow images": ((4, 32, 4, 4), dict(out_channels=24, kernel_size=1)),
     "points that nothing divides": ((2, 16, 7, 7), dict(out_channels=32, kernel_size=1)),
     "narrow": ((2, 16, 7, 7), dict(out_channels=32, kernel_size=3, padding=1)),
     "narrow, grouped": ((16, 64, 2, 2), dict(out_channels=64, kernel_size=3, padding=1, groups=4)),
-    "depthwise, two for one": ((2, 16, 7, 7), dict(out_channels=32, kernel_size=5, padding=2, groups=16)),
-    "two windows": ((1, 4, 11, 20), dict(out_channels=8, kernel_size=(3, 5), stride=(2, 1), padding=(1, 2), groups=2)),
+    "depthwise, two for one": (
+        (2, 16, 7, 7),
+        dict(out_channels=32, kernel_size=5, padding=2, groups=16),
+    ),
+    "two windows": (
+        (1, 4, 11, 20),
+        dict(out_channels=8, kernel_size=(3, 5), stride=(2, 1), padding=(1, 2), groups=2),
+    ),
 }
 
 
@@ -213,7 +249,9 @@ def test_convolutions_of_every_form_are_tiled(name, monkeypatch):
     shape, settings = SCALAR[name]
     torch.manual_seed(0)
     model, x = torch.nn.Conv2d(shape[1], **settings).eval(), torch.randn(shape)
-    torch.testing.assert_close(tracer_core.compile(model, backend="tvm")(x), model(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        tracer_core.compile(model, backend="tvm")(x), model(x), rtol=1e-4, atol=1e-5
+    )
     if name == "narrow" and torch.backends.cpu.get_cpu_capability() != "AVX512":
         return  # rows of 7 do not fill vectors of 8
     assert any("T.vectorized" in text and "T.unroll" in text for text in texts)
@@ -223,7 +261,8 @@ def test_convolutions_of_every_form_are_tiled(name, monkeypatch):
 def test_convolutions_in_float64_and_of_changing_batches():
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(8, 32, 3, padding=1, groups=2), torch.nn.ReLU(), torch.nn.Conv2d(32, 16, 1), torch.nn.MaxPool2d(7),
+        torch.nn.Conv2d(8, 32, 3, padding=1, groups=2), torch.nn.ReLU(), torch.nn.Conv2d(32, 16,
+        1), torch.nn.MaxPool2d(7),
         torch.nn.Conv2d(16, 16, 1, groups=2),
     ).eval().double()  # fmt: skip
     fast = tracer_core.compile(model, backend="tvm", dynamic=True)
@@ -239,13 +278,26 @@ def test_max_pooling_keeps_nan_and_infinities():
     x[0, 1], x[1, 1, 8, 8], x[0, 2] = -float("inf"), float("inf"), -1e38
 
     def program(x):
-        plain = F.max_pool2d(x, 3, 2, 1), F.max_pool2d(x, 2, ceil_mode=True), F.max_pool2d(x, (3, 1), 1, 0, dilation=2)
-        return *plain, F.max_pool1d(x[0], 3, 2, 1), F.max_pool3d(x, 2, padding=1), F.max_pool2d(x, 2, return_indices=True)
+        plain = (
+            F.max_pool2d(x, 3, 2, 1),
+            F.max_pool2d(x, 2, ceil_mode=True),
+            F.max_pool2d(x, (3, 1), 1, 0, dilation=2),
+        )
+        return (
+            *plain,
+            F.max_pool1d(x[0], 3, 2, 1),
+            F.max_pool3d(x, 2, padding=1),
+            F.max_pool2d(x, 2, return_indices=True),
+        )
 
     fast = tracer_core.compile(program, backend="tvm")
     for scale in (1, 2):
         expected = program(x * scale)
-        for ours, eager in zip((*fast(x * scale)[:-1], *fast(x * scale)[-1]), (*expected[:-1], *expected[-1]), strict=True):
+        for ours, eager in zip(
+            (*fast(x * scale)[:-1], *fast(x * scale)[-1]),
+            (*expected[:-1], *expected[-1]),
+            strict=True,
+        ):
             torch.testing.assert_close(ours, eager, equal_nan=True, rtol=0, atol=0)
 
 
@@ -255,7 +307,12 @@ def test_default_schedules_of_products_softmax_and_norms():
 
     def program(x, w, batch):
         y = x @ w
-        return y, (batch @ batch.transpose(1, 2)).softmax(-1), torch.nn.functional.layer_norm(y, (y.shape[-1],)), y.sum(0)
+        return (
+            y,
+            (batch @ batch.transpose(1, 2)).softmax(-1),
+            torch.nn.functional.layer_norm(y, (y.shape[-1],)),
+            y.sum(0),
+        )
 
     inputs = torch.randn(24, 40), torch.randn(40, 32), torch.randn(3, 16, 8)
     fast = tracer_core.compile(program, backend="tvm")
@@ -269,16 +326,22 @@ def test_default_schedules_tile_convolutions_and_can_be_left_out(monkeypatch):
 
     scheduled = []
     real = schedules.scheduled
-    monkeypatch.setattr(schedules, "scheduled", lambda function: scheduled.append(real(function)) or scheduled[-1])
+    monkeypatch.setattr(
+        schedules, "scheduled", lambda function: scheduled.append(real(function)) or scheduled[-1]
+    )
     model = torch.nn.Conv2d(8, 16, 3, padding=1).eval()
     x = torch.randn(1, 8, 16, 16)
     with torch.no_grad():
         plain = tracer_core.compile(model, backend="tvm", options={"default_schedules": False})
         torch.testing.assert_close(plain(x), model(x), rtol=1e-4, atol=1e-5)
         assert not scheduled
-        torch.testing.assert_close(tracer_core.compile(model, backend="tvm")(x), model(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            tracer_core.compile(model, backend="tvm")(x), model(x), rtol=1e-4, atol=1e-5
+        )
     texts = [function.script() for function in scheduled if function is not None]
-    assert any("T.vectorized" in text and "T.unroll" in text and "T.parallel" in text for text in texts)
+    assert any(
+        "T.vectorized" in text and "T.unroll" in text and "T.parallel" in text for text in texts
+    )
 
 
 def scheduled_texts(monkeypatch):
@@ -299,8 +362,17 @@ def scheduled_texts(monkeypatch):
 
 #: rows, columns, length of the sums: whole tiles, one row, sizes that nothing divides.
 PRODUCTS = [
-    (13, 48, 32), (197, 24, 32), (64, 257, 40), (3, 35, 1024), (12, 48, 32), (1, 64, 96),
-    (16, 7, 64), (5, 9, 11), (8, 16, 8), (3, 1, 16), (64, 33, 20),
+    (13, 48, 32),
+    (197, 24, 32),
+    (64, 257, 40),
+    (3, 35, 1024),
+    (12, 48, 32),
+    (1, 64, 96),
+    (16, 7, 64),
+    (5, 9, 11),
+    (8, 16, 8),
+    (3, 1, 16),
+    (64, 33, 20),
 ]
 
 
@@ -310,16 +382,29 @@ PRODUCTS = [
 def test_products_with_transposed_weights(sizes, dtype):
     rows, columns, length = sizes
     torch.manual_seed(0)
-    x, w, bias = torch.randn(rows, length).to(dtype), torch.randn(columns, length).to(dtype), torch.randn(columns).to(dtype)
+    x, w, bias = (
+        torch.randn(rows, length).to(dtype),
+        torch.randn(columns, length).to(dtype),
+        torch.randn(columns).to(dtype),
+    )
 
     def program(x, w, bias):
-        return F.linear(x, w, bias).relu(), x @ w.t(), x @ w.permute(1, 0), torch.addmm(bias, x, w.T, beta=2, alpha=0.5)
+        return (
+            F.linear(x, w, bias).relu(),
+            x @ w.t(),
+            x @ w.permute(1, 0),
+            torch.addmm(bias, x, w.T, beta=2, alpha=0.5),
+        )
 
     fast = tracer_core.compile(program, backend="tvm")
     for scale in (1, -2):
-        for ours, expected in zip(fast(x * scale, w, bias), program(x * scale, w, bias), strict=True):
+        for ours, expected in zip(
+            fast(x * scale, w, bias), program(x * scale, w, bias), strict=True
+        ):
             assert ours.dtype is dtype
-            torch.testing.assert_close(ours, expected, rtol=1e-4 if dtype is torch.float32 else 1e-10, atol=1e-4)
+            torch.testing.assert_close(
+                ours, expected, rtol=1e-4 if dtype is torch.float32 else 1e-10, atol=1e-4
+            )
 
 
 @torch.no_grad()
@@ -327,7 +412,9 @@ def test_transposed_weights_are_read_as_they_lie(monkeypatch):
     texts = scheduled_texts(monkeypatch)
     model = torch.nn.Linear(64, 48).eval()
     x = torch.randn(12, 64)
-    torch.testing.assert_close(tracer_core.compile(model, backend="tvm")(x), model(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        tracer_core.compile(model, backend="tvm")(x), model(x), rtol=1e-4, atol=1e-5
+    )
     assert not any("transpose" in text for text in texts)
     (product,) = [text for text in texts if "by_rows" in text]
     assert "T.vectorized" in product
@@ -338,18 +425,23 @@ def test_transposed_weights_are_read_as_they_lie(monkeypatch):
 def test_products_of_symbolic_rows_are_tiled(monkeypatch):
     texts = scheduled_texts(monkeypatch)
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)).eval()
+    model = torch.nn.Sequential(
+        torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)
+    ).eval()
     fast = tracer_core.compile(model, backend="tvm", dynamic=True)
     for rows in (4, 2, 33, 7):
         x = torch.randn(rows, 32)
         torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
     products = [text for text in texts if "by_rows" in text]
-    assert len(products) == 2 and all("T.vectorized" in text and "T.parallel" in text for text in products)
+    assert len(products) == 2 and all(
+        "T.vectorized" in text and "T.parallel" in text for text in products
+    )
 
 
 #: left, right: sizes that no tile divides, few columns, batches.
 BY_COLUMNS = [
-    ((197, 64), (64, 197)), ((3, 13, 20), (3, 20, 21)), ((2, 7, 33), (2, 33, 64)), ((1, 40), (40, 45)), ((50, 9), (9, 3)),
+    ((197, 64), (64, 197)), ((3, 13, 20), (3, 20, 21)), ((2, 7, 33), (2, 33, 64)), ((1, 40), (40,
+    45)), ((50, 9), (9, 3)),
     ((4, 1, 16), (4, 16, 31)), ((11, 16), (16, 12)),
 ]  # fmt: skip
 
@@ -358,23 +450,28 @@ BY_COLUMNS = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @torch.no_grad()
 def test_products_of_sizes_that_no_tile_divides(shapes, dtype):
-    """Rows and columns beyond the last one are computed with, and must not be seen: neither NaN in the last row nor
-    what lies behind it in memory."""
+    """Rows and columns beyond the last one are computed with, and must not be seen: neither NaN in
+    the last row nor what lies behind it in memory."""
     torch.manual_seed(0)
     a, b = (torch.randn(shape).to(dtype) for shape in shapes)
-    program = lambda a, b: (a @ b, (a @ b).relu() + 1)  # noqa: E731
+    program = lambda a, b: (a @ b, (a @ b).relu() + 1)
     fast = tracer_core.compile(program, backend="tvm")
     for last in (1.0, float("nan")):
         a[..., -1, :] *= last
         for ours, expected in zip(fast(a, b), program(a, b), strict=True):
             tolerance = 1e-4 if dtype is torch.float32 else 1e-10
-            torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+            torch.testing.assert_close(
+                ours, expected, rtol=tolerance, atol=tolerance, equal_nan=True
+            )
 
 
 @torch.no_grad()
 def test_long_sums_are_as_exact_as_eager():
     torch.manual_seed(0)
-    for x, w in ((torch.rand(32, 4096), torch.rand(4096, 48)), (torch.rand(2, 13, 2048), torch.rand(2, 2048, 40))):
+    for x, w in (
+        (torch.rand(32, 4096), torch.rand(4096, 48)),
+        (torch.rand(2, 13, 2048), torch.rand(2, 2048, 40)),
+    ):
         truth = x.double() @ w.double()
         ours = tracer_core.compile(lambda x, w: x @ w, backend="tvm")(x, w)
         assert (ours - truth).norm() <= 2.5 * (x @ w - truth).norm()
@@ -395,7 +492,8 @@ def test_frozen_weights_are_tiles_when_the_module_is_made(monkeypatch):
 
 
 ELEMENTARY = {
-    "exp": torch.exp, "erf": torch.erf, "tanh": torch.tanh, "sigmoid": torch.sigmoid, "silu": F.silu, "gelu": F.gelu,
+    "exp": torch.exp, "erf": torch.erf, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
+    "silu": F.silu, "gelu": F.gelu,
     "gelu by tanh": lambda x: F.gelu(x, approximate="tanh"),
 }  # fmt: skip
 
@@ -406,25 +504,40 @@ def test_elementary_functions(name):
     function = ELEMENTARY[name]
     fast = tracer_core.compile(function, backend="tvm")
     fine = torch.logspace(-38, 1, 3000)
-    x = torch.cat([torch.linspace(-110, 88, 20_001), torch.linspace(-6, 6, 20_001), fine, -fine, torch.zeros(1), -torch.zeros(1)])
+    x = torch.cat(
+        [
+            torch.linspace(-110, 88, 20_001),
+            torch.linspace(-6, 6, 20_001),
+            fine,
+            -fine,
+            torch.zeros(1),
+            -torch.zeros(1),
+        ]
+    )
     ours, eager, truth = fast(x), function(x), function(x.double())
     fits = truth.abs() > 1e-36  # beside numbers with all their bits
     off, eagers_off = (((one.double() - truth) / truth)[fits].abs().max() for one in (ours, eager))
     absolute = (ours.double() - truth).abs().nan_to_num(0).masked_fill(truth.abs() > 1, 0).max()
     assert absolute < 3e-7
     assert off < max(4e-7, 1.01 * eagers_off)
-    special = torch.tensor([float("nan"), float("inf"), float("-inf"), 0.0, 1e38, -1e38, 89.0, -120.0])
+    special = torch.tensor(
+        [float("nan"), float("inf"), float("-inf"), 0.0, 1e38, -1e38, 89.0, -120.0]
+    )
     if name == "gelu":  # of infinity, oneDNN's is NaN
         special = special[special != torch.inf]
-    torch.testing.assert_close(fast(special), function(special), equal_nan=True, rtol=1e-6, atol=1e-37)
+    torch.testing.assert_close(
+        fast(special), function(special), equal_nan=True, rtol=1e-6, atol=1e-37
+    )
     torch.testing.assert_close(fast(x.double()), truth, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("shape", [(3, 197), (2, 4, 64), (5, 12), (7, 33), (1, 1), (2, 3, 5, 1000)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(3, 197), (2, 4, 64), (5, 12), (7, 33), (1, 1), (2, 3, 5, 1000)], ids=str
+)
 @torch.no_grad()
 def test_softmax_along_rows(shape):
     torch.manual_seed(0)
-    program = lambda x: (x.softmax(-1), x.softmax(0), (x * 3).softmax(-1) + 1)  # noqa: E731
+    program = lambda x: (x.softmax(-1), x.softmax(0), (x * 3).softmax(-1) + 1)
     fast = tracer_core.compile(program, backend="tvm")
     x = torch.randn(shape) * 4
     some, every, wrong = x.clone(), x.clone(), x.clone()
@@ -463,7 +576,12 @@ def test_elementary_functions_and_rows_are_vectors(monkeypatch):
 def test_products_of_any_sizes_in_one_build(monkeypatch):
     made = builds(monkeypatch)
     fast = tracer_core.compile(lambda a, b: a @ b, backend="tvm", dynamic=True)
-    for batch, rows, length, columns in ((2, 9, 6, 5), (3, 4, 8, 33), (2, 17, 5, 64), (5, 33, 70, 47)):
+    for batch, rows, length, columns in (
+        (2, 9, 6, 5),
+        (3, 4, 8, 33),
+        (2, 17, 5, 64),
+        (5, 33, 70, 47),
+    ):
         a, b = torch.randn(batch, rows, length), torch.randn(batch, length, columns)
         torch.testing.assert_close(fast(a, b), a @ b, rtol=1e-4, atol=1e-4)
     assert len(made) == 1
@@ -490,7 +608,10 @@ def test_frozen_parameters_are_constants_and_changes_are_seen(monkeypatch):
     made = builds(monkeypatch)
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 5)
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8 * 36, 5),
     ).eval()
     fast = tracer_core.compile(model, backend="tvm", options={"freeze": True})
     x = torch.randn(2, 3, 8, 8)
@@ -512,7 +633,12 @@ def test_frozen_parameters_are_constants_and_changes_are_seen(monkeypatch):
 def test_one_build_serves_batches_from_2_to_32(monkeypatch):
     made = builds(monkeypatch)
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(512, 4))
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(512, 4),
+    )
     fast = tracer_core.compile(model.eval(), backend="tvm", dynamic=True)
     for batch in (4, 2, 32, 17, 8, 31):
         x = torch.randn(batch, 3, 8, 8)
@@ -525,10 +651,12 @@ def test_one_build_serves_batches_from_2_to_32(monkeypatch):
 
 @torch.no_grad()
 def test_tensors_that_begin_anywhere():
-    """TVM's vectors are loaded from whole multiples of their size: without care the process ends."""
+    """TVM's vectors are loaded from whole multiples of their size: without care the process
+    ends.
+    """
     torch.manual_seed(0)
     weight = torch.randn(48 * 64 + 3)[3:].view(48, 64)
-    program = lambda x: F.linear(x, weight).relu() + x[:, :48]  # noqa: E731
+    program = lambda x: F.linear(x, weight).relu() + x[:, :48]
     for options in ({}, {"freeze": True}):
         fast = tracer_core.compile(program, backend="tvm", options=options)
         for start in (0, 1, 2, 16):
@@ -554,13 +682,20 @@ def test_code_for_cuda_is_generated(monkeypatch):
 
     modules = []
     real = build.build
-    monkeypatch.setattr(build, "build", lambda module, *rest: modules.append(module) or real(module, *rest))
+    monkeypatch.setattr(
+        build, "build", lambda module, *rest: modules.append(module) or real(module, *rest)
+    )
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(4, 16, 3, padding=1, groups=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(),
+        torch.nn.Conv2d(4, 16, 3, padding=1, groups=2), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
         torch.nn.Linear(256, 8), torch.nn.Softmax(-1),
     ).eval()  # fmt: skip
     tracer_core.compile(model, backend="tvm")(torch.randn(2, 4, 8, 8))
-    sizes = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
+    sizes = {
+        "max_threads_per_block": 1024,
+        "max_shared_memory_per_block": 49152,
+        "thread_warp_size": 32,
+    }
     text = json.dumps({"kind": "cuda", "arch": "sm_90", "max_num_threads": 1024, **sizes})
     target = build.target_of(text, "cuda")
     executable = real(modules[0], target, Options(), "graph")
@@ -576,12 +711,16 @@ def test_code_for_cuda_is_generated(monkeypatch):
 
 
 def test_pooling_of_one_image_and_of_changing_sizes():
-    forms = ((F.avg_pool2d, randn(3, 7, 11)), (F.avg_pool3d, randn(3, 7, 5, 6)), (F.max_pool2d, randn(3, 7, 11)))
+    forms = (
+        (F.avg_pool2d, randn(3, 7, 11)),
+        (F.avg_pool3d, randn(3, 7, 5, 6)),
+        (F.max_pool2d, randn(3, 7, 11)),
+    )
     for pool, x in forms:
         runner, extra = compiled("tvm", lambda x, pool=pool: pool(x, 2, ceil_mode=True) + 1, x)
         assert fallback_of(runner) is None
         torch.testing.assert_close(runner([x, *extra])[0], pool(x, 2, ceil_mode=True) + 1)
-    program = lambda x: F.avg_pool2d(x, 2, ceil_mode=True) + 1  # noqa: E731
+    program = lambda x: F.avg_pool2d(x, 2, ceil_mode=True) + 1
     runner, extra = compiled("tvm", program, randn(3, 2, 7, 11), dynamic=True)
     assert "ceil_mode" in fallback_of(runner).reason
     for x in (randn(3, 2, 7, 11), randn(2, 4, 8, 5)):
@@ -590,15 +729,17 @@ def test_pooling_of_one_image_and_of_changing_sizes():
 
 def test_any_of_bytes_is_one():
     x = torch.tensor([[0, 3, 255], [0, 0, 0]], dtype=torch.uint8)
-    program = lambda x: (x.any(1), x.any())  # noqa: E731
+    program = lambda x: (x.any(1), x.any())
     runner, extra = compiled("tvm", program, x)
     for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
         assert ours.dtype == expected.dtype and torch.equal(ours, expected)
 
 
 def test_elementary_functions_of_elementary_functions(monkeypatch):
-    """Their forms are not put into one another: TVM's compiler would go through every way through all of them."""
-    program = lambda x: F.gelu(F.silu(F.gelu(F.mish(F.silu(F.relu(x)))))) + x.tanh().sigmoid()  # noqa: E731
+    """Their forms are not put into one another: TVM's compiler would go through every way through
+    all of them.
+    """
+    program = lambda x: F.gelu(F.silu(F.gelu(F.mish(F.silu(F.relu(x)))))) + x.tanh().sigmoid()
     texts = scheduled_texts(monkeypatch)
     fast = tracer_core.compile(program, backend="tvm")
     x = torch.randn(5, 33, generator=torch.Generator().manual_seed(0))

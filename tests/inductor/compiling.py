@@ -1,6 +1,7 @@
 """Compiles small programs for the tests of inductor: through the core's lowering, stage by stage.
 
-In: a function and inputs. Out: `Compiled`: the compilation with every stage's result, and what to call.
+In: a function and inputs. Out: `Compiled`: the compilation with every stage's result, and what to
+call.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tracer_core.testing import torch_graph
 
 @dataclass
 class Compiled:
-    """One compiled program. extra: parameters that the graph takes after the function's own inputs."""
+    """One compiled program. extra: parameters that the graph takes after the function's own
+    inputs.
+    """
 
     compilation: Compilation
     finish: Callable[[Any], Any]
@@ -71,7 +74,9 @@ def compiled(
 
 def clones(inputs: Sequence[Any]) -> list[Any]:
     return [
-        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x) if isinstance(x, torch.Tensor) else x
+        torch.empty_strided(x.shape, x.stride(), dtype=x.dtype).copy_(x)
+        if isinstance(x, torch.Tensor)
+        else x
         for x in inputs
     ]
 
@@ -116,9 +121,17 @@ def same_three_ways(fn: Callable[..., Any], *inputs: Any) -> Compiled:
         results = list(runner([*args, *fused.extra]))
         assert len(results) == len(expected)
         for ours, eager in zip(results, expected, strict=True):
-            assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride()), what
+            assert (ours.dtype, ours.shape, ours.stride()) == (
+                eager.dtype,
+                eager.shape,
+                eager.stride(),
+            ), what
             torch.testing.assert_close(
-                ours, eager, equal_nan=True, msg=lambda m, what=what: f"{what}: {m}", **tolerance(eager.dtype)
+                ours,
+                eager,
+                equal_nan=True,
+                msg=lambda m, what=what: f"{what}: {m}",
+                **tolerance(eager.dtype),
             )
         for ours, eager in zip(args, before, strict=True):
             torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype))

@@ -24,7 +24,9 @@ def step(function, module, x):
 
 
 def gradients_are_right(module, image, batches):
-    """One compiled net, a step for each size of a batch: gradients have eager's strides, and errors of eager's size."""
+    """One compiled net, a step for each size of a batch: gradients have eager's strides, and errors
+    of eager's size.
+    """
     ours, exact = copy.deepcopy(module), copy.deepcopy(module).double()
     fast = tracer_core.compile(ours, backend="inductor", fullgraph=True)
     for batch in batches:

@@ -1,8 +1,9 @@
 """The eager reference executor: what the loop IR means.
 
-In: a `Program`, or fused bodies, with concrete inputs. Out: the outputs, computed with torch operations on
-whole index grids. What always holds: it shares nothing with the C++ generator but the IR, so lowering,
-inlining, fusion and row buffers are proved by comparing with it before any kernel is trusted.
+In: a `Program`, or fused bodies, with concrete inputs. Out: the outputs, computed with torch
+operations on whole index grids. What always holds: it shares nothing with the C++ generator but the
+IR, so lowering, inlining, fusion and row buffers are proved by comparing with it before any kernel
+is trusted.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ def _philox(value: Value, seed: torch.Tensor, place: torch.Tensor) -> torch.Tens
         return counter[0] if counter[0] < 2**31 else 2**32 - 1 - counter[0]
 
     seed, place = torch.broadcast_tensors(seed, place)
-    words = [word(s, p) for s, p in zip(seed.reshape(-1).tolist(), place.reshape(-1).tolist(), strict=True)]
+    words = [
+        word(s, p)
+        for s, p in zip(seed.reshape(-1).tolist(), place.reshape(-1).tolist(), strict=True)
+    ]
     return torch.tensor(words, dtype=torch.int32).float().mul(4.6566127342e-10).reshape(place.shape)
 
 
@@ -112,9 +116,7 @@ class Memory:
     def number(self, expr: Expr) -> int:
         if isinstance(expr, int):
             return expr
-        return int(
-            expr.subs({symbol: self.sizes[symbol.name] for symbol in expr.free_symbols})
-        )
+        return int(expr.subs({symbol: self.sizes[symbol.name] for symbol in expr.free_symbols}))
 
     def numbers(self, exprs: Sequence[Expr]) -> list[int]:
         return [self.number(expr) for expr in exprs]
@@ -140,8 +142,8 @@ class Memory:
 
 
 class Grid:
-    """Evaluates body values on all points of a domain at once; registers and row buffers are tensors over
-    the domain. Mutable."""
+    """Evaluates body values on all points of a domain at once; registers and row buffers are
+    tensors over the domain. Mutable."""
 
     def __init__(self, memory: Memory, domain: Domain, kept: Mapping[str, torch.Tensor]) -> None:
         self.memory, self.kept = memory, kept
@@ -167,7 +169,9 @@ class Grid:
         divisor = self.memory.number(atom.divisor)
         base = self.index(atom.base)
         return (
-            torch.div(base, divisor, rounding_mode="floor") if isinstance(atom, FloorDiv) else base % divisor
+            torch.div(base, divisor, rounding_mode="floor")
+            if isinstance(atom, FloorDiv)
+            else base % divisor
         )
 
     def address(self, buffer: Buffer, index: Sequence[Index]) -> torch.Tensor:
@@ -209,7 +213,11 @@ class Grid:
             return flat[address].to(value.dtype)
         condition, other = torch.broadcast_tensors(args[0], args[1])
         condition, other, address = torch.broadcast_tensors(condition, other, address)
-        inside = flat[torch.where(condition, address, torch.zeros_like(address))] if flat.numel() else other
+        inside = (
+            flat[torch.where(condition, address, torch.zeros_like(address))]
+            if flat.numel()
+            else other
+        )
         return torch.where(condition, inside.to(value.dtype), other)
 
     def store(self, store: Store) -> None:
@@ -221,7 +229,9 @@ class Grid:
     def put(self, name: str, store: Store, values: torch.Tensor) -> None:
         """Values over the whole domain, in its order, into one buffer of the store."""
         flat = self.memory.storage(name)
-        address = self.full(self.address(self.memory.program.buffers[name], store.index)).reshape(-1)
+        address = self.full(self.address(self.memory.program.buffers[name], store.index)).reshape(
+            -1
+        )
         if store.combine in (None, "set"):
             flat[address] = values
         elif values.dtype == torch.bool:
@@ -232,7 +242,9 @@ class Grid:
             flat.scatter_reduce_(0, address, values, MEANING[store.combine])
 
     def scan(self, store: Store, dims: list[int]) -> tuple[torch.Tensor, ...]:
-        """The running values over the domain: the reduced dimensions, taken as one, are walked in order."""
+        """The running values over the domain: the reduced dimensions, taken as one, are walked in
+        order.
+        """
         values = self.full(self.value(store.value))
         rest = [d for d in range(values.dim()) if d not in dims]
         order = [*rest, *dims]
@@ -266,7 +278,9 @@ def _argextreme(x: torch.Tensor, dims: list[int], largest: bool) -> torch.Tensor
     return found.view([1 if d in dims else x.shape[d] for d in range(x.dim())])
 
 
-def reduce(kind: str, x: torch.Tensor, dims: list[int], dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+def reduce(
+    kind: str, x: torch.Tensor, dims: list[int], dtype: torch.dtype
+) -> tuple[torch.Tensor, ...]:
     """The reduction with kept dims, in the result's compute dtype."""
     if kind == "sum":
         return (x.sum(dims, keepdim=True).to(dtype),)
@@ -297,7 +311,9 @@ def run_node(memory: Memory, node: LoopNode) -> None:
         if store.reduce is None:
             grid.store(store)
             continue
-        results = reduce(store.reduce, grid.full(grid.value(store.value)), dims, _result_dtype(memory, store))
+        results = reduce(
+            store.reduce, grid.full(grid.value(store.value)), dims, _result_dtype(memory, store)
+        )
         for name, result in zip(store.buffers, results, strict=True):
             _store_result(memory, grid, name, store, result, dims)
 
@@ -351,7 +367,9 @@ def run_extern(memory: Memory, node: ExternNode) -> None:
             return [concrete(item) for item in value]
         return memory.number(value) if hasattr(value, "free_symbols") else value
 
-    result = node.target(*map(concrete, node.args), **{k: concrete(v) for k, v in node.kwargs.items()})
+    result = node.target(
+        *map(concrete, node.args), **{k: concrete(v) for k, v in node.kwargs.items()}
+    )
     results = list(result) if node.unpack else [result]
     if node.post != "none":
         results[0] = POSTS[node.post](results[0])

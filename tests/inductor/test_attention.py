@@ -1,4 +1,6 @@
-"""Attention by our own kernel: scaled_dot_product_attention, and products and softmax written by hand."""
+"""Attention by our own kernel: scaled_dot_product_attention, and products and softmax written by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,26 @@ def heads(batch: int, rows: int, count: int, depth: int) -> torch.Tensor:
 
 
 def check(function, *args, ours: int | None, texts, options=None) -> None:
-    """Eager's values (at most three times its error against float64), sizes and strides, in two calls. ours: calls of our
-    kernel."""
+    """Eager's values (at most three times its error against float64), sizes and strides, in two
+    calls. ours: calls of our kernel."""
     fast = tracer_core.compile(function, fullgraph=True, options=options or {})
     with torch.no_grad():
         for _ in range(2):
             result, eager = fast(*args), function(*args)
-            double = [a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in args]
+            double = [
+                a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a
+                for a in args
+            ]
             truth = function(*double)
-            assert (result.shape, result.stride(), result.dtype) == (eager.shape, eager.stride(), eager.dtype)
+            assert (result.shape, result.stride(), result.dtype) == (
+                eager.shape,
+                eager.stride(),
+                eager.dtype,
+            )
             assert torch.equal(result.isnan(), eager.isnan())
-            error, of_eager = ((t.nan_to_num() - truth.nan_to_num()).abs().max().item() for t in (result, eager))
+            error, of_eager = (
+                (t.nan_to_num() - truth.nan_to_num()).abs().max().item() for t in (result, eager)
+            )
             assert error <= 3 * of_eager + 1e-6, (error, of_eager)
     if ours is not None:
         assert texts[-1].count("    run_attention(") == ours, texts[-1]
@@ -53,11 +64,24 @@ SIZES = {
 def test_scaled_dot_product_attention(sizes, causal, texts) -> None:
     torch.manual_seed(0)
     batch, count, rows, keys, depth = sizes
-    q, k, v = heads(batch, rows, count, depth), heads(batch, keys, count, depth), heads(batch, keys, count, depth)
-    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal) * 2, q, k, v, ours=1, texts=texts)
+    q, k, v = (
+        heads(batch, rows, count, depth),
+        heads(batch, keys, count, depth),
+        heads(batch, keys, count, depth),
+    )
+    check(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=causal) * 2,
+        q,
+        k,
+        v,
+        ours=1,
+        texts=texts,
+    )
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 20, 30), (2, 1, 1, 30), (1, 1, 20, 30), (20, 30), (1, 3, 20, 1)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 20, 30), (2, 1, 1, 30), (1, 1, 20, 30), (20, 30), (1, 3, 20, 1)], ids=str
+)
 def test_masks(shape, texts) -> None:
     torch.manual_seed(0)
     q, k, v = heads(2, 20, 3, 16), heads(2, 30, 3, 16), heads(2, 30, 3, 16)
@@ -67,9 +91,25 @@ def test_masks(shape, texts) -> None:
         q, k, v, mask, ours=1, texts=texts,
     )  # fmt: skip
     spread = torch.randn(*shape, 2)[..., 0]
-    check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, spread, ours=1, texts=texts)
+    check(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+        q,
+        k,
+        v,
+        spread,
+        ours=1,
+        texts=texts,
+    )
     kept = mask > 0
-    check(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), q, k, v, kept, ours=1, texts=texts)
+    check(
+        lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m),
+        q,
+        k,
+        v,
+        kept,
+        ours=1,
+        texts=texts,
+    )
 
 
 def by_hand(q, k, v, *masks):
@@ -84,12 +124,22 @@ def test_products_and_softmax_are_one_operator(masks, texts) -> None:
     torch.manual_seed(0)
     q, k, v = (heads(2, 18, 4, 16) for _ in range(3))
     given = [torch.randn(shape) for shape in masks]
-    check(lambda *a: by_hand(*a).transpose(1, 2).reshape(2, 18, 64), q, k, v, *given, ours=1, texts=texts)
+    check(
+        lambda *a: by_hand(*a).transpose(1, 2).reshape(2, 18, 64),
+        q,
+        k,
+        v,
+        *given,
+        ours=1,
+        texts=texts,
+    )
     check(by_hand, q, k, v, *given, ours=1, texts=texts)
 
 
 def test_rows_that_see_no_key(texts) -> None:
-    """0 in scaled_dot_product_attention, NaN where softmax is written out; beside them, the lowest number."""
+    """0 in scaled_dot_product_attention, NaN where softmax is written out; beside them, the lowest
+    number.
+    """
     torch.manual_seed(0)
     q, k, v = (heads(1, 20, 2, 16) for _ in range(3))
     mask = torch.zeros(1, 1, 20, 20)
@@ -137,7 +187,12 @@ def test_what_others_read_stays(texts) -> None:
     for function in (probabilities, scores, other_dim, masked_then_scaled, squared):
         check(function, q, k, v, ours=0, texts=texts)
     check(product_of_one, q, k, v, ours=1, texts=texts)
-    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), *(t.double() for t in (q, k, v)), ours=0, texts=texts)
+    check(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+        *(t.double() for t in (q, k, v)),
+        ours=0,
+        texts=texts,
+    )
 
 
 def test_views_that_cut_otherwise_than_by_heads(texts) -> None:
@@ -146,11 +201,15 @@ def test_views_that_cut_otherwise_than_by_heads(texts) -> None:
 
     def first(q, k, v):
         scores = torch.bmm(q.view(1, 16, 32), k.view(1, 32, 16)).view(1, 4, 8, 8)
-        return torch.bmm(torch.softmax(scores, -1).view(4, 8, 8), v.view(4, 8, 16)).view(1, 4, 8, 16)
+        return torch.bmm(torch.softmax(scores, -1).view(4, 8, 8), v.view(4, 8, 16)).view(
+            1, 4, 8, 16
+        )
 
     def second(q, k, v):
         scores = torch.bmm(q.view(4, 8, 16), k.view(4, 16, 8)).view(1, 4, 8, 8)
-        return torch.bmm(torch.softmax(scores, -1).view(1, 16, 16), v.view(1, 16, 32)).view(1, 4, 8, 16)
+        return torch.bmm(torch.softmax(scores, -1).view(1, 16, 16), v.view(1, 16, 32)).view(
+            1, 4, 8, 16
+        )
 
     check(first, q, k, v, ours=0, texts=texts)
     check(second, q, k, v, ours=0, texts=texts)
@@ -160,10 +219,16 @@ def test_scales_that_float32_does_not_have(texts) -> None:
     torch.manual_seed(0)
     q, k, v = (heads(1, 12, 2, 16) for _ in range(3))
     small = q * 1e-20, k * 1e-20, v
-    check(lambda q, k, v: torch.softmax((q @ k.mT) * 1e25 * 1e15, -1) @ v, *small, ours=0, texts=texts)
+    check(
+        lambda q, k, v: torch.softmax((q @ k.mT) * 1e25 * 1e15, -1) @ v, *small, ours=0, texts=texts
+    )
     # nothing is left of the scores in float32 (the truth in float64 is another one)
-    vanishing = tracer_core.compile(by_steps := lambda q, k, v: torch.softmax((q @ k.mT) * 1e-30 * 1e-30 * 1e30 * 1e30, -1) @ v)
-    large = tracer_core.compile(far := lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1e40), fullgraph=True)
+    vanishing = tracer_core.compile(
+        by_steps := lambda q, k, v: torch.softmax((q @ k.mT) * 1e-30 * 1e-30 * 1e30 * 1e30, -1) @ v
+    )
+    large = tracer_core.compile(
+        far := lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=1e40), fullgraph=True
+    )
     with torch.no_grad():
         assert torch.allclose(vanishing(q, k, v), by_steps(q, k, v), atol=1e-6)
         assert torch.allclose(large(*small), far(*small), equal_nan=True)
@@ -192,7 +257,12 @@ def windows(x, weight, bias, mask, count):
 @pytest.mark.parametrize("options", [{}, {"freeze": True}], ids=str)
 def test_windows_of_images(images, options, texts) -> None:
     torch.manual_seed(0)
-    args = (torch.randn(images * 4, 49, 64), torch.randn(192, 64) / 8, torch.randn(1, 4, 49, 49), torch.randn(4, 49, 49))
+    args = (
+        torch.randn(images * 4, 49, 64),
+        torch.randn(192, 64) / 8,
+        torch.randn(1, 4, 49, 49),
+        torch.randn(4, 49, 49),
+    )
     check(lambda *a: windows(*a, 4), *args, ours=1, texts=texts, options=options)
 
 
@@ -254,13 +324,17 @@ LAYERS = {
     "norms first": lambda: nn.TransformerEncoderLayer(
         64, 4, 96, batch_first=True, norm_first=True, activation="gelu"
     ),
-    "norms last": lambda: nn.TransformerEncoderLayer(64, 4, 96, batch_first=True, layer_norm_eps=1e-3),
+    "norms last": lambda: nn.TransformerEncoderLayer(
+        64, 4, 96, batch_first=True, layer_norm_eps=1e-3
+    ),
 }
 
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_that_are_one_operator_without_gradients(name, texts) -> None:
-    """The fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer: no part of the graph is eager's."""
+    """The fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer: no part of the graph
+    is eager's.
+    """
     torch.manual_seed(0)
     layer = LAYERS[name]().eval()
     for parameter in layer.parameters():  # biases are zero and scales one at first
@@ -324,8 +398,8 @@ def test_a_layer_with_a_mask_stays_one_operator() -> None:
 
 @pytest.mark.parametrize("trains", [False, True])
 def test_the_query_is_laid_out_as_the_graph_says(trains):
-    """A concatenation of one part is the part itself, whose strides are others: the result's strides follow the query's
-    (Phi-3's partial rotary embedding; BackendError in training)."""
+    """A concatenation of one part is the part itself, whose strides are others: the result's
+    strides follow the query's (Phi-3's partial rotary embedding; BackendError in training)."""
 
     def program(x):
         query = x.view(2, 10, 4, 16).transpose(1, 2)
@@ -337,4 +411,6 @@ def test_the_query_is_laid_out_as_the_graph_says(trains):
     torch.testing.assert_close(found, expected)
     assert found.stride() == expected.stride()
     if trains:
-        torch.testing.assert_close(*(torch.autograd.grad(out.square().sum(), x)[0] for out in (found, expected)))
+        torch.testing.assert_close(
+            *(torch.autograd.grad(out.square().sum(), x)[0] for out in (found, expected))
+        )

@@ -54,11 +54,13 @@ def slope_of_likelihood(reduction, backward):
 
 PROGRAMS = {
     "batch norm": (
-        lambda dy, x, w, m, i: aten.native_batch_norm_backward(dy, x, w, None, None, m, i, True, 1e-5, ALL),
+        lambda dy, x, w, m, i: aten.native_batch_norm_backward(dy, x, w, None, None, m, i, True,
+        1e-5, ALL),
         DY, X, R(6), MEAN, VAR.rsqrt(),
     ),
     "batch norm in evaluation": (
-        lambda dy, x, w, m, v: aten.native_batch_norm_backward(dy, x, w, m, v, None, None, False, 1e-5, ALL),
+        lambda dy, x, w, m, v: aten.native_batch_norm_backward(dy, x, w, m, v, None, None, False,
+        1e-5, ALL),
         DY, X, R(6), MEAN, VAR,
     ),
     "batch norm, the input's gradient alone": (
@@ -72,38 +74,52 @@ PROGRAMS = {
         DY, X, R(6), MEAN, VAR.rsqrt(),
     ),
     "batch norm of rows": (
-        lambda dy, x, w, m, i: aten.native_batch_norm_backward(dy, x, w, None, None, m, i, True, 1e-5, ALL),
+        lambda dy, x, w, m, i: aten.native_batch_norm_backward(dy, x, w, None, None, m, i, True,
+        1e-5, ALL),
         R(9, 6), R(9, 6) * 2, R(6), MEAN, VAR.rsqrt(),
     ),
     "batch norm in bfloat16": (
-        lambda dy, x, w, m, i: aten.native_batch_norm_backward(dy, x, w, None, None, m, i, True, 1e-5, ALL),
+        lambda dy, x, w, m, i: aten.native_batch_norm_backward(dy, x, w, None, None, m, i, True,
+        1e-5, ALL),
         DY.bfloat16(), X.bfloat16(), R(6), MEAN, VAR.rsqrt(),
     ),
     "layer norm": (layer_norm, SLOPES, ROWS, R(16), R(16)),
-    "layer norm in bfloat16": (layer_norm, SLOPES.bfloat16(), ROWS.bfloat16(), R(16).bfloat16(), R(16).bfloat16()),
+    "layer norm in bfloat16": (layer_norm, SLOPES.bfloat16(), ROWS.bfloat16(), R(16).bfloat16(),
+    R(16).bfloat16()),
     "layer norm of two dims": (layer_norm_of_two_dims, SLOPES, ROWS),
     "group norm": (group_norm, DY, X, R(6), R(6)),
-    "softmax": (lambda dy, x: aten._softmax_backward_data(dy, x.softmax(-1), -1, x.dtype), R(5, 33), R(5, 33) + 1),
+    "softmax": (lambda dy, x: aten._softmax_backward_data(dy, x.softmax(-1), -1, x.dtype), R(5,
+    33), R(5, 33) + 1),
     "softmax over columns": (
-        lambda dy, x: aten._softmax_backward_data(dy, x.softmax(1), 1, x.dtype), R(5, 33, 4), R(5, 33, 4) + 1),
+        lambda dy, x: aten._softmax_backward_data(dy, x.softmax(1), 1, x.dtype), R(5, 33, 4), R(5,
+        33, 4) + 1),
     "log_softmax": (
-        lambda dy, x: aten._log_softmax_backward_data(dy, x.log_softmax(-1), -1, x.dtype), R(5, 33), R(5, 33) + 1),
-    "likelihood without reduction": (likelihood(0, aten.nll_loss_forward), R(9, 5), NUMBERS, R(5).abs()),
+        lambda dy, x: aten._log_softmax_backward_data(dy, x.log_softmax(-1), -1, x.dtype), R(5,
+        33), R(5, 33) + 1),
+    "likelihood without reduction": (likelihood(0, aten.nll_loss_forward), R(9, 5), NUMBERS,
+    R(5).abs()),
     "likelihood, mean": (likelihood(1, aten.nll_loss_forward), R(9, 5), NUMBERS, R(5).abs()),
     "likelihood, sum": (likelihood(2, aten.nll_loss_forward), R(9, 5), NUMBERS, R(5).abs()),
-    "likelihood of pixels": (likelihood(1, aten.nll_loss2d_forward), R(3, 5, 4, 6), PIXELS, R(5).abs()),
-    "likelihood of one element": (likelihood_without_weights, torch.tensor(2.0), R(5), torch.tensor(3), torch.tensor(1.0)),
-    "likelihood, all ignored": (likelihood(1, aten.nll_loss_forward), R(3, 5), torch.full((3,), 2), R(5).abs()),
+    "likelihood of pixels": (likelihood(1, aten.nll_loss2d_forward), R(3, 5, 4, 6), PIXELS,
+    R(5).abs()),
+    "likelihood of one element": (likelihood_without_weights, torch.tensor(2.0), R(5),
+    torch.tensor(3), torch.tensor(1.0)),
+    "likelihood, all ignored": (likelihood(1, aten.nll_loss_forward), R(3, 5), torch.full((3,), 2),
+    R(5).abs()),
     "slope of likelihood without reduction": (
-        slope_of_likelihood(0, aten.nll_loss_backward), R(9), R(9, 5), NUMBERS, R(5).abs(), torch.tensor(3.0)),
+        slope_of_likelihood(0, aten.nll_loss_backward), R(9), R(9, 5), NUMBERS, R(5).abs(),
+        torch.tensor(3.0)),
     "slope of likelihood, mean": (
-        slope_of_likelihood(1, aten.nll_loss_backward), torch.tensor(1.5), R(9, 5), NUMBERS, R(5).abs(), torch.tensor(3.0)),
+        slope_of_likelihood(1, aten.nll_loss_backward), torch.tensor(1.5), R(9, 5), NUMBERS,
+        R(5).abs(), torch.tensor(3.0)),
     "slope of likelihood of pixels": (
-        slope_of_likelihood(1, aten.nll_loss2d_backward), torch.tensor(1.5), R(3, 5, 4, 6), PIXELS, R(5).abs(),
+        slope_of_likelihood(1, aten.nll_loss2d_backward), torch.tensor(1.5), R(3, 5, 4, 6), PIXELS,
+        R(5).abs(),
         torch.tensor(3.0)),
     "dropout": (lambda dy, mask: aten.native_dropout_backward(dy, mask > 0, 2.0), R(5, 6), R(5, 6)),
     "shrinking": (
-        lambda dy, x: (aten.hardshrink_backward(dy, x, 0.5), aten.softshrink_backward(dy, x, 0.5)), R(5, 6), R(5, 6) + 0.1),
+        lambda dy, x: (aten.hardshrink_backward(dy, x, 0.5), aten.softshrink_backward(dy, x, 0.5)),
+        R(5, 6), R(5, 6) + 0.1),
 }  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""Numbers and sizes that change from call to call, through inductor's kernels: one compile, eager's values."""
+"""Numbers and sizes that change from call to call, through inductor's kernels: one compile, eager's
+values.
+"""
 
 from __future__ import annotations
 
@@ -104,22 +106,30 @@ def test_a_backend_that_cannot_take_a_number_gets_it_as_a_constant():
 
 #: name -> (program, argument of one size, sizes from 2 on that two graphs serve)
 SIZES = {
-    "interpolate_by_a_factor": (lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic"), lambda n: (2, 3, n + 4, n + 5)),
-    "interpolate_to_a_size": (lambda x: F.interpolate(x, size=(7, 9), mode="bilinear"), lambda n: (2, 3, n + 4, n + 5)),
+    "interpolate_by_a_factor": (lambda x: F.interpolate(x, scale_factor=1.5, mode="bicubic"),
+    lambda n: (2, 3, n + 4, n + 5)),
+    "interpolate_to_a_size": (lambda x: F.interpolate(x, size=(7, 9), mode="bilinear"),
+    lambda n: (2, 3, n + 4, n + 5)),
     "interpolate_to_twice_its_size": (
-        lambda x: F.interpolate(x, size=(x.shape[2] * 2, x.shape[3] * 2), mode="nearest"), lambda n: (2, 3, n + 4, n + 5)),
-    "scaled_by_its_size": (lambda x: x * (1.0 / x.shape[0]) / math.sqrt(x.shape[0]), lambda n: (n, 8)),
+        lambda x: F.interpolate(x, size=(x.shape[2] * 2, x.shape[3] * 2), mode="nearest"),
+        lambda n: (2, 3, n + 4, n + 5)),
+    "scaled_by_its_size": (lambda x: x * (1.0 / x.shape[0]) / math.sqrt(x.shape[0]), lambda n: (n,
+    8)),
     "padded": (lambda x: F.pad(x, (1, 2, 0, 1)) * 2, lambda n: (n, 8)),
     "padded_to_a_multiple": (lambda x: F.pad(x, (0, 0, 0, -x.shape[0] % 8)), lambda n: (n, 8)),
     "unfolded": (lambda x: F.unfold(x, 3), lambda n: (2, 3, n + 4, n + 5)),
     "causal_mask": (
-        lambda x: (x @ x.transpose(1, 2)).masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -1e9).softmax(-1),
+        lambda x: (x @ x.transpose(1, 2)).masked_fill(torch.ones(x.shape[1],
+        x.shape[1]).triu(1).bool(), -1e9).softmax(-1),
         lambda n: (2, n, 16)),
-    "positions": (lambda x: x + torch.arange(x.shape[1], dtype=torch.float32)[None, :, None], lambda n: (2, n, 16)),
-    "convolution": (lambda x: F.relu(F.conv2d(x, torch.ones(4, 3, 3, 3), padding=1)), lambda n: (n, 3, 8, 8)),
+    "positions": (lambda x: x + torch.arange(x.shape[1], dtype=torch.float32)[None, :, None],
+    lambda n: (2, n, 16)),
+    "convolution": (lambda x: F.relu(F.conv2d(x, torch.ones(4, 3, 3, 3), padding=1)), lambda n: (n,
+    3, 8, 8)),
     "halves": (lambda x: x.view(x.shape[0] // 2, 2, 8).mean(1) + x[::2], lambda n: (2 * n, 8)),
     "attention": (
-        lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None], is_causal=True), lambda n: (2, n, 16)),
+        lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None],
+        is_causal=True), lambda n: (2, n, 16)),
 }  # fmt: skip
 
 
@@ -127,14 +137,19 @@ SIZES = {
 def test_one_compile_serves_every_size(name):
     program, shape = SIZES[name]
     torch.manual_seed(0)
-    assert graphs_of(program, [(torch.randn(shape(n)),) for n in (4, 6, 9, 17, 33, 2)], exact=False) == 2
+    assert (
+        graphs_of(program, [(torch.randn(shape(n)),) for n in (4, 6, 9, 17, 33, 2)], exact=False)
+        == 2
+    )
 
 
 @pytest.mark.parametrize("name", ["positions", "causal_mask", "scaled_by_its_size"])
 def test_sizes_zero_and_one(name):
     program, shape = SIZES[name]
     sizes = [n for n in (5, 7, 1, 0, 9) if n or name != "scaled_by_its_size"]
-    assert graphs_of(program, [(torch.randn(shape(n)),) for n in sizes], exact=False) == len(sizes) - 1
+    assert (
+        graphs_of(program, [(torch.randn(shape(n)),) for n in sizes], exact=False) == len(sizes) - 1
+    )
 
 
 def test_an_empty_tensor_is_indexed_as_eager_does():
@@ -149,7 +164,9 @@ def test_an_empty_tensor_is_indexed_as_eager_does():
 def test_a_number_expanded_to_a_size():
     assert (
         graphs_of(
-            lambda x: x.sum().expand(x.shape[0]), [(torch.randn(n, 2),) for n in (4, 6, 9)], exact=False
+            lambda x: x.sum().expand(x.shape[0]),
+            [(torch.randn(n, 2),) for n in (4, 6, 9)],
+            exact=False,
         )
         == 2
     )

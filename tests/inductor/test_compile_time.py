@@ -10,17 +10,21 @@ import torch
 
 import tracer_core
 from inductor_backend.passes import kernel_prebuild
-from tracer_core.aten import lower as lower_module
-from tracer_core.collector import collector_paused
+from tracer_core.aot import lower as lower_module
+from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.plugin_api import Backend, BackendError
 
 
 def test_our_own_kernels_are_built_while_the_graph_is_lowered(monkeypatch):
     order = []
-    monkeypatch.setattr(kernel_prebuild.native, "prepare", lambda names: order.append(sorted({*names})))
+    monkeypatch.setattr(
+        kernel_prebuild.native, "prepare", lambda names: order.append(sorted({*names}))
+    )
     lower = lower_module.Lowering.run
     monkeypatch.setattr(
-        lower_module.Lowering, "run", lambda self, specs: order.append("lowering") or lower(self, specs)
+        lower_module.Lowering,
+        "run",
+        lambda self, specs: order.append("lowering") or lower(self, specs),
     )
     net = torch.nn.Sequential(
         torch.nn.Conv2d(16, 64, 3, padding=1), torch.nn.Conv2d(64, 64, (3, 3), 2, groups=64),
@@ -31,7 +35,9 @@ def test_our_own_kernels_are_built_while_the_graph_is_lowered(monkeypatch):
         compiled = tracer_core.compile(net)
         torch.testing.assert_close(compiled(x), net(x))
     needed = {"run_depthwise_3", "run_linear", "run_pack", "run_packed"}
-    assert order[1] == "lowering" and order[0] == order[2]  # the captured graph and the lowered one say the same
+    assert (
+        order[1] == "lowering" and order[0] == order[2]
+    )  # the captured graph and the lowered one say the same
     assert needed <= {*order[0]}
 
 
@@ -41,7 +47,9 @@ def test_a_graph_without_products_starts_no_build(monkeypatch):
     x = torch.randn(8)
     torch.testing.assert_close(tracer_core.compile(lambda x: x.cos() + 1)(x), x.cos() + 1)
     small = torch.randn(4, 4)  # a product of so few numbers is ATen's
-    torch.testing.assert_close(tracer_core.compile(lambda x: (x @ x).sin())(small), (small @ small).sin())
+    torch.testing.assert_close(
+        tracer_core.compile(lambda x: (x @ x).sin())(small), (small @ small).sin()
+    )
     net = torch.nn.Dropout().eval()  # draws nothing
     torch.testing.assert_close(tracer_core.compile(lambda x: net(x).cos())(x), x.cos())
     assert not started
@@ -70,7 +78,9 @@ def test_the_collector_runs_again_after_a_failure():
     def compile_(gm, spec):
         raise RuntimeError("broken on purpose")
 
-    compiled = tracer_core.compile(lambda x: x + 1, backend=Backend(name="breaks", compile=compile_))
+    compiled = tracer_core.compile(
+        lambda x: x + 1, backend=Backend(name="breaks", compile=compile_)
+    )
     with pytest.raises(BackendError, match="broken on purpose"):
         compiled(torch.ones(2))
     assert gc.isenabled()
@@ -100,7 +110,9 @@ def test_memory_that_a_capture_has_freed_goes_back_to_the_system():
             return int(file.read().split()[1]) * 4096
 
     tracer_core.compile(lambda x: x.sin() - 1)(torch.randn(10))  # the compiler itself is loaded now
-    held = [bytes(100_000) for _ in range(600)]  # 60 MB below the size from which malloc maps blocks of their own
+    held = [
+        bytes(100_000) for _ in range(600)
+    ]  # 60 MB below the size from which malloc maps blocks of their own
     kept = [bytes(100) for _ in range(1000)]
     before = resident()
     del held

@@ -1,4 +1,6 @@
-"""Gradients of convolutions: our kernels for few pixels, ATen's for the rest, and the bias's as a sum."""
+"""Gradients of convolutions: our kernels for few pixels, ATen's for the rest, and the bias's as a
+sum.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_our_gradients_in_every_layout(name):
     mask = [True, True, False]
     truth = aten.convolution_backward(dy.double(), x.double(), weight.double(), None, *how, mask)
     for layouts in itertools.product(LAYOUTS, repeat=3):
-        given = [t.contiguous(memory_format=f) for t, f in zip((dy, x, weight), layouts, strict=True)]
+        given = [
+            t.contiguous(memory_format=f) for t, f in zip((dy, x, weight), layouts, strict=True)
+        ]
         found = small_gemm.convolution_backward(*given, None, *how, mask)
         for one, right, of in zip(found[:2], truth[:2], given[1:], strict=True):
             assert one.stride() == of.stride()
@@ -104,7 +108,9 @@ def test_only_what_is_asked_for_is_computed():
             assert ("backward_input(" in made.text) == mask[0]
             assert ("backward_weight(" in made.text) == mask[1]
             assert ("bias_gradient" in made.source + made.text) == mask[2]
-            for one, other in zip(made(dy, x, weight), backward(list(mask))(dy, x, weight), strict=True):
+            for one, other in zip(
+                made(dy, x, weight), backward(list(mask))(dy, x, weight), strict=True
+            ):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
@@ -131,7 +137,10 @@ OTHERS = {
     "half": (lambda: nn.Conv2d(16, 32, 3, padding=1).bfloat16(), (2, 16, 4, 4)),
     "double": (lambda: nn.Conv2d(32, 32, 3, padding=1).double(), (2, 32, 4, 4)),
     "one image without a batch": (lambda: nn.Conv2d(32, 48, 3), (32, 5, 5)),
-    "reflected padding": (lambda: nn.Conv2d(32, 48, 3, padding=1, padding_mode="reflect"), (2, 32, 4, 4)),
+    "reflected padding": (
+        lambda: nn.Conv2d(32, 48, 3, padding=1, padding_mode="reflect"),
+        (2, 32, 4, 4),
+    ),
 }
 
 
@@ -145,7 +154,9 @@ def test_other_convolutions_learn_as_in_eager(name):
     x = torch.randn(shape, dtype=dtype)
     eager = gradients(model, model, x.clone().requires_grad_())
     ours = gradients(fast, model, x.clone().requires_grad_())
-    close = {"rtol": 5e-2, "atol": 5e-3} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-6}
+    close = (
+        {"rtol": 5e-2, "atol": 5e-3} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-6}
+    )
     for one, other in zip(ours, eager, strict=True):
         if other is not None:
             assert one.stride() == other.stride() and one.dtype == other.dtype

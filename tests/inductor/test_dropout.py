@@ -46,11 +46,13 @@ def compare(f: Any, *args: torch.Tensor) -> Any:
     return fast
 
 
-
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.0, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_masks_are_eagers(p: float, dtype: torch.dtype) -> None:
-    compare(lambda x: F.dropout(torch.tanh(x), p) * 2 + F.dropout(x, 0.3), torch.randn(7, 45, dtype=dtype))
+    compare(
+        lambda x: F.dropout(torch.tanh(x), p) * 2 + F.dropout(x, 0.3),
+        torch.randn(7, 45, dtype=dtype),
+    )
 
 
 def test_mixed_with_other_draws_and_layouts() -> None:
@@ -203,7 +205,9 @@ def test_two_calls_differ_and_an_untouched_generator_stays() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.skipif(not rng.same_stream(torch.float32), reason="torch draws by MKL on this processor")
+@pytest.mark.skipif(
+    not rng.same_stream(torch.float32), reason="torch draws by MKL on this processor"
+)
 @pytest.mark.parametrize("taken", [0, 1, 623, 624, 1247])
 def test_every_place_among_the_generators_words(taken: int) -> None:
     for count in (0, 1, 311, 312, 313, 5000):

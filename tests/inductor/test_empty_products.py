@@ -1,4 +1,6 @@
-"""Products whose sizes are differences of symbols, and nothing in some call: sums of nothing are zeros."""
+"""Products whose sizes are differences of symbols, and nothing in some call: sums of nothing are
+zeros.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rows without elements: what a loop reads before it begins is not read when it has nothing to do.
 
-Compiled without optimisation, where every read in the text is done; at -O3 most of those whose value nobody needs
-vanish, but none has to.
+Compiled without optimisation, where every read in the text is done; at -O3 most of those whose
+value nobody needs vanish, but none has to.
 """
 
 from __future__ import annotations
@@ -57,4 +57,7 @@ def test_nothing_is_read_for_rows_without_elements(tmp_path):
     done = subprocess.run(
         command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0 and done.stdout.endswith("done\n"), (done.returncode, done.stderr[-2000:])
+    assert done.returncode == 0 and done.stdout.endswith("done\n"), (
+        done.returncode,
+        done.stderr[-2000:],
+    )

@@ -1,4 +1,6 @@
-"""Equal layers are lowered once: the program is the one that lowering all of them gives, and results are eager's."""
+"""Equal layers are lowered once: the program is the one that lowering all of them gives, and
+results are eager's.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core.stages import observe
+from tracer_core.debug.stages import observe
 
 LAYERS = 10
 
@@ -21,7 +23,9 @@ def checked(monkeypatch):
 def told():
     """What the compiler says of each graph's regions."""
     texts = []
-    undo = observe(lambda record: texts.append(record.text) if record.name == "inductor_replicate" else None)
+    undo = observe(
+        lambda record: texts.append(record.text) if record.name == "inductor_replicate" else None
+    )
     yield texts
     undo()
 
@@ -103,7 +107,9 @@ def test_gradients(told):
         found = torch.autograd.grad(fast(x).square().sum(), list(net.parameters()))
         for one, other in zip(found, wanted, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
-    assert len(told) == 2 and all(text.endswith("four are lowered") for text in told)  # forward and backward
+    assert len(told) == 2 and all(
+        text.endswith("four are lowered") for text in told
+    )  # forward and backward
 
 
 def test_frozen_layers(told):
@@ -158,7 +164,9 @@ def test_programs_that_are_alike_from_afar(name):
     program = PROGRAMS[name]
     fast = tracer_core.compile(program)
     for _ in range(2):
-        arguments = torch.linalg.qr(torch.randn(4, 16, 16, dtype=torch.float64))[0].unbind()  # nothing grows
+        arguments = torch.linalg.qr(torch.randn(4, 16, 16, dtype=torch.float64))[
+            0
+        ].unbind()  # nothing grows
         torch.testing.assert_close(fast(*arguments), program(*arguments))
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import tracer_core
 from inductor_backend.kernels import native, packed
 from inductor_backend.kernels.packed import Geometry, kernel_of
-from tracer_core.aten import frozen as core_frozen
+from tracer_core.aot import frozen_parameters as core_frozen
 from tracer_core.errors import BackendError, OptionError
 
 FREEZE = {"freeze": True}
@@ -40,9 +40,13 @@ def prepared_counts(monkeypatch) -> list[int]:
 
 
 def same(ours: torch.Tensor, model: nn.Module, *inputs: torch.Tensor) -> None:
-    """Sizes, strides and dtype of eager's result, and at most three times its error against float64."""
+    """Sizes, strides and dtype of eager's result, and at most three times its error against
+    float64.
+    """
     eager = model(*inputs)
-    truth = copy.deepcopy(model).double()(*(x.double() if x.is_floating_point() else x for x in inputs))
+    truth = copy.deepcopy(model).double()(
+        *(x.double() if x.is_floating_point() else x for x in inputs)
+    )
     assert (ours.shape, ours.stride(), ours.dtype) == (eager.shape, eager.stride(), eager.dtype)
     scale = truth.abs().max().item()
     error, of_eager = ((one - truth).abs().max().item() for one in (ours, eager))
@@ -50,7 +54,9 @@ def same(ours: torch.Tensor, model: nn.Module, *inputs: torch.Tensor) -> None:
 
 
 class Block(nn.Module):
-    """What image models are made of: convolutions with batch norm, activations, a residual, a pool."""
+    """What image models are made of: convolutions with batch norm, activations, a residual, a
+    pool.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +127,9 @@ GEOMETRIES = [
 
 
 @pytest.mark.parametrize("g", GEOMETRIES, ids=str)
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"])
+@pytest.mark.parametrize(
+    "layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"]
+)
 def test_packed_convolutions(g: Geometry, layout: torch.memory_format) -> None:
     torch.manual_seed(0)
     assert kernel_of(g) is not None
@@ -136,13 +144,20 @@ def test_packed_convolutions(g: Geometry, layout: torch.memory_format) -> None:
     allowed = 3 * (eager - truth).abs().max().item() + 1e-6
     plain = packed.convolution(x, ready, bias, g)
     assert (plain - truth).abs().max().item() <= allowed
-    full = packed.convolution(x, ready, None, g, before="gelu_tanh", residual=residual, after="relu6")
-    wanted = F.relu6(F.gelu(truth - bias.double()[:, None, None], approximate="tanh") + residual.double())
+    full = packed.convolution(
+        x, ready, None, g, before="gelu_tanh", residual=residual, after="relu6"
+    )
+    wanted = F.relu6(
+        F.gelu(truth - bias.double()[:, None, None], approximate="tanh") + residual.double()
+    )
     assert (full - wanted).abs().max().item() <= allowed
     factor = torch.rand(g.count)
-    scaled = packed.convolution(x, ready, bias, g, scale=factor, before="hardswish", residual=residual)
+    scaled = packed.convolution(
+        x, ready, bias, g, scale=factor, before="hardswish", residual=residual
+    )
     wanted = (
-        F.hardswish((truth - per_channel(bias)) * per_channel(factor) + per_channel(bias)) + residual.double()
+        F.hardswish((truth - per_channel(bias)) * per_channel(factor) + per_channel(bias))
+        + residual.double()
     )
     assert (scaled - wanted).abs().max().item() <= allowed
 
@@ -153,7 +168,9 @@ def per_channel(values: torch.Tensor) -> torch.Tensor:
 
 def test_kernels_refuse_sizes_that_they_were_not_built_for() -> None:
     x, weight, out = torch.randn(4, 32), torch.randn(32 * 32), torch.empty(4, 24)
-    numbers = packed.linear_call(4, 32, 24, 32, 24, 0, "none", "none")  # 24 columns are no whole panel
+    numbers = packed.linear_call(
+        4, 32, 24, 32, 24, 0, "none", "none"
+    )  # 24 columns are no whole panel
     with pytest.raises(RuntimeError, match="run_packed was not built for these sizes"):
         native.function("run_packed")(x, weight, 0, 0, out, *numbers, 0)
     g = packed.Geometry(32, 32, (3, 3), (1, 1), (1, 1), (1, 1), 32)
@@ -426,7 +443,9 @@ def test_frozen_graphs_are_left_out_of_what_is_stored(tmp_path) -> None:
 
 
 def test_release_originals_gives_the_memory_back_and_says_so_to_readers() -> None:
-    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.LayerNorm(256)).eval()
+    model = nn.Sequential(
+        nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256), nn.LayerNorm(256)
+    ).eval()
     fast = compiled(model)
     x = torch.randn(8, 256)
     with torch.no_grad():

@@ -18,7 +18,10 @@ PATIENT = {("llama", "dynamic"), ("gpt2", "static")}
 
 @pytest.mark.parametrize(
     ("name", "cache", "graphs"),
-    [pytest.param(*case, marks=[pytest.mark.slow] if case[:2] in PATIENT else []) for case in CASES],
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if case[:2] in PATIENT else [])
+        for case in CASES
+    ],
 )
 def test_64_tokens(name, cache, graphs):
     call = {"inputs": prompt(1, 7), "cache_implementation": cache}

@@ -69,8 +69,10 @@ def through_a_view(cache, new, position):
 
 #: program, how many writes of its graph go straight into an input.
 PROGRAMS = {
-    "a cache": (at_its_position, 1), "read before": (read_before, 0), "a clone of the result": (cloned_result, 1),
-    "twice": (written_twice, 2), "read between": (read_between, 0), "from itself": (from_itself, 0), "put": (put, 1),
+    "a cache": (at_its_position, 1), "read before": (read_before, 0),
+    "a clone of the result": (cloned_result, 1),
+    "twice": (written_twice, 2), "read between": (read_between, 0), "from itself": (from_itself,
+    0), "put": (put, 1),
     "added": (added, 1), "through a view": (through_a_view, 0),
 }  # fmt: skip
 

@@ -33,7 +33,10 @@ def test_cos_plus_sin_is_one_kernel_one_load_per_input_one_store_and_no_buffer()
         if const:
             assert loads(body, name) == 1
         else:
-            assert len(re.findall(rf"^\s*(?:{name}\[.*\] = |tc_put\(lanes, &{name}\[)", body, re.M)) == 1
+            assert (
+                len(re.findall(rf"^\s*(?:{name}\[.*\] = |tc_put\(lanes, &{name}\[)", body, re.M))
+                == 1
+            )
     assert c.compilation.memory.size == 0
     torch.testing.assert_close(c(x, y)[0], x.cos() + y.sin())
 
@@ -42,7 +45,9 @@ def test_softmax_is_one_kernel():
     x = torch.randn(64, 100)
     c = compiled(lambda x: x.softmax(-1), x)
     assert c.kernels == 1 and c.compilation.memory.size == 0
-    assert kernel_body(c).count("tc_exp") == 1  # kept in a row buffer, not computed again for the quotient
+    assert (
+        kernel_body(c).count("tc_exp") == 1
+    )  # kept in a row buffer, not computed again for the quotient
 
 
 def test_layer_norm_gelu_softmax_is_one_kernel_that_computes_each_step_once():
@@ -57,7 +62,9 @@ def test_layer_norm_gelu_softmax_is_one_kernel_that_computes_each_step_once():
 def test_batch_norm_relu_and_residual_add_are_one_kernel():
     x, r = torch.randn(2, 8, 6, 6), torch.randn(2, 8, 6, 6)
     m, v, w, b = torch.randn(8), torch.rand(8), torch.randn(8), torch.randn(8)
-    c = compiled(lambda x, r, m, v, w, b: (F.batch_norm(x, m, v, w, b) + r).relu(), x, r, m, v, w, b)
+    c = compiled(
+        lambda x, r, m, v, w, b: (F.batch_norm(x, m, v, w, b) + r).relu(), x, r, m, v, w, b
+    )
     assert c.kernels == 1 and c.compilation.memory.size == 0
     inner = re.split("#pragma omp simd|const auto step_", kernel_body(c))[1]
     assert "tc_sqrt" not in inner  # scale and shift are formed once a channel
@@ -72,7 +79,9 @@ def test_horizontal_fusion_reads_the_shared_input_once():
 
 def test_a_long_chain_of_views_and_pointwise_is_one_kernel():
     x = torch.randn(4, 6, 10)
-    c = compiled(lambda x: (x.transpose(1, 2).reshape(4, 60) + 1).view(4, 10, 6).permute(0, 2, 1) * x, x)
+    c = compiled(
+        lambda x: (x.transpose(1, 2).reshape(4, 60) + 1).view(4, 10, 6).permute(0, 2, 1) * x, x
+    )
     assert c.kernels == 1
     torch.testing.assert_close(
         c(x)[0], (x.transpose(1, 2).reshape(4, 60) + 1).view(4, 10, 6).permute(0, 2, 1) * x

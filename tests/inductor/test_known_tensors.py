@@ -1,4 +1,6 @@
-"""Masks and tables of positions, which no input has a part in, are computed when the graph is compiled."""
+"""Masks and tables of positions, which no input has a part in, are computed when the graph is
+compiled.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ OPTIONS = [{"freeze": True}, None]
 
 
 class Windows(nn.Module):
-    """Attention in windows that are shifted, as Swin's: a mask that is written region by region, a table of positions."""
+    """Attention in windows that are shifted, as Swin's: a mask that is written region by region, a
+    table of positions.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +24,9 @@ class Windows(nn.Module):
 
     def forward(self, scores):
         mask = torch.zeros(14, 14)
-        for number, (rows, columns) in enumerate(((slice(0, -3), slice(0, -3)), (slice(-3, None), slice(0, -3)))):
+        for number, (rows, columns) in enumerate(
+            ((slice(0, -3), slice(0, -3)), (slice(-3, None), slice(0, -3)))
+        ):
             mask[rows, columns] = number + 1
         mask = mask.view(2, 7, 2, 7).permute(0, 2, 1, 3).reshape(4, 49)
         mask = mask.unsqueeze(1) - mask.unsqueeze(2)

@@ -11,7 +11,9 @@ import tracer_core
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_extremes_of_a_layer_norm_have_gradients(dtype):
-    """Their gradient asks where the greatest element was: what is computed again has to be the same to the last bit."""
+    """Their gradient asks where the greatest element was: what is computed again has to be the same
+    to the last bit.
+    """
     x = (torch.arange(24).reshape(8, 3) * 7 % 33 / 8 - 2).to(dtype).requires_grad_()
 
     def program(x):

@@ -27,7 +27,11 @@ def bert():
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
-        hidden_size=128, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256, vocab_size=100
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=256,
+        vocab_size=100,
     )
     return BertModel(config), (torch.randint(0, 100, (2, 9)),)
 
@@ -38,10 +42,18 @@ def lstm():
 
 def transformer():
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
-    return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), (torch.randn(2, 9, 64),)
+    return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), (
+        torch.randn(2, 9, 64),
+    )
 
 
-MODELS = {"resnet18": resnet18, "densenet": densenet, "bert": bert, "lstm": lstm, "transformer": transformer}
+MODELS = {
+    "resnet18": resnet18,
+    "densenet": densenet,
+    "bert": bert,
+    "lstm": lstm,
+    "transformer": transformer,
+}
 
 
 def tensors(result):

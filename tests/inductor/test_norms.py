@@ -1,4 +1,6 @@
-"""Norms, distances, losses: values against eager, three ways, and how many kernels reductions of the same rows take."""
+"""Norms, distances, losses: values against eager, three ways, and how many kernels reductions of
+the same rows take.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,23 @@ ORDERS = (0, 0.5, 1, 2, 3, INF, -INF)
 
 PROGRAMS = {
     "norms": (
-        lambda x: tuple(torch.linalg.vector_norm(x, p, dim=d) for p in ORDERS for d in (None, 1, (0, 2))),
+        lambda x: tuple(torch.linalg.vector_norm(x, p, dim=d) for p in ORDERS for d in (None, 1,
+        (0, 2))),
         R(4, 5, 6),
     ),
-    "norms of nan and inf": (lambda x: tuple(torch.linalg.vector_norm(x, p, dim=1) for p in ORDERS), ODD),
+    "norms of nan and inf": (lambda x: tuple(torch.linalg.vector_norm(x, p,
+    dim=1) for p in ORDERS), ODD),
     "norms of other dtypes": (
-        lambda x, y: (x.norm(dim=0), torch.linalg.vector_norm(x, dtype=torch.float64), y.norm(dim=-1), x[:0].norm()),
+        lambda x, y: (x.norm(dim=0), torch.linalg.vector_norm(x, dtype=torch.float64),
+        y.norm(dim=-1), x[:0].norm()),
         R(40, 3).bfloat16(),
         R(4, 3).double(),
     ),
-    "both extremes": (lambda x, y: (*x.aminmax(dim=1), *x.aminmax(), *y.aminmax(dim=0)), ODD, I(-9, 9, 5, 3)),
+    "both extremes": (lambda x, y: (*x.aminmax(dim=1), *x.aminmax(), *y.aminmax(dim=0)), ODD, I(-9,
+    9, 5, 3)),
     "distances": (
-        lambda x, y: tuple(torch.cdist(x, y, p, "donot_use_mm_for_euclid_dist") for p in (0.0, 1.0, 2.0, 3.0, INF)),
+        lambda x, y: tuple(torch.cdist(x, y, p, "donot_use_mm_for_euclid_dist") for p in (0.0, 1.0,
+        2.0, 3.0, INF)),
         R(3, 20, 8),
         R(9, 8),
     ),
@@ -50,8 +57,10 @@ PROGRAMS = {
         I(0, 10, 6),
         R(10).abs(),
     ),
-    "cosine": (lambda x, y: (F.cosine_similarity(x, y), F.normalize(x, dim=0), F.normalize(y, p=1.0)), R(6, 10), R(6, 10)),
-    "a gather of a log_softmax": (lambda x, t: F.cross_entropy(x, t, reduction="none") + 1, R(6, 10), I(0, 10, 6)),
+    "cosine": (lambda x, y: (F.cosine_similarity(x, y), F.normalize(x, dim=0), F.normalize(y,
+    p=1.0)), R(6, 10), R(6, 10)),
+    "a gather of a log_softmax": (lambda x, t: F.cross_entropy(x, t, reduction="none") + 1, R(6,
+    10), I(0, 10, 6)),
 }  # fmt: skip
 
 
@@ -90,7 +99,10 @@ ONE_KERNEL = {
     "normalize": (lambda x: F.normalize(x, dim=1), (4, 100, 64)),
     "statistics": (statistics(-1), (64, 100)),
     "statistics of columns": (statistics(0), (100, 64)),
-    "likelihood": (lambda x: F.nll_loss(x.log_softmax(1), x.argmin(1), reduction="none"), (64, 100)),
+    "likelihood": (
+        lambda x: F.nll_loss(x.log_softmax(1), x.argmin(1), reduction="none"),
+        (64, 100),
+    ),
 }
 
 

@@ -15,7 +15,11 @@ X = torch.randn(4, 6)
 
 @pytest.mark.parametrize(
     ("sizes", "strides", "dtype"),
-    [((4, 6), (6, 1), torch.bfloat16), ((6, 4), (4, 1), torch.float32), ((4, 6), (1, 4), torch.float32)],
+    [
+        ((4, 6), (6, 1), torch.bfloat16),
+        ((6, 4), (4, 1), torch.float32),
+        ((4, 6), (1, 4), torch.float32),
+    ],
 )
 def test_another_dtype_size_or_stride_is_an_error_that_names_the_operator(sizes, strides, dtype):
     with pytest.raises(BackendError, match="aten.sort.default returned torch.float32 of sizes"):
@@ -24,7 +28,9 @@ def test_another_dtype_size_or_stride_is_an_error_that_names_the_operator(sizes,
 
 def test_strides_of_dimensions_of_size_one_and_of_nothing_do_not_matter():
     expect(
-        "aten.sort.default", (X[:1], (1, 6), (99, 1), torch.float32), (X[:0], (0, 6), (1, 1), torch.float32)
+        "aten.sort.default",
+        (X[:1], (1, 6), (99, 1), torch.float32),
+        (X[:0], (0, 6), (1, 1), torch.float32),
     )
 
 
@@ -33,17 +39,22 @@ def test_a_part_looks_at_what_an_operator_between_parts_gives():
     library = torch.library.Library("inductor_expect", "DEF")
     library.define("wrong(Tensor x) -> Tensor")
     library.impl("wrong", lambda x: x.double(), "CPU")
-    torch.library.register_fake("inductor_expect::wrong", lambda x: x.new_empty(x.shape), lib=library)
+    torch.library.register_fake(
+        "inductor_expect::wrong", lambda x: x.new_empty(x.shape), lib=library
+    )
     compiled = tracer_core.compile(lambda x: torch.ops.inductor_expect.wrong(x + 1) * 2)
     with pytest.raises(
-        BackendError, match="wrong_default, made by an operator that runs eagerly, has dtype torch.float64"
+        BackendError,
+        match="wrong_default, made by an operator that runs eagerly, has dtype torch.float64",
     ):
         compiled(X)
 
 
 def test_a_module_looks_at_its_first_run(monkeypatch):
     seen = []
-    monkeypatch.setattr(generated_support, "expect", lambda operator, *results: seen.append(operator))
+    monkeypatch.setattr(
+        generated_support, "expect", lambda operator, *results: seen.append(operator)
+    )
     compiled = tracer_core.compile(lambda x: (x + 1).sort().values * 2)
     for _ in range(3):
         torch.testing.assert_close(compiled(X), (X + 1).sort().values * 2)

@@ -23,14 +23,23 @@ NAN = torch.tensor([1.0, float("nan"), -float("inf"), float("inf"), -0.0, 0.0])
 PROGRAMS = {
     "add number": (lambda x: x + 1, R(3, 4)),
     "broadcast": (lambda x, y: x * y + 2 * x, R(5, 6, 7), R(7)),
-    "scaled add and sub": (lambda x, y: torch.add(x, y, alpha=3) - torch.sub(x, y, alpha=2), R(9), R(9)),
+    "scaled add and sub": (
+        lambda x, y: torch.add(x, y, alpha=3) - torch.sub(x, y, alpha=2),
+        R(9),
+        R(9),
+    ),
     "zero dimensions": (lambda x: x * 2 + 1, torch.tensor(3.0)),
     "no elements": (lambda x: (x + 1, x.sum(0)), R(0, 4)),
     "math": (
-        lambda x: x.sin() + x.cos() * x.exp() - x.abs().log1p().sqrt() + x.tanh() + x.erf() + x.sigmoid(),
+        lambda x: (
+            x.sin() + x.cos() * x.exp() - x.abs().log1p().sqrt() + x.tanh() + x.erf() + x.sigmoid()
+        ),
         R(333),
     ),
-    "more math": (lambda x: x.expm1() + x.atan() + x.sinh() + x.abs().rsqrt() + x.exp2() + x.erfc(), R(65)),
+    "more math": (
+        lambda x: x.expm1() + x.atan() + x.sinh() + x.abs().rsqrt() + x.exp2() + x.erfc(),
+        R(65),
+    ),
     "activations": (
         lambda x: F.silu(x) + F.gelu(x) + F.gelu(x, approximate="tanh") + F.elu(x) + F.softplus(x),
         R(200),
@@ -41,7 +50,10 @@ PROGRAMS = {
     ),
     "powers": (lambda x: x**3 + x**-1 + x.abs() ** 0.5 + x.abs() ** 1.7, R(100)),
     "rounding": (lambda x: x.sign() + x.floor() + x.round() + x.ceil() + x.trunc(), R(400) * 4),
-    "nan and inf": (lambda x: (x.relu(), x.clamp(-1, 1), x.maximum(x.flip(0)), x.sign(), x + 1), NAN),
+    "nan and inf": (
+        lambda x: (x.relu(), x.clamp(-1, 1), x.maximum(x.flip(0)), x.sign(), x + 1),
+        NAN,
+    ),
     "nan in reductions": (lambda x: (x.amax(), x.amin(), x.sum(), x.argmax()), NAN),
     "nan tests": (lambda x: x.isnan() | x.isinf(), NAN),
     "where": (lambda x: torch.where(x > 0, x, 0.0), R(10, 20)),
@@ -71,7 +83,10 @@ PROGRAMS = {
     "sum outside": (lambda x: x.sum((0, 2)), R(5, 6, 7)),
     "sum middle": (lambda x: x.sum(1, keepdim=True), R(5, 70, 7)),
     "long rows": (lambda x: (x.sum(-1), x.amax(-1), x.var(-1)), R(3, 5000)),
-    "one long row": (lambda x: (x.sum(), x.amax(), x.var(), (x > 3).any(), x.double().amin()), R(200_003)),
+    "one long row": (
+        lambda x: (x.sum(), x.amax(), x.var(), (x > 3).any(), x.double().amin()),
+        R(200_003),
+    ),
     "sum of ints": (lambda x: (x.sum(), (x > 0).sum(-1)), I(-50, 50, 30, 20).to(torch.int32)),
     "mean of pixels": (lambda x: x.mean((2, 3)), R(2, 3, 14, 15)),
     "any and all": (lambda x: ((x > 2).any(-1), (x > -3).all(0), (x > -9).all()), R(10, 20)),
@@ -79,7 +94,10 @@ PROGRAMS = {
     "extremes": (lambda x: (x.amax(0), x.min(), x.amin((0, 1))), R(10, 20)),
     "argmax": (lambda x: (x.argmax(-1), x.argmin(0), x.argmax()), R(30, 40)),
     "max with index": (lambda x: (*x.max(1), *x.min(0)), R(30, 40)),
-    "variance": (lambda x: (x.var(-1), x.std(0), *torch.var_mean(x, (0, 1), correction=0)), R(30, 40)),
+    "variance": (
+        lambda x: (x.var(-1), x.std(0), *torch.var_mean(x, (0, 1), correction=0)),
+        R(30, 40),
+    ),
     "standardise": (lambda x: (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True), R(50, 60)),
     "softmax": (lambda x: x.softmax(-1), R(33, 77)),
     "softmax over columns": (lambda x: x.softmax(1), R(4, 33, 7)),
@@ -115,12 +133,19 @@ PROGRAMS = {
     "chunks": (lambda x: torch.mul(*x.chunk(2, -1)), R(3, 8)),
     "expand": (lambda x: x.expand(4, 3, 5).clone() + 1, R(3, 5)),
     "flip and repeat": (lambda x: x.flip(0).repeat(2, 3), R(3, 5)),
-    "flip and reshape": (lambda x: x.flip(0).reshape(10, 9) * 2 + x.flip(1).reshape(9, 10).t(), R(6, 15)),
+    "flip and reshape": (
+        lambda x: x.flip(0).reshape(10, 9) * 2 + x.flip(1).reshape(9, 10).t(),
+        R(6, 15),
+    ),
     "unfold": (lambda x: x.unfold(0, 3, 2) * 2, R(9)),
     "diagonal": (lambda x: x.diagonal(1) + 1, R(5, 6)),
     "cat": (lambda x, y: torch.cat([x, y * 2], 1), R(3, 4, 5), R(3, 2, 5)),
     "cat of dtypes": (lambda x, y: torch.cat([x, y]), R(3), I(0, 9, 4)),
-    "cat of cats": (lambda x, y: torch.cat([torch.cat([x, y], 1), x + 1], 1).relu(), R(2, 3, 4), R(2, 2, 4)),
+    "cat of cats": (
+        lambda x, y: torch.cat([torch.cat([x, y], 1), x + 1], 1).relu(),
+        R(2, 3, 4),
+        R(2, 2, 4),
+    ),
     "stack": (lambda x: torch.stack([x, x + 1], 1), R(3, 4)),
     "pad": (lambda x: F.pad(x, (1, 2, 0, 1), value=3.0), R(2, 3, 4)),
     "pad less": (lambda x: F.pad(x, (-1, 2)), R(2, 5)),
@@ -134,7 +159,10 @@ PROGRAMS = {
     "max pool": (lambda x: F.max_pool2d(x, 3, 2, 1), R(2, 3, 17, 18)),
     "max pool with indices": (lambda x: F.max_pool2d(x, 2, return_indices=True), R(2, 3, 6, 6)),
     "avg pool": (lambda x: F.avg_pool2d(x, 2, 2), R(2, 3, 16, 18)),
-    "avg pool not counting": (lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), R(2, 3, 9, 8)),
+    "avg pool not counting": (
+        lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
+        R(2, 3, 9, 8),
+    ),
     "adaptive pool": (
         lambda x: (F.adaptive_avg_pool2d(x, (1, 1)), F.adaptive_avg_pool2d(x, (4, 6))),
         R(2, 3, 16, 18),
@@ -154,15 +182,30 @@ PROGRAMS = {
     "linear of an input's slice": (lambda x, y: F.linear(x[:, 8:264], y), R(12, 300), R(128, 256)),
     "matmul of a flip": (lambda x, y: x.flip(1) @ y.flip(0), R(5, 6), R(6, 7)),
     "bmm": (lambda x, y: torch.bmm(x, y.transpose(1, 2)), R(3, 5, 6), R(3, 8, 6)),
-    "convolution": (lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(), R(2, 3, 8, 8), R(4, 3, 3, 3), R(4)),
-    "own convolution": (lambda x, w: F.conv2d(x + 1, w, padding=1).relu(), R(1, 64, 4, 4), R(64, 64, 3, 3)),
+    "convolution": (
+        lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(),
+        R(2, 3, 8, 8),
+        R(4, 3, 3, 3),
+        R(4),
+    ),
+    "own convolution": (
+        lambda x, w: F.conv2d(x + 1, w, padding=1).relu(),
+        R(1, 64, 4, 4),
+        R(64, 64, 3, 3),
+    ),
     "grouped convolution": (lambda x, w: F.conv2d(x, w, groups=2), R(2, 4, 8, 8), R(4, 2, 3, 3)),
     "attention": (
         lambda q: F.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(2, 5, 24) + 1,
         R(2, 3, 5, 8),
     ),
-    "causal attention": (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), R(2, 3, 5, 8)),
-    "fallbacks": (lambda x: x.cumsum(0) * 2 + torch.sort(x, 0)[0] + torch.topk(x, 5, 0)[0], R(5, 6)),
+    "causal attention": (
+        lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True),
+        R(2, 3, 5, 8),
+    ),
+    "fallbacks": (
+        lambda x: x.cumsum(0) * 2 + torch.sort(x, 0)[0] + torch.topk(x, 5, 0)[0],
+        R(5, 6),
+    ),
     "write to an input": (lambda x, y: (x.add_(y), x * 2)[1], R(3), R(3)),
     "write through a view": (lambda x: (x[1:].mul_(2), x.sum())[1], R(4, 3)),
     "reverse in place": (lambda x: x.copy_(x.flip(0)).sum(), R(7)),
@@ -179,7 +222,16 @@ def test_equals_eager(name):
 
 @pytest.mark.parametrize(
     "name",
-    ["math", "layer norm", "softmax", "sum", "large linear", "batch norm", "long rows", "one long row"],
+    [
+        "math",
+        "layer norm",
+        "softmax",
+        "sum",
+        "large linear",
+        "batch norm",
+        "long rows",
+        "one long row",
+    ],
 )
 def test_error_against_float64_is_at_most_three_times_eagers(name):
     fn, *inputs = PROGRAMS[name]

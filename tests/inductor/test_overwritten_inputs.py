@@ -1,4 +1,6 @@
-"""What overwrites an input in the kernel that reads it: whatever the program computed before reads what was there before."""
+"""What overwrites an input in the kernel that reads it: whatever the program computed before reads
+what was there before.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ import tracer_core
 
 class Dense(torch.nn.Sequential):
     def __init__(self):
-        super().__init__(torch.nn.Linear(32, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+        super().__init__(
+            torch.nn.Linear(32, 64),
+            torch.nn.BatchNorm1d(64),
+            torch.nn.ReLU(),
+            torch.nn.Linear(64, 4),
+        )
         self.shape = (16, 32)
 
 

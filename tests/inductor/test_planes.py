@@ -1,4 +1,6 @@
-"""Training of 3x3 convolutions on contiguous images: forward and the input's gradient by Winograd's method."""
+"""Training of 3x3 convolutions on contiguous images: forward and the input's gradient by Winograd's
+method.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +43,33 @@ def test_the_kernel_alone(shape):
 def chosen(x, w, **kwargs):
     operands = [Operand(tuple(t.shape), tuple(t.stride()), t.dtype) for t in (x, w)]
     given = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "groups": 1, **kwargs}
-    args = [*operands, None, given["stride"], given["padding"], given["dilation"], False, [0, 0], given["groups"]]
+    args = [
+        *operands,
+        None,
+        given["stride"],
+        given["padding"],
+        given["dilation"],
+        False,
+        [0, 0],
+        given["groups"],
+    ]
     return best(aten.convolution.default, args).call.startswith(winograd.__name__)
 
 
 def test_which_convolutions_it_takes():
     x, w = torch.empty(1, 64, 32, 32), torch.empty(64, 64, 3, 3)
     assert chosen(x, w)
-    assert not chosen(x, w, stride=[2, 2]) and not chosen(x, w, dilation=[2, 2]) and not chosen(x, w, padding=[3, 3])
+    assert (
+        not chosen(x, w, stride=[2, 2])
+        and not chosen(x, w, dilation=[2, 2])
+        and not chosen(x, w, padding=[3, 3])
+    )
     assert not chosen(x, torch.empty(64, 32, 3, 3), groups=2)
     assert not chosen(x.to(memory_format=torch.channels_last), w)
     assert not chosen(x.double(), w.double())
-    assert not chosen(torch.empty(1, 64, 8, 8), w) and not chosen(x, torch.empty(64, 64, 5, 5), padding=[2, 2])
+    assert not chosen(torch.empty(1, 64, 8, 8), w) and not chosen(
+        x, torch.empty(64, 64, 5, 5), padding=[2, 2]
+    )
 
 
 def net():
@@ -68,4 +85,6 @@ def test_a_training_step(dynamic, texts):
     torch.manual_seed(0)
     # from 3 on a batch is a symbol
     gradients_are_right(net(), (3, 30, 34), (2, 3, 4) if dynamic else (2, 2))
-    assert len(texts) == (4 if dynamic else 2) and all(text.count(" run_planes(") == 2 for text in texts)
+    assert len(texts) == (4 if dynamic else 2) and all(
+        text.count(" run_planes(") == 2 for text in texts
+    )

@@ -16,7 +16,11 @@ HOW = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("shape", [(1, 32, 8, 8, 40), (3, 70, 9, 13, 33), (2, 350, 5, 3, 65), (4, 32, 31, 33, 500)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 32, 8, 8, 40), (3, 70, 9, 13, 33), (2, 350, 5, 3, 65), (4, 32, 31, 33, 500)],
+    ids=str,
+)
 def test_the_kernel_alone(shape, threads):
     torch.manual_seed(0)
     batch, channels, height, width, count = shape
@@ -38,15 +42,25 @@ def test_the_kernel_alone(shape, threads):
 
 
 def chosen(x, w, bias=None, *, stride=(1, 1), padding=(0, 0)):
-    operands = [None if t is None else Operand(tuple(t.shape), tuple(t.stride()), t.dtype) for t in (x, w, bias)]
+    operands = [
+        None if t is None else Operand(tuple(t.shape), tuple(t.stride()), t.dtype)
+        for t in (x, w, bias)
+    ]
     how = [list(stride), list(padding), *HOW[2:]]
     forward = best(aten.convolution.default, [*operands, *how]).form == "points"
-    sizes = [(size + 2 * pad - 1) // step + 1 for size, pad, step in zip(x.shape[2:], padding, stride, strict=True)]
+    sizes = [
+        (size + 2 * pad - 1) // step + 1
+        for size, pad, step in zip(x.shape[2:], padding, stride, strict=True)
+    ]
     made = torch.empty(x.shape[0], w.shape[0], *sizes, dtype=x.dtype).to(memory_format=_format(x))
     dy = Operand(tuple(made.shape), made.stride(), made.dtype)
     args = [dy, *operands[:2], None, *how]
-    backward = best(aten.convolution_backward.default, [*args, [True, False, False]]).form == "points"
-    assert (best(aten.convolution_backward.default, [*args, [False, True, False]]).form == "points") is backward
+    backward = (
+        best(aten.convolution_backward.default, [*args, [True, False, False]]).form == "points"
+    )
+    assert (
+        best(aten.convolution_backward.default, [*args, [False, True, False]]).form == "points"
+    ) is backward
     return forward, backward
 
 
@@ -59,15 +73,21 @@ def test_which_convolutions_it_takes():
     assert chosen(x, w) == (True, True)
     assert chosen(x, w, torch.empty(96)) == (False, True)
     assert chosen(x, w, stride=(2, 2)) == chosen(x, w, padding=(1, 1)) == (False, False)
-    assert chosen(x.to(memory_format=torch.channels_last), w) == chosen(x.double(), w.double()) == (False, False)
+    assert (
+        chosen(x.to(memory_format=torch.channels_last), w)
+        == chosen(x.double(), w.double())
+        == (False, False)
+    )
     assert chosen(torch.empty(4, 64, 7, 7), w) == (False, False)
     assert chosen(x, torch.empty(96, 64, 3, 3), padding=(1, 1)) == (False, False)
 
 
 def net():
     return nn.Sequential(
-        nn.Conv2d(3, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU(), nn.Conv2d(48, 64, 1, bias=False),
-        nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 40, 1, bias=False), nn.ReLU(), nn.Conv2d(40, 36, 1), nn.ReLU(),
+        nn.Conv2d(3, 48, 3, padding=1), nn.BatchNorm2d(48), nn.ReLU(), nn.Conv2d(48, 64, 1,
+        bias=False),
+        nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 40, 1, bias=False), nn.ReLU(), nn.Conv2d(40,
+        36, 1), nn.ReLU(),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(36, 5),
     )  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""Pools and their gradients against eager, three ways: the loop IR, the fused bodies, and the C++ kernels."""
+"""Pools and their gradients against eager, three ways: the loop IR, the fused bodies, and the C++
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,10 @@ PROGRAMS = {
         R(2, 3, 20),
     ),
     "three dimensions": (
-        lambda x: (*F.max_pool3d(x, 2, 2, return_indices=True), F.avg_pool3d(x, 3, 2, 1, True, False)),
+        lambda x: (
+            *F.max_pool3d(x, 2, 2, return_indices=True),
+            F.avg_pool3d(x, 3, 2, 1, True, False),
+        ),
         R(2, 3, 6, 7, 8),
     ),
     "ints": (lambda x: F.max_pool2d(x, 2, return_indices=True), (R(1, 2, 6, 6) * 9).long()),

@@ -1,4 +1,6 @@
-"""Random numbers: two calls differ, a seed gives them again, and with ``fallback_random`` they are eager's."""
+"""Random numbers: two calls differ, a seed gives them again, and with ``fallback_random`` they are
+eager's.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,20 @@ PROGRAMS = {
     "bernoulli of a transposed": (lambda p: torch.bernoulli(p.t(), 0.3), P),
     "in place": (lambda x: torch.empty_like(x).uniform_(-1, 2) + x.clone().normal_(1, 2), X),
     "in place, others": (lambda p: p.clone().bernoulli_(0.3) + p.clone().exponential_(2.0), P),
-    "in place, with gaps": (lambda p: torch.cat([p.clone()[:, ::2].uniform_(), p.new_empty(6, 16)[:, ::4].exponential_()], 1), P),
-    "in place, turned": (lambda p: p.clone().t().random_(3, 90) + p.new_empty(6, 8).random_(2**20).t(), P),
-    "in place, columns": (lambda p: (p.new_zeros(6, 32)[:, ::4].normal_() + p, p.new_zeros(9, 9).t().normal_())[0], P),
+    "in place, with gaps": (lambda p: torch.cat([p.clone()[:, ::2].uniform_(), p.new_empty(6,
+    16)[:, ::4].exponential_()], 1), P),
+    "in place, turned": (lambda p: p.clone().t().random_(3, 90) + p.new_empty(6,
+    8).random_(2**20).t(), P),
+    "in place, columns": (lambda p: (p.new_zeros(6, 32)[:, ::4].normal_() + p, p.new_zeros(9,
+    9).t().normal_())[0], P),
     "normal": (lambda p: torch.normal(p, p + 1) + torch.normal(0.0, 1.0, (6, 8)), P),
     "permutation": (lambda x: x[torch.randperm(6)] + x, X),
     "multinomial": (lambda p: torch.multinomial(p, 3) + 1, P),
     "unused": (lambda x: (torch.rand(5), torch.rand_like(x) + x)[1], X),
     "rrelu": (lambda x: F.rrelu(x, 0.1, 0.4, training=True) * 2, X),
     "gumbel": (lambda x: F.gumbel_softmax(x, tau=0.5), X),
-    "attention": (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.4), X.reshape(1, 2, 3, 8)),
+    "attention": (lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.4), X.reshape(1, 2,
+    3, 8)),
 }  # fmt: skip
 
 
@@ -78,8 +84,10 @@ def test_eagers_numbers(name):
 def draws(x):
     """What is drawn itself, without arithmetic that may round otherwise."""
     return (
-        torch.rand(3, 5), torch.randn(40), torch.randint(0, 100, (7,)), torch.bernoulli(x), torch.rand_like(x),
-        torch.randn(3, dtype=torch.float64), torch.empty(9).exponential_(), torch.randperm(11), F.dropout(x, 0.5),
+        torch.rand(3, 5), torch.randn(40), torch.randint(0, 100, (7,)), torch.bernoulli(x),
+        torch.rand_like(x),
+        torch.randn(3, dtype=torch.float64), torch.empty(9).exponential_(), torch.randperm(11),
+        F.dropout(x, 0.5),
     )  # fmt: skip
 
 
@@ -95,10 +103,13 @@ def test_draws_are_eagers_bit_for_bit():
 
 @pytest.mark.parametrize("fallback", [False, True])
 def test_training_uses_the_mask_that_it_drew(fallback):
-    """Gradients are of the numbers that the forward dropped; with fallback_random they are eager's."""
+    """Gradients are of the numbers that the forward dropped; with fallback_random they are
+    eager's.
+    """
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(16, 4), torch.nn.Dropout(0.2)
+        torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(16, 4),
+        torch.nn.Dropout(0.2)
     )  # fmt: skip
     run = compiled(model, fallback_random=fallback)
     for _ in range(2):
@@ -107,7 +118,9 @@ def test_training_uses_the_mask_that_it_drew(fallback):
             torch.manual_seed(7)
             x = X.clone().requires_grad_()
             result = one(x)
-            sides.append((result, *torch.autograd.grad(result.square().sum(), [x, *model.parameters()])))
+            sides.append(
+                (result, *torch.autograd.grad(result.square().sum(), [x, *model.parameters()]))
+            )
         if fallback:
             torch.testing.assert_close(sides[1], sides[0])
     x = X.clone().requires_grad_()
@@ -118,8 +131,10 @@ def test_training_uses_the_mask_that_it_drew(fallback):
 
 
 def test_sizes_that_change():
-    program = lambda x: F.dropout(x * 2, 0.3) + torch.rand_like(x)  # noqa: E731
-    run = tracer_core.compile(program, backend="inductor", dynamic=True, options={"fallback_random": True})
+    program = lambda x: F.dropout(x * 2, 0.3) + torch.rand_like(x)
+    run = tracer_core.compile(
+        program, backend="inductor", dynamic=True, options={"fallback_random": True}
+    )
     for rows in (3, 5, 17):
         x = torch.randn(rows, 8)
         torch.manual_seed(rows)

@@ -26,14 +26,21 @@ def saved_by_eager(function, *args):
 
 def saved_by_ours(result):
     """The same for the result of one compiled graph."""
-    memory = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in result.grad_fn.saved_tensors}
+    memory = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+        for t in result.grad_fn.saved_tensors
+    }
     return sum(memory.values())
 
 
 def convolutions(width=16):
     layers = []
     for before, after in ((3, width), (width, width), (width, width)):
-        layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+        layers += [
+            nn.Conv2d(before, after, 3, padding=1),
+            nn.BatchNorm2d(after),
+            nn.ReLU(inplace=True),
+        ]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 5))
 
 
@@ -112,14 +119,20 @@ def test_what_is_computed_again_is_what_the_forward_gave(norm, shape, dtype):
     fast(x)
     product, y = fast(x)
     product.sum().backward()
-    close = {"rtol": 1e-6, "atol": 1e-6} if dtype is torch.float32 else {"rtol": 1e-13, "atol": 1e-13}
+    close = (
+        {"rtol": 1e-6, "atol": 1e-6} if dtype is torch.float32 else {"rtol": 1e-13, "atol": 1e-13}
+    )
     torch.testing.assert_close(module.factor.grad, y.detach(), **close)
     assert bool(((module.factor.grad > 0) == (y > 0)).all())
 
 
 def test_low_precision_statistics_stay_wide():
     x = torch.randn(4, 33, dtype=torch.bfloat16)
-    compare(lambda: nn.Sequential(nn.LayerNorm(33), nn.ReLU(), nn.Linear(33, 8)).bfloat16(), x, scale=4.0)
+    compare(
+        lambda: nn.Sequential(nn.LayerNorm(33), nn.ReLU(), nn.Linear(33, 8)).bfloat16(),
+        x,
+        scale=4.0,
+    )
 
 
 def test_a_norm_whose_output_is_returned_and_changed_in_place():

@@ -1,4 +1,6 @@
-"""LSTM layers whose weights are constants, or that have enough steps: our kernel for their steps."""
+"""LSTM layers whose weights are constants, or that have enough steps: our kernel for their
+steps.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def same(ours, model: nn.Module, *inputs) -> None:
     """Eager's sizes, strides and dtype, and at most three times its error against float64."""
     eager = flat(model(*inputs))
     double = [
-        tuple(one.double() for one in given) if isinstance(given, tuple) else given.double() for given in inputs
+        tuple(one.double() for one in given) if isinstance(given, tuple) else given.double()
+        for given in inputs
     ]
     truth = flat(copy.deepcopy(model).double()(*double))
     for one, other, exact in zip(flat(ours), eager, truth, strict=True):
@@ -138,7 +141,11 @@ def test_other_layers_stay_atens(texts) -> None:
     """Packed sequences, units that do not fill vectors, other dtypes."""
     torch.manual_seed(0)
     x = torch.randn(4, 2, 16)
-    for model, given in ((nn.LSTM(16, 20), x), (nn.LSTM(16, 32).double(), x.double()), (nn.GRU(16, 32), x)):
+    for model, given in (
+        (nn.LSTM(16, 20), x),
+        (nn.LSTM(16, 32).double(), x.double()),
+        (nn.GRU(16, 32), x),
+    ):
         fast = tracer_core.compile(model.eval(), options=FREEZE, fullgraph=True)
         with torch.no_grad():
             assert torch.allclose(fast(given)[0], model(given)[0], atol=1e-6)

@@ -23,7 +23,9 @@ REDUCTIONS = {
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_a_reduction_over_dimensions_of_size_one_keeps_its_values(name):
-    """resnext101 at 7x7 pixels pools 1x1 images: the reduction was taken for one over everything."""
+    """resnext101 at 7x7 pixels pools 1x1 images: the reduction was taken for one over
+    everything.
+    """
     x = torch.randn(64, 32, 1, 1)
     expected = REDUCTIONS[name](x)
     for _ in range(2):
@@ -44,7 +46,9 @@ def _strided_slice(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("function", [_pooled_channels_last, _strided_transpose, _strided_slice])
 def test_as_strided_counts_in_the_memory_that_eager_has(function):
-    """convnext_tiny and swin_t pool channels-last images, which ATen writes as as_strided of the means."""
+    """convnext_tiny and swin_t pool channels-last images, which ATen writes as as_strided of the
+    means.
+    """
     x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     for _ in range(2):
         torch.testing.assert_close(tracer_core.compile(function)(x), function(x))
@@ -90,7 +94,9 @@ def test_what_was_read_before_a_write_to_an_input_keeps_its_values(program) -> N
         ours = [one.clone() for one in given]
         expected, found = program(*given), fast(*ours)
         tuples = [one if isinstance(one, tuple) else (one,) for one in (expected, found)]
-        assert all(one is other or torch.equal(one, other) for one, other in zip(*tuples, strict=True))
+        assert all(
+            one is other or torch.equal(one, other) for one, other in zip(*tuples, strict=True)
+        )
         assert all(torch.equal(one, other) for one, other in zip(given, ours, strict=True))
 
 
@@ -165,11 +171,15 @@ def test_negative_powers_of_whole_numbers_raise_as_in_eager(exponent):
     for _ in range(2):
         with pytest.raises(RuntimeError, match="Integers to negative integer powers"):
             compiled(torch.tensor([1, 2, -1]))
-    torch.testing.assert_close(compiled(torch.tensor([1.0, 2.0])), torch.tensor([1.0, 2.0]) ** exponent)
+    torch.testing.assert_close(
+        compiled(torch.tensor([1.0, 2.0])), torch.tensor([1.0, 2.0]) ** exponent
+    )
 
 
 def test_a_size_that_guards_make_one_is_broadcast():
-    """The last of two chunks of three rows is one row; its size is an expression, and it was read as if it had three."""
+    """The last of two chunks of three rows is one row; its size is an expression, and it was read
+    as if it had three.
+    """
 
     def program(x):
         return torch.rsub(x, x.chunk(2, 0)[-1], alpha=2).to(torch.bfloat16)
@@ -183,15 +193,21 @@ def test_a_size_that_guards_make_one_is_broadcast():
 @pytest.mark.parametrize("correction", [-5, 0, 1])
 def test_a_variance_of_nothing(correction):
     x = torch.empty(0, 5)
-    fast = tracer_core.compile(lambda x: (x.var(correction=correction), *torch.var_mean(x, 0, correction=correction)))
+    fast = tracer_core.compile(
+        lambda x: (x.var(correction=correction), *torch.var_mean(x, 0, correction=correction))
+    )
     assert all(result.isnan().all() for result in fast(x)) and fast(x)[1].shape == (5,)
 
 
 @pytest.mark.parametrize("rows", [5, 513])
 def test_a_chain_of_products_each_of_which_applies_an_activation(rows):
-    """The second product was looked for as it was before it read the first one's result: ValueError in stage 'epilogue'."""
+    """The second product was looked for as it was before it read the first one's result: ValueError
+    in stage 'epilogue'.
+    """
     nn = torch.nn
-    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 7), nn.SiLU())
+    model = nn.Sequential(
+        nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 7), nn.SiLU()
+    )
     x = torch.randn(rows, 16)
     with torch.no_grad():
         torch.testing.assert_close(tracer_core.compile(model)(x), model(x))

@@ -136,7 +136,12 @@ def test_a_stored_entry_is_json_and_runs_in_a_process_without_a_compiler(tmp_pat
         f"expected = torch.load({str(tmp_path / 'expected.pt')!r})\n"
         "assert torch.equal(runner(list(inputs()))[0], expected)\nprint('same')\n"
     )
-    env = {**os.environ, "CXX": "/nonexistent/g++", "PATH": "", "TRACER_CACHE_DIR": str(tmp_path / "empty")}
+    env = {
+        **os.environ,
+        "CXX": "/nonexistent/g++",
+        "PATH": "",
+        "TRACER_CACHE_DIR": str(tmp_path / "empty"),
+    }
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout == "same\n", done.stderr
 
@@ -205,7 +210,9 @@ def test_constants_of_a_graph_are_stored_with_it():
 
 
 def graph_with_constant(like: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """x * c with c an attribute of the module, and fake values from a lowered graph of one input."""
+    """x * c with c an attribute of the module, and fake values from a lowered graph of one
+    input.
+    """
     (fake,) = (node.meta["val"] for node in like.graph.find_nodes(op="placeholder"))
     root = torch.nn.Module()
     root.c = torch.tensor([1.0, 2.0, 3.0])

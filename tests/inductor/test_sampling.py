@@ -30,7 +30,8 @@ def pads(*xs):
 
 def pad_gradients(g, x):
     return tuple(
-        getattr(aten, f"{mode}_pad2d_backward")(g, x, [1, 2, 3, 1]) for mode in ("reflection", "replication")
+        getattr(aten, f"{mode}_pad2d_backward")(g, x, [1, 2, 3, 1])
+        for mode in ("reflection", "replication")
     )
 
 
@@ -59,12 +60,14 @@ def resized(how, modes):
 PROGRAMS = {
     "pads": (pads, R(2, 3, 5), R(2, 3, 5, 6), last(R(2, 3, 5, 6)), R(2, 2, 4, 5, 6)),
     "pads that cut": (
-        lambda x: (F.pad(x, (-1, 2, 1, -2), mode="replicate"), F.pad(x, (2, 0, 1, 1), mode="circular")),
+        lambda x: (F.pad(x, (-1, 2, 1, -2), mode="replicate"), F.pad(x, (2, 0, 1, 1),
+        mode="circular")),
         R(1, 3, 5, 6),
     ),
     "gradients of pads": (pad_gradients, R(2, 3, 9, 9), R(2, 3, 5, 6)),
     "shuffles": (
-        lambda x, y: (F.pixel_shuffle(x, 2) + 1, F.pixel_unshuffle(y, 2) * 2, F.channel_shuffle(x, 4) * 3),
+        lambda x, y: (F.pixel_shuffle(x, 2) + 1, F.pixel_unshuffle(y, 2) * 2, F.channel_shuffle(x,
+        4) * 3),
         R(2, 8, 3, 4),
         R(2, 3, 4, 6),
     ),
@@ -87,7 +90,8 @@ PROGRAMS = {
     ),
     "one dimension": (resized({"scale_factor": 2}, ("linear", "nearest")), R(2, 3, 5)),
     "three dimensions": (resized({"size": (4, 4, 10)}, ("trilinear", "nearest")), R(1, 2, 3, 4, 5)),
-    "float64": (resized({"size": (7, 12)}, ("bilinear", "bicubic", "nearest")), R(2, 3, 5, 6).double()),
+    "float64": (resized({"size": (7, 12)}, ("bilinear", "bicubic", "nearest")), R(2, 3, 5,
+    6).double()),
     "16 bits": (resized({"size": (7, 12)}, ("bilinear", "nearest")), R(2, 3, 5, 6).bfloat16()),
     "gradients": (
         lambda g, h: (
@@ -142,7 +146,11 @@ def test_resizing_fuses_with_what_follows_channels_last():
 
 def test_sizes_may_change():
     def fn(x):
-        return F.pad(x, (1, 2, 2, 1), mode="reflect"), F.pixel_shuffle(x, 2), F.interpolate(x, scale_factor=2)
+        return (
+            F.pad(x, (1, 2, 2, 1), mode="reflect"),
+            F.pixel_shuffle(x, 2),
+            F.interpolate(x, scale_factor=2),
+        )
 
     fast = tracer_core.compile(fn, dynamic=True)
     for sizes in ((2, 4, 5, 6), (1, 8, 9, 4), (3, 4, 7, 7)):

@@ -1,4 +1,6 @@
-"""Scans and scatters against eager, three ways: the loop IR, the fused bodies, and the C++ kernels."""
+"""Scans and scatters against eager, three ways: the loop IR, the fused bodies, and the C++
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,14 @@ PROGRAMS = {
     ),
     "running values of 16 bits": (lambda x: x.cumsum(-1), R(4, 50).bfloat16()),
     "running values of nothing and of one": (
-        lambda x, y, z: (x.cumsum(0), *x.cummax(0), y.cumsum(1), *y.cummin(1), z.cumsum(0), z.cumsum(1)),
+        lambda x, y, z: (
+            x.cumsum(0),
+            *x.cummax(0),
+            y.cumsum(1),
+            *y.cummin(1),
+            z.cumsum(0),
+            z.cumsum(1),
+        ),
         torch.tensor(3.0),
         R(4, 1, 3),
         R(4, 0),
@@ -127,7 +136,12 @@ PROGRAMS = {
         R(0, 0),
         R(3, 0),
     ),
-    "reduce onto itself": (reduced(self_included=True), ODD[:, :3], I(0, 3, 3, 3), ODD[:, 1:].flip(0)),
+    "reduce onto itself": (
+        reduced(self_included=True),
+        ODD[:, :3],
+        I(0, 3, 3, 3),
+        ODD[:, 1:].flip(0),
+    ),
     "reduce afresh": (reduced(self_included=False), ODD[:, :3], I(0, 3, 3, 3), ODD[:, 1:].flip(0)),
     "reduce ints": (reduced(self_included=False), I(-5, 5, 3, 3), I(0, 3, 3, 3), I(-9, 9, 3, 3)),
     "index_reduce": (index_reduced, R(5, 3), I(0, 5, 7), R(7, 3)),
@@ -159,7 +173,11 @@ PROGRAMS = {
         I(-6, 6, 20),
         R(20, 4),
     ),
-    "index_put keeps the last": (lambda x, v: x.index_put((torch.tensor([1, -1, 1]),), v), R(6, 4), R(3, 4)),
+    "index_put keeps the last": (
+        lambda x, v: x.index_put((torch.tensor([1, -1, 1]),), v),
+        R(6, 4),
+        R(3, 4),
+    ),
     "columns": (put_columns, R(3, 4, 3), I(0, 3, 5), R(3, 5, 3), R(5, 4)),
     "masks": (
         lambda x: (
@@ -168,7 +186,12 @@ PROGRAMS = {
         ),
         R(6, 4),
     ),
-    "put": (lambda x, i, s: (x.put(i, s), x.put(i, s, accumulate=True)), R(6, 4), I(-24, 24, 3, 3), R(3, 3)),
+    "put": (
+        lambda x, i, s: (x.put(i, s), x.put(i, s, accumulate=True)),
+        R(6, 4),
+        I(-24, 24, 3, 3),
+        R(3, 3),
+    ),
     "chain": (chained, R(6, 4), I(0, 5, 3), R(3, 4)),
     "read again at the same places": (
         lambda x, i, s: x.index_add(0, i, s)[i] * 2,
@@ -275,9 +298,17 @@ EAGERS = {
     "nothing to put into": (lambda x, i: x.put(i, torch.ones(3)), R(0), I(0, 1, 3)),
     "fewer positions than rows": (lambda x, i: x.index_reduce(0, i, x, "amax"), R(3, 4), NONE),
     "fewer positions than rows, added": (lambda x, i: x.index_add(0, i, x), R(3, 4), NONE),
-    "a mask of other sizes": (lambda x, i: x.index_put((i > 0,), torch.tensor(1.0)), R(3, 4), I(0, 2, 2)),
+    "a mask of other sizes": (
+        lambda x, i: x.index_put((i > 0,), torch.tensor(1.0)),
+        R(3, 4),
+        I(0, 2, 2),
+    ),
     "a scalar's second dimension": (lambda x, i: x.cummax(1).values + i, torch.tensor(1.0), NONE),
-    "an index into a scalar": (lambda x, i: x.index_put((i,), x), torch.tensor(1.0), torch.tensor(True)),
+    "an index into a scalar": (
+        lambda x, i: x.index_put((i,), x),
+        torch.tensor(1.0),
+        torch.tensor(True),
+    ),
 }
 
 

@@ -22,7 +22,8 @@ def grown_twice(x):
     return wide[:, 1:], torch.cat([wide, x], 1)[:, 1:3]
 
 
-#: Outputs that show a part of what was computed: eager's views have its strides, with gaps or repeats.
+#: Outputs that show a part of what was computed: eager's views have its strides, with gaps or
+#: repeats.
 PARTS = {
     "columns": lambda x: (x + 1)[:, :3],
     "columns of a concatenation": lambda x: (doubled(x)[:, 2:5], x * 2),
@@ -65,14 +66,26 @@ def shifted(x):
 
 #: program, sizes of the second dimension (the first two make it symbolic), graphs.
 BEGINS = {
-    "a window that fills": (lambda n: (window, torch.randn(2, n, 3), torch.randn(2, 1, 3)), (5, 6, 9, 3), 2),
-    "a full window": (lambda n: (window, torch.randn(2, n, 3), torch.randn(2, 1, 3)), (12, 13, 20, 10), 2),
+    "a window that fills": (
+        lambda n: (window, torch.randn(2, n, 3), torch.randn(2, 1, 3)),
+        (5, 6, 9, 3),
+        2,
+    ),
+    "a full window": (
+        lambda n: (window, torch.randn(2, n, 3), torch.randn(2, 1, 3)),
+        (12, 13, 20, 10),
+        2,
+    ),
     "a window at its limit": (
         lambda n: (window, torch.randn(2, n, 3), torch.randn(2, 1, 3)),
         (8, 9, 10, 11, 12),
         3,
     ),
-    "a write to the end": (lambda n: (written, torch.randn(2, n), torch.randn(2, 5)), (6, 7, 12, 5), 3),
+    "a write to the end": (
+        lambda n: (written, torch.randn(2, n), torch.randn(2, 5)),
+        (6, 7, 12, 5),
+        3,
+    ),
     "from and to the end": (lambda n: (shifted, torch.randn(2, n)), (8, 9, 20), 2),
 }
 

@@ -1,4 +1,6 @@
-"""Whole training steps whose kernels find a bad index: what the user catches, and goes on from, is what eager leaves."""
+"""Whole training steps whose kernels find a bad index: what the user catches, and goes on from, is
+what eager leaves.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from tracer_core.testing import compare
 
 
 class Words(nn.Module):
-    """Statistics that are written before the target is looked at; a table of more than 1 MiB, which is not copied."""
+    """Statistics that are written before the target is looked at; a table of more than 1 MiB, which
+    is not copied.
+    """
 
     def __init__(self):
         super().__init__()
@@ -29,7 +33,9 @@ class Words(nn.Module):
 
 
 class Parts(nn.Module):
-    """Kernels look at the rows that are read: the gradient's scatter is the first to look at all of them."""
+    """Kernels look at the rows that are read: the gradient's scatter is the first to look at all of
+    them.
+    """
 
     def __init__(self):
         super().__init__()
@@ -46,7 +52,9 @@ OPTIMIZERS = {
 
 
 def session(make, optimizer, bad, every, compiled):
-    """What a user sees after each of six calls. bad: calls with an index out of range. every: calls to an update."""
+    """What a user sees after each of six calls. bad: calls with an index out of range. every: calls
+    to an update.
+    """
     torch.manual_seed(0)
     net = make()
     optimizer, log, seen = OPTIMIZERS[optimizer](net), [], []
@@ -79,7 +87,16 @@ def session(make, optimizer, bad, every, compiled):
             result = str(error)
         gradients = [None if one.grad is None else one.grad.clone() for one in net.parameters()]
         state = {name: value.clone() for name, value in net.state_dict().items()}
-        seen.append((result, list(log), gradients, state, copy.deepcopy(optimizer.state_dict()), torch.get_rng_state()))
+        seen.append(
+            (
+                result,
+                list(log),
+                gradients,
+                state,
+                copy.deepcopy(optimizer.state_dict()),
+                torch.get_rng_state(),
+            )
+        )
     return seen
 
 
@@ -96,8 +113,9 @@ def test_a_step_that_raises(make, optimizer, bad, every):
 
 
 def test_only_what_is_written_early_is_copied(monkeypatch):
-    """One graph a step, also of the first optimizer in a process (typing's caches are empty): parameters, momenta, and the
-    three statistics of the batch norm, which alone are copied after the first run."""
+    """One graph a step, also of the first optimizer in a process (typing's caches are empty):
+    parameters, momenta, and the three statistics of the batch norm, which alone are copied after
+    the first run."""
     for forget in typing._cleanups:
         forget()
     made = kept_copies(monkeypatch)

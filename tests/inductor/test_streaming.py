@@ -1,4 +1,6 @@
-"""Results past the caches leave through blocks and non-temporal stores: same values at every size and alignment."""
+"""Results past the caches leave through blocks and non-temporal stores: same values at every size
+and alignment.
+"""
 
 from __future__ import annotations
 
@@ -80,6 +82,8 @@ def written_sources(monkeypatch):
     seen: list[str] = []
     build = generated_support.build
     monkeypatch.setattr(
-        generated_support, "build", lambda sources, *, name: seen.extend(sources) or build(sources, name=name)
+        generated_support,
+        "build",
+        lambda sources, *, name: seen.extend(sources) or build(sources, name=name),
     )
     return seen

@@ -30,7 +30,11 @@ PROGRAMS = {
         base(60)[10:50],
         base(2, 3),
     ),
-    "a copy": (lambda b, s: torch.as_strided_copy(b * 1 + s, (2, 3), (7, 2), 12) + 1, base(60), base(1)),
+    "a copy": (
+        lambda b, s: torch.as_strided_copy(b * 1 + s, (2, 3), (7, 2), 12) + 1,
+        base(60),
+        base(1),
+    ),
 }
 
 
@@ -47,12 +51,20 @@ ROUND = {
 
 #: Views of a part of what the program itself has made: what lies round that part is there too.
 WITHIN = {
-    "a slice": lambda b: (b * 2)[1:].as_strided((2, 3), (4, 1)) + (b * 2)[1:].as_strided((2, 3), (4, 1), 0),
+    "a slice": lambda b: (
+        (b * 2)[1:].as_strided((2, 3), (4, 1)) + (b * 2)[1:].as_strided((2, 3), (4, 1), 0)
+    ),
     "a column": lambda b: (b + 1)[:, 2].as_strided((3, 4), (4, 1), 0).sum(0),
-    "part of a concatenation": lambda b: torch.cat([b, b * 2], 1)[:, 1:].as_strided((2, 3), (8, 1), 0) + 1,
+    "part of a concatenation": lambda b: (
+        torch.cat([b, b * 2], 1)[:, 1:].as_strided((2, 3), (8, 1), 0) + 1
+    ),
     "one of several": lambda b: b.exp().split(2)[1].as_strided((4, 2), (4, 1), 0) * 2,
-    "windows of what was padded": lambda b: nn.functional.pad(b, (1, 1)).as_strided((6, 4, 3), (6, 1, 1)).mean(-1),
-    "a window of windows": lambda b: b.as_strided((3, 4), (4, 1), 1).as_strided((2, 2), (4, 1), 2) * 2,
+    "windows of what was padded": lambda b: (
+        nn.functional.pad(b, (1, 1)).as_strided((6, 4, 3), (6, 1, 1)).mean(-1)
+    ),
+    "a window of windows": lambda b: (
+        b.as_strided((3, 4), (4, 1), 1).as_strided((2, 2), (4, 1), 2) * 2
+    ),
 }
 
 
@@ -68,7 +80,9 @@ def test_memory_round_a_part_of_what_was_made(name):
 
 @pytest.mark.parametrize("name", ROUND)
 def test_memory_round_an_input(name):
-    """Elements that only the input's storage has; the place counts from where that begins, wherever the input does."""
+    """Elements that only the input's storage has; the place counts from where that begins, wherever
+    the input does.
+    """
     program = ROUND[name]
     fast = tracer_core.compile(program, backend="inductor", fullgraph=True)
     for start, step in ((8, 4), (8, 4), (10, 4), (2, 4), (8, 1), (10, 1), (4, 1)):
@@ -88,13 +102,17 @@ def test_memory_of_an_input_that_is_written_to():
     fast = tracer_core.compile(program, backend="inductor")
     for start in (10, 10, 12):
         ours, eager = base(40), base(40)
-        for one, other in zip(fast(ours[start : start + 8]), program(eager[start : start + 8]), strict=True):
+        for one, other in zip(
+            fast(ours[start : start + 8]), program(eager[start : start + 8]), strict=True
+        ):
             torch.testing.assert_close(one, other)
         assert torch.equal(ours, eager)
 
 
 def test_a_place_beyond_what_was_written_is_eagers():
-    """The new values of x are a tensor of their own, in which the place of the input's memory does not exist."""
+    """The new values of x are a tensor of their own, in which the place of the input's memory does
+    not exist.
+    """
 
     def program(x):
         x.add_(1)

@@ -7,10 +7,10 @@ import torch
 
 from inductor_backend.passes.op_support import supports
 from tests.inductor.compiling import compiled
-from tracer_core.dispatch import compile_graph
+from tracer_core.dispatch.compile_graph import compile_graph
+from tracer_core.dispatch.validation import build_config
 from tracer_core.plugin_api import BackendError
 from tracer_core.testing import torch_graph
-from tracer_core.validation import build_config
 
 PROGRAMS = {
     "no lowering": lambda x: torch.special.airy_ai(x + 1) * 2,
@@ -37,5 +37,7 @@ def test_a_reason_is_given():
 
 
 def test_without_partition_an_unknown_operator_is_named_with_the_users_line():
-    with pytest.raises(BackendError, match=r"special_airy_ai.*fallback table.*test_supports\.py:\d+"):
+    with pytest.raises(
+        BackendError, match=r"special_airy_ai.*fallback table.*test_supports\.py:\d+"
+    ):
         compiled(lambda x: torch.special.airy_ai(x), torch.randn(3))

@@ -12,7 +12,16 @@ import torch
 from inductor_backend.codegen.cpp.expressions import CPP_OPS, KERNEL_OPS, MEMORY_TYPES
 from inductor_backend.codegen.cpp.reducers import REDUCERS, column_reducer
 from inductor_backend.codegen.triton.expressions import POINTER_TYPES
-from inductor_backend.ir.index_expr import FloorDiv, Index, Mod, Var, flatten, recombine, reshape, variables
+from inductor_backend.ir.index_expr import (
+    FloorDiv,
+    Index,
+    Mod,
+    Var,
+    flatten,
+    recombine,
+    reshape,
+    variables,
+)
 from inductor_backend.ir.nodes import Layout
 from inductor_backend.ir.ops import MEMORY_DTYPES, OPS, REDUCTIONS
 from inductor_backend.ir.size_text import size_expression
@@ -120,7 +129,11 @@ def random_view(rng, ref, view):
         order = rng.sample(range(rank), rank)
         return ref.permute(order), view.permute(order)
     if kind == "reshape":
-        sizes = rng.choice([(view.numel(),), (1, view.numel()), (*view.shape[:1], -1)]) if rank else (1,)
+        sizes = (
+            rng.choice([(view.numel(),), (1, view.numel()), (*view.shape[:1], -1)])
+            if rank
+            else (1,)
+        )
         new = view.reshape(sizes)
         return ref.reshape(tuple(new.shape)), new
     if kind == "slice" and rank:
@@ -145,7 +158,14 @@ def test_symbolic_reshapes_need_no_division_where_dimensions_line_up():
 
 def test_size_text_evaluates_to_the_size():
     s, t = sympy.symbols("s t", positive=True, integer=True)
-    for expr in (s * t + 3, aligned(4 * s), s**2 * 5, sympy.floor(s / 2), sympy.Max(s, t) - 1, 3 * s / 2 * 2):
+    for expr in (
+        s * t + 3,
+        aligned(4 * s),
+        s**2 * 5,
+        sympy.floor(s / 2),
+        sympy.Max(s, t) - 1,
+        3 * s / 2 * 2,
+    ):
         text = size_expression(expr, "python")
         for a, b in ((2, 3), (7, 5), (64, 1)):
             want = expr.subs({s: a, t: b})

@@ -57,7 +57,9 @@ def sources(monkeypatch):
     seen: list[str] = []
     build = generated_support.build
     monkeypatch.setattr(
-        generated_support, "build", lambda texts, *, name: seen.extend(texts) or build(texts, name=name)
+        generated_support,
+        "build",
+        lambda texts, *, name: seen.extend(texts) or build(texts, name=name),
     )
     return seen
 
@@ -72,7 +74,8 @@ def test_values_and_strides_are_eagers(name, sources):
     assert any("tile_0[" in source for source in sources) is (name not in NOT_TILED)
 
 
-#: Contiguous along the innermost loop after all: eager's result keeps the strides of what it is made from.
+#: Contiguous along the innermost loop after all: eager's result keeps the strides of what it is
+#: made from.
 NOT_TILED = {"attention's heads", "broadcast"}
 
 
@@ -80,7 +83,11 @@ NOT_TILED = {"attention's heads", "broadcast"}
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_type_of_element(dtype):
     compiled = tracer_core.compile(lambda x, y: torch.where(y.t() > 0, x, y.t()))
-    same(lambda x, y: torch.where(y.t() > 0, x, y.t()), compiled, inputs([(150, 211), (211, 150)], dtype))
+    same(
+        lambda x, y: torch.where(y.t() > 0, x, y.t()),
+        compiled,
+        inputs([(150, 211), (211, 150)], dtype),
+    )
 
 
 @pytest.mark.usefixtures("everything_tiled")

@@ -1,7 +1,8 @@
-"""A training step of whole models: inductor's forward and backward graphs beside eager, judged by float64.
+"""A training step of whole models: inductor's forward and backward graphs beside eager, judged by
+float64.
 
-The error of a tensor of ours is at most three times eager's own (or a few roundings), for the loss, every gradient and
-every buffer, in float32 and under autocast to bfloat16.
+The error of a tensor of ours is at most three times eager's own (or a few roundings), for the loss,
+every gradient and every buffer, in float32 and under autocast to bfloat16.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 import tracer_core
 from tests.inductor.compiling import compiled
 from tests.inductor.test_operators import R
-from tracer_core import dispatch
+from tracer_core.dispatch import compile_graph
 
 #: Roundings that are always allowed: what eager gets right by luck.
 SLACK = {torch.float32: 3e-6, torch.bfloat16: 3e-3}
@@ -48,7 +49,9 @@ def densenet121():
 def vit():
     import timm
 
-    model = timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10)
+    model = timm.create_model(
+        "vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10
+    )
     return image_classes(model, 32)
 
 
@@ -56,19 +59,25 @@ def bert():
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(
-        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100,
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+        vocab_size=100,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
     target = torch.randint(0, 2, (2,))
     inputs = (torch.randint(0, 100, (2, 9)),)
-    return BertForSequenceClassification(config), inputs, lambda y: F.cross_entropy(y.logits, target)
+    return (
+        BertForSequenceClassification(config),
+        inputs,
+        lambda y: F.cross_entropy(y.logits, target),
+    )
 
 
 def gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        n_embd=64, n_layer=2, n_head=4, vocab_size=100, n_positions=64, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        n_embd=64, n_layer=2, n_head=4, vocab_size=100, n_positions=64, resid_pdrop=0.0,
+        embd_pdrop=0.0, attn_pdrop=0.0,
         bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     words = torch.randint(0, 100, (2, 9))
@@ -90,7 +99,11 @@ class Words(nn.Module):
 
 def lstm():
     target = torch.randint(0, 50, (21,))
-    return Words(), (torch.randint(0, 50, (3, 7)),), lambda y: F.cross_entropy(y.reshape(-1, 50), target)
+    return (
+        Words(),
+        (torch.randint(0, 50, (3, 7)),),
+        lambda y: F.cross_entropy(y.reshape(-1, 50), target),
+    )
 
 
 class UNet(nn.Module):
@@ -101,8 +114,10 @@ class UNet(nn.Module):
 
         def block(before, after):
             return nn.Sequential(
-                nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(inplace=True),
-                nn.Conv2d(after, after, 3, padding=1, bias=False), nn.BatchNorm2d(after), nn.ReLU(inplace=True),
+                nn.Conv2d(before, after, 3, padding=1, bias=False), nn.BatchNorm2d(after),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(after, after, 3, padding=1, bias=False), nn.BatchNorm2d(after),
+                nn.ReLU(inplace=True),
             )  # fmt: skip
 
         self.down1, self.down2, self.down3 = (
@@ -129,7 +144,9 @@ def unet():
 
 
 class Norms(nn.Module):
-    """Norms with and without parameters: under autocast some save their statistics in bfloat16, some in float32."""
+    """Norms with and without parameters: under autocast some save their statistics in bfloat16,
+    some in float32.
+    """
 
     def __init__(self):
         super().__init__()
@@ -147,9 +164,16 @@ def norms():
     return image_classes(Norms(), 32)
 
 
-MODELS = {one.__name__: one for one in (resnet18, densenet, densenet121, vit, bert, gpt2, lstm, unet, norms)}
-#: Compiled for seconds each, and made of what other rows have: the deep model, and bfloat16 of models whose layers others have.
-PATIENT = {("densenet121", torch.float32), *((name, torch.bfloat16) for name in ("resnet18", "vit", "gpt2"))}
+MODELS = {
+    one.__name__: one
+    for one in (resnet18, densenet, densenet121, vit, bert, gpt2, lstm, unet, norms)
+}
+#: Compiled for seconds each, and made of what other rows have: the deep model, and bfloat16 of
+#: models whose layers others have.
+PATIENT = {
+    ("densenet121", torch.float32),
+    *((name, torch.bfloat16) for name in ("resnet18", "vit", "gpt2")),
+}
 CASES = [
     pytest.param(name, dtype, marks=[pytest.mark.slow] if (name, dtype) in PATIENT else [])
     for name in MODELS
@@ -164,27 +188,36 @@ def step(function, model, inputs, loss_of, dtype):
         loss = loss_of(function(*inputs))
     loss.backward()
     found = {"loss": loss.detach()}
-    found |= {f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None}
+    found |= {
+        f"gradient of {name}": p.grad for name, p in model.named_parameters() if p.grad is not None
+    }
     return found | {name: b for name, b in model.named_buffers() if b.is_floating_point()}
 
 
 def nudged(inputs):
     """The inputs with their last bits changed at random."""
     epsilon = torch.finfo(torch.float32).eps
-    return [x * (1 + epsilon * torch.randn_like(x).sign()) if x.is_floating_point() else x for x in inputs]
+    return [
+        x * (1 + epsilon * torch.randn_like(x).sign()) if x.is_floating_point() else x
+        for x in inputs
+    ]
 
 
 @pytest.fixture
 def fallbacks(monkeypatch):
     found = []
-    monkeypatch.setattr(dispatch, "report", found.append)
+    monkeypatch.setattr(compile_graph, "report", found.append)
     yield found
     tracer_core.reset()
 
 
 @pytest.mark.parametrize("name,dtype", CASES, ids=lambda value: str(value).removeprefix("torch."))
 def test_training_step(name, dtype, fallbacks):
-    if name == "lstm" and dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if (
+        name == "lstm"
+        and dtype is torch.bfloat16
+        and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    ):
         pytest.skip("oneDNN has no bfloat16 for this processor: eager raises")
     torch.manual_seed(0)
     model, inputs, loss_of = MODELS[name]()
@@ -194,8 +227,8 @@ def test_training_step(name, dtype, fallbacks):
     truth = step(truths, truths, doubles, loss_of, torch.float64)
     others = [copy.deepcopy(eagers) for _ in range(2)]
     eager = step(eagers, eagers, inputs, loss_of, dtype)
-    # A relu whose input is nearly 0 lets a gradient through here, there none: what the last bit of the inputs
-    # changes in eager's gradients is rounding, too.
+    # A relu whose input is nearly 0 lets a gradient through here, there none: what the last bit of
+    # the inputs changes in eager's gradients is rounding, too.
     eagers = [eager, *(step(one, one, nudged(inputs), loss_of, dtype) for one in others)]
     ours = step(tracer_core.compile(model), model, inputs, loss_of, dtype)
     assert fallbacks == []
@@ -223,14 +256,25 @@ def test_a_product_that_is_read_and_returned_is_computed_once():
 
 
 def test_the_gradient_of_one_position_of_a_normalised_row():
-    """Most loads of the fused body walk along a dimension that is reduced; the kernel's rows are another."""
+    """Most loads of the fused body walk along a dimension that is reduced; the kernel's rows are
+    another.
+    """
     aten = torch.ops.aten
 
     def run(dy, x, weight, bias, mean, inverse):
         slopes = torch.zeros_like(x).select_scatter(dy, 1, 0)
-        return aten.native_layer_norm_backward(slopes, x, [64], mean, inverse, weight, bias, [True] * 3)
+        return aten.native_layer_norm_backward(
+            slopes, x, [64], mean, inverse, weight, bias, [True] * 3
+        )
 
     x = R(2, 9, 64)
-    given = (R(2, 64), x, R(64), R(64), x.mean(-1, keepdim=True), x.std(-1, keepdim=True).reciprocal())
+    given = (
+        R(2, 64),
+        x,
+        R(64),
+        R(64),
+        x.mean(-1, keepdim=True),
+        x.std(-1, keepdim=True).reciprocal(),
+    )
     for ours, eager in zip(compiled(run, *given)(*given), run(*given), strict=True):
         torch.testing.assert_close(ours, eager, atol=1e-5, rtol=1e-5)

@@ -1,4 +1,5 @@
-"""Our own kernels on processors with narrower vectors than this one's: their units are built for 4, 8 and 16 floats a vector.
+"""Our own kernels on processors with narrower vectors than this one's: their units are built for 4,
+8 and 16 floats a vector.
 
 LANES tells a unit how wide its vectors are. A machine runs its own width and all below.
 """
@@ -73,5 +74,7 @@ print("right")
 def test_kernels_are_right_with_vectors_of_any_width(lanes: int, tmp_path):
     program = tmp_path / "widths.py"
     program.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, str(program), str(lanes)], capture_output=True, text=True, timeout=280)
+    done = subprocess.run(
+        [sys.executable, str(program), str(lanes)], capture_output=True, text=True, timeout=280
+    )
     assert done.stdout.strip() == "right", done.stdout + done.stderr[-3000:]

@@ -1,4 +1,6 @@
-"""Loops in vectors of 16 floats: values, ends of rows, special values, memory at the edge of a page."""
+"""Loops in vectors of 16 floats: values, ends of rows, special values, memory at the edge of a
+page.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ PROGRAMS = {
     "truths of rows": lambda x: torch.where((x > 0) & ~(x > 1), x, x.mean(1, keepdim=True)),
     "truth as a number": lambda x: (x > 0).float() * 2 + (x == x.amax(1, keepdim=True)).float(),
     "gelu": lambda x: F.gelu(x) + F.gelu(x, approximate="tanh"),
-    "activations": lambda x: F.silu(x) * x.tanh() + x.sigmoid() + F.softplus(x) + F.elu(x) + F.mish(x),
+    "activations": lambda x: (
+        F.silu(x) * x.tanh() + x.sigmoid() + F.softplus(x) + F.elu(x) + F.mish(x)
+    ),
     "waves": lambda x: x.sin() + x.cos(),
     "exponentials": lambda x: (x.exp(), x.expm1(), (x.abs() + 0.1).log(), x.abs().log1p()),
     "roots": lambda x: (x.abs().sqrt(), (x.abs() + 1e-3).rsqrt(), x.erf()),
@@ -65,7 +69,8 @@ STREAMED = ("two results, one long", "across", "bfloat16 results", "softmax")
 
 
 @pytest.mark.parametrize(
-    ("name", "streamed"), [*((name, False) for name in PROGRAMS), *((name, True) for name in STREAMED)]
+    ("name", "streamed"),
+    [*((name, False) for name in PROGRAMS), *((name, True) for name in STREAMED)],
 )
 def test_values(name, streamed, written, monkeypatch):
     if streamed:
@@ -81,7 +86,18 @@ def test_values(name, streamed, written, monkeypatch):
     assert written[0] > 0
 
 
-SPECIAL = [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-45, -1e-45, 3.4e38, -3.4e38, 1.0]
+SPECIAL = [
+    0.0,
+    -0.0,
+    float("inf"),
+    -float("inf"),
+    float("nan"),
+    1e-45,
+    -1e-45,
+    3.4e38,
+    -3.4e38,
+    1.0,
+]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +152,9 @@ def test_column_sums_of_what_is_equal_along_the_columns(rows):
 
 
 def before_a_hole(count):
-    """A row of floats whose last one is followed by memory that nobody may touch; what keeps it alive."""
+    """A row of floats whose last one is followed by memory that nobody may touch; what keeps it
+    alive.
+    """
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     first = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -164,18 +182,26 @@ def test_nothing_beyond_a_row_is_touched(count, written):
 
 
 def test_plain_loops_give_the_same(monkeypatch):
-    """Rows shorter than a vector, whole numbers, float64 and processors without these vectors keep the plain loop."""
+    """Rows shorter than a vector, whole numbers, float64 and processors without these vectors keep
+    the plain loop.
+    """
     for available in (True, False):
         monkeypatch.setattr(vectors, "available", lambda available=available: available)
         for name in ("softmax", "layer_norm", "gelu", "sums"):
             function = PROGRAMS[name]
-            for x in (torch.randn(4, 5), torch.randn(3, 40, dtype=torch.float64), torch.randn(3, 40)):
+            for x in (
+                torch.randn(4, 5),
+                torch.randn(3, 40, dtype=torch.float64),
+                torch.randn(3, 40),
+            ):
                 same(tracer_core.compile(function)(x), function(x))
 
 
 @pytest.mark.parametrize("place", [0, 16, 31, 40, 99])
 def test_waves_of_large_numbers_at_any_place(place, written):
-    """A vector with a number past the fast range is computed once more, by libm: nothing of it may count twice."""
+    """A vector with a number past the fast range is computed once more, by libm: nothing of it may
+    count twice.
+    """
 
     def function(x):
         y = x.sin() - x.cos()
@@ -203,7 +229,9 @@ def test_wide_column_sums_past_the_caches(monkeypatch):
 
 
 def test_gelu_at_the_ends_is_that_of_eager():
-    x = torch.tensor([-float("inf"), float("nan"), -3e38, -20.0, -0.0, 0.0, 1.0, 1e-40, -1e-40, 3e38] * 5)
+    x = torch.tensor(
+        [-float("inf"), float("nan"), -3e38, -20.0, -0.0, 0.0, 1.0, 1e-40, -1e-40, 3e38] * 5
+    )
     ours, eager = tracer_core.compile(F.gelu)(x), F.gelu(x.double()).float()
     same(ours, eager)
     assert torch.equal(ours.signbit()[4:6], eager.signbit()[4:6])
@@ -217,7 +245,11 @@ def test_tiles_are_turned_in_vectors(monkeypatch):
     turns = vectors.turns
     monkeypatch.setattr(vectors, "turns", lambda load: seen.append(turns(load)) or seen[-1])
     for rows, columns in ((16, 16), (47, 33), (150, 211), (128, 300)):
-        x, y, z = torch.randn(rows, columns), torch.randn(columns, rows), torch.randn(columns, rows).half()
+        x, y, z = (
+            torch.randn(rows, columns),
+            torch.randn(columns, rows),
+            torch.randn(columns, rows).half(),
+        )
         for function in (lambda x, y, z: x + y.t(), lambda x, y, z: x - y.t() * z.t()):
             same(tracer_core.compile(function)(x, y, z), function(x, y, z))
     assert {True, False} == set(seen)

@@ -1,4 +1,6 @@
-"""Convolutions 3x3 with stride 1 by Winograd's F(2x2, 3x3): what they compute, where they are used."""
+"""Convolutions 3x3 with stride 1 by Winograd's F(2x2, 3x3): what they compute, where they are
+used.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ class Residual(nn.Module):
 
     def __init__(self, inside: int, outside: int, padding: int, activation: nn.Module) -> None:
         super().__init__()
-        self.a, self.na = nn.Conv2d(inside, outside, 3, padding=padding, bias=False), nn.BatchNorm2d(outside)
+        self.a, self.na = (
+            nn.Conv2d(inside, outside, 3, padding=padding, bias=False),
+            nn.BatchNorm2d(outside),
+        )
         self.b, self.activation = nn.Conv2d(outside, outside, 3, padding=1), activation
         self.na.running_mean.normal_(0, 0.2)
         self.na.running_var.uniform_(0.5, 2)
@@ -33,7 +38,9 @@ class Residual(nn.Module):
 
 @pytest.mark.parametrize("options", [FREEZE, None], ids=["frozen", "default"])
 @pytest.mark.parametrize("padding", [0, 1, 2])
-@pytest.mark.parametrize("sizes", [(1, 32, 64, 17, 20), (3, 48, 96, 9, 14), (2, 160, 32, 16, 16)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(1, 32, 64, 17, 20), (3, 48, 96, 9, 14), (2, 160, 32, 16, 16)], ids=str
+)
 def test_a_block_is_eager_s_within_rounding(options, padding, sizes, texts) -> None:
     torch.manual_seed(0)
     batch, inside, outside, height, width = sizes
@@ -65,13 +72,24 @@ def test_the_kernel_shares_tiles_or_columns(threads: int, sizes: tuple[int, ...]
     g = for_result(Geometry(channels, count, (3, 3), (1, 1), (1, 1), (1, 1), 1), batch, size, size)
     assert g.tiled
     x = torch.randn(batch, channels, size, size).contiguous(memory_format=torch.channels_last)
-    weight, scale, bias = torch.randn(count, channels, 3, 3), torch.rand(count) + 0.5, torch.randn(count)
+    weight, scale, bias = (
+        torch.randn(count, channels, 3, 3),
+        torch.rand(count) + 0.5,
+        torch.randn(count),
+    )
     residual = torch.randn(batch, count, size, size).contiguous(memory_format=torch.channels_last)
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         ours = packed.convolution(
-            x, packed.pack(weight, g), bias, g, before="tanh", residual=residual, after="relu", scale=scale
+            x,
+            packed.pack(weight, g),
+            bias,
+            g,
+            before="tanh",
+            residual=residual,
+            after="relu",
+            scale=scale,
         )
     finally:
         torch.set_num_threads(before)
@@ -93,7 +111,13 @@ def test_small_results_and_other_windows_are_done_directly() -> None:
     assert not for_result(g, 1, 3, 3).tiled  # a quarter of each tile's work would be thrown away
     assert not for_result(g, 1, 4, 4).tiled  # four tiles: the weights, which are larger, decide
     assert not for_result(g, 64, 1, 1).tiled
-    for other in ({"stride": (2, 2)}, {"dilation": (2, 2)}, {"groups": 2}, {"count": 40}, {"channels": 24}):
+    for other in (
+        {"stride": (2, 2)},
+        {"dilation": (2, 2)},
+        {"groups": 2},
+        {"count": 40},
+        {"channels": 24},
+    ):
         changed = {name: getattr(g, name) for name in g.__dataclass_fields__} | other
         assert not for_result(Geometry(**changed), 1, 14, 14).tiled
 

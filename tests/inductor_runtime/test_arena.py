@@ -26,7 +26,9 @@ def test_views_lie_where_they_were_put() -> None:
     assert arena.address % 64 == 0
     assert a.data_ptr() == arena.address and a.shape == (4, 8) and a.stride() == (8, 1)
     assert b.data_ptr() == arena.address + 128 + 2 * 8 and b.dtype == torch.int64
-    assert c.data_ptr() == arena.address + 256 and c.stride() == (1, 8) and c.dtype == torch.bfloat16
+    assert (
+        c.data_ptr() == arena.address + 256 and c.stride() == (1, 8) and c.dtype == torch.bfloat16
+    )
     a.fill_(1.0)
     b.fill_(7)
     assert a.sum() == 32 and b.tolist() == [7] * 3
@@ -46,7 +48,9 @@ def test_an_arena_is_reused_only_after_it_was_given_back() -> None:
 
 
 def assert_never_shared(pools: list[ArenaPool], turns: int) -> None:
-    """Four threads take arenas of the pools by turns, and find in each what they have written there."""
+    """Four threads take arenas of the pools by turns, and find in each what they have written
+    there.
+    """
     wrong: list[int] = []
 
     def work(number: int) -> None:

@@ -67,7 +67,9 @@ def test_a_damaged_entry_is_seen_and_built_again(damage: str) -> None:
     data = bytearray(path.read_bytes())
     if damage == "flipped":
         data[len(data) // 2] ^= 1
-    new = path.with_suffix(".x")  # another file, as a torn copy is: the mapped one must not change under us
+    new = path.with_suffix(
+        ".x"
+    )  # another file, as a torn copy is: the mapped one must not change under us
     new.write_bytes({"cut": bytes(data[:-100]), "flipped": bytes(data), "empty": b""}[damage])
     os.replace(new, path)
     build_cpp.forget_loaded()
@@ -94,7 +96,9 @@ def test_compile_error_shows_the_compilers_words_and_keeps_the_source() -> None:
     assert "undeclared_thing" in Path(kept).read_text()
 
 
-def test_no_compiler_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_compiler_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(BackendError, match=r"apt install g\+\+"):
@@ -146,7 +150,9 @@ def test_stored_bytes_run_in_another_process_without_a_compiler(tmp_path: Path) 
         load_binary(data[:100] + b"?" + data[101:], name="damaged")
 
 
-def test_the_cache_serves_where_the_compiler_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_serves_where_the_compiler_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     build([ADD], name="add")
     build_cpp.forget_loaded()
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -170,7 +176,10 @@ print(int(library.hit), z.sum().item())
 def test_two_processes_build_once() -> None:
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", BUILDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", BUILDER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for _ in range(2)
     ]
@@ -178,7 +187,9 @@ def test_two_processes_build_once() -> None:
         assert process.stdin is not None
         process.stdin.write(ADD)
         process.stdin.close()
-    results = sorted(process.stdout.read().strip() for process in running if process.stdout is not None)
+    results = sorted(
+        process.stdout.read().strip() for process in running if process.stdout is not None
+    )
     for process in running:
         process.wait(timeout=60)
     assert results == ["0 8.0", "1 8.0"]
@@ -238,7 +249,9 @@ def test_a_unit_of_several_libraries_is_compiled_once_and_kept() -> None:
     assert build([Unit(ADD, ("-O1",), keep=True)], name="one").key != first.key
 
 
-def test_a_child_forked_during_a_build_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_forked_during_a_build_does_not_wait_for_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     began, forked = threading.Event(), threading.Event()
     real = build_cpp._linked
 

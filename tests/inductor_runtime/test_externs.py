@@ -1,4 +1,6 @@
-"""Our products and convolutions against float64 and against ATen's own error; and what the table chooses."""
+"""Our products and convolutions against float64 and against ATen's own error; and what the table
+chooses.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,16 @@ def _same_numbers_in_every_run() -> None:
 
 def operand(value: Any) -> Any:
     return (
-        Operand(tuple(value.shape), value.stride(), value.dtype) if isinstance(value, torch.Tensor) else value
+        Operand(tuple(value.shape), value.stride(), value.dtype)
+        if isinstance(value, torch.Tensor)
+        else value
     )
 
 
 def check(got: torch.Tensor, eager: torch.Tensor, truth: torch.Tensor) -> None:
-    """Eager's strides, and an error within three times eager's own (or a rounding of the greatest value)."""
+    """Eager's strides, and an error within three times eager's own (or a rounding of the greatest
+    value).
+    """
     assert got.shape == eager.shape and got.stride() == eager.stride() and got.dtype == eager.dtype
     own_error = (got.double() - truth).abs().max().item()
     allowed = 3 * (eager.double() - truth).abs().max().item()
@@ -111,7 +117,9 @@ def test_convolution(case: tuple[Any, ...], x_last: bool, w_last: bool) -> None:
     got = small_gemm.convolution(x, weight, bias, *rest, channels_last=last)
     assert torch.allclose(got, eager, rtol=1e-4, atol=1e-4)
     residual = torch.randn_like(eager)
-    fused = small_gemm.convolution(x, weight, bias, *rest, post="relu", residual=residual, channels_last=last)
+    fused = small_gemm.convolution(
+        x, weight, bias, *rest, post="relu", residual=residual, channels_last=last
+    )
     assert torch.allclose(fused, torch.relu(eager) + residual, rtol=1e-4, atol=1e-4)
 
 
@@ -134,7 +142,8 @@ def test_direct_convolution(
     eager = act(aten.convolution.default(x, weight, bias, *rest))
     residual = torch.randn_like(eager)
     truth = (
-        act(aten.convolution.default(x.double(), weight.double(), bias.double(), *rest)) + residual.double()
+        act(aten.convolution.default(x.double(), weight.double(), bias.double(), *rest))
+        + residual.double()
     )
     got = small_gemm.convolution(x, weight, bias, *rest, post=post, residual=residual, direct=True)
     check(got, eager + residual, truth)
@@ -175,21 +184,35 @@ PRODUCTS = [
 
 @pytest.mark.parametrize(("kind", "dtype", "m", "k", "n"), PRODUCTS)
 def test_table_chooses(kind: str, dtype: torch.dtype, m: int, k: int, n: int) -> None:
-    args = (torch.randn(n, dtype=dtype), torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype).t())
+    args = (
+        torch.randn(n, dtype=dtype),
+        torch.randn(m, k, dtype=dtype),
+        torch.randn(n, k, dtype=dtype).t(),
+    )
     chosen = best(aten.addmm.default, [operand(a) for a in args])
     assert chosen.kind == kind, chosen.reason
     truth = torch.addmm(*(a.double() for a in args))
     check(chosen.function(*args), torch.addmm(*args), truth)
 
 
-SIDES = ((64, 16, 200), (70, 333, 129), (394, 768, 60), (1030, 320, 64), (2100, 700, 70), (513, 4100, 130), (6, 9000, 65))
+SIDES = (
+    (64, 16, 200),
+    (70, 333, 129),
+    (394, 768, 60),
+    (1030, 320, 64),
+    (2100, 700, 70),
+    (513, 4100, 130),
+    (6, 9000, 65),
+)
 
 
 @pytest.mark.parametrize(("m", "k", "n"), SIDES)
 @pytest.mark.parametrize("a_turned", (False, True))
 @pytest.mark.parametrize("b_turned", (False, True))
 def test_products_of_many_rows(m: int, k: int, n: int, a_turned: bool, b_turned: bool) -> None:
-    """Operands either way round, with gaps between their rows; sizes that leave rests of rows, columns and depth."""
+    """Operands either way round, with gaps between their rows; sizes that leave rests of rows,
+    columns and depth.
+    """
     a = torch.randn(k, m + 3)[:, :m].t() if a_turned else torch.randn(m, k + 3)[:, :k]
     b = torch.randn(n, k + 5)[:, :k].t() if b_turned else torch.randn(k, n + 5)[:, :n]
     bias, residual = torch.randn(n), torch.randn(m, n + 1)[:, :n]
@@ -211,14 +234,19 @@ def test_what_the_alternatives_do_not_take_stays_with_aten() -> None:
     a, b = torch.randn(12, 768), torch.randn(768, 768)
     kinds = [
         best(aten.mm.default, [operand(a.t().contiguous().t()), operand(b)]),  # rows not dense
-        best(aten.mm.default, [operand(a), operand(torch.randn(768, 1536)[:, ::2])]),  # weight not dense
-        best(aten.addmm.default, [operand(torch.randn(12, 768)), operand(a), operand(b)]),  # a matrix added
+        # weight not dense
+        best(aten.mm.default, [operand(a), operand(torch.randn(768, 1536)[:, ::2])]),
+        # a matrix added
+        best(aten.addmm.default, [operand(torch.randn(12, 768)), operand(a), operand(b)]),
         best(aten.addmm.default, [operand(b[0]), operand(a), operand(b), 2, 1]),  # scaled
-        best(aten.convolution.default, [operand(torch.randn(1, 512, 2, 2)), operand(torch.randn(512, 8, 3, 3)), None,
+        best(aten.convolution.default, [operand(torch.randn(1, 512, 2, 2)),
+        operand(torch.randn(512, 8, 3, 3)), None,
                                         [1, 1], [1, 1], [1, 1], False, [0, 0], 64]),  # grouped
         best(aten.bmm.default, []),
     ]  # fmt: skip
-    assert [choice.kind for choice in kinds] == ["aten"] * len(kinds), [choice.reason for choice in kinds]
+    assert [choice.kind for choice in kinds] == ["aten"] * len(kinds), [
+        choice.reason for choice in kinds
+    ]
 
 
 def test_symbolic_sizes_ask_for_hints() -> None:
@@ -239,7 +267,10 @@ def test_fallbacks_write_to_nothing_and_are_not_also_chosen() -> None:
     assert not [op for op in FALLBACKS if op._schema.is_mutable]
     # without a faster kernel, ATen's; what our own rewrites put into a graph is always ours
     assert {op for op in RULES if isinstance(op, torch._ops.OpOverload)} <= FALLBACKS.keys()
-    assert {op for op in RULES if not isinstance(op, torch._ops.OpOverload)} == {*OPERATORS, rng.bernoulli}
+    assert {op for op in RULES if not isinstance(op, torch._ops.OpOverload)} == {
+        *OPERATORS,
+        rng.bernoulli,
+    }
 
 
 def test_stored_kernels_are_used_without_a_compiler(tmp_path: Any) -> None:
@@ -250,7 +281,9 @@ def test_stored_kernels_are_used_without_a_compiler(tmp_path: Any) -> None:
         "print(small_gemm.mm(torch.ones(2, 64), torch.ones(64, 32)).sum().item())\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "kernels")], capture_output=True, text=True, timeout=60,
-        env={**os.environ, "PATH": str(tmp_path), "TRACER_CACHE_DIR": str(tmp_path / "cache")}, check=False,
+        [sys.executable, "-c", program, str(tmp_path / "kernels")], capture_output=True, text=True,
+        timeout=60,
+        env={**os.environ, "PATH": str(tmp_path), "TRACER_CACHE_DIR": str(tmp_path / "cache")},
+        check=False,
     )  # fmt: skip
     assert done.stdout.strip() == str(2.0 * 32 * 64), done.stderr

@@ -1,7 +1,9 @@
-"""The vector math of the prelude against float64 over all of float32, and against eager's own error.
+"""The vector math of the prelude against float64 over all of float32, and against eager's own
+error.
 
-In: every exponent, both signs, denormals, the special values, and each function's interesting range. What
-must hold: at most the ulp written here (and in the prelude's comments), special values as eager's.
+In: every exponent, both signs, denormals, the special values, and each function's interesting
+range. What must hold: at most the ulp written here (and in the prelude's comments), special values
+as eager's.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ EXACT = {
     "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc, "round": torch.round,
     "abs": torch.abs, "relu": torch.relu, "sign": torch.sign,
 }  # fmt: skip
-BINARY = {"max": torch.maximum, "min": torch.minimum, "floordiv": torch.floor_divide, "mod": torch.remainder,
+BINARY = {"max": torch.maximum, "min": torch.minimum, "floordiv": torch.floor_divide,
+"mod": torch.remainder,
           "fmod": torch.fmod}  # fmt: skip
 
 
@@ -77,7 +80,8 @@ VECTORS = """exp expm1 log log1p sin cos tanh sigmoid erf rsqrt sqrt floor ceil 
 gelu_erf gelu_tanh silu softplus""".split()
 
 NO_VECTORS = pytest.mark.skipif(
-    find_compiler().isa != "avx512" or find_compiler().kind != "gcc", reason="no vectors of 16 floats here"
+    find_compiler().isa != "avx512" or find_compiler().kind != "gcc",
+    reason="no vectors of 16 floats here",
 )
 
 
@@ -153,7 +157,9 @@ def every_exponent() -> torch.Tensor:
 
 
 def ulp_error(got: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-    """|got - truth| in units of the last place of float32 at truth; infinite where only one is finite."""
+    """|got - truth| in units of the last place of float32 at truth; infinite where only one is
+    finite.
+    """
     truth32 = truth.float()
     same = (got == truth32) | (got.isnan() & truth.isnan())
     exponent = torch.frexp(truth).exponent.clamp(min=-125)
@@ -163,7 +169,9 @@ def ulp_error(got: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     return torch.where(same, 0.0, error)
 
 
-def run(library: Library, name: str, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+def run(
+    library: Library, name: str, x: torch.Tensor, y: torch.Tensor | None = None
+) -> torch.Tensor:
     out = torch.empty_like(x)
     library.function("run_" + name, 4)(x, x if y is None else y, out, x.numel())
     return out
@@ -188,7 +196,9 @@ def test_float32_error_in_ulp(functions: Library, name: str) -> None:
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_at_least_as_near_as_eager(functions: Library, name: str) -> None:
     known(functions, name)
-    x = torch.cat([torch.linspace(-20, 20, 1_000_001), torch.randn(100_000) * 1e-3, every_exponent()])
+    x = torch.cat(
+        [torch.linspace(-20, 20, 1_000_001), torch.randn(100_000) * 1e-3, every_exponent()]
+    )
     x = x[x.isfinite()]  # eager's vector gelu gives NaN at infinity, its scalar one infinity
     truth, eager = ACTIVATIONS[name](x.double()), ACTIVATIONS[name](x)
     got = run(functions, name, x)
@@ -197,7 +207,9 @@ def test_activations_are_at_least_as_near_as_eager(functions: Library, name: str
     scale = truth.abs()[finite].clamp(min=1e-3)
     assert (error / scale).max() <= max(3e-7, 1.5 * (eagers / scale).max().item())
     # Eager's own may be coarse (of gelu 1e-3 at -3.5), so beside the argument too.
-    assert (error / torch.maximum(truth.abs(), x.abs().double())[finite].clamp(min=1e-30)).max() <= 4e-7
+    assert (
+        error / torch.maximum(truth.abs(), x.abs().double())[finite].clamp(min=1e-30)
+    ).max() <= 4e-7
     assert torch.equal(got.isnan(), eager.isnan()) and not got[finite].isnan().any()
 
 
@@ -210,7 +222,9 @@ def test_exact_functions(functions: Library, name: str) -> None:
 
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_functions_are_exact(functions: Library, name: str) -> None:
-    """Through float64, where they are exact: eager's own vector fmod gives NaN for quotients beyond 2^31."""
+    """Through float64, where they are exact: eager's own vector fmod gives NaN for quotients beyond
+    2^31.
+    """
     known(functions, name)
     special = torch.tensor([*SPECIAL, 2.5, -2.5, 7.0, -7.0, 0.1])
     x, y = (t.flatten().contiguous() for t in torch.meshgrid(special, special, indexing="ij"))
@@ -221,14 +235,18 @@ def test_binary_functions_are_exact(functions: Library, name: str) -> None:
 
 
 def test_pow(library: Library) -> None:
-    special = torch.tensor([*SPECIAL, 2.0, -2.0, 3.0, -3.0, 0.3, 2.5, -2.5, 1e30, 33554431.0, 16777215.0])
+    special = torch.tensor(
+        [*SPECIAL, 2.0, -2.0, 3.0, -3.0, 0.3, 2.5, -2.5, 1e30, 33554431.0, 16777215.0]
+    )
     x, y = (t.flatten().contiguous() for t in torch.meshgrid(special, special, indexing="ij"))
     x = torch.cat([x, torch.randn(2_000_000).exp()])
     y = torch.cat([y, torch.randn(2_000_000) * 30])
     got, truth = run(library, "pow", x, y), torch.pow(x.double(), y.double())
     error = ulp_error(got, truth)
     worst = int(error.argmax())
-    assert error[worst] <= 0.6, f"pow({x[worst].item()!r}, {y[worst].item()!r}) = {got[worst].item()!r}"
+    assert error[worst] <= 0.6, (
+        f"pow({x[worst].item()!r}, {y[worst].item()!r}) = {got[worst].item()!r}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -265,7 +283,11 @@ def test_index_checks(library: Library) -> None:
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("half", torch.float16)])
 def test_16_bit_conversions_are_eagers(functions: Library, name: str, dtype: torch.dtype) -> None:
     x = torch.cat(
-        [every_exponent(), torch.linspace(-70000, 70000, 1_000_001), torch.linspace(-1e-4, 1e-4, 1_000_001)]
+        [
+            every_exponent(),
+            torch.linspace(-70000, 70000, 1_000_001),
+            torch.linspace(-1e-4, 1e-4, 1_000_001),
+        ]
     )
     narrow = torch.empty_like(x, dtype=dtype)
     functions.function(f"to_{name}", 3)(x, narrow, x.numel())

@@ -34,7 +34,9 @@ def test_float32_error_in_ulp(library: Library, name: str) -> None:
     got, truth = run(library, name, x), truth_of(x.double())
     error = ulp_error(got, truth)
     worst = int(error.argmax())
-    assert error[worst] <= limit, f"{name}({x[worst].item()!r}) = {got[worst].item()!r}, {error[worst]:.2f} ulp"
+    assert error[worst] <= limit, (
+        f"{name}({x[worst].item()!r}) = {got[worst].item()!r}, {error[worst]:.2f} ulp"
+    )
 
 
 def test_hypot_neither_overflows_nor_vanishes(library: Library) -> None:

@@ -1,8 +1,9 @@
-"""``python -m tests.opinfo --workers 16 --out sweep.jsonl [--ops add,sub] [--dtypes float32] [--samples 24]
-[--shard 0/4] [--rows file]``.
+"""``python -m tests.opinfo --workers 16 --out sweep.jsonl [--ops add,sub] [--dtypes float32]
+[--samples 24] [--shard 0/4] [--rows file]``.
 
-In: the command line. Out: one JSON line a row (operator, dtype), and a summary. What always holds: a row runs in a
-process of its own, which is killed when it takes too long; rows that the file has are not run again.
+In: the command line. Out: one JSON line a row (operator, dtype), and a summary. What always holds:
+a row runs in a process of its own, which is killed when it takes too long; rows that the file has
+are not run again.
 """
 
 from __future__ import annotations
@@ -49,14 +50,17 @@ def serve(pipe: Any, name: str, dtype: str, samples: int, triton: bool) -> None:
 
 def sweep(rows: list[tuple[str, str]], workers: int, samples: int, take: Any, triton: bool) -> None:
     """Runs the rows, `workers` at a time; take: called with each row's result."""
-    # Forked, not spawned: importing torch's database takes longer than most rows. Nothing has run here yet.
+    # Forked, not spawned: importing torch's database takes longer than most rows. Nothing has run
+    # here yet.
     context = multiprocessing.get_context("fork")
     waiting, busy = rows[::-1], []
     while waiting or busy:
         while waiting and len(busy) < workers:
             row = waiting.pop()
             ours, theirs = context.Pipe(duplex=False)
-            process = context.Process(target=serve, args=(theirs, *row, samples, triton), daemon=True)
+            process = context.Process(
+                target=serve, args=(theirs, *row, samples, triton), daemon=True
+            )
             process.start()
             theirs.close()
             busy.append(Worker(row, process, ours, time.monotonic() + SECONDS))
@@ -92,8 +96,10 @@ def listen(worker: Worker) -> dict[str, Any] | None:
 def lost(worker: Worker, status: str, text: str) -> dict[str, Any]:
     op, dtype = worker.row
     problems = [[status, worker.at[:400], text]]
-    return {"op": op, "dtype": dtype, "status": status, "cases": {}, "problems": problems, "problem_count": 1,
-            "kernels": 0, "externs": {}, "eager": {}, "breaks": {}, "seconds": 0.0, "compile_seconds": 0.0}  # fmt: skip
+    return {"op": op, "dtype": dtype, "status": status, "cases": {}, "problems": problems,
+    "problem_count": 1,
+            "kernels": 0, "externs": {}, "eager": {}, "breaks": {}, "seconds": 0.0,
+            "compile_seconds": 0.0}  # fmt: skip
 
 
 def chosen(options: argparse.Namespace) -> list[tuple[str, str]]:
@@ -117,7 +123,9 @@ def chosen(options: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def listed(file: Path, known: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The rows of a file: ``operator,dtype`` a line, # before remarks. Raises ValueError for one that there is not."""
+    """The rows of a file: ``operator,dtype`` a line, # before remarks. Raises ValueError for one
+    that there is not.
+    """
     lines = [line.partition("#")[0].strip() for line in file.read_text().splitlines()]
     wanted = [tuple(part.strip() for part in line.split(",")) for line in lines if line]
     unknown = [row for row in wanted if row not in set(known)]
@@ -132,14 +140,18 @@ def main() -> int:
         "--out", type=Path, default=None, help="JSON lines; rows that it has are not run again"
     )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--samples", type=int, default=24, help="samples of a row at most, 0 for all")
+    parser.add_argument(
+        "--samples", type=int, default=24, help="samples of a row at most, 0 for all"
+    )
     parser.add_argument("--ops", default="", help="names, with commas between")
     parser.add_argument("--dtypes", default="")
     parser.add_argument(
         "--rows", type=Path, default=None, help="a file of rows to run: operator,dtype a line"
     )
     parser.add_argument(
-        "--triton", action="store_true", help="Triton kernels, run by its interpreter, in place of C++"
+        "--triton",
+        action="store_true",
+        help="Triton kernels, run by its interpreter, in place of C++",
     )
     parser.add_argument("--shard", default="0/1", help="this one of so many")
     options = parser.parse_args()
@@ -170,7 +182,10 @@ def main() -> int:
                 flush=True,
             )
             for kind, case, text in result["problems"][:3]:
-                print(f"    {kind}: {case}: {text[-1200:] if kind == 'broken' else text[:300]}", flush=True)
+                print(
+                    f"    {kind}: {case}: {text[-1200:] if kind == 'broken' else text[:300]}",
+                    flush=True,
+                )
 
     sweep(todo, options.workers, options.samples, take, options.triton)
     print(f"{dict(counts)} in {time.monotonic() - start:.0f} s")

@@ -1,7 +1,8 @@
 """The calls that a row of the sweep makes: an operator's samples, and variants of their inputs.
 
-In: an OpInfo and a dtype. Out: `Case`s. What always holds: the same cases in every process (seeded); a call that
-eager refuses is a case too (`raises`), in which the compiled program must raise the same.
+In: an OpInfo and a dtype. Out: `Case`s. What always holds: the same cases in every process
+(seeded); a call that eager refuses is a case too (`raises`), in which the compiled program must
+raise the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import torch
 from tests.opinfo.unusual import EAGER_FAULTS
 from tests.opinfo.values import copied, rebuild, tensors
 
-#: Variants are made of at most one sample in this many of those that a row may have, spread over them.
+#: Variants are made of at most one sample in this many of those that a row may have, spread over
+#: them.
 VARIANTS_OF = 5
 
 
@@ -49,7 +51,9 @@ def samples(
 
 
 def _strided(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_quantized
+    return (
+        isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_quantized
+    )
 
 
 def _gaps(leaf: Any) -> Any:
@@ -65,7 +69,9 @@ def _reversed_strides(leaf: Any) -> Any:
     if not _strided(leaf) or leaf.dim() < 2:
         return leaf
     order = tuple(range(leaf.dim()))[::-1]
-    return leaf.detach().permute(order).contiguous().permute(order).requires_grad_(leaf.requires_grad)
+    return (
+        leaf.detach().permute(order).contiguous().permute(order).requires_grad_(leaf.requires_grad)
+    )
 
 
 def _overlapping(leaf: Any) -> Any:
@@ -96,10 +102,16 @@ def _special(leaf: Any) -> Any:
 
 def _extreme(leaf: Any) -> Any:
     """The least and greatest integers among the values."""
-    if not _strided(leaf) or leaf.dtype not in (torch.int32, torch.int64, torch.uint8) or leaf.numel() < 4:
+    if (
+        not _strided(leaf)
+        or leaf.dtype not in (torch.int32, torch.int64, torch.uint8)
+        or leaf.numel() < 4
+    ):
         return leaf
     made, info = leaf.detach().clone(), torch.iinfo(leaf.dtype)
-    made.reshape(-1)[:4] = torch.tensor([info.min, info.max, info.max - 1, info.min + 1], dtype=leaf.dtype)
+    made.reshape(-1)[:4] = torch.tensor(
+        [info.min, info.max, info.max - 1, info.min + 1], dtype=leaf.dtype
+    )
     return made
 
 
@@ -112,7 +124,9 @@ VARIANTS: dict[str, Callable[[Any], Any]] = {
 ELEMENTWISE_VARIANTS: dict[str, Callable[[Any], Any]] = {"special": _special, "extreme": _extreme}
 
 
-def _variants(op: Any, made: list[tuple[int, Any, Any]], limit: int) -> Iterator[tuple[str, Any, Any]]:
+def _variants(
+    op: Any, made: list[tuple[int, Any, Any]], limit: int
+) -> Iterator[tuple[str, Any, Any]]:
     elementwise = type(op).__name__ in ("UnaryUfuncInfo", "BinaryUfuncInfo")
     chosen = {**VARIANTS, **(ELEMENTWISE_VARIANTS if elementwise else {})}
     for number, args, kwargs in spread(made, max(2, limit // VARIANTS_OF) if limit else 0):
@@ -173,7 +187,9 @@ def backward(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[C
             yield Case("backward", f"backward {number}", op.op, args, kwargs)
     for number, args, kwargs in spread(made, 2):
         for name, change in layouts.items():
-            yield Case("backward", f"backward {number} {name}", op.op, *rebuild((args, kwargs), change))
+            yield Case(
+                "backward", f"backward {number} {name}", op.op, *rebuild((args, kwargs), change)
+            )
 
 
 def errors(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Case]:
@@ -183,7 +199,9 @@ def errors(op: Any, dtype: torch.dtype, limit: int, device: str) -> Iterator[Cas
     torch.manual_seed(0)
     for number, error in enumerate(itertools.islice(op.error_inputs(device), 12)):
         one = error.sample_input
-        if any(tensor.device.type != device for tensor in tensors((one.input, one.args, one.kwargs))):
+        if any(
+            tensor.device.type != device for tensor in tensors((one.input, one.args, one.kwargs))
+        ):
             continue
         yield Case("error", f"error {number}", op.op, (one.input, *one.args), dict(one.kwargs))
 

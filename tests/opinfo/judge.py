@@ -1,10 +1,11 @@
 """Whether what the compiled program gave is what eager gives.
 
-In: two `Outcome`s and, on demand, what is true (the call in double precision) and how far that moves with rounding of
-the inputs and of what lies between. Out: None, or what differs. What always holds: integers, structure, dtypes, sizes,
-strides, aliases and NaN are as eager's. A float is judged by itself, however large its neighbours are: it may be off by
-3 times eager's error and by a few times its own unit, one in its last place and what rounding does to it; by more only
-where eager is off by more such units in the same tensor.
+In: two `Outcome`s and, on demand, what is true (the call in double precision) and how far that
+moves with rounding of the inputs and of what lies between. Out: None, or what differs. What always
+holds: integers, structure, dtypes, sizes, strides, aliases and NaN are as eager's. A float is
+judged by itself, however large its neighbours are: it may be off by 3 times eager's error and by a
+few times its own unit, one in its last place and what rounding does to it; by more only where eager
+is off by more such units in the same tensor.
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from tests.opinfo.values import leaves
 
 #: Units that any result may be off by, and those that it may be because eager is elsewhere.
 UNITS, MOST_UNITS = 4, 100
-#: What doubles may be off by, of the largest number beside them: sums in another order cancel otherwise.
+#: What doubles may be off by, of the largest number beside them: sums in another order cancel
+#: otherwise.
 DOUBLE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a call left: its result, its arguments as they are now, gradients of its inputs; or what it raised."""
+    """What a call left: its result, its arguments as they are now, gradients of its inputs; or what
+    it raised.
+    """
 
     result: Any = None
     args: Any = None
@@ -66,7 +70,9 @@ def _structure(expected: Any, actual: Any, where: str = "result") -> str | None:
     if isinstance(expected, (tuple, list)):
         if len(expected) != len(actual):
             return f"{where} has {len(actual)} parts, eager's {len(expected)}"
-        parts = (_structure(a, b, f"{where}[{k}]") for k, (a, b) in enumerate(zip(expected, actual)))
+        parts = (
+            _structure(a, b, f"{where}[{k}]") for k, (a, b) in enumerate(zip(expected, actual))
+        )
         return next((part for part in parts if part), None)
     if isinstance(expected, dict):
         if list(expected) != list(actual):
@@ -84,9 +90,7 @@ def _layout(expected: torch.Tensor, actual: torch.Tensor, where: str) -> str | N
         return None
     strides = zip(expected.shape, expected.stride(), actual.stride())
     if any(size != 1 and a != b for size, a, b in strides):
-        return (
-            f"{where}: strides {actual.stride()}, eager's {expected.stride()} (sizes {tuple(expected.shape)})"
-        )
+        return f"{where}: strides {actual.stride()}, eager's {expected.stride()} (sizes {tuple(expected.shape)})"
     return None
 
 
@@ -109,7 +113,9 @@ def _aliases(expected: Outcome, actual: Outcome) -> str | None:
         ]  # fmt: skip
         shapes.append((first, offsets))
     if shapes[0] != shapes[1]:
-        return f"aliases (first tensor of the same memory; offsets) {shapes[1]}, eager's {shapes[0]}"
+        return (
+            f"aliases (first tensor of the same memory; offsets) {shapes[1]}, eager's {shapes[0]}"
+        )
     return None
 
 
@@ -120,7 +126,9 @@ def _numbers(expected: Outcome, actual: Outcome, truth: Truth) -> str | None:
     true, moved = truth()
     pairs = list(_pairs(expected, actual))
     trues = _aligned(pairs, expected, true)
-    moves = list(zip(*(_aligned(pairs, expected, one) for one in moved), strict=True)) or [()] * len(pairs)
+    moves = list(zip(*(_aligned(pairs, expected, one) for one in moved), strict=True)) or [
+        ()
+    ] * len(pairs)
     for (name, a), (_, b), t, m in zip(*_named(expected, actual), trues, moves, strict=True):
         problem = _all_close(a, b, Known(t, m))
         if problem:
@@ -130,7 +138,9 @@ def _numbers(expected: Outcome, actual: Outcome, truth: Truth) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """true: a part in double precision, None where nothing is truer than eager. moves: the same after rounding."""
+    """true: a part in double precision, None where nothing is truer than eager. moves: the same
+    after rounding.
+    """
 
     true: Any
     moves: Sequence[Any]
@@ -142,7 +152,9 @@ def _parts(outcome: Outcome) -> list[tuple[str, Any]]:
     return named + [("gradient", leaf) for leaf in outcome.gradients]
 
 
-def _named(expected: Outcome, actual: Outcome) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+def _named(
+    expected: Outcome, actual: Outcome
+) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
     return _parts(expected), _parts(actual)
 
 
@@ -174,7 +186,11 @@ def _all_close(expected: Any, actual: Any, known: Known | None) -> str | None:
     wide = torch.complex128 if expected.is_complex() else torch.float64
     e, a = (_real(value.detach().to(wide)) for value in (expected, actual))
     if known is None:
-        return _first_difference(e, a, bad) if bool((bad := ~_near(e, a, expected.dtype)).any()) else None
+        return (
+            _first_difference(e, a, bad)
+            if bool((bad := ~_near(e, a, expected.dtype)).any())
+            else None
+        )
     fits = [one for one in (known.true, *known.moves) if _fits(one, expected)]
     if not fits or fits[0] is not known.true:
         bad = ~_near(e, a, expected.dtype, float(e.abs().max()))
@@ -210,15 +226,21 @@ def _real(value: torch.Tensor) -> torch.Tensor:
 
 
 def _near(e: Any, a: Any, dtype: torch.dtype, beside: float = 0.0) -> torch.Tensor:
-    """Where a (ours) is eager's (e), a few units in the last place aside. beside: of a number of this size, too."""
+    """Where a (ours) is eager's (e), a few units in the last place aside. beside: of a number of
+    this size, too.
+    """
     info = torch.finfo(dtype)
     size = e.abs().clamp(min=info.tiny) + (beside if math.isfinite(beside) else 0.0)
-    return (a == e) | (a.isnan() & e.isnan()) | (a.isfinite() & ((a - e).abs() <= UNITS * info.eps * size))
+    return (
+        (a == e)
+        | (a.isnan() & e.isnan())
+        | (a.isfinite() & ((a - e).abs() <= UNITS * info.eps * size))
+    )
 
 
 def _within(e: Any, a: Any, t: Any, moves: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
-    """Where a (ours) is right: as eager (e), or as near to the truth (t) as eager and rounding allow. moves: what the
-    truth becomes where all numbers are rounded."""
+    """Where a (ours) is right: as eager (e), or as near to the truth (t) as eager and rounding
+    allow. moves: what the truth becomes where all numbers are rounded."""
     info = torch.finfo(dtype)  # of the tensors as they are compared
     rounded = _real(torch.view_as_complex(t).to(dtype).to(torch.complex128)) if dtype.is_complex else (
         t.to(dtype).to(torch.float64)
@@ -226,14 +248,18 @@ def _within(e: Any, a: Any, t: Any, moves: Sequence[Any], dtype: torch.dtype) ->
     moves = moves or [t]
     doubtful = torch.stack([m.isnan() for m in moves]).any(0)
     same = (a == e) | (a == rounded) | (a.isnan() & e.isnan()) | (a.isnan() & t.isnan() & doubtful)
-    shifts = torch.stack([torch.where(m.isfinite() & t.isfinite(), (m - t).abs(), 0.0) for m in moves])
+    shifts = torch.stack(
+        [torch.where(m.isfinite() & t.isfinite(), (m - t).abs(), 0.0) for m in moves]
+    )
     size = torch.where(t.isfinite(), t.abs(), 0.0)
     size = torch.where(e.isfinite(), torch.maximum(size, e.abs()), size)
     unit = info.eps * size.clamp(min=info.tiny) + shifts.amax(0)
     error = torch.where(e.isfinite() & t.isfinite(), (e - t).abs(), 0.0)
     units = min(max(3 * float((error / unit).max()), UNITS), MOST_UNITS) if error.numel() else UNITS
     bound = 3 * error + units * unit
-    if dtype in (torch.float64, torch.complex128) and size.numel():  # nothing truer than eager is known there
+    if (
+        dtype in (torch.float64, torch.complex128) and size.numel()
+    ):  # nothing truer than eager is known there
         bound = bound + 4 * UNITS * unit + DOUBLE * size.max()
     return same | (a.isfinite() & t.isfinite() & ((a - t).abs() <= bound))
 
@@ -246,5 +272,9 @@ def _first_difference(e: Any, a: Any, bad: torch.Tensor, t: Any = None) -> str:
     place = int(distance.reshape(-1).argmax())
     ours, eager = a.reshape(-1)[place].item(), e.reshape(-1)[place].item()
     true = f", in double {t.reshape(-1)[place].item()}" if t is not None and t is not e else ""
-    where = tuple(int(k) for k in torch.unravel_index(torch.tensor(place), bad.shape)) if bad.dim() else ()
+    where = (
+        tuple(int(k) for k in torch.unravel_index(torch.tensor(place), bad.shape))
+        if bad.dim()
+        else ()
+    )
     return f"{len(places)} of {bad.numel()} differ, most at {where}: {ours}, eager {eager}{true}"

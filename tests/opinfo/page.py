@@ -1,8 +1,10 @@
-"""``python -m tests.opinfo.page sweep.jsonl [more.jsonl] [--machine=TEXT] [--note=TEXT]``: docs/operators.md and its JSON.
+"""``python -m tests.opinfo.page sweep.jsonl [more.jsonl] [--machine=TEXT] [--note=TEXT]``:
+docs/operators.md and its JSON.
 
-In: JSON lines of rows, as the sweep writes them; a later line of a row replaces an earlier one. --machine: where rows ran
-whose lines do not say so. Out: benchmarks/results/opinfo.json (the rows, and where each ran) and docs/operators.md, made
-from that alone. What always holds: the page can be made again from the JSON (`tests/opinfo/test_page.py` does).
+In: JSON lines of rows, as the sweep writes them; a later line of a row replaces an earlier one.
+--machine: where rows ran whose lines do not say so. Out: benchmarks/results/opinfo.json (the rows,
+and where each ran) and docs/operators.md, made from that alone. What always holds: the page can be
+made again from the JSON (`tests/opinfo/test_page.py` does).
 """
 
 from __future__ import annotations
@@ -23,7 +25,17 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "opinfo.json"
 PAGE = ROOT / "docs" / "operators.md"
-DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "int32", "uint8", "bool", "complex64")
+DTYPES = (
+    "float32",
+    "float64",
+    "bfloat16",
+    "float16",
+    "int64",
+    "int32",
+    "uint8",
+    "bool",
+    "complex64",
+)
 KEPT = ("op", "dtype", "status", "cases", "problems", "kernels", "externs", "eager", "breaks")
 UNSAID = "a machine that the results do not name"
 
@@ -39,9 +51,7 @@ def machine() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     model = names[0] if names else platform.machine()
-    return (
-        f"{model}, {os.cpu_count()} processors, torch {torch.__version__}, Python {platform.python_version()}"
-    )
+    return f"{model}, {os.cpu_count()} processors, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def collect(files: list[Path], note: str, usual: str) -> dict[str, Any]:
@@ -56,7 +66,11 @@ def collect(files: list[Path], note: str, usual: str) -> dict[str, Any]:
     commit = subprocess.run(
         ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True
     )
-    return {"commit": commit.stdout.strip(), "note": note, "rows": [found[key] for key in sorted(found)]}
+    return {
+        "commit": commit.stdout.strip(),
+        "note": note,
+        "rows": [found[key] for key in sorted(found)],
+    }
 
 
 def word(row: dict[str, Any]) -> str:
@@ -74,7 +88,8 @@ def page(results: dict[str, Any]) -> str:
     counts = Counter(row["status"] for row in rows)
     cases = sum(sum(row["cases"].values()) for row in rows)
     total = ", ".join(
-        f"{counts[status]} {status}" for status in ("passed", "wrong", "failed", "crashed", "broken")
+        f"{counts[status]} {status}"
+        for status in ("passed", "wrong", "failed", "crashed", "broken")
     )
     lines = [
         "# Operators of the inductor backend on the CPU",
@@ -96,7 +111,9 @@ def page(results: dict[str, Any]) -> str:
     ]
     lines += ["| operator | " + " | ".join(DTYPES) + " |", "|---|" + "---|" * len(DTYPES)]
     for op in sorted({row["op"] for row in rows}):
-        lines.append(f"| {op} | " + " | ".join(cells.get((op, dtype), "") for dtype in DTYPES) + " |")
+        lines.append(
+            f"| {op} | " + " | ".join(cells.get((op, dtype), "") for dtype in DTYPES) + " |"
+        )
     lines += ["", *_counted("ATen operators that ran as they are", rows, "externs")]
     lines += ["", *_counted("Why operators ran eagerly", rows, "eager")]
     lines += ["", *_counted("Why capture broke", rows, "breaks")]
@@ -109,12 +126,16 @@ def page(results: dict[str, Any]) -> str:
 
 
 def why_eager(texts: list[str]) -> list[str]:
-    """Each operator with its reason, once, of texts like ``2 of 9 operators run eagerly: aten.x.default (2x: dtype y)``."""
+    """Each operator with its reason, once, of texts like ``2 of 9 operators run eagerly:
+    aten.x.default (2x: dtype y)``.
+    """
     found: list[str] = []
     for text in texts:
         parts = re.findall(r"([\w.]+) \(\d+x: ([^()]*)\)?", text)
         found += (
-            [f"{operator}: {reason}" for operator, reason in parts] if " run eagerly: " in text else [text]
+            [f"{operator}: {reason}" for operator, reason in parts]
+            if " run eagerly: " in text
+            else [text]
         )
     return list(dict.fromkeys(found))
 
@@ -133,7 +154,10 @@ def _counted(title: str, rows: list[dict[str, Any]], key: str) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo.page")
     parser.add_argument(
-        "files", type=Path, nargs="*", help="what the sweep wrote; none: the page from the committed JSON"
+        "files",
+        type=Path,
+        nargs="*",
+        help="what the sweep wrote; none: the page from the committed JSON",
     )
     parser.add_argument("--note", default="")
     parser.add_argument("--machine", default=UNSAID, help="where rows ran that do not say so")

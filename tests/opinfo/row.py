@@ -1,9 +1,9 @@
 """One row of the sweep: an operator in one dtype, all its cases, compiled in groups.
 
-In: the operator's name and dtype. Out: a dict that JSON can hold: the status of the row, what differed, which
-operators ran as ATen's, which eagerly, where capture broke. What always holds: each case is run eagerly and compiled on
-copies of the same inputs, from the same random state; a group that differs anywhere is run again case by case, so that
-the row names the call.
+In: the operator's name and dtype. Out: a dict that JSON can hold: the status of the row, what
+differed, which operators ran as ATen's, which eagerly, where capture broke. What always holds: each
+case is run eagerly and compiled on copies of the same inputs, from the same random state; a group
+that differs anywhere is run again case by case, so that the row names the call.
 
 Many cases are one program, since a C++ build costs the same for one kernel and for twenty.
 """
@@ -29,8 +29,8 @@ from tests.opinfo.cases import KINDS, Case, spread
 from tests.opinfo.judge import Outcome, differs
 from tests.opinfo.unusual import EAGER_ASSERTS, NO_VALUES, UNSET_PARTS
 from tests.opinfo.values import Rounding, copied, leaves, nudged, rebuild, tensors, widened
+from tracer_core.debug.stages import recording
 from tracer_core.plugin_api import hookimpl
-from tracer_core.stages import recording
 
 #: Cases of one program.
 GROUP = 24
@@ -46,7 +46,9 @@ DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
 
 def operators() -> dict[str, Any]:
     """Name -> OpInfo; variants of an operator have names of their own."""
-    from tests.support.opinfo_database import op_db  # heavy: seconds, also where tests are only collected
+    from tests.support.opinfo_database import (
+        op_db,  # heavy: seconds, also where tests are only collected
+    )
 
     return {op.formatted_name: op for op in op_db}
 
@@ -63,7 +65,9 @@ def rows(device: str = "cpu") -> list[tuple[str, str]]:
 
 @dataclass(eq=False)
 class Seen:
-    """Mutable: what compiling did, since the row began. triton: kernels are Triton's, which its interpreter runs."""
+    """Mutable: what compiling did, since the row began. triton: kernels are Triton's, which its
+    interpreter runs.
+    """
 
     triton: bool = False
     kernels: int = 0
@@ -109,7 +113,8 @@ def watching(triton: bool = False) -> Iterator[tuple[Seen, Any]]:
         unregister()
 
 
-# --- running -----------------------------------------------------------------------------------------
+# --- running
+# -----------------------------------------------------------------------------------------
 
 Inputs = list[tuple[tuple[Any, ...], dict[str, Any]]]
 
@@ -127,14 +132,18 @@ def program(functions: list[Any]) -> Callable[[Inputs], list[Any]]:
 
 
 def out_of_range(case: Case) -> bool:
-    """Whether it reads outside of a tensor: eager tells so on the CPU; a GPU stops, for all that comes after."""
+    """Whether it reads outside of a tensor: eager tells so on the CPU; a GPU stops, for all that
+    comes after.
+    """
     inputs = rebuild((case.args, case.kwargs), _to_cpu)
     try:
         with torch.no_grad():
             case.function(*inputs[0], **inputs[1])
     except Exception as error:
         text = f"{type(error).__name__} {error}".lower()
-        return any(word in text for word in ("out of bound", "out of range", "index", "target", "size 0"))
+        return any(
+            word in text for word in ("out of bound", "out of range", "index", "target", "size 0")
+        )
     return False
 
 
@@ -146,7 +155,9 @@ def _to_cpu(leaf: Any) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     here = leaf.detach().cpu()
-    return here.float() if here.dtype in (torch.bfloat16, torch.float16) else here  # not all kernels have them there
+    return (
+        here.float() if here.dtype in (torch.bfloat16, torch.float16) else here
+    )  # not all kernels have them there
 
 
 @contextlib.contextmanager
@@ -184,24 +195,32 @@ def _blanked(result: Any, unset: Sequence[int]) -> Any:
 
 
 def _gradients(results: list[Any], inputs: Inputs) -> list[list[Any]]:
-    """Gradients of each call's inputs, for cotangents that are the same in every run and exact in every dtype."""
+    """Gradients of each call's inputs, for cotangents that are the same in every run and exact in
+    every dtype.
+    """
     ends = [leaf for leaf in tensors(results) if leaf.requires_grad]
     starts = [[leaf for leaf in tensors(given) if leaf.requires_grad] for given in inputs]
     if not ends:
         return [[] for _ in inputs]
     weights = [weight for result in results for weight in _cotangents(result)]
     found = iter(
-        torch.autograd.grad(ends, [leaf for own in starts for leaf in own], weights, allow_unused=True)
+        torch.autograd.grad(
+            ends, [leaf for own in starts for leaf in own], weights, allow_unused=True
+        )
     )
     return [[next(found) for _ in own] for own in starts]
 
 
 def _cotangents(result: Any) -> list[torch.Tensor]:
-    """Of one call: the same whether it is compiled alone or with others, and in double precision."""
+    """Of one call: the same whether it is compiled alone or with others, and in double
+    precision.
+    """
     generator = torch.Generator().manual_seed(7)
     ends = (leaf for leaf in tensors(result) if leaf.requires_grad)
     return [
-        torch.rand(end.shape, generator=generator, dtype=torch.float32).bfloat16().to(end.device, end.dtype)
+        torch.rand(end.shape, generator=generator, dtype=torch.float32)
+        .bfloat16()
+        .to(end.device, end.dtype)
         for end in ends
     ]
 
@@ -274,7 +293,9 @@ class Row:
         )
         return self.outcomes(run, cases)
 
-    def outcomes(self, run: Any, cases: list[Case], change: Callable[[Any], Any] = copied) -> list[Outcome]:
+    def outcomes(
+        self, run: Any, cases: list[Case], change: Callable[[Any], Any] = copied
+    ) -> list[Outcome]:
         inputs = [change((case.args, case.kwargs)) for case in cases]
         found = outcomes(run, inputs, cases[0].kind == "backward")
         unset = UNSET_PARTS.get(self.op.name, ())
@@ -292,7 +313,9 @@ class Row:
         return suspects, "; ".join(f"{case.name}: {found[case.name]}" for case in suspects)
 
     def among(self, group: list[Case], suspects: list[Case], text: str) -> None:
-        """A group that differs: its suspects on their own; where nothing is known, halves of it first."""
+        """A group that differs: its suspects on their own; where nothing is known, halves of it
+        first.
+        """
         before = len(self.problems)
         self.narrow(suspects, halve=suspects is group)
         if len(self.problems) == before:
@@ -329,10 +352,16 @@ class Row:
         return text is not None and text in str(error) and "INTERNAL ASSERT FAILED" in str(error)
 
     def truth(self, case: Case) -> Callable[[], tuple[Outcome | None, list[Outcome]]]:
-        """The case in double precision, and several times with all numbers off by their rounding."""
+        """The case in double precision, and several times with all numbers off by their
+        rounding.
+        """
 
         def compute() -> tuple[Outcome | None, list[Outcome]]:
-            precision = self.dtype if self.dtype.is_floating_point or self.dtype.is_complex else torch.float32
+            precision = (
+                self.dtype
+                if self.dtype.is_floating_point or self.dtype.is_complex
+                else torch.float32
+            )
             epsilon = torch.finfo(precision).eps / 2
             functions = program([case.function])
             with _quietly(torch.float64):
@@ -341,7 +370,9 @@ class Row:
                 for seed in range(MOVES):
                     with Rounding(seed, epsilon):
                         moved += self.outcomes(
-                            functions, [case], lambda v, seed=seed: nudged(widened(v), seed, epsilon)
+                            functions,
+                            [case],
+                            lambda v, seed=seed: nudged(widened(v), seed, epsilon),
                         )
             return true, moved
 

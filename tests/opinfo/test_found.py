@@ -34,7 +34,10 @@ def test_in_place_result_of_other_sizes(name):
     """The fakes resized their tensor, and a kernel wrote past its end."""
     column, row = torch.rand(5, 1), torch.rand(5)
     if name == "masked_scatter_":
-        assert same(lambda x, y: x.masked_scatter_(y > 0, y), torch.rand(5), torch.rand(5, 5)) is RuntimeError
+        assert (
+            same(lambda x, y: x.masked_scatter_(y > 0, y), torch.rand(5), torch.rand(5, 5))
+            is RuntimeError
+        )
     else:
         assert same(lambda x, y: getattr(x, name)(y), column, row) is RuntimeError
         assert same(lambda x, y: getattr(x, name)(y), torch.rand(5, 3), torch.rand(3)) is None
@@ -69,7 +72,11 @@ def test_position_in_a_number():
 
 
 def test_complex_results_into_given_memory():
-    same(lambda x, out: torch.fft.fft(x, out=out), torch.rand(6), torch.zeros(6, dtype=torch.complex64))
+    same(
+        lambda x, out: torch.fft.fft(x, out=out),
+        torch.rand(6),
+        torch.zeros(6, dtype=torch.complex64),
+    )
     same(lambda x: (x.cdouble(), x.cdouble().t()), torch.rand(2, 3))
 
 
@@ -81,7 +88,10 @@ def test_strides_of_batch_norm_and_of_logic():
     assert same(lambda x, m, v: norm(x, m, v, training=True), x, mean, deviation) is None
     image = torch.randn(2, 6, 4, 4).to(memory_format=torch.channels_last)
     assert same(lambda x, m, v: norm(x, m, v), image, mean, deviation) is None
-    assert same(lambda x, y: (torch.logical_and(x, y), torch.copysign(x, y), torch.ldexp(x, y)), x, y) is None
+    assert (
+        same(lambda x, y: (torch.logical_and(x, y), torch.copysign(x, y), torch.ldexp(x, y)), x, y)
+        is None
+    )
     z, w = torch.randn(5, 10, 5).permute(2, 1, 0), torch.randn(10, 5)
     assert same(lambda x, y: (x // y, torch.div(x, y, rounding_mode="floor")), z, w) is None
 
@@ -93,7 +103,8 @@ def test_checks_that_fakes_leave_out():
     assert same(lambda x, out: torch.complex(x, x, out=out), torch.rand(3), wrong) is RuntimeError
     source, index = torch.rand(0, 10), torch.zeros(0, dtype=torch.int64)
     assert (
-        same(lambda x, i, s: x.index_reduce(1, i, s, "amax"), torch.rand(0, 5), index, source) is RuntimeError
+        same(lambda x, i, s: x.index_reduce(1, i, s, "amax"), torch.rand(0, 5), index, source)
+        is RuntimeError
     )
 
 
@@ -106,17 +117,27 @@ def test_statistics_of_whole_numbers(name):
 def test_lerp_of_whole_numbers():
     numbers = torch.arange(4)
     assert same(lambda x, y: torch.lerp(x, y, 2) + 1, numbers, numbers + 3) is NotImplementedError
-    assert same(lambda x, y: torch.lerp(x, y, 0.5) + 1, numbers.float(), numbers.float() + 3) is None
+    assert (
+        same(lambda x, y: torch.lerp(x, y, 0.5) + 1, numbers.float(), numbers.float() + 3) is None
+    )
 
 
 def test_given_memory_is_written_by_composed_operators():
-    """Their fakes counted no write (kron), or did not write at all (matrix_rank): the call was left out."""
+    """Their fakes counted no write (kron), or did not write at all (matrix_rank): the call was left
+    out.
+    """
     a, b = torch.randn(3, 4), torch.randn(5, 2)
-    assert same(lambda a, b, out: torch.kron(a, b, out=out).add_(1) + out, a, b, torch.zeros(15, 8)) is None
+    assert (
+        same(lambda a, b, out: torch.kron(a, b, out=out).add_(1) + out, a, b, torch.zeros(15, 8))
+        is None
+    )
     matrix, rank = torch.randn(5, 5), torch.zeros((), dtype=torch.int64)
     assert same(lambda x, out: torch.linalg.matrix_rank(x, out=out), matrix, rank) is None
     assert (
-        same(lambda x, out: torch.linalg.multi_dot([x, x, x], out=out) + 1, matrix, torch.zeros(5, 5)) is None
+        same(
+            lambda x, out: torch.linalg.multi_dot([x, x, x], out=out) + 1, matrix, torch.zeros(5, 5)
+        )
+        is None
     )
 
     def inside(a, b):
@@ -127,7 +148,9 @@ def test_given_memory_is_written_by_composed_operators():
 
 
 def test_results_lie_in_given_memory():
-    program = tracer_core.compile(lambda x, out: torch.linalg.matrix_rank(x, out=out), backend="inductor")
+    program = tracer_core.compile(
+        lambda x, out: torch.linalg.matrix_rank(x, out=out), backend="inductor"
+    )
     rank = torch.zeros((), dtype=torch.int64)
     for _ in range(2):
         assert program(torch.eye(4), rank) is rank and rank == 4
@@ -149,33 +172,48 @@ def test_powers_of_narrow_integers(dtype):
 
 def test_ranges_of_whole_numbers_with_fractions():
     for ends in ((1.0, 5.0, 2.0), (0.1, -7.9, -4.0), (0.5, 3, 1), (1.1, 1.1, -1.0)):
-        assert same(lambda x, ends=ends: torch.arange(*ends, dtype=torch.int32) * x, torch.tensor(3)) is None
+        assert (
+            same(lambda x, ends=ends: torch.arange(*ends, dtype=torch.int32) * x, torch.tensor(3))
+            is None
+        )
 
 
 def test_complex_numbers_as_arguments():
     x, y = torch.randn(2, 4, 3) + 1j, torch.randn(2, 3, 4) + 2j
-    assert same(lambda a, x, y: torch.addbmm(a, x, y, alpha=1 + 2j, beta=2j), x[0, :, :1], x, y) is None
+    assert (
+        same(lambda a, x, y: torch.addbmm(a, x, y, alpha=1 + 2j, beta=2j), x[0, :, :1], x, y)
+        is None
+    )
     infinite = complex(float("inf"), float("nan"))
     assert same(lambda x, i: x.index_fill(0, i, infinite), x, torch.tensor([1])) is None
 
 
 def test_strides_that_kernels_give():
-    """Fakes have others: of torch 2.11 (transforms, scattering into repeated rows), of every version (angles)."""
+    """Fakes have others: of torch 2.11 (transforms, scattering into repeated rows), of every
+    version (angles).
+    """
     image = torch.rand(5, 10, 7)
     assert same(lambda x: (torch.fft.rfft(x, dim=1), torch.fft.fft2(x, dim=(1, 0))), image) is None
     assert same(lambda x: (torch.fft.rfftn(x), torch.fft.ihfft2(x)), image.permute(2, 0, 1)) is None
     bands = (image + 0j).permute(1, 0, 2)
-    assert same(lambda x: (torch.fft.irfft(x, dim=2), torch.fft.hfft2(x, dim=(2, 0))), bands) is None
+    assert (
+        same(lambda x: (torch.fft.irfft(x, dim=2), torch.fft.hfft2(x, dim=(2, 0))), bands) is None
+    )
     memory = torch.zeros(5, 6, 7, dtype=torch.complex64)  # eager does not write to it
     assert same(lambda x, out: torch.fft.ihfftn(x, dim=1, out=out), image, memory) is None
     assert same(torch.angle, torch.randn(4, 6, dtype=torch.complex64).t()) is None
     rows, row = torch.rand(1, 5).expand(5, 5), torch.rand(5)
     assert same(lambda x, y: (x.diagonal_scatter(y), x.select_scatter(y, 0, 1)), rows, row) is None
     wide = torch.randn(2, 4, 3).permute(2, 1, 0)
-    assert same(lambda m, s: (torch.normal(m, s) * 0, torch.normal(m, 1.0) * 0), wide, wide.exp()) is None
+    assert (
+        same(lambda m, s: (torch.normal(m, s) * 0, torch.normal(m, 1.0) * 0), wide, wide.exp())
+        is None
+    )
     assert same(lambda g: torch.ops.aten.native_dropout_backward(g, g > 0, 2.0), wide) is None
     last = torch.rand(1, 2, 2, 4).to(memory_format=torch.channels_last)
-    place = torch.arange(8).reshape(1, 1, 2, 4).expand(1, 2, 2, 4).to(memory_format=torch.channels_last)
+    place = (
+        torch.arange(8).reshape(1, 1, 2, 4).expand(1, 2, 2, 4).to(memory_format=torch.channels_last)
+    )
     unpool = torch.nn.functional.max_unpool2d
     assert same(lambda x, i: unpool(x, i, 3, (2, 1), output_size=(5, 6)), last, place) is None
 
@@ -186,7 +224,9 @@ def gradients(program, *inputs):
     for run in (program, tracer_core.compile(program, backend="inductor")):
         given = [make().requires_grad_() for make in inputs]
         result = run(*given)
-        weight = torch.rand(result.shape, generator=torch.Generator().manual_seed(1)).to(result.dtype)
+        weight = torch.rand(result.shape, generator=torch.Generator().manual_seed(1)).to(
+            result.dtype
+        )
         sides.append(torch.autograd.grad(result, given, weight))
     torch.testing.assert_close(sides[1], sides[0])
 
@@ -194,18 +234,29 @@ def gradients(program, *inputs):
 @pytest.mark.parametrize("name", ["select_scatter", "slice_scatter"])
 def test_gradient_of_a_result_with_gaps(name):
     """The backward graph read the tangent with the gaps of the result, which it does not have."""
-    wide, part = torch.rand(5, 5, 5, 2), torch.rand(5, 5) if name == "select_scatter" else torch.rand(5, 1, 5)
+    wide, part = (
+        torch.rand(5, 5, 5, 2),
+        torch.rand(5, 5) if name == "select_scatter" else torch.rand(5, 1, 5),
+    )
     more = (1, 2) if name == "select_scatter" else (1, 2, 3)
-    gradients(lambda x, y: getattr(torch, name)(x, y, *more), lambda: wide[..., 0].detach(), part.clone)
+    gradients(
+        lambda x, y: getattr(torch, name)(x, y, *more), lambda: wide[..., 0].detach(), part.clone
+    )
 
 
 def test_gradients_that_fakes_misjudge():
     """Sizes that depend on numbers (index_fill), and what operators keep for their backward."""
     index, bags = torch.tensor([0, 2, 4]), torch.tensor([0, 2])
-    gradients(lambda x, v: x.index_fill(0, index, v), lambda: torch.ones(5, 5), lambda: torch.tensor(2.0))
+    gradients(
+        lambda x, v: x.index_fill(0, index, v), lambda: torch.ones(5, 5), lambda: torch.tensor(2.0)
+    )
     table, scale = torch.rand(10, 5).bfloat16(), torch.rand(3).bfloat16()
     embed = torch.nn.functional.embedding_bag
-    gradients(lambda w, s: embed(index, w, bags, mode="sum", per_sample_weights=s), table.clone, scale.clone)
+    gradients(
+        lambda w, s: embed(index, w, bags, mode="sum", per_sample_weights=s),
+        table.clone,
+        scale.clone,
+    )
     rows = torch.rand(2, 4, 3, 8, dtype=torch.float64)
     gradients(lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q), rows.clone)
 
@@ -226,18 +277,29 @@ def test_what_kernels_refuse():
     assert same(lambda x: x**x, torch.tensor([True, False])) is NotImplementedError
     assert same(lambda x: True**x, torch.tensor([True, False])) is NotImplementedError
     image = torch.rand(0, 5, 5)
-    assert same(lambda x, v: functional.batch_norm(x, None, None, v, v, True), image, nothing) is IndexError
+    assert (
+        same(lambda x, v: functional.batch_norm(x, None, None, v, v, True), image, nothing)
+        is IndexError
+    )
     assert (
         same(lambda x: functional.avg_pool3d(x, 2, divisor_override=0), torch.rand(3, 3, 3, 3))
         is RuntimeError
     )
-    assert same(lambda w, i: functional.embedding(i, w), torch.rand(0, 5), torch.tensor(0)) is RuntimeError
-    assert same(lambda w, i: w.index_select(0, i) + 1, torch.rand(0, 5), torch.tensor([0])) is RuntimeError
+    assert (
+        same(lambda w, i: functional.embedding(i, w), torch.rand(0, 5), torch.tensor(0))
+        is RuntimeError
+    )
+    assert (
+        same(lambda w, i: w.index_select(0, i) + 1, torch.rand(0, 5), torch.tensor([0]))
+        is RuntimeError
+    )
     one, two = torch.tensor(1.0), torch.tensor(2.0)
     assert same(lambda x, y: x.select_scatter(y, 0, 0), one, two) is IndexError
     assert same(lambda x, y: x.slice_scatter(y, 0, 1), one, two) is IndexError
     assert same(lambda x, y: x.select_scatter(y, 0, 7), torch.rand(3), two) is IndexError
-    assert same(lambda x, y: x.slice_scatter(y, 0, 1, 2), torch.rand(3), torch.rand(2)) is RuntimeError
+    assert (
+        same(lambda x, y: x.slice_scatter(y, 0, 1, 2), torch.rand(3), torch.rand(2)) is RuntimeError
+    )
 
 
 def test_a_convolution_with_one_stride_for_both_dimensions():
@@ -267,4 +329,6 @@ def test_sums_of_columns_with_numbers_of_a_row():
 def test_dropout_backward_of_whole_numbers(dtype):
     """The scale was made a whole number."""
     numbers, mask = torch.tensor([1, 0, 1]).to(dtype), torch.tensor([True, True, False])
-    assert same(lambda g, m: torch.ops.aten.native_dropout_backward(g, m, 1.5), numbers, mask) is None
+    assert (
+        same(lambda g, m: torch.ops.aten.native_dropout_backward(g, m, 1.5), numbers, mask) is None
+    )

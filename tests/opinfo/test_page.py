@@ -1,4 +1,6 @@
-"""docs/operators.md is what the committed results of the sweep say, and those hold to the explicit list."""
+"""docs/operators.md is what the committed results of the sweep say, and those hold to the explicit
+list.
+"""
 
 from __future__ import annotations
 

@@ -12,9 +12,12 @@ from tests.opinfo.row import DTYPES, Row
 
 #: (operator, dtype): one or two of each family, and those that were wrong once.
 ROWS = [
-    ("add", "int32"), ("floor_divide", "float32"), ("logical_and", "float32"), ("clamp_max", "uint8"),
-    ("sum", "bfloat16"), ("std", "float32"), ("max_reduction_no_dim", "int64"), ("gather", "float32"),
-    ("index_select", "int64"), ("cumsum", "float32"), ("nn_functional_softmin", "float16"), ("sort", "float32"),
+    ("add", "int32"), ("floor_divide", "float32"), ("logical_and", "float32"), ("clamp_max",
+    "uint8"),
+    ("sum", "bfloat16"), ("std", "float32"), ("max_reduction_no_dim", "int64"), ("gather",
+    "float32"),
+    ("index_select", "int64"), ("cumsum", "float32"), ("nn_functional_softmin", "float16"),
+    ("sort", "float32"),
 ]  # fmt: skip
 
 
@@ -57,8 +60,10 @@ def test_small_elements_are_judged_by_themselves():
 
 
 def test_rounding_of_intermediates_is_allowed():
-    """Of a difference of nearly equal numbers few digits are known, and another order of the same sums gives others."""
+    """Of a difference of nearly equal numbers few digits are known, and another order of the same
+    sums gives others.
+    """
     x = torch.rand(3, 4000, generator=torch.Generator().manual_seed(0)) + 1
-    program = lambda x: (x - x.mean(1, keepdim=True)).sum(1)  # noqa: E731
+    program = lambda x: (x - x.mean(1, keepdim=True)).sum(1)
     assert judged(program, lambda y: y + 1e-4, x) is None
     assert judged(program, lambda y: y + 10.0, x)

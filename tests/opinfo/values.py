@@ -1,7 +1,9 @@
-"""Arguments of calls: walking through them, copies that keep their layout, the same in double precision.
+"""Arguments of calls: walking through them, copies that keep their layout, the same in double
+precision.
 
-In: any nesting of tuples, lists and dicts with tensors in it. Out: another one. What always holds: a copy has the
-sizes, strides, offsets and shared storages of the original, and is a leaf that wants a gradient where that did.
+In: any nesting of tuples, lists and dicts with tensors in it. Out: another one. What always holds:
+a copy has the sizes, strides, offsets and shared storages of the original, and is a leaf that wants
+a gradient where that did.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 class Copier:
-    """Copies of tensors; those that share a storage share its copy. Mutable: remembers the storages."""
+    """Copies of tensors; those that share a storage share its copy. Mutable: remembers the
+    storages.
+    """
 
     def __init__(self) -> None:
         self.storages: dict[int, tuple[torch.Tensor, Any]] = {}
@@ -69,7 +73,9 @@ class Copier:
         if key not in self.storages:
             self.storages[key] = (value, storage.clone())
         empty = torch.empty(0, dtype=value.dtype, device=value.device)
-        return empty.set_(self.storages[key][1], value.storage_offset(), value.shape, value.stride())
+        return empty.set_(
+            self.storages[key][1], value.storage_offset(), value.shape, value.stride()
+        )
 
 
 def copied(value: Any) -> Any:
@@ -100,20 +106,24 @@ def _noise(like: torch.Tensor, epsilon: float, generator: torch.Generator) -> to
 
 
 def nudged(value: Any, seed: int, epsilon: float) -> Any:
-    """Each number moved by at most one part in 1/epsilon: how far results move with it is what rounding may do."""
+    """Each number moved by at most one part in 1/epsilon: how far results move with it is what
+    rounding may do.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def move(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
-            return (leaf.detach() * _noise(leaf, epsilon, generator)).requires_grad_(leaf.requires_grad)
+            return (leaf.detach() * _noise(leaf, epsilon, generator)).requires_grad_(
+                leaf.requires_grad
+            )
         return leaf
 
     return rebuild(value, move)
 
 
 class Rounding(TorchDispatchMode):
-    """Inside, every number that an operator computes is moved likewise: what the rounding of what lies between the
-    inputs and the result may do."""
+    """Inside, every number that an operator computes is moved likewise: what the rounding of what
+    lies between the inputs and the result may do."""
 
     def __init__(self, seed: int, epsilon: float) -> None:
         super().__init__()
@@ -121,11 +131,16 @@ class Rounding(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if any(one.alias_info is not None and not one.alias_info.is_write for one in func._schema.returns):
+        if any(
+            one.alias_info is not None and not one.alias_info.is_write
+            for one in func._schema.returns
+        ):
             return result  # a view
         for leaf in tensors(result):
             if leaf.dtype in (torch.float64, torch.complex128) and leaf.layout is torch.strided:
-                overlaps = any(n > 1 and step == 0 for n, step in zip(leaf.shape, leaf.stride(), strict=True))
+                overlaps = any(
+                    n > 1 and step == 0 for n, step in zip(leaf.shape, leaf.stride(), strict=True)
+                )
                 if not overlaps:
                     leaf.detach().mul_(_noise(leaf, self.epsilon, self.generator))
         return result

@@ -1,7 +1,8 @@
-"""Run by ``nox -s package`` in an empty environment: are the installed wheels whole, and do they work?
+"""Run by ``nox -s package`` in an empty environment: are the installed wheels whole, and do they
+work?
 
-Run as a script, away from the checkout. Exits with an error if a package is missing, was imported from
-anywhere but the environment, or a backend that calls itself available gives a wrong result.
+Run as a script, away from the checkout. Exits with an error if a package is missing, was imported
+from anywhere but the environment, or a backend that calls itself available gives a wrong result.
 """
 
 from __future__ import annotations

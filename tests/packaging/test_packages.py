@@ -77,11 +77,15 @@ def test_the_wheel_holds_every_source_file(folder, tmp_path):
 
 @pytest.mark.parametrize("folder", [folder for folder in PACKAGES if folder != "frontend-tracer"])
 def test_a_backend_alone_finds_the_core(folder, tmp_path):
-    """It is on no index yet: a checkout has it, and the wheels that `nox -s package` makes name its version."""
+    """It is on no index yet: a checkout has it, and the wheels that `nox -s package` makes name its
+    version.
+    """
     ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
     for one in ("frontend-tracer", folder):
         shutil.copytree(ROOT / "packages" / one, tmp_path / "packages" / one, ignore=ignored)
-    assert required(tmp_path / "packages" / folder) == [f"tracer-core @ file://{tmp_path}/packages/frontend-tracer"]
+    assert required(tmp_path / "packages" / folder) == [
+        f"tracer-core @ file://{tmp_path}/packages/frontend-tracer"
+    ]
     shutil.copytree(ROOT / "packages" / folder, tmp_path / "alone", ignore=ignored)
     assert required(tmp_path / "alone") == ["tracer-core==" + project("frontend-tracer")["version"]]
 
@@ -91,13 +95,25 @@ def required(source):
     target = source / "metadata"
     target.mkdir()
     script = "import sys; from setuptools.build_meta import prepare_metadata_for_build_wheel as f; f(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", script, str(target)], cwd=source, check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", script, str(target)],
+        cwd=source,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     (path,) = target.glob("*/METADATA")
-    lines = [line.partition(": ")[2] for line in path.read_text().splitlines() if line.startswith("Requires-Dist: ")]
+    lines = [
+        line.partition(": ")[2]
+        for line in path.read_text().splitlines()
+        if line.startswith("Requires-Dist: ")
+    ]
     return [line for line in lines if line.startswith("tracer-core")]
 
 
 def test_readme_commands_come_first():
     lines = [line.strip() for line in (ROOT / "README.md").read_text().splitlines() if line.strip()]
     commands = [line.partition("#")[0].strip() for line in lines[1:3]]
-    assert commands == [f"python -m pip install nox && python -m nox -s {name}" for name in ("demo", "tests")]
+    assert commands == [
+        f"python -m pip install nox && python -m nox -s {name}" for name in ("demo", "tests")
+    ]

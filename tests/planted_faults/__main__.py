@@ -1,9 +1,10 @@
-"""``python -m tests.planted_faults``: plants each fault in a process of its own and demands that a test fails.
+"""``python -m tests.planted_faults``: plants each fault in a process of its own and demands that a
+test fails.
 
-In: names of faults (all without any), a state file. Out: a table: fault, area, what found it, seconds. What always
-holds: a fault counts as found only by a test that fails with it, twice, and passes without it, or by a random program
-that goes wrong; not by an error while collecting; faults that the state file knows as found in the present source are
-not run again.
+In: names of faults (all without any), a state file. Out: a table: fault, area, what found it,
+seconds. What always holds: a fault counts as found only by a test that fails with it, twice, and
+passes without it, or by a random program that goes wrong; not by an error while collecting; faults
+that the state file knows as found in the present source are not run again.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from tests.planted_faults.plant import source_root
 
 _ROOT = Path(__file__).resolve().parents[2]
 #: The suite that must find a fault, quick and likely ones first; then random programs.
-_FIRST = ("test_soundness.py", "test_regressions.py", "test_effects.py", "test_breaks.py", "test_guards_values.py",
-          "test_state_containers.py", "test_control.py", "test_functions.py", "test_generators.py")  # fmt: skip
+_FIRST = ("test_soundness.py", "test_regressions.py", "test_effects.py", "test_breaks.py",
+"test_guards_values.py",
+          "test_state_containers.py", "test_control.py", "test_functions.py",
+          "test_generators.py")  # fmt: skip
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.M)
 _PROGRAMS = "400"
 _MOST_UNFIT = 5
@@ -42,7 +45,9 @@ def main(arguments: list[str] | None = None) -> int:
     known: dict[str, list[str]] = {}
     if out.exists() and not options.fresh:
         known = json.loads(out.read_text())
-    todo = [FAULTS[n] for n in options.names or FAULTS if known.get(n, [""])[0] != _print_of(FAULTS[n])]
+    todo = [
+        FAULTS[n] for n in options.names or FAULTS if known.get(n, [""])[0] != _print_of(FAULTS[n])
+    ]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         running = {pool.submit(find, fault): fault for fault in todo}
         for future in concurrent.futures.as_completed(running):
@@ -51,7 +56,10 @@ def main(arguments: list[str] | None = None) -> int:
             if found:
                 known[fault.name] = [_print_of(fault), found]
                 out.write_text(json.dumps(known))
-            print(f"{fault.name:52} {fault.area:9} {seconds:4.0f} s  {found or 'NOT FOUND'}", flush=True)
+            print(
+                f"{fault.name:52} {fault.area:9} {seconds:4.0f} s  {found or 'NOT FOUND'}",
+                flush=True,
+            )
     wanted = options.names or list(FAULTS)
     missed = [name for name in wanted if known.get(name, [""])[0] != _print_of(FAULTS[name])]
     print(
@@ -92,7 +100,9 @@ def _by_tests(fault: Fault) -> str:
             raise RuntimeError(
                 f"{fault.name}: the tests did not run:\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
             )
-        plain = {name: value for name, value in _environment(fault).items() if name != "PLANTED_FAULT"}
+        plain = {
+            name: value for name, value in _environment(fault).items() if name != "PLANTED_FAULT"
+        }
         fails_again = _pytest(_environment(fault), names[0]).returncode == 1
         if fails_again and _pytest(plain, names[0]).returncode == 0:
             return names[0].removeprefix("tests/tracer/")
@@ -102,7 +112,8 @@ def _by_tests(fault: Fault) -> str:
 
 def _pytest(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rfE", "-p", "no:cacheprovider", "-p",
+        [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-rfE", "-p",
+        "no:cacheprovider", "-p",
          "tests.planted_faults.plant", "-m", "not slow and not gpu", *arguments],
         cwd=_ROOT, env=environment, capture_output=True, text=True, timeout=1500, check=False,
     )  # fmt: skip
@@ -110,9 +121,11 @@ def _pytest(environment: dict[str, str], *arguments: str) -> subprocess.Complete
 
 def _by_programs(fault: Fault) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.random_programs", "--count", _PROGRAMS, "--jobs", "1", "--minimise", "0", "--fresh",
+        [sys.executable, "-m", "tests.random_programs", "--count", _PROGRAMS, "--jobs", "1",
+        "--minimise", "0", "--fresh",
          "--out", str(Path(os.environ.get("TMPDIR", "/tmp")) / f"planted_{_print_of(fault)}.json")],
-        cwd=_ROOT, env=_environment(fault), capture_output=True, text=True, timeout=900, check=False,
+        cwd=_ROOT, env=_environment(fault), capture_output=True, text=True, timeout=900,
+        check=False,
     )  # fmt: skip
     found = re.search(r"^== (seed \d+: .*)$", done.stdout, re.M)
     return f"random program {found.group(1)[:80]}" if found else ""

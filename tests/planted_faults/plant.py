@@ -1,8 +1,9 @@
 """Puts one fault into tracer_core while it is imported.
 
-In: a fault's name, or the environment variable PLANTED_FAULT. Out: an import hook that changes the source of one
-module. What always holds: no file is changed and no bytecode is cached; without the variable nothing happens. pytest
-loads this as a plug-in (``-p tests.planted_faults.plant``) before anything imports the tracer.
+In: a fault's name, or the environment variable PLANTED_FAULT. Out: an import hook that changes the
+source of one module. What always holds: no file is changed and no bytecode is cached; without the
+variable nothing happens. pytest loads this as a plug-in (``-p tests.planted_faults.plant``) before
+anything imports the tracer.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ def source_root() -> Path:
 
 
 def planted(fault: Fault, text: str) -> str:
-    """The source with the fault. Raises LookupError where the old text does not stand exactly once."""
+    """The source with the fault. Raises LookupError where the old text does not stand exactly
+    once.
+    """
     if text.count(fault.old) != 1:
-        raise LookupError(f"{fault.name}: its text stands {text.count(fault.old)} times in {fault.file}")
+        raise LookupError(
+            f"{fault.name}: its text stands {text.count(fault.old)} times in {fault.file}"
+        )
     return text.replace(fault.old, fault.new)
 
 

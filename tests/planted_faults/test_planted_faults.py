@@ -1,4 +1,6 @@
-"""Every fault still applies to the source; two of them are planted and found. The rest: ``nox -s planted_faults``."""
+"""Every fault still applies to the source; two of them are planted and found. The rest: ``nox -s
+planted_faults``.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def test_there_are_faults_in_every_area():
     assert len(FAULTS) >= 30
 
 
-@pytest.mark.parametrize("name", ["lengths are not guarded", "the last item added to a list is lost"])
+@pytest.mark.parametrize(
+    "name", ["lengths are not guarded", "the last item added to a list is lost"]
+)
 def test_a_planted_fault_is_found(name):
     found, _ = find(FAULTS[name])
     assert found

@@ -53,13 +53,19 @@ class Environment:
         return result
 
     def run_in_turn(self, *programs: str) -> list[Any]:
-        """Runs programs in one process: importing torch costs more than most of them. Each sets `result`; returns all."""
+        """Runs programs in one process: importing torch costs more than most of them. Each sets
+        `result`; returns all.
+        """
         text = "import json\nresults = []\n"
         for program in programs:
             text += textwrap.dedent(program) + "\nresults.append(result)\n"
         text += "print('RESULT', json.dumps(results))\n"
         done = subprocess.run(
-            [self.python, "-c", text], capture_output=True, text=True, timeout=120, env=dict(os.environ)
+            [self.python, "-c", text],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=dict(os.environ),
         )
         assert done.returncode == 0, done.stderr
         (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
@@ -70,9 +76,15 @@ class Environment:
 def environment(tmp_path: Path) -> Environment:
     """A fresh environment without any plug-in of the test's own."""
     folder = tmp_path / "env"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120
+    )
     made = Environment(folder)
-    seen = {sysconfig.get_paths()["purelib"], sysconfig.get_paths()["platlib"], *site.getsitepackages()}
+    seen = {
+        sysconfig.get_paths()["purelib"],
+        sysconfig.get_paths()["platlib"],
+        *site.getsitepackages(),
+    }
     lines = [f"import site; site.addsitedir({path!r})" for path in sorted(seen)]
     (made.site_packages / "outer.pth").write_text("\n".join(lines) + "\n")
     return made
@@ -86,5 +98,7 @@ def write_distribution(
     (environment.site_packages / f"{module}.py").write_text(textwrap.dedent(source))
     info = environment.site_packages / f"{module}-{version}.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    )
     (info / "entry_points.txt").write_text(f"[tracer_core]\n{entry} = {module}\n")

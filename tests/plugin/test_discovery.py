@@ -57,11 +57,23 @@ HOOK = """
     [
         ("", "raise OSError('disk on fire')", "its tracer_backends() raised OSError: disk on fire"),
         ("", "return ['me']", "which is no plugin_api.Backend"),
-        ("", "return Backend(name='odd', compile=print)", "it returned Backend; a list of plugin_api.Backend"),
+        (
+            "",
+            "return Backend(name='odd', compile=print)",
+            "it returned Backend; a list of plugin_api.Backend",
+        ),
         ("", "return []", "it returned no backend"),
         ("", "raise SystemExit(3)", "SystemExit: 3"),
-        ("", "return [Backend(name='odd', compile=print, api='0')]", "written for version 0 of the plug-in API"),
-        ("", "return [Backend(name='odd', compile=print, fast=True)]", "unexpected keyword argument 'fast'"),
+        (
+            "",
+            "return [Backend(name='odd', compile=print, api='0')]",
+            "written for version 0 of the plug-in API",
+        ),
+        (
+            "",
+            "return [Backend(name='odd', compile=print, fast=True)]",
+            "unexpected keyword argument 'fast'",
+        ),
         ("verbose", "return []", "PluginValidationError"),
     ],
 )
@@ -76,7 +88,9 @@ def test_a_plugin_that_breaks_the_specification_is_a_row_too(environment, argume
 
 
 def test_a_hook_whose_name_is_misspelt_is_a_row(environment):
-    source = HOOK.format(arguments="", body="return []").replace("def tracer_backends", "def tracer_backend")
+    source = HOOK.format(arguments="", body="return []").replace(
+        "def tracer_backends", "def tracer_backend"
+    )
     write_distribution(environment, "odd-plugin", "0.1", "odd", source)
     ((_, distribution, _, available, told),) = environment.run(REPORT.format(name="odd"))["rows"]
     assert (distribution, available) == ("odd-plugin", False)
@@ -87,7 +101,10 @@ def test_two_backends_of_one_name_are_an_error_naming_both(environment):
     write_distribution(environment, "twin-one", "1.0", "one", GOOD)
     write_distribution(environment, "twin-two", "2.0", "two", GOOD)
     report = environment.run(REPORT.format(name="twin"))
-    assert [row[1:4] for row in report["rows"]] == [["twin-one", "1.0", False], ["twin-two", "2.0", False]]
+    assert [row[1:4] for row in report["rows"]] == [
+        ["twin-one", "1.0", False],
+        ["twin-two", "2.0", False],
+    ]
     assert all("twin-one 1.0 and twin-two 2.0" in row[4] for row in report["rows"])
     kind, message, _ = report["error"]
     assert kind == "BackendNameClashError"
@@ -112,7 +129,7 @@ def test_importing_the_core_is_light(environment):
         import sys, torch, time
         start = time.perf_counter()
         import tracer_core
-        result = [name for name in ("tracer_core.runtime", "tracer_core.dispatch", "sympy", "pytest")
+        result = [name for name in ("tracer_core.execution.compiled_function", "tracer_core.dispatch.compile_graph", "sympy", "pytest")
                   if name in sys.modules]
     """
     assert environment.run(program) == []

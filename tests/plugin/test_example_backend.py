@@ -96,7 +96,9 @@ GONE = """
 def test_install_use_uninstall(environment):
     assert environment.run(LISTED) == {"listed": False, "row": None}
     environment.install(REPOSITORY / "examples" / "third-party-backend")
-    listed, used, compiled, counted, faults = environment.run_in_turn(LISTED, USED, COMPILED, COUNTED, CONFORMS)
+    listed, used, compiled, counted, faults = environment.run_in_turn(
+        LISTED, USED, COMPILED, COUNTED, CONFORMS
+    )
     assert listed == {
         "listed": True,
         "row": ["peephole-backend", "0.3.0", ["cpu", "cuda"], "symbolic", None],

@@ -45,6 +45,8 @@ def test_what_differs_is_named(spoil, told):
 
 def test_an_honest_backend_passes():
     x = torch.randn(3, 4)
-    run = compile_graph(torch.fx.symbolic_trace(two_results), [x], spoiled(lambda results, inputs: results))
+    run = compile_graph(
+        torch.fx.symbolic_trace(two_results), [x], spoiled(lambda results, inputs: results)
+    )
     for result, expected in zip(run([x]), two_results(x), strict=True):
         assert torch.equal(result, expected) and result.stride() == expected.stride()

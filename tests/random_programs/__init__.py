@@ -1,4 +1,6 @@
-"""Random programs: seeded, generated as source text, run eagerly and compiled, everything compared."""
+"""Random programs: seeded, generated as source text, run eagerly and compiled, everything
+compared.
+"""
 
 from __future__ import annotations
 

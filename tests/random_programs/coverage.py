@@ -1,7 +1,8 @@
 """What of the tracer the programs reached: opcodes, rows of the effect table, kinds of guard.
 
-In: a block of code under `watching()`. Out: counts by name, merged over processes, and a report with what is missing.
-What always holds: watching changes no behaviour; an opcode counts when the tracer itself has run it.
+In: a block of code under `watching()`. Out: counts by name, merged over processes, and a report
+with what is missing. What always holds: watching changes no behaviour; an opcode counts when the
+tracer itself has run it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ from typing import Any
 from unittest import mock
 
 from tracer_core.bytecode import code as code_module
+from tracer_core.execution.entry_codegen import Variant
 from tracer_core.guards.guard import GuardKind
-from tracer_core.interpreter.tracer import Tracer
 from tracer_core.natives import effects, tables
-from tracer_core.segments.emit import Variant
+from tracer_core.trace.tracer import Tracer
 
 Table = dict[str, dict[str, int]]
 #: Opcodes that no function's bytecode holds, or that are another's prefix or leftover.
 _NEVER = {
-    "CACHE": "space for the specialising interpreter", "EXTENDED_ARG": "decoded as part of the next instruction",
+    "CACHE": "space for the specialising interpreter",
+    "EXTENDED_ARG": "decoded as part of the next instruction",
     "INTERPRETER_EXIT": "of the interpreter's own trampoline", "RESERVED": "no instruction",
-    "PRINT_EXPR": "only at the prompt", "IMPORT_STAR": "only in modules", "SETUP_ANNOTATIONS": "only in modules and class bodies",
+    "PRINT_EXPR": "only at the prompt", "IMPORT_STAR": "only in modules",
+    "SETUP_ANNOTATIONS": "only in modules and class bodies",
     "LOAD_ASSERTION_ERROR": "", "GET_LEN": "",
 }  # fmt: skip
 
@@ -43,7 +46,9 @@ class Seen:
 
 @contextlib.contextmanager
 def watching(opcodes: bool = True) -> Iterator[Seen]:
-    """Counts what traces do meanwhile. opcodes: also each instruction, which makes tracing slower."""
+    """Counts what traces do meanwhile. opcodes: also each instruction, which makes tracing
+    slower.
+    """
     seen = Seen()
     plain_guard = Variant.guard
 
@@ -51,7 +56,9 @@ def watching(opcodes: bool = True) -> Iterator[Seen]:
         seen.guards[guard.kind.name] += 1
         plain_guard(self, guard)
 
-    watched = {name: _watched(name, handler, seen) for name, handler in code_module.HANDLERS.items()}
+    watched = {
+        name: _watched(name, handler, seen) for name, handler in code_module.HANDLERS.items()
+    }
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(Variant, "guard", guard))
         seen.rows = stack.enter_context(effects.counting())
@@ -105,7 +112,9 @@ def shares(table: Table) -> dict[str, tuple[int, int, list[str]]]:
 def report(table: Table) -> str:
     lines = []
     for kind, (reached, total, missing) in shares(table).items():
-        lines.append(f"coverage of {kind}: {reached} of {total} ({100 * reached / max(total, 1):.1f} %)")
+        lines.append(
+            f"coverage of {kind}: {reached} of {total} ({100 * reached / max(total, 1):.1f} %)"
+        )
         if missing:
             lines.append(f"  missing: {', '.join(missing)}")
     return "\n".join(lines)

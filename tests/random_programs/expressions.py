@@ -1,7 +1,8 @@
 """Random expressions: templates filled in, with the variables that are in scope.
 
-In: a random source and a scope. Out: text of an expression of a wanted type. What always holds: the same seed gives
-the same text on every Python version, so that a mismatch found on one machine is reproduced on another.
+In: a random source and a scope. Out: text of an expression of a wanted type. What always holds: the
+same seed gives the same text on every Python version, so that a mismatch found on one machine is
+reproduced on another.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _ATOM = re.compile(r"[\w.]+(\([^()]*\))?|'[^']*'|\[[^\[\]]*\]|\([^()]*\)")
 _VARIABLE = re.compile(r"\{v:([A-Z]+)\}")
 #: Types of which a program has variables, and how often a new variable gets each.
 VARIABLE_TYPES: dict[str, float] = {
-    "T": 8, "I": 5, "F": 1.5, "S": 1.5, "B": 1, "L": 3, "LT": 1.5, "D": 2, "DT": 1, "U": 1, "ST": 1, "Q": 0.7, "O": 1.5,
+    "T": 8, "I": 5, "F": 1.5, "S": 1.5, "B": 1, "L": 3, "LT": 1.5, "D": 2, "DT": 1, "U": 1,
+    "ST": 1, "Q": 0.7, "O": 1.5,
     "P": 0.7, "V": 0.8, "C": 0.4, "G": 0.8, "FN": 0.8, "FT": 0.8, "N": 0.5,
 }  # fmt: skip
 #: What stands in an f-string when no variable does: no quotes.
@@ -25,8 +27,9 @@ _ANY = tuple(t for t in VARIABLE_TYPES if t not in ("G",))
 
 
 class Scope:
-    """Variables that are certainly bound, by name. Mutable. outer: the enclosing function's scope; its names
-    can be read, and assigned after ``nonlocal`` (`borrowed`). kind: "function" or "generator"."""
+    """Variables that are certainly bound, by name. Mutable. outer: the enclosing function's scope;
+    its names can be read, and assigned after ``nonlocal`` (`borrowed`). kind: "function" or
+    "generator"."""
 
     def __init__(self, outer: Scope | None = None, kind: str = "function") -> None:
         self.own: dict[str, str] = {}
@@ -91,7 +94,9 @@ class Expressions:
             before, after = template[: match.start()][-1:], template[match.end() :][:1]
             if match.group(1).startswith("A") or (before == "(" and after == ")"):
                 return text
-            if _ATOM.fullmatch(text) and not (after == "." and text[-1].isdigit() and not text[0].isalpha()):
+            if _ATOM.fullmatch(text) and not (
+                after == "." and text[-1].isdigit() and not text[0].isalpha()
+            ):
                 return text
             return f"({text})"
 

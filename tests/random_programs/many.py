@@ -1,9 +1,10 @@
-"""``python -m tests.random_programs --count N --start-seed S --jobs J --out file.json``: many programs at once.
+"""``python -m tests.random_programs --count N --start-seed S --jobs J --out file.json``: many
+programs at once.
 
-In: how many programs, from which seed, in how many processes. Out: a summary on stdout and a state file (JSON):
-seeds done, mismatches with their minimised programs, coverage. What always holds: seeds that the state file has are
-not run again, so that an interrupted run goes on where it was; a process that hangs or dies is reported with its seed
-(`workers`).
+In: how many programs, from which seed, in how many processes. Out: a summary on stdout and a state
+file (JSON): seeds done, mismatches with their minimised programs, coverage. What always holds:
+seeds that the state file has are not run again, so that an interrupted run goes on where it was; a
+process that hangs or dies is reported with its seed (`workers`).
 """
 
 from __future__ import annotations
@@ -61,7 +62,11 @@ class Record:
                 self.state["failures"].pop(seed, None)
         self.state["failures"].update(news["failures"])
         for seed, failure in news["failures"].items():
-            print(f"seed {seed}: {failure['status']}: {failure['where'][:200]}", file=sys.stderr, flush=True)
+            print(
+                f"seed {seed}: {failure['status']}: {failure['where'][:200]}",
+                file=sys.stderr,
+                flush=True,
+            )
         self.state["raised"] = self.state.get("raised", 0) + news["raised"]
         coverage.merge(self.state["coverage"], news["coverage"])
         if time.monotonic() - self.written > _WRITE_EVERY:
@@ -84,7 +89,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", default="random_programs.json", help="state file")
     parser.add_argument("--fresh", action="store_true", help="ignore an existing state file")
     parser.add_argument(
-        "--minimise", type=float, default=20.0, help="seconds a failing program is made smaller; 0: not"
+        "--minimise",
+        type=float,
+        default=20.0,
+        help="seconds a failing program is made smaller; 0: not",
     )
     parser.add_argument("--seconds", type=float, default=20.0, help="time limit of one program")
     parser.add_argument("--batches-a-process", type=int, default=8)

@@ -1,7 +1,8 @@
-"""Makes a failing program small: statements go, blocks take their place, expressions become their parts.
+"""Makes a failing program small: statements go, blocks take their place, expressions become their
+parts.
 
-In: a program and a predicate "it still fails in the same way". Out: a smaller one for which it holds. What always
-holds: each candidate is run, nothing is assumed.
+In: a program and a predicate "it still fails in the same way". Out: a smaller one for which it
+holds. What always holds: each candidate is run, nothing is assumed.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ Edits = Callable[[Any], Iterator[Edit]]
 
 
 def minimise(
-    program: Any, fails: Callable[[Any], bool], seconds: float = 60.0, passes: Sequence[Edits] | None = None
+    program: Any,
+    fails: Callable[[Any], bool],
+    seconds: float = 60.0,
+    passes: Sequence[Edits] | None = None,
 ) -> Any:
-    """Greedy passes until none makes progress or the time is over. program: with a source, steps and `with_source`."""
+    """Greedy passes until none makes progress or the time is over. program: with a source, steps
+    and `with_source`.
+    """
     until = time.monotonic() + seconds
     best = program
     progress = True
@@ -40,7 +46,9 @@ def minimise(
                 candidate = edits[at](best)
                 if candidate is not None and fails(candidate):
                     best, progress = candidate, True
-                    edits = list(edits_of(best))  # what stood after the edit now stands at its place
+                    edits = list(
+                        edits_of(best)
+                    )  # what stood after the edit now stands at its place
                 else:
                     at += 1
     return best
@@ -107,11 +115,17 @@ def expression_edits(program: Program) -> Iterator[Edit]:
                 ):
                     continue
                 size = len(ast.unparse(item))
-                parts = [ast.unparse(c) for c in ast.walk(item) if isinstance(c, ast.expr) and c is not item]
+                parts = [
+                    ast.unparse(c)
+                    for c in ast.walk(item)
+                    if isinstance(c, ast.expr) and c is not item
+                ]
                 for text in dict.fromkeys([*_STANDINS, *parts[:8]]):
                     if len(text) < size and text.startswith("*") == isinstance(item, ast.Starred):
                         yield _replace(number, field, i, isinstance(value, list), text)
-                if isinstance(value, list) and isinstance(node, (ast.Tuple, ast.List, ast.Call, ast.Set)):
+                if isinstance(value, list) and isinstance(
+                    node, (ast.Tuple, ast.List, ast.Call, ast.Set)
+                ):
                     yield _cut(number, field, i, i + 1)
 
 

@@ -1,7 +1,7 @@
 """What generated programs may use: classes, helpers and globals, as chunks of source text.
 
-In: the text of a program. Out: the chunks that it needs, in order. What always holds: a chunk is executed
-anew for each side of a comparison, so no object is shared between eager and compiled.
+In: the text of a program. Out: the chunks that it needs, in order. What always holds: a chunk is
+executed anew for each side of a comparison, so no object is shared between eager and compiled.
 """
 
 from __future__ import annotations
@@ -408,4 +408,6 @@ def needed(text: str) -> str:
                 wanted.add(name)
                 pending.append(CHUNKS[name])
     chunks = [CHUNKS[name] for name in CHUNKS if name in wanted]
-    return IMPORTS + "".join(f"\n{'' if '=' in c.splitlines()[0] else chr(10)}{c.rstrip()}\n" for c in chunks)
+    return IMPORTS + "".join(
+        f"\n{'' if '=' in c.splitlines()[0] else chr(10)}{c.rstrip()}\n" for c in chunks
+    )

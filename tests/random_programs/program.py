@@ -1,7 +1,7 @@
 """Random programs: functions, classes, calls and changes between calls, as source text.
 
-In: a seed. Out: a `Program`. What always holds: every loop is bounded, recursion ends, and the same seed gives the
-same program; a program may raise anywhere.
+In: a seed. Out: a `Program`. What always holds: every loop is bounded, recursion ends, and the same
+seed gives the same program; a program may raise anywhere.
 """
 
 from __future__ import annotations
@@ -37,10 +37,13 @@ _PARAMETERS = (
     "Q",
 )
 _TENSOR_ARGUMENTS = (
-    "torch.ones(2, 3)", "torch.arange(6.).reshape(2, 3) - 2", "torch.full((2, 3), 0.5)", "torch.ones(2, 3)",
-    "torch.arange(6.).reshape(2, 3) - 2", "torch.ones(2, 3, dtype=torch.float64)", "torch.tensor([1.0, -2.0, 3.0])",
+    "torch.ones(2, 3)", "torch.arange(6.).reshape(2, 3) - 2", "torch.full((2, 3), 0.5)",
+    "torch.ones(2, 3)",
+    "torch.arange(6.).reshape(2, 3) - 2", "torch.ones(2, 3, dtype=torch.float64)",
+    "torch.tensor([1.0, -2.0, 3.0])",
     "torch.ones(2, 1)",
-    "torch.arange(6.).reshape(3, 2).t()", "torch.ones(2, 3, requires_grad=True)", "torch.tensor(-1.5)",
+    "torch.arange(6.).reshape(3, 2).t()", "torch.ones(2, 3, requires_grad=True)",
+    "torch.tensor(-1.5)",
     "torch.arange(6).reshape(2, 3)",
     "torch.arange(12.).reshape(2, 6)[:, ::2]", "torch.ones(3)[None].expand(2, 3)",
     "torch.zeros(2, 3, dtype=torch.bfloat16)", "nn.Parameter(torch.ones(2, 3))",
@@ -48,7 +51,8 @@ _TENSOR_ARGUMENTS = (
 _WORLD_CHANGES = (
     "G_INT = {I}", "G_FLAG = not G_FLAG", "G_STR = {S}", "G_LIST.append({I})", "G_LIST[:] = {L}",
     "G_DICT[{K}] = {I}", "G_DICT.clear()", "G_TENSOR = torch.ones(2, 3)",
-    "G_TENSOR.add_(1)", "OBJ.a = {I}", "OBJ.t = torch.ones(3)", "OBJ = Sub({I})", "Obj.count += 1", "OBJ.extra = 1",
+    "G_TENSOR.add_(1)", "OBJ.a = {I}", "OBJ.t = torch.ones(3)", "OBJ = Sub({I})", "Obj.count += 1",
+    "OBJ.extra = 1",
     "NET.eval()", "NET.scale = {I}", "NET.lin.weight.data.mul_(2)", "NET.parts[1] = nn.Tanh()",
     "POINT.n = {I}", "SLOTS.a = {I}", "G_SET.add(9)", "G_TUPLE = {U}", "G_FLOAT = {F}",
     "Obj.bump = lambda self, by=1: by", "counter()", "mutable_default.__defaults__ = ([1, 2],)",
@@ -56,18 +60,21 @@ _WORLD_CHANGES = (
     "G_TENSORS.append(torch.ones(3))", "G_NESTED['a'][1].append(7)", "NET.requires_grad_(False)",
     "torch.set_grad_enabled(False)",
     "NET.lin.register_forward_hook(lambda m, i, o: o + 1)", "ATTRS['k'] = 5", "G_DEQUE.append(7)",
-    "G_TENSORS[0] = G_TENSORS[-1]", "del OBJ.a", "torch.set_grad_enabled(True)", "G_DICT = {'b': 7, 'a': 1}",
+    "G_TENSORS[0] = G_TENSORS[-1]", "del OBJ.a", "torch.set_grad_enabled(True)",
+    "G_DICT = {'b': 7, 'a': 1}",
     "PAIR = Pair(5, torch.zeros(2, 3))",
     "NET.parts.append(nn.Linear(3, 3, bias=False))", "Sub.bump = Obj.bump", "memo.cache_clear()",
-    "decorated.calls = 2", "OBJ.items = G_LIST", "globals().pop('G_INT', None)", "NET.half()" , "NET.double()",
+    "decorated.calls = 2", "OBJ.items = G_LIST", "globals().pop('G_INT', None)", "NET.half()" ,
+    "NET.double()",
     "G_LIST = tuple(G_LIST)",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """seed; source: the generated part; target: an expression of what is compiled; steps: (is a call, text); a
-    call's text is an expression of ``(args, kwargs)``, another step's text is statements for the module."""
+    """seed; source: the generated part; target: an expression of what is compiled; steps: (is a
+    call, text); a call's text is an expression of ``(args, kwargs)``, another step's text is
+    statements for the module."""
 
     seed: int
     source: str
@@ -101,8 +108,8 @@ def _indent(lines: Lines) -> Lines:
 
 
 class _Generator(Expressions):
-    """Mutable, used once. loops: how many loops enclose the current statement. functions: name -> (parameter
-    types, kind) of the module's functions made so far."""
+    """Mutable, used once. loops: how many loops enclose the current statement. functions: name ->
+    (parameter types, kind) of the module's functions made so far."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -122,7 +129,9 @@ class _Generator(Expressions):
         if self.rng.random() < 0.25:
             parts.append(self.class_())
         shape = self.rng.choice(("function",) * 5 + ("method", "module", "closure"))
-        parameters = ["T"] + [self.rng.choice(_PARAMETERS) for _ in range(self.rng.choice((1, 2, 2, 3, 4)))]
+        parameters = ["T"] + [
+            self.rng.choice(_PARAMETERS) for _ in range(self.rng.choice((1, 2, 2, 3, 4)))
+        ]
         source, target, parameters = getattr(self, f"_main_{shape}")(parameters)
         parts.append(source)
         return Program(self.seed, "\n\n".join(parts) + "\n", target, self.steps(parameters))
@@ -161,14 +170,18 @@ class _Generator(Expressions):
         return tuple(steps)
 
     def arguments(self, parameters: list[str]) -> str:
-        """Text of ``(args, kwargs)``; sometimes two arguments are the same object or share memory."""
+        """Text of ``(args, kwargs)``; sometimes two arguments are the same object or share
+        memory.
+        """
         self.scope = Scope()
         texts = []
         for kind in parameters:
             if kind == "T":
                 text = self.rng.choice(_TENSOR_ARGUMENTS)
                 if self.rng.random() < 0.15:
-                    text = self.rng.choice(("A", "A", "A[:1]", "A.t().t()", "A[..., :1]", "A.detach()"))
+                    text = self.rng.choice(
+                        ("A", "A", "A[:1]", "A.t().t()", "A[..., :1]", "A.detach()")
+                    )
             elif kind in ("L", "D", "O") and self.rng.random() < 0.1:
                 text = {"L": "G_LIST", "D": "G_DICT", "O": "OBJ"}[kind]
             elif self.rng.random() < 0.05:
@@ -226,7 +239,9 @@ class _Generator(Expressions):
         kind: str = "function",
         size: int = 0,
     ) -> Lines:
-        """A function definition. first: the name of its first parameter. outer: scope of the enclosing function."""
+        """A function definition. first: the name of its first parameter. outer: scope of the
+        enclosing function.
+        """
         kept = self.scope, self.loops, self.level, self.in_finally
         self.scope, self.loops, self.in_finally = Scope(outer, kind), 0, False
         signature = []
@@ -409,7 +424,8 @@ class _Generator(Expressions):
         if self.rng.random() < 0.4:
             return [f"except {kinds}:", *self.nested(2)]
         after = self.rng.choice((
-            f"s_{name} = str({name})", f"s_{name} = type({name}).__name__", f"s_{name} = {name}.args", "raise",
+            f"s_{name} = str({name})", f"s_{name} = type({name}).__name__",
+            f"s_{name} = {name}.args", "raise",
             "pass",
             f"raise RuntimeError('again') from {name}",
             "raise TypeError('other')", f"raise {name}", f"s_{name} = {name}",
@@ -421,7 +437,12 @@ class _Generator(Expressions):
         name = self.fresh("e")
         kinds = self.rng.choice(("ValueError", "KeyError", "(ValueError, TypeError)"))
         made = self.fill("ExceptionGroup('g', [ValueError({S}), KeyError({I})])", 1)
-        lines = ["try:", *self.nested(2), f"    if {self.expression('B', 1)}:", f"        raise {made}"]
+        lines = [
+            "try:",
+            *self.nested(2),
+            f"    if {self.expression('B', 1)}:",
+            f"        raise {made}",
+        ]
         return [
             *lines,
             f"except* {kinds} as {name}:",
@@ -464,15 +485,18 @@ class _Generator(Expressions):
         name, target = self.fresh("K").upper(), self.fresh("l")
         value = self.expression("I", 1)
         self.scope.own[target] = "L"
-        return [f"class {name}:", f"    first: int = {value}", "    second = first", "    del first",
+        return [f"class {name}:", f"    first: int = {value}", "    second = first",
+        "    del first",
         "    for third in (1, 2):", "        pass",
                 f"{target} = [{name}.second, {name}.third, len({name}.__annotations__)]"]  # fmt: skip
 
     def _raise(self) -> Lines:
         condition = self.expression("B")
-        error = self.fill(self.rng.choice(("ValueError({S})", "KeyError({K})", "Broken({I})", "IndexError",
+        error = self.fill(self.rng.choice(("ValueError({S})", "KeyError({K})", "Broken({I})",
+        "IndexError",
         "TypeError({I}, {S})",
-                                           "ZeroDivisionError('z')", "RuntimeError({S})", "StopIteration({I})",
+                                           "ZeroDivisionError('z')", "RuntimeError({S})",
+                                           "StopIteration({I})",
                                            "Exception()")))  # fmt: skip
         return [f"if {condition}:", f"    raise {error}"]
 
@@ -489,7 +513,9 @@ class _Generator(Expressions):
 
     def _def(self) -> Lines:
         kind = "generator" if self.rng.random() < 0.25 else "function"
-        parameters = [self.rng.choice(("I", "T", "L", "S")) for _ in range(self.rng.choice((0, 1, 1, 2)))]
+        parameters = [
+            self.rng.choice(("I", "T", "L", "S")) for _ in range(self.rng.choice((0, 1, 1, 2)))
+        ]
         name = self.fresh("inner")
         lines = self.function(name, parameters, outer=self.scope, kind=kind, size=3)
         self._shift(lines, len(parameters))
@@ -518,7 +544,8 @@ class _Generator(Expressions):
         iterable = self.expression(self.rng.choice(("L", "U", "G")), 1)
         shape = self.rng.choice(("[{}]", "list({})", "sorted({{{}}})", "sum({})", "[*({})]"))
         text = shape.format(
-            f"{element} for {name} in {iterable}" + (f" if {test}" if self.rng.random() < 0.4 else "")
+            f"{element} for {name} in {iterable}"
+            + (f" if {test}" if self.rng.random() < 0.4 else "")
         )
         if ":=" in text:
             return [self.assignment()]
@@ -536,9 +563,11 @@ class _Generator(Expressions):
     def _unpack(self) -> Lines:
         a, b = self.fresh("i"), self.fresh("l")
         template = self.rng.choice((
-            f"{a}, *{b} = [{{I}}, *{{L}}]", f"*{b}, {a} = ({{I}}, {{I}})", f"({a}, _), {b} = (1, {{I}}), {{L}}",
+            f"{a}, *{b} = [{{I}}, *{{L}}]", f"*{b}, {a} = ({{I}}, {{I}})",
+            f"({a}, _), {b} = (1, {{I}}), {{L}}",
             f"{a} = {a}b = {{I}}; {b} = []",
-            f"{b} = [{{I}}]; {a} = {b}[0]", f"{a}, {b} = {{I}}, {{L}}", f"[{a}, *_], {b} = [{{I}}], [{{I}}]",
+            f"{b} = [{{I}}]; {a} = {b}[0]", f"{a}, {b} = {{I}}, {{L}}",
+            f"[{a}, *_], {b} = [{{I}}], [{{I}}]",
             f"{a}: int = {{I}}; {b}: list = {{L}}",
         ))  # fmt: skip
         text = self.fill(template, 1)
@@ -565,7 +594,9 @@ class _Generator(Expressions):
             f"class {name.upper()}({base}):",
             f"    level = {value}",
             "    def bump(self, by=1):",
-            "        return super().bump(by) + self.level" if base != "Vec" else "        return self.level",
+            "        return super().bump(by) + self.level"
+            if base != "Vec"
+            else "        return self.level",
         ]
         target = self.fresh("o")
         if base == "Vec":
@@ -616,9 +647,11 @@ class _Generator(Expressions):
         name = self.fresh("g")
         return [f"{name} = count_up({self.expression('I', 1)} % 4)", f"{name}a = [next({name}, 0)]",
         "try:", f"    {name}a.append({name}.send({self.expression('I', 1)}))",
-                "    " + self.simple(), f"    {name}a.append({name}.send(2))", self.rng.choice(("    pass",
+                "    " + self.simple(), f"    {name}a.append({name}.send(2))",
+                self.rng.choice(("    pass",
                 f"    {name}.close()", f"    {name}.throw(KeyError('k'))")),
-                "except (StopIteration, KeyError) as stop:", f"    {name}a.append(stop.args)"]  # fmt: skip
+                "except (StopIteration, KeyError) as stop:",
+                f"    {name}a.append(stop.args)"]  # fmt: skip
 
     def simple(self) -> str:
         return self.simple_statement() or self.assignment()
@@ -631,24 +664,31 @@ def _rename(line: str, old: str, new: str) -> str:
 
 
 _COMPOUND = (
-    (5, "if"), (4, "for"), (1.5, "while"), (3, "try"), (1.2, "raise"), (2, "with"), (2, "def"), (1.5,
+    (5, "if"), (4, "for"), (1.5, "while"), (3, "try"), (1.2, "raise"), (2, "with"), (2, "def"),
+    (1.5,
     "comprehension_sum"), (1, "match"), (1, "unpack"), (0.7, "early_return"), (0.6, "delete"),
-    (0.6, "class_inside"), (0.4, "except_star"), (0.5, "while_none"), (0.2, "delete_global"), (0.3, "class_body"),
+    (0.6, "class_inside"), (0.4, "except_star"), (0.5, "while_none"), (0.2, "delete_global"), (0.3,
+    "class_body"),
     (0.3, "import"), (0.5, "gradient"), (0.9, "iterate_by_hand"), (0.5, "send"),
 )  # fmt: skip
 #: (target, iterable, what is bound: suffix of the name -> type).
 _LOOPS: tuple[tuple[str, str, dict[str, str]], ...] = (
-    ("NAME", "range(3)", {"": "I"}), ("NAME", "range({I} % 4)", {"": "I"}), ("NAME", "{L}", {"": "I"}),
+    ("NAME", "range(3)", {"": "I"}), ("NAME", "range({I} % 4)", {"": "I"}), ("NAME", "{L}",
+    {"": "I"}),
     ("NAMEa, NAMEb", "enumerate({L})", {"a": "I", "b": "I"}),
-    ("NAMEa, NAMEb", "{D}.items()", {"a": "S", "b": "I"}), ("NAME", "{D}", {"": "S"}), ("NAMEa, NAMEb",
+    ("NAMEa, NAMEb", "{D}.items()", {"a": "S", "b": "I"}), ("NAME", "{D}", {"": "S"}),
+    ("NAMEa, NAMEb",
     "zip({L}, {U})", {"a": "I", "b": "I"}), ("NAME", "{G}", {"": "I"}), ("NAME", "{LT}", {"": "T"}),
-    ("NAMEa, NAMEb", "{DT}.items()", {"a": "S", "b": "T"}), ("NAME", "tensors({T}, 2)", {"": "T"}), ("NAME",
+    ("NAMEa, NAMEb", "{DT}.items()", {"a": "S", "b": "T"}), ("NAME", "tensors({T}, 2)", {"": "T"}),
+    ("NAME",
     "{Q}.copy()", {"": "I"}), ("NAME", "{V}", {"": "I"}), ("NAME", "({T}).expand(2, 3)", {"": "T"}),
-    ("NAME", "sorted({ST})", {"": "I"}), ("NAME", "list({L})", {"": "I"}), ("NAME", "NET.parameters()", {"": "T"}),
+    ("NAME", "sorted({ST})", {"": "I"}), ("NAME", "list({L})", {"": "I"}), ("NAME",
+    "NET.parameters()", {"": "T"}),
     ("NAMEa, NAMEb", "zip({LT}, {L})", {"a": "T", "b": "I"}), ("NAMEa, NAMEb",
     "itertools.product({U}, [1, 2])", {"a": "I", "b": "I"}),
     ("NAMEa, (NAMEb, NAMEc)", "enumerate(zip({L}, {U}))", {"a": "I", "b": "I", "c": "I"}), ("NAME",
-    "count_up(3)", {"": "I"}), ("NAME", "Color", {"": "C"}), ("NAME", "reversed({U})", {"": "I"}), ("NAME",
+    "count_up(3)", {"": "I"}), ("NAME", "Color", {"": "C"}), ("NAME", "reversed({U})", {"": "I"}),
+    ("NAME",
     "{S}", {"": "S"}),
 )  # fmt: skip
 _MATCHES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -657,7 +697,8 @@ _MATCHES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("{D}", ("{'a': m_v}", "{'b': 1 | 2}", "{'a': m_v, **m_more}", "{}", "{'z': _}")),
     ("{O}", ("Sub(a=m_a)", "Obj(a=1)", "Obj(a=m_b, items=[m_i, *_])", "Slots()")),
     ("{P}", ("Point(m_n, m_t)", "Point(1)", "Point(tag='p')")),
-    ("{X}", ("None", "str(m_s)", "float()", "[*_]", "{'a': _}", "torch.Tensor()", "Color.RED", "Pair(m_p, m_q)")),
+    ("{X}", ("None", "str(m_s)", "float()", "[*_]", "{'a': _}", "torch.Tensor()", "Color.RED",
+    "Pair(m_p, m_q)")),
     ("({I}, {S})", ("(0, _)", "(m_n, 'a' | 'b')", "(int(), str(m_s))", "[m_x, m_y]")),
 )  # fmt: skip
 
@@ -665,7 +706,10 @@ _MATCHES: tuple[tuple[str, tuple[str, ...]], ...] = (
 def _method(signature: str, *templates: str) -> Callable[[_Generator], Lines]:
     def make(generator: _Generator) -> Lines:
         generator.scope = Scope()
-        return [f"def {generator.fill(signature, 0)}:", *_indent([generator.fill(t, 1) for t in templates])]
+        return [
+            f"def {generator.fill(signature, 0)}:",
+            *_indent([generator.fill(t, 1) for t in templates]),
+        ]
 
     return make
 
@@ -675,7 +719,8 @@ _METHODS: dict[str, Callable[[_Generator], Lines]] = {
     "__len__": _method("__len__(self)", "return abs({I})"),
     "__call__": _method("__call__(self, x, *args)", "return x + {I}"),
     "__eq__": _method("__eq__(self, other)", "return {B}"),
-    "__getattr__": _method("__getattr__(self, name)", "if name.startswith('__') or name in ('v', 'a'):",
+    "__getattr__": _method("__getattr__(self, name)",
+    "if name.startswith('__') or name in ('v', 'a'):",
     "    raise AttributeError(name)", "return {I}"),
     "extra": _method("extra(self, x={T})", "return x * {I}"),
     "__contains__": _method("__contains__(self, item)", "return {B}"),

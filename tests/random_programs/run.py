@@ -1,8 +1,9 @@
 """Runs one program eagerly and compiled and compares the whole world after each call.
 
-In: a `Program`. Out: a `Result`: "same", "mismatch", "crash" (the tracer failed), "late" (the compiled side ran into
-the time limit), "harness" (the comparison failed) or "invalid" (no program, or too much for eager itself). What always
-holds: both sides run in modules of their own, made from the same text; TRACER_STRICT is on.
+In: a `Program`. Out: a `Result`: "same", "mismatch", "crash" (the tracer failed), "late" (the
+compiled side ran into the time limit), "harness" (the comparison failed) or "invalid" (no program,
+or too much for eager itself). What always holds: both sides run in modules of their own, made from
+the same text; TRACER_STRICT is on.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ from tests.random_programs.program import Program
 from tests.random_programs.world import describe, first_difference
 from tracer_core.errors import RecompileLimitWarning, TracerError
 
-# A program may hand operators what they refuse; torch logs each refusal by a fake tensor as an error.
+# A program may hand operators what they refuse; torch logs each refusal by a fake tensor as an
+# error.
 logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL + 1)
 _SECONDS = 20.0
 #: What eager may take: a program that doubles a list again and again is none.
 EAGER_SECONDS = 5.0
 #: Lines of a description; a global list that every call doubles has more in the end.
 MOST_FACTS = 4000
-#: A row of the effect table that a program calls: a class of a library may hold what changes by itself.
+#: A row of the effect table that a program calls: a class of a library may hold what changes by
+#: itself.
 _ROW = re.compile(r"R\d+")
 #: Exceptions that mean that the tracer itself failed, whatever eager does.
 _CRASHES = (TracerError, AssertionError)
@@ -65,7 +68,8 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise OutOfTime
 
     previous = signal.signal(signal.SIGALRM, late)
-    # Again and again: where it comes, the exception may be lost (a finaliser, a callback that swallows everything).
+    # Again and again: where it comes, the exception may be lost (a finaliser, a callback that
+    # swallows everything).
     signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield
@@ -75,19 +79,23 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class Side:
-    """One side of the comparison. Mutable: its module is the program's world. left: seconds that it may still take."""
+    """One side of the comparison. Mutable: its module is the program's world. left: seconds that it
+    may still take.
+    """
 
     def __init__(
         self, program: Program, compiled: bool, text: str, code: types.CodeType, seconds: float
     ) -> None:
         self.left = seconds
-        # Both sides have one name, so that texts with it are the same: the side that runs is the one in sys.modules.
+        # Both sides have one name, so that texts with it are the same: the side that runs is the
+        # one in sys.modules.
         self.module = types.ModuleType(f"random_program_{program.seed}")
         sys.modules[self.module.__name__] = self.module
         self.module.__dict__["__name__"] = self.module.__name__
         with _seeded(0):
             exec(code, self.module.__dict__)
-        # The annotated classes and namedtuples carry the module's name; both sides must look the same.
+        # The annotated classes and namedtuples carry the module's name; both sides must look the
+        # same.
         self.target = eval(program.target, self.module.__dict__)
         self.call = tracer_core.compile(self.target, backend="eager") if compiled else self.target
         self.grad = True
@@ -136,11 +144,21 @@ class Side:
             )
             if not is_call:
                 self.grad = torch.is_grad_enabled()
-        hidden = {"__builtins__", "__name__", "torch", "F", "nn", "__annotations__", "__warningregistry__"}
+        hidden = {
+            "__builtins__",
+            "__name__",
+            "torch",
+            "F",
+            "nn",
+            "__annotations__",
+            "__warningregistry__",
+        }
         globals_ = [
             (name, value)
             for name, value in world.items()
-            if name not in hidden and not isinstance(value, types.ModuleType) and not _ROW.fullmatch(name)
+            if name not in hidden
+            and not isinstance(value, types.ModuleType)
+            and not _ROW.fullmatch(name)
         ]
         facts = describe(
             [
@@ -156,7 +174,9 @@ class Side:
 
 @contextlib.contextmanager
 def _seeded(number: int) -> Iterator[None]:
-    torch.default_generator.manual_seed(number)  # torch.manual_seed notes the stack for three devices: 2 ms a call
+    torch.default_generator.manual_seed(
+        number
+    )  # torch.manual_seed notes the stack for three devices: 2 ms a call
     random.seed(number)
     torch.utils.hooks.RemovableHandle.next_id = 0
     yield
@@ -216,12 +236,19 @@ def _run(program: Program, text: str, code: types.CodeType, seconds: float) -> R
                 wanted = eager.step(is_call, step, number)
             except OutOfTime:
                 return Result(program.seed, "invalid", f"step {number}: eager takes too long")
-            except (RuntimeError, MemoryError) as error:  # a view that torch no longer lets anyone look at
+            except (
+                RuntimeError,
+                MemoryError,
+            ) as error:  # a view that torch no longer lets anyone look at
                 return Result(program.seed, "invalid", f"step {number}: {error!r}")
             if len(wanted) > MOST_FACTS:
-                return Result(program.seed, "invalid", f"step {number}: what eager makes grows without end")
+                return Result(
+                    program.seed, "invalid", f"step {number}: what eager makes grows without end"
+                )
             if isinstance(eager.raised, MemoryError):
-                return Result(program.seed, "invalid", f"step {number}: eager needs too much memory")
+                return Result(
+                    program.seed, "invalid", f"step {number}: eager needs too much memory"
+                )
             raised = raised or eager.raised is not None
             try:
                 got = ours.step(is_call, step, number)
@@ -232,8 +259,12 @@ def _run(program: Program, text: str, code: types.CodeType, seconds: float) -> R
             if isinstance(ours.raised, TracerError) and OutOfTime.__name__ in str(ours.raised):
                 return Result(program.seed, "late", f"step {number}")
             if ours.raised is not None and _is_crash(ours.raised, eager.raised):
-                cause = f" from {ours.raised.__cause__!r}" if ours.raised.__cause__ is not None else ""
-                return Result(program.seed, "crash", f"step {number}: {ours.raised!r}{cause}", raised)
+                cause = (
+                    f" from {ours.raised.__cause__!r}" if ours.raised.__cause__ is not None else ""
+                )
+                return Result(
+                    program.seed, "crash", f"step {number}: {ours.raised!r}{cause}", raised
+                )
             different = first_difference(wanted, got)
             if different is not None:
                 return Result(program.seed, "mismatch", f"step {number}: {different}", raised)

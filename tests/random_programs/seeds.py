@@ -1,6 +1,7 @@
 """Which program a seed stands for.
 
-In: a seed. Out: its program: every fifth is made from the effect table, the others from the grammar.
+In: a seed. Out: its program: every fifth is made from the effect table, the others from the
+grammar.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
-"""What the rows of the effect table are called with: receivers by type, and arguments of rows that guessing finds none for.
+"""What the rows of the effect table are called with: receivers by type, and arguments of rows that
+guessing finds none for.
 
-In: nothing. Out: `RECEIVERS`, `ARGUMENTS`, `HINTS`, and which rows are called without effect (`REFUSED_MODULES`),
-for their type only (`ONLY_TYPE`) or not at all (`LEFT_OUT`). What always holds: texts of expressions only, of names
-that `prelude` knows or imports; no decisions.
+In: nothing. Out: `RECEIVERS`, `ARGUMENTS`, `HINTS`, and which rows are called without effect
+(`REFUSED_MODULES`), for their type only (`ONLY_TYPE`) or not at all (`LEFT_OUT`). What always
+holds: texts of expressions only, of names that `prelude` knows or imports; no decisions.
 """
 
 from __future__ import annotations
 
-#: Modules whose rows act on the machine, or on what lives outside a program: called in a way that raises.
+#: Modules whose rows act on the machine, or on what lives outside a program: called in a way that
+#: raises.
 REFUSED_MODULES = frozenset(
     {
         "_abc",
@@ -26,7 +28,8 @@ REFUSED_MODULES = frozenset(
 )
 #: Their results are addresses, or differ from run to run.
 ONLY_TYPE = (
-    "builtins.id", "builtins.object.__hash__", "builtins.hash", "__hash__", "__sizeof__", "__reduce",
+    "builtins.id", "builtins.object.__hash__", "builtins.hash", "__hash__", "__sizeof__",
+    "__reduce",
     "numpy.ndarray.dumps", "numpy.generic.dumps", "logging.getLogger", "_weakref.getweakrefs",
 )  # fmt: skip
 #: End of a row's name -> why no program calls it.
@@ -127,31 +130,39 @@ RECEIVERS: dict[str, tuple[str, ...]] = {
     "ndarray": ("numpy.arange(6.).reshape(2, 3)", "numpy.array([3, 1, 2])", "numpy.eye(2)"),
     "generic": ("numpy.float64(2.5)", "numpy.int64(3)"),
     **{name: (f"numpy.{name}(3)",) for name in (
-        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+        "float32", "float64",
         "longdouble", "longlong", "ulonglong")},
     **{name: (f"itertools.{text}",) for name, text in (
         ("chain", "chain([1], [2])"), ("islice", "islice([1, 2, 3], 2)"), ("count", "count(2)"),
-        ("repeat", "repeat(1, 2)"), ("cycle", "cycle([1, 2])"), ("accumulate", "accumulate([1, 2])"),
+        ("repeat", "repeat(1, 2)"), ("cycle", "cycle([1, 2])"), ("accumulate",
+        "accumulate([1, 2])"),
         ("takewhile", "takewhile(bool, [1, 0])"), ("dropwhile", "dropwhile(bool, [1, 0])"),
         ("filterfalse", "filterfalse(None, [0, 1])"), ("starmap", "starmap(pow, [(2, 3)])"),
         ("compress", "compress([1, 2], [0, 1])"), ("groupby", "groupby([1, 1, 2])"),
         ("zip_longest", "zip_longest([1], [2, 3])"), ("pairwise", "pairwise([1, 2, 3])"),
         ("permutations", "permutations([1, 2])"), ("combinations", "combinations([1, 2, 3], 2)"),
         ("combinations_with_replacement", "combinations_with_replacement([1, 2], 2)"),
-        ("product", "product([1, 2], [3])"), ("_tee", "tee([1, 2])[0]"), ("batched", "batched([1, 2, 3], 2)"),
+        ("product", "product([1, 2], [3])"), ("_tee", "tee([1, 2])[0]"), ("batched",
+        "batched([1, 2, 3], 2)"),
         ("_grouper", "next(itertools.groupby([1, 1]))[1]"))},
 }  # fmt: skip
 ARGUMENTS = (
-    "0", "1", "2", "-3", "2.5", "'a'", "'ab c'", "''", "b'a'", "[2, 1]", "[]", "(1, 2)", "{'a': 1}", "{1, 2}",
-    "range(3)", "None", "slice(0, 2)", "iter([1, 2])", "True", "(lambda *a: 1)", "abs", "'utf-8'", "[('a', 1)]",
-    "['x', 'y']", "Obj(1)", "VEC", "Color.RED", "Level.HIGH", "1+2j", "collections.deque([1])", "frozenset([2])", "int",
-    "datetime.date(2021, 2, 3)", "datetime.timedelta(2)", "operator.add", "'<h'", "p1", "OBJ", "G_LIST", "G_DICT", "'b'",
+    "0", "1", "2", "-3", "2.5", "'a'", "'ab c'", "''", "b'a'", "[2, 1]", "[]", "(1, 2)",
+    "{'a': 1}", "{1, 2}",
+    "range(3)", "None", "slice(0, 2)", "iter([1, 2])", "True", "(lambda *a: 1)", "abs", "'utf-8'",
+    "[('a', 1)]",
+    "['x', 'y']", "Obj(1)", "VEC", "Color.RED", "Level.HIGH", "1+2j", "collections.deque([1])",
+    "frozenset([2])", "int",
+    "datetime.date(2021, 2, 3)", "datetime.timedelta(2)", "operator.add", "'<h'", "p1", "OBJ",
+    "G_LIST", "G_DICT", "'b'",
     "'%d'", "count_up(3)", "bytearray(b'ab')",
 )  # fmt: skip
 _NUMBERS = ("3, 2", "2.5, 2", "-7, 2.0", "p1, 2", "2, p1")
 _BITS = ("6, 3", "True, 2", "{1, 2}, {2}", "{'a': 1}, {'b': 2}")
 _FLAGS = ("True", "True")
-#: Row, or the end of its name after a star -> texts of arguments, the receiver included where there is one.
+#: Row, or the end of its name after a star -> texts of arguments, the receiver included where there
+#: is one.
 HINTS: dict[str, tuple[str, ...]] = {
     **{
         f"_operator.{name}": _NUMBERS
@@ -161,8 +172,14 @@ HINTS: dict[str, tuple[str, ...]] = {
     },
     **{f"_operator.{name}": _BITS for name in "and_ or_ xor iand ior ixor".split()},
     **{f"_operator.{name}": ("3, 2", "1, 4") for name in "lshift rshift ilshift irshift".split()},
-    **{f"_operator.{name}": ("p1, p1.mT", "torch.eye(2), torch.ones(2)") for name in ("matmul", "imatmul")},
-    **{f"_operator.{name}": ("[1], [2]", "'a', 'b'", "(1,), (2,)") for name in ("concat", "iconcat")},
+    **{
+        f"_operator.{name}": ("p1, p1.mT", "torch.eye(2), torch.ones(2)")
+        for name in ("matmul", "imatmul")
+    },
+    **{
+        f"_operator.{name}": ("[1], [2]", "'a', 'b'", "(1,), (2,)")
+        for name in ("concat", "iconcat")
+    },
     "_operator.getitem": ("[3, 4], 1", "{'a': 1}, 'a'", "p1, 0"),
     "_operator.setitem": ("[3, 4], 1, 5", "{'a': 1}, 'a', 2"),
     "_operator.delitem": ("[3, 4], 1", "{'a': 1}, 'a'"),
@@ -201,7 +218,9 @@ HINTS: dict[str, tuple[str, ...]] = {
     "binascii.*": ("b'ab'",),
     "zlib.*": ("b'ab'",),
     "zlib.decompress": ("bytes.fromhex('789c4b4c020001260 0c4'.replace(' ', ''))",),
-    "builtins.BaseExceptionGroup.derive": ("ExceptionGroup('g', [ValueError('x')]), [KeyError(1)]",),
+    "builtins.BaseExceptionGroup.derive": (
+        "ExceptionGroup('g', [ValueError('x')]), [KeyError(1)]",
+    ),
     "builtins.BaseExceptionGroup.*": (
         "ExceptionGroup('g', [ValueError('x'), KeyError(1)]), ValueError",
         "ExceptionGroup('g', [ValueError('x')]), (lambda e: True)",
@@ -298,7 +317,9 @@ HINTS: dict[str, tuple[str, ...]] = {
     "datetime.date.fromisoformat": ("datetime.date, '2020-01-02'",),
     "datetime.date.fromordinal": ("datetime.date, 700000",),
     "datetime.time.fromisoformat": ("datetime.time, '01:02'",),
-    "datetime.datetime.combine": ("datetime.datetime, datetime.date(2020, 1, 2), datetime.time(3)",),
+    "datetime.datetime.combine": (
+        "datetime.datetime, datetime.date(2020, 1, 2), datetime.time(3)",
+    ),
     "datetime.datetime.fromisoformat": ("datetime.datetime, '2020-01-02'",),
     "datetime.datetime.strptime": ("datetime.datetime, '2020', '%Y'",),
     "datetime.datetime.utcfromtimestamp": ("datetime.datetime, 3.0",),
@@ -317,7 +338,9 @@ HINTS: dict[str, tuple[str, ...]] = {
     "math.log1p": ("1.5",),
     **{
         f"math.{name}": ("2.5, 1", "p1, 2")
-        for name in ("atan2 copysign fmod isclose nextafter pow remainder hypot dist ldexp gcd lcm").split()
+        for name in (
+            "atan2 copysign fmod isclose nextafter pow remainder hypot dist ldexp gcd lcm"
+        ).split()
     },
     "re.Pattern.sub": (
         "re.compile('a(b)?'), 'x', 'abac'",

@@ -1,10 +1,11 @@
 """Programs made from the effect table: calls of its rows with arguments of many types.
 
-In: a seed. Out: a `Program` whose function calls a few rows, each in a try block, with arguments that are parameters,
-globals or made in place. Rows that break the graph, and those of modules that act on the machine, are called with a
-keyword that no function takes: the trace meets the row, the real call raises before it does anything. What always
-holds: no row runs that could end the process or touch a file; programs of consecutive seeds go through the whole table,
-so that a run of `ALL_ROWS_AFTER` programs has met every row.
+In: a seed. Out: a `Program` whose function calls a few rows, each in a try block, with arguments
+that are parameters, globals or made in place. Rows that break the graph, and those of modules that
+act on the machine, are called with a keyword that no function takes: the trace meets the row, the
+real call raises before it does anything. What always holds: no row runs that could end the process
+or touch a file; programs of consecutive seeds go through the whole table, so that a run of
+`ALL_ROWS_AFTER` programs has met every row.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from tests.random_programs.table_arguments import (
     RECEIVERS,
     REFUSED_MODULES,
 )
-from tracer_core.interpreter import tracer  # noqa: F401  (importing it fills the table)
 from tracer_core.natives.effects import EFFECTS, EffectKind, row_name
+from tracer_core.trace import tracer  # noqa: F401  (importing it fills the table)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """name: as the table names it; callable; receiver: name of the type whose method it is, or an empty string;
-    refused: it is called without arguments, or (breaks: the row ends the graph) with a keyword that it does not
-    take."""
+    """name: as the table names it; callable; receiver: name of the type whose method it is, or an
+    empty string; refused: it is called without arguments, or (breaks: the row ends the graph) with
+    a keyword that it does not take."""
 
     name: str
     callable: Any
@@ -59,7 +60,9 @@ def hints(name: str) -> tuple[str, ...]:
     """Texts of arguments known for a row: by its name, else by the longest pattern that fits."""
     if name in HINTS:
         return HINTS[name]
-    fitting = [pattern for pattern in HINTS if "*" in pattern and fnmatch.fnmatchcase(name, pattern)]
+    fitting = [
+        pattern for pattern in HINTS if "*" in pattern and fnmatch.fnmatchcase(name, pattern)
+    ]
     return HINTS[max(fitting, key=len)] if fitting else ()
 
 
@@ -99,7 +102,8 @@ def generate_calls(seed: int) -> Program:
     steps = [(True, _arguments(first)), (True, _arguments(first))]
     for _ in range(2):
         changed = [
-            rng.choice(ARGUMENTS) if rng.random() < 0.3 and text != "p1" else text for text in first[1:]
+            rng.choice(ARGUMENTS) if rng.random() < 0.3 and text != "p1" else text
+            for text in first[1:]
         ]
         steps.append((True, _arguments([first[0], *changed])))
     return Program(seed, "\n".join(lines) + "\n", "f", tuple(steps))
@@ -128,7 +132,9 @@ def _call(rng: random.Random, i: int, one: Row, parameters: list[str]) -> list[s
     elif one.refused and one.receiver:  # with nothing at all CPython 3.12.1 reads beyond the stack
         texts.append("None")
     result = (
-        f"type(R{i}({', '.join(texts)}))" if one.name.endswith(ONLY_TYPE) else f"R{i}({', '.join(texts)})"
+        f"type(R{i}({', '.join(texts)}))"
+        if one.name.endswith(ONLY_TYPE)
+        else f"R{i}({', '.join(texts)})"
     )
     mutated = [text for text in texts if text.startswith("q")]
     lines = ["try:", f"    found.append({result})"]
@@ -151,7 +157,10 @@ def _call(rng: random.Random, i: int, one: Row, parameters: list[str]) -> list[s
 def _split(texts: str) -> list[str]:
     """The arguments in the text of a call."""
     call: Any = ast.parse(f"f({texts})", mode="eval").body
-    return [*map(ast.unparse, call.args), *(f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords)]
+    return [
+        *map(ast.unparse, call.args),
+        *(f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords),
+    ]
 
 
 def _likely(rng: random.Random, one: Row, before: list[str]) -> list[str]:
@@ -175,7 +184,9 @@ def _accepts(one: Row, texts: list[str]) -> bool:
 
 
 def _world() -> dict[str, Any]:
-    """A scope in which the argument texts can be evaluated; made anew where they may have been changed."""
+    """A scope in which the argument texts can be evaluated; made anew where they may have been
+    changed.
+    """
     from tests.random_programs.prelude import needed
 
     world: dict[str, Any] = {"p1": 1}

@@ -40,7 +40,9 @@ def test_programs_capture_graphs(monkeypatch):
 
 
 def _program(body: str) -> Program:
-    return Program(0, f"def f(p1, p2):\n{body}", "f", ((True, "((torch.ones(2), [1, 2]), {})"),) * 2)
+    return Program(
+        0, f"def f(p1, p2):\n{body}", "f", ((True, "((torch.ones(2), [1, 2]), {})"),) * 2
+    )
 
 
 def test_a_wrong_answer_is_a_mismatch(monkeypatch):

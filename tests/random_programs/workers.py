@@ -1,9 +1,11 @@
-"""Processes that run seeds, each watched: one that hangs or dies is replaced, and the seed it was at is known.
+"""Processes that run seeds, each watched: one that hangs or dies is replaced, and the seed it was
+at is known.
 
-In: batches of seeds, a `Plan`, what takes the news. Out: calls of ``take`` with what became of each seed. What always
-holds: a program cannot stop the run, whatever native code it is stuck in: a process that is longer at one seed than the
-limit is killed, the rest of its batch goes to another one. Such a seed is a failure, "hung" or "died", unless a
-process that only runs eager hangs or dies there too.
+In: batches of seeds, a `Plan`, what takes the news. Out: calls of ``take`` with what became of each
+seed. What always holds: a program cannot stop the run, whatever native code it is stuck in: a
+process that is longer at one seed than the limit is killed, the rest of its batch goes to another
+one. Such a seed is a failure, "hung" or "died", unless a process that only runs eager hangs or dies
+there too.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 _FRAMES = 14
-#: Bytes that a process may take: a program that doubles a list again and again shall not take the machine's.
+#: Bytes that a process may take: a program that doubles a list again and again shall not take the
+#: machine's.
 _MEMORY = 6 << 30
 #: Stands for the seeds of a batch that has none left: its last word is still to come.
 _END = -1
@@ -35,9 +38,10 @@ Serve = Callable[[Any, Any, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """seconds: the time limit of a program; minimise: seconds to make a failing one smaller; opcodes_every: of how
-    many batches one counts instructions; batches: how many a process runs before a fresh one takes its place; grace: what
-    a process may take beyond the time limit, which no native code keeps; start: what it may take to begin."""
+    """seconds: the time limit of a program; minimise: seconds to make a failing one smaller;
+    opcodes_every: of how many batches one counts instructions; batches: how many a process runs
+    before a fresh one takes its place; grace: what a process may take beyond the time limit, which
+    no native code keeps; start: what it may take to begin."""
 
     seconds: float
     minimise: float
@@ -49,8 +53,8 @@ class Plan:
 
 @dataclass
 class _Worker:
-    """Mutable. left: seeds of the batch that it has not finished; at: the seed it is at, what it does with it, and
-    when it is killed."""
+    """Mutable. left: seeds of the batch that it has not finished; at: the seed it is at, what it
+    does with it, and when it is killed."""
 
     process: Any
     pipe: multiprocessing.connection.Connection
@@ -70,7 +74,9 @@ class Crew:
         self, batches: list[Batch], jobs: int, plan: Plan, take: Take, serve: Serve | None = None
     ) -> None:
         self.plan, self.take, self.serve = plan, take, serve or _serve
-        self.todo: list[tuple[int, Batch, bool]] = [(i, batch, False) for i, batch in enumerate(batches)]
+        self.todo: list[tuple[int, Batch, bool]] = [
+            (i, batch, False) for i, batch in enumerate(batches)
+        ]
         self.todo.reverse()
         self.jobs = jobs
         self.context = multiprocessing.get_context("spawn")
@@ -111,7 +117,9 @@ class Crew:
         ours, theirs = self.context.Pipe()
         trace = Path(self.folder.name) / f"{len(os.listdir(self.folder.name))}.txt"
         trace.touch()
-        process = self.context.Process(target=self.serve, args=(theirs, self.plan, str(trace)), daemon=True)
+        process = self.context.Process(
+            target=self.serve, args=(theirs, self.plan, str(trace)), daemon=True
+        )
         process.start()
         theirs.close()
         worker = _Worker(process, ours, trace)
@@ -179,7 +187,9 @@ def _stack(worker: _Worker) -> str:
         os.kill(worker.process.pid, signal.SIGUSR1)
         time.sleep(0.5)
     lines = [
-        line.strip() for line in worker.trace.read_text(errors="replace").splitlines() if "File " in line
+        line.strip()
+        for line in worker.trace.read_text(errors="replace").splitlines()
+        if "File " in line
     ]
     return " in " + " < ".join(lines[:_FRAMES])
 
@@ -189,10 +199,16 @@ def news(
 ) -> dict[str, Any]:
     failures: dict[str, Any] = {}
     if status not in ("same", "invalid"):
-        failures[str(seed)] = {"status": status, "where": where, "program": getattr(program, "source", ""),
+        failures[str(seed)] = {"status": status, "where": where, "program": getattr(program,
+        "source", ""),
                                "target": getattr(program, "target", ""),
                                "steps": list(getattr(program, "steps", ()))}  # fmt: skip
-    return {"done": {str(seed): status}, "failures": failures, "coverage": {}, "raised": int(raised)}
+    return {
+        "done": {str(seed): status},
+        "failures": failures,
+        "coverage": {},
+        "raised": int(raised),
+    }
 
 
 def _serve(pipe: Any, plan: Plan, trace: str) -> None:
@@ -202,7 +218,9 @@ def _serve(pipe: Any, plan: Plan, trace: str) -> None:
 
 
 def batches_of(pipe: Any, trace: str, limited: bool = True) -> Iterator[tuple[int, Batch, bool]]:
-    """What a worker is sent, until nobody sends any more; from now on a signal tells where it stands. limited: in memory."""
+    """What a worker is sent, until nobody sends any more; from now on a signal tells where it
+    stands. limited: in memory.
+    """
     if limited:
         resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, resource.RLIM_INFINITY))
     faulthandler.register(signal.SIGUSR1, file=open(trace, "w"), all_threads=False)
@@ -221,7 +239,12 @@ def _batch(
         for seed in seeds:
             (_eager_only if eager else _seed)(send, plan, seed)
             send(("next", None))
-    send(("end", {"done": {}, "failures": {}, "coverage": {} if eager else seen.table(), "raised": 0}))
+    send(
+        (
+            "end",
+            {"done": {}, "failures": {}, "coverage": {} if eager else seen.table(), "raised": 0},
+        )
+    )
 
 
 def _seed(send: Callable[[tuple[str, Any]], None], plan: Plan, seed: int) -> None:

@@ -1,8 +1,8 @@
 """What a program can see of its world, as text that two runs must share.
 
-In: any objects. Out: `describe(...)`, one line a fact; objects met a second time are named by number, so that which
-references are the same object, and which tensors share memory, are part of the description. What always holds:
-describing changes nothing; addresses never appear.
+In: any objects. Out: `describe(...)`, one line a fact; objects met a second time are named by
+number, so that which references are the same object, and which tensors share memory, are part of
+the description. What always holds: describing changes nothing; addresses never appear.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ _PLAIN = (
     slice,
     type(Ellipsis),
 )
-_BY_NAME = (types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType, types.WrapperDescriptorType,
+_BY_NAME = (types.BuiltinFunctionType, types.ModuleType, types.MethodDescriptorType,
+types.WrapperDescriptorType,
 enum.Enum,
-            types.MethodWrapperType, types.CodeType, types.GenericAlias, logging.Logger)  # fmt: skip
+            types.MethodWrapperType, types.CodeType, types.GenericAlias,
+            logging.Logger)  # fmt: skip
 #: Iterators that a program may return: what is left in them is compared, at most so many items.
 _ITERATORS = (types.GeneratorType, map, filter, zip, enumerate, reversed)
 _MANY = 20
@@ -140,7 +142,11 @@ def _set(d: _Describer, path: str, obj: Any) -> Parts:
 
 
 def _order(item: Any) -> tuple[str, str, int]:
-    return type(item).__name__, repr(item), item.storage_offset() if isinstance(item, torch.Tensor) else 0
+    return (
+        type(item).__name__,
+        repr(item),
+        item.storage_offset() if isinstance(item, torch.Tensor) else 0,
+    )
 
 
 def _dict(d: _Describer, path: str, obj: Any) -> Parts:
@@ -191,7 +197,9 @@ def _cell(d: _Describer, path: str, obj: types.CellType) -> Parts:
 
 
 def _class(d: _Describer, path: str, obj: type) -> Parts:
-    d.lines.append(f"{path} is class {obj.__qualname__}({', '.join(b.__qualname__ for b in obj.__bases__)})")
+    d.lines.append(
+        f"{path} is class {obj.__qualname__}({', '.join(b.__qualname__ for b in obj.__bases__)})"
+    )
     if obj.__module__ in ("builtins", "collections", "enum") or obj.__module__.startswith(
         ("torch", "tracer_core")
     ):
@@ -208,7 +216,8 @@ def _class(d: _Describer, path: str, obj: type) -> Parts:
     return [
         (f".{k}", v)
         for k, v in obj.__dict__.items()
-        if k not in hidden and not k.startswith(("__dataclass", "_abc", "_member", "_value", "__match",
+        if k not in hidden and not k.startswith(("__dataclass", "_abc", "_member", "_value",
+        "__match",
         "__slotnames__"))
         and not isinstance(v, (types.GetSetDescriptorType, types.MemberDescriptorType))
     ]  # fmt: skip
@@ -236,17 +245,23 @@ def _iterator(d: _Describer, path: str, obj: Any) -> Parts:
 
 
 def _module(d: _Describer, path: str, obj: torch.nn.Module) -> Parts:
-    hidden = ("_forward_hooks_always_called", "_non_persistent_buffers_set", "_is_full_backward_hook")
+    hidden = (
+        "_forward_hooks_always_called",
+        "_non_persistent_buffers_set",
+        "_is_full_backward_hook",
+    )
     return [(f".{k}", v) for k, v in obj.__dict__.items() if k not in hidden]
 
 
 _PARTS: tuple[tuple[Any, Callable[[_Describer, str, Any], Parts]], ...] = (
     (torch.Tensor, _tensor), (torch.nn.Module, _module), (dict, _dict),
     ((list, tuple, collections.deque), _sequence), ((set, frozenset), _set),
-    (types.FunctionType, _function), (types.CellType, _cell), (type, _class), (BaseException, _exception),
+    (types.FunctionType, _function), (types.CellType, _cell), (type, _class), (BaseException,
+    _exception),
     (_ITERATORS, _iterator),
     (types.MethodType, lambda d, p, o: [(".__func__", o.__func__), (".__self__", o.__self__)]),
-    (functools.partial, lambda d, p, o: [(".func", o.func), (".args", o.args), (".keywords", o.keywords)]),
+    (functools.partial, lambda d, p, o: [(".func", o.func), (".args", o.args), (".keywords",
+    o.keywords)]),
     ((staticmethod, classmethod), lambda d, p, o: [(".__func__", o.__func__)]),
     (property, lambda d, p, o: [(".fget", o.fget), (".fset", o.fset)]),
     (functools._lru_cache_wrapper, lambda d, p, o: []), (dataclasses.Field, lambda d, p, o: []),

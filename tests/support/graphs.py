@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import tracer_core
-from tracer_core import dispatch, markers
+from tracer_core import markers
+from tracer_core.dispatch import compile_graph
 
 
 def records_of(compiled: Any) -> list[Any]:
@@ -24,9 +25,9 @@ def captured_graphs(compiled: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What the inductor made for a compiled function. count: kernels run a call. different: after equal
-    ones were merged. loads, stores: in the bodies of all. uses_arena: there are intermediate buffers.
-    externs: operators called."""
+    """What the inductor made for a compiled function. count: kernels run a call. different: after
+    equal ones were merged. loads, stores: in the bodies of all. uses_arena: there are intermediate
+    buffers. externs: operators called."""
 
     count: int
     different: int
@@ -40,7 +41,7 @@ def kernels_of(compiled: Any) -> Kernels:
     """The kernels of every graph; TRACER_DEBUG must be set while it is compiled."""
     artifacts = []
     for record in records_of(compiled):
-        parts = None if record.runner is None else dispatch.parts_of(record.runner)
+        parts = None if record.runner is None else compile_graph.parts_of(record.runner)
         if parts is not None:
             artifacts.append(parts.runner.artifact)
     bodies = [r.text for r in tracer_core.last_compile(compiled) if r.name == "inductor_bodies"]

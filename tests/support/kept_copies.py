@@ -1,11 +1,12 @@
 """What a call keeps to undo its writes with.
 
-In: pytest's monkeypatch. Out: a list that fills with (tensors looked after, copies made of them), one pair a call.
+In: pytest's monkeypatch. Out: a list that fills with (tensors looked after, copies made of them),
+one pair a call.
 """
 
 from __future__ import annotations
 
-from tracer_core.segments.spare import Spare
+from tracer_core.execution.input_snapshot import Spare
 
 
 def kept_copies(monkeypatch):

@@ -1,7 +1,7 @@
 """PyTorch's database of operators, without what importing it does to the rest of the process.
 
-Out: `op_db`. What always holds: flags of torch.backends may be set afterwards if they could before (the import forbids it,
-for PyTorch's own tests).
+Out: `op_db`. What always holds: flags of torch.backends may be set afterwards if they could before
+(the import forbids it, for PyTorch's own tests).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Programs that a test runs in a Python of their own, because what they need must be set before it starts."""
+"""Programs that a test runs in a Python of their own, because what they need must be set before it
+starts.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def reported_by(*arguments: str, environment: Mapping[str, str], timeout: float) -> Any:
-    """The JSON that ``python *arguments``, run in the repository, prints as its last line; fails with what it wrote if
-    it fails."""
+    """The JSON that ``python *arguments``, run in the repository, prints as its last line; fails
+    with what it wrote if it fails."""
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT, env=dict(environment), capture_output=True, text=True, timeout=timeout,

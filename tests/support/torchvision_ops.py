@@ -1,8 +1,10 @@
-"""Makes ``import torchvision`` work beside a torch build whose C++ extension of torchvision cannot load.
+"""Makes ``import torchvision`` work beside a torch build whose C++ extension of torchvision cannot
+load.
 
-In: nothing. Out: `define()`, to be called before torchvision (or timm, which imports it) is imported. It
-declares the two operators that torchvision's own import asks for, without an implementation: no model of
-ours calls them, and calling one raises. Test support only; nothing under packages/ may import this.
+In: nothing. Out: `define()`, to be called before torchvision (or timm, which imports it) is
+imported. It declares the two operators that torchvision's own import asks for, without an
+implementation: no model of ours calls them, and calling one raises. Test support only; nothing
+under packages/ may import this.
 """
 
 from __future__ import annotations

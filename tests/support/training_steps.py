@@ -26,8 +26,9 @@ def train_beside(
     atol: float,
     rtol: float,
 ) -> None:
-    """Trains two equal models, the first by `step`, the second by `fast`, and compares losses, parameters, the optimizers'
-    states and buffers. atol, rtol: of a loss; what several steps have made may differ ten times as much."""
+    """Trains two equal models, the first by `step`, the second by `fast`, and compares losses,
+    parameters, the optimizers' states and buffers. atol, rtol: of a loss; what several steps have
+    made may differ ten times as much."""
     theirs, ours = models
     both = [optimizer(one.parameters()) for one in models]
     schedules = [schedule(one) for one in both]
@@ -43,6 +44,11 @@ def train_beside(
         for key, value in states[0].items():
             if torch.is_tensor(value):
                 exact = key == "step"
-                torch.testing.assert_close(states[1][key], value, atol=0 if exact else 10 * atol, rtol=0 if exact else 10 * rtol)
+                torch.testing.assert_close(
+                    states[1][key],
+                    value,
+                    atol=0 if exact else 10 * atol,
+                    rtol=0 if exact else 10 * rtol,
+                )
     for a, b in zip(theirs.buffers(), ours.buffers(), strict=True):
         torch.testing.assert_close(b, a, atol=atol, rtol=rtol)

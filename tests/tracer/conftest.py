@@ -1,6 +1,8 @@
-"""Every test here is short: one that computes for twenty seconds has met an endless loop, and fails.
+"""Every test here is short: one that computes for twenty seconds has met an endless loop, and
+fails.
 
-Processor time counts, so that a busy machine fails none; one that waits for ever meets pytest-timeout.
+Processor time counts, so that a busy machine fails none; one that waits for ever meets
+pytest-timeout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Programs that rely on one fact each, and what changes exactly this fact.
 
-In: functions decorated with a `Facts` table, which return (program, change) or (program, change, restore). Out:
-`check`, which runs one. The program is called with `X`; `restore` puts the world back after the test.
+In: functions decorated with a `Facts` table, which return (program, change) or (program, change,
+restore). Out: `check`, which runs one. The program is called with `X`; `restore` puts the world
+back after the test.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """make() -> (program, change, restore?). breaks: of all calls. seen: whether the change must make a new
-    variant (False: the program reads the fact at run time). told: text that the reason must have."""
+    """make() -> (program, change, restore?). breaks: of all calls. seen: whether the change must
+    make a new variant (False: the program reads the fact at run time). told: text that the reason
+    must have."""
 
     make: Callable[[], Any]
     breaks: int | None
@@ -32,7 +34,9 @@ class Fact:
 class Facts(dict[str, Fact]):
     """A table, filled by decorating functions."""
 
-    def __call__(self, name: str, *, breaks: int | None = 0, seen: bool = True, told: str = "") -> Any:
+    def __call__(
+        self, name: str, *, breaks: int | None = 0, seen: bool = True, told: str = ""
+    ) -> Any:
         def register(make: Callable[[], Any]) -> Any:
             assert name not in self, name
             self[name] = Fact(make, breaks, seen, told)
@@ -49,7 +53,9 @@ class Box:
 
 
 def check(row: Fact, compile_it: Callable[[Any], Any]) -> None:
-    """Calls the program before and after the change, three times each: a trace, its stamp, a stamped call."""
+    """Calls the program before and after the change, three times each: a trace, its stamp, a
+    stamped call.
+    """
     program, change, *rest = row.make()
     restore = rest[0] if rest else None
     try:

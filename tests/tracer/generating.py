@@ -1,8 +1,8 @@
 """Small language models, and what compares their generate() with a compiled one's.
 
-In: a model's name, calls of generate(). Out: the number of graphs captured after each call. What always holds: both
-sides draw from equal seeds, and other tokens than eager's or a graph break are a failure. Models of bfloat16 may prefer another
-token where eager's own rounding decides.
+In: a model's name, calls of generate(). Out: the number of graphs captured after each call. What
+always holds: both sides draw from equal seeds, and other tokens than eager's or a graph break are a
+failure. Models of bfloat16 may prefer another token where eager's own rounding decides.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ LAYERS = {
 WINDOW = {"sliding_window": 12, **LAYERS}
 #: name -> (class, configuration, its arguments).
 MODELS = {
-    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 256, **SPECIAL}),
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {"n_layer": 2, "n_head": 2, "n_embd": 32,
+    "n_positions": 256, **SPECIAL}),
     "llama": ("LlamaForCausalLM", "LlamaConfig", LAYERS),
     "mistral": ("MistralForCausalLM", "MistralConfig", WINDOW),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", LAYERS),
     "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {"head_dim": 8, **WINDOW}),
-    "bloom": ("BloomForCausalLM", "BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4, **SPECIAL}),
+    "bloom": ("BloomForCausalLM", "BloomConfig", {"hidden_size": 32, "n_layer": 2, "n_head": 4,
+    **SPECIAL}),
     "t5": (
         "T5ForConditionalGeneration", "T5Config",
-        {"d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 1, **SPECIAL},
+        {"d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 2, "num_heads": 4,
+        "decoder_start_token_id": 1, **SPECIAL},
     ),
     "bart": (
         "BartForConditionalGeneration", "BartConfig",
-        {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64,
+        {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
          "encoder_attention_heads": 4, "decoder_attention_heads": 4, "max_position_embeddings": 256,
          "decoder_start_token_id": 2, "forced_eos_token_id": None, **SPECIAL},
     ),
@@ -68,7 +72,9 @@ def left_padded(batch, length):
 
 
 def generated(model, tokens, calls, backend="eager", compiled=None):
-    """Generates by both models with equal seeds, compares, and gives the number of graphs after each call."""
+    """Generates by both models with equal seeds, compares, and gives the number of graphs after
+    each call.
+    """
     counts = []
     with CaptureCounter() as counter, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -88,7 +94,9 @@ def generated(model, tokens, calls, backend="eager", compiled=None):
 
 @torch.no_grad()
 def _are_ties(model, expected, found):
-    """Whether, in each row, the first token that is not eager's is as good as eager's to the rounding of the model's dtype."""
+    """Whether, in each row, the first token that is not eager's is as good as eager's to the
+    rounding of the model's dtype.
+    """
     exact = copy.deepcopy(model).double()
     for row, ours in zip(expected, found, strict=True):
         places = (row != ours).nonzero()

@@ -1,4 +1,6 @@
-"""Runs a program eagerly and compiled, with a backward pass after each call, and compares gradients too."""
+"""Runs a program eagerly and compiled, with a backward pass after each call, and compares gradients
+too.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ def same_gradients(
     steps: dict[int, Callable[[Any], Any]] | None = None,
     backend: Any = "eager",
 ) -> CaptureCounter:
-    """make() -> a function or module, anew for each side. steps: call number -> change made to it before that
-    call. Results, gradients of arguments and of parameters, and random numbers must be eager's."""
+    """make() -> a function or module, anew for each side. steps: call number -> change made to it
+    before that call. Results, gradients of arguments and of parameters, and random numbers must be
+    eager's."""
     plain, target = make(), make()
     compiled = tracer_core.compile(target, backend=backend)
     with CaptureCounter() as counter:
@@ -39,7 +42,8 @@ def same_gradients(
 
 def _run(fn: Any, owner: Any, call: tuple[Any, ...]) -> tuple[Any, ...]:
     args = [
-        a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in call
+        a.detach().clone().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a
+        for a in call
     ]
     torch.manual_seed(0)
     result = fn(*args)
@@ -51,7 +55,9 @@ def _run(fn: Any, owner: Any, call: tuple[Any, ...]) -> tuple[Any, ...]:
     if roots and wanted:
         for tensor in wanted:
             tensor.grad = None
-        torch.stack([(root * (i + 1)).float().sum() for i, root in enumerate(roots)]).sum().backward()
+        torch.stack(
+            [(root * (i + 1)).float().sum() for i, root in enumerate(roots)]
+        ).sum().backward()
         grads = tuple(tensor.grad for tensor in wanted)
     return result, grads, torch.get_rng_state()
 

@@ -1,7 +1,9 @@
-"""Named programs: a test module registers functions of one tensor, pytest runs each of them as one case.
+"""Named programs: a test module registers functions of one tensor, pytest runs each of them as one
+case.
 
-In: functions decorated with a `Programs` object, each with the graphs and breaks it expects. Out: the
-parameters of the module's test. Each case runs eagerly and compiled, three calls with changing values.
+In: functions decorated with a `Programs` object, each with the graphs and breaks it expects. Out:
+the parameters of the module's test. Each case runs eagerly and compiled, three calls with changing
+values.
 """
 
 from __future__ import annotations
@@ -17,8 +19,12 @@ from tests.tracer.twin import same
 X, Y = torch.arange(12.0).reshape(3, 4) / 7 - 0.5, torch.arange(12.0, 0, -1).reshape(3, 4) / 5
 
 
-def texts_of(*steps: Callable[..., Any], errors: Any = TypeError, argument: Any = None) -> list[str]:
-    """What each step says when it raises; part of the programs that call it. argument: makes what steps are given."""
+def texts_of(
+    *steps: Callable[..., Any], errors: Any = TypeError, argument: Any = None
+) -> list[str]:
+    """What each step says when it raises; part of the programs that call it. argument: makes what
+    steps are given.
+    """
     texts = []
     for step in steps:
         try:

@@ -16,8 +16,8 @@ import torch
 import tracer_core
 from tests.tracer.twin import same, twin
 from tracer_core.errors import GraphBreakError
+from tracer_core.fx_capture.graph_breaks import BREAKS, breaks_page
 from tracer_core.testing import CaptureCounter
-from tracer_core.trace.graph_breaks import BREAKS, breaks_page
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 SEEN: dict[str, list] = {}
@@ -166,8 +166,10 @@ kind(
     lambda x: x + 1 if x.sum() > 0 else x - 1,
     lambda x: x * 2 if (x * 0).any() else x,
 )
-kind("data_dependent_value", lambda x: x * x.sum().item(), lambda x: (x + 1).tolist(), lambda x: float(np.cumsum(x.numpy())[-1]),
-     lambda x: float(x[0, 0]), lambda x: f"{x.sum()}", lambda x: torch.from_numpy(x.numpy() + 1) * 2)  # fmt: skip
+kind("data_dependent_value", lambda x: x * x.sum().item(), lambda x: (x + 1).tolist(),
+lambda x: float(np.cumsum(x.numpy())[-1]),
+     lambda x: float(x[0, 0]), lambda x: f"{x.sum()}",
+     lambda x: torch.from_numpy(x.numpy() + 1) * 2)  # fmt: skip
 kind("data_dependent_shape", lambda x: torch.func.vmap(lambda r: r.nonzero())(x))
 kind("unknown_native", lambda x: x + len(memoryview(b"ab")), lambda x: x * len(memoryview(b"abc")))
 kind(
@@ -200,7 +202,8 @@ kind("tensor_metadata_mutation", resized)
 kind("autograd_in_graph", writes_counted)
 kind("higher_order", lambda x: torch.func.vjp(torch.sin, x)[0] * 2, counted)
 
-#: Kinds that user code reaches only through a limit or a fault of torch; each with the reason it has no program.
+#: Kinds that user code reaches only through a limit or a fault of torch; each with the reason it
+#: has no program.
 ELSEWHERE = {
     "raises": "no break to the user: test_exceptions_that_leave.py",
     "recompile_limit": "test_limits.py",
@@ -210,7 +213,9 @@ ELSEWHERE = {
     "real_tensor_in_trace": "test_real_tensor_in_trace",
 }
 CASES = [
-    pytest.param(name, i, id=f"{name}-{i}") for name, programs in SEEN.items() for i in range(len(programs))
+    pytest.param(name, i, id=f"{name}-{i}")
+    for name, programs in SEEN.items()
+    for i in range(len(programs))
 ]
 
 
@@ -232,7 +237,7 @@ def test_the_page_of_breaks_is_the_table():
 
 
 def test_step_limit(monkeypatch):
-    from tracer_core.interpreter import tracer
+    from tracer_core.trace import tracer
 
     monkeypatch.setattr(tracer, "_STEP_LIMIT", 200)
 
@@ -254,7 +259,9 @@ def test_operator_failed():
 
 
 def test_real_tensor_in_trace():
-    seen = same(lambda x: x + torch.frombuffer(bytearray(16), dtype=torch.float32), (X,), breaks=None)
+    seen = same(
+        lambda x: x + torch.frombuffer(bytearray(16), dtype=torch.float32), (X,), breaks=None
+    )
     assert seen.counter.breaks
 
 
@@ -452,7 +459,9 @@ def test_location_inside_a_generator_and_a_callback():
 
     seen = same(f, (X,), (Y,), breaks=None)
     line = next(
-        n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# the line")
+        n
+        for n, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if text.endswith("# the line")
     )
     kind, reason, location = seen.counter.breaks[0]
     assert kind == "side_effect_native" and "print" in reason

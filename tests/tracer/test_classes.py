@@ -1,4 +1,6 @@
-"""Objects of the user's classes: attributes, descriptors, operators, dataclasses, enums, named tuples."""
+"""Objects of the user's classes: attributes, descriptors, operators, dataclasses, enums, named
+tuples.
+"""
 
 from __future__ import annotations
 
@@ -470,7 +472,11 @@ def test_object_returned_keeps_identity_and_aliasing():
 
     seen = same(f, (X,), (Y,), aliasing=False, graphs=1)
     for node in seen.results:
-        assert node.next.next is node and node.value is node.next.value and type(node) is type(node.next)
+        assert (
+            node.next.next is node
+            and node.value is node.next.value
+            and type(node) is type(node.next)
+        )
 
 
 def test_object_attribute_mutated():
@@ -548,7 +554,15 @@ def test_class_attribute_of_base_changed():
         obj = type("Sub", (base,), {})()
         return (lambda x: x * obj.k), (base, obj)
 
-    twin(make, (X,), lambda w: setattr(w[0], "k", 5), (X,), lambda w: setattr(w[1], "k", 7), (X,), breaks=0)
+    twin(
+        make,
+        (X,),
+        lambda w: setattr(w[0], "k", 5),
+        (X,),
+        lambda w: setattr(w[1], "k", 7),
+        (X,),
+        breaks=0,
+    )
 
 
 def test_method_monkeypatched():
@@ -609,7 +623,9 @@ def test_class_level_list_contents_change():
         a = A()
         return (lambda x: [x * k for k in a.ks]), A
 
-    twin(make, (X,), lambda c: c.ks.append(3), (X,), lambda c: c.ks.__setitem__(0, 5), (X,), breaks=0)
+    twin(
+        make, (X,), lambda c: c.ks.append(3), (X,), lambda c: c.ks.__setitem__(0, 5), (X,), breaks=0
+    )
 
 
 def test_class_level_dict_contents_change():
@@ -619,7 +635,15 @@ def test_class_level_dict_contents_change():
 
         return (lambda x: x * A.table["a"] + A.table.get("b", 0)), A
 
-    twin(make, (X,), lambda c: c.table.update(a=4), (X,), lambda c: c.table.update(b=4), (X,), breaks=0)
+    twin(
+        make,
+        (X,),
+        lambda c: c.table.update(a=4),
+        (X,),
+        lambda c: c.table.update(b=4),
+        (X,),
+        breaks=0,
+    )
 
 
 def test_class_level_list_mutated():
@@ -828,7 +852,9 @@ def test_repr_str_format_of_user_object():
         def __format__(self, spec):
             return f"<{spec}>"
 
-    same(lambda x: (x + 1, repr(A()), str(A()), f"{A():z}", "{}".format(A()), f"{A()!r}"), (X,), (Y,))  # noqa: UP032
+    same(
+        lambda x: (x + 1, repr(A()), str(A()), f"{A():z}", "{}".format(A()), f"{A()!r}"), (X,), (Y,)
+    )
 
 
 def test_eq_and_hash_in_containers():

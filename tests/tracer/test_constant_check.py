@@ -1,4 +1,6 @@
-"""The C helper that compares a frozen graph's constants: it sees every change that freeze promises to see."""
+"""The C helper that compares a frozen graph's constants: it sees every change that freeze promises
+to see.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,10 @@ def test_a_change_is_seen(name):
 def test_reading_is_no_change():
     tensors = constants()
     hold = watch(tensors)
-    kept = [(t[1:], t.detach(), t.t(), t.clone(), t.numpy(), t.view(-1), t.requires_grad_()) for t in tensors]
+    kept = [
+        (t[1:], t.detach(), t.t(), t.clone(), t.numpy(), t.view(-1), t.requires_grad_())
+        for t in tensors
+    ]
     assert hold(inputs_of(tensors)) and len(kept) == 5
 
 

@@ -1,7 +1,9 @@
-"""Sizes and whole numbers that depend on data: one graph for whatever they turn out to be, and eager's answer always.
+"""Sizes and whole numbers that depend on data: one graph for whatever they turn out to be, and
+eager's answer always.
 
-Each program runs over tensors whose masks hold many, two, one and no elements, in turns, so that the size is another one
-at each call; the graphs stated are those of the first four calls, whose sizes are two or more.
+Each program runs over tensors whose masks hold many, two, one and no elements, in turns, so that
+the size is another one at each call; the graphs stated are those of the first four calls, whose
+sizes are two or more.
 """
 
 from __future__ import annotations
@@ -84,13 +86,15 @@ PROGRAMS = {
     "where with one argument": (1, 0, lambda x: torch.where(x > 0)),
     "masked_select": (1, 0, lambda x: torch.masked_select(x, x > 0).exp()),
     "unique": (1, 0, lambda x: torch.unique(x.round()) * 2),
-    "unique with inverse and counts": (1, 0, lambda x: x.round().unique(return_inverse=True, return_counts=True)),
+    "unique with inverse and counts": (1, 0, lambda x: x.round().unique(return_inverse=True,
+    return_counts=True)),
     "repeat_interleave": (1, 0, lambda x: x.repeat_interleave(x[:, 0].abs().long() + 1, 0) * 2),
     "bincount": (1, 0, lambda x: torch.bincount(x.abs().long().flatten()) + 1),
     "cat of two masks": (1, 0, lambda x: torch.cat([x[x > 0], x[x <= 0]])),
     "broadcast against a number and a row": (1, 0, lambda x: x[x[:, 0] > 0] + x[0] * 2),
     "product with a matrix": (1, 0, lambda x: x[x[:, 0] > 0] @ W),
-    "linear, softmax, argmax": (1, 0, lambda x: F.linear(x[x[:, 0] > 0], W.t()).softmax(-1).argmax(-1)),
+    "linear, softmax, argmax": (1, 0, lambda x: F.linear(x[x[:, 0] > 0],
+    W.t()).softmax(-1).argmax(-1)),
     "layer_norm": (1, 0, lambda x: F.layer_norm(x[x[:, 0] > 0], (8,))),
     "views": (1, 0, lambda x: x[x > 0].reshape(-1, 1).expand(-1, 4)),
     "flat view": (1, 0, lambda x: x[x[:, 0] > 0].view(-1)),
@@ -100,29 +104,35 @@ PROGRAMS = {
     "sorted": (1, 0, lambda x: x[x > 0].sort()[0]),
     "embedding of found places": (1, 0, lambda x: F.embedding((x > 0).nonzero()[:, 0] % 4, W)),
     "two losses by one mask": (1, 0, lambda x: F.mse_loss(x[m := x > 0], x.abs()[m] * 2)),
-    "sizes that leave": (1, 0, lambda x: (x[x > 0].shape, x[x > 0].numel() * 2 + 1, x[x > 0].size(0) > 3)),
+    "sizes that leave": (1, 0, lambda x: (x[x > 0].shape, x[x > 0].numel() * 2 + 1,
+    x[x > 0].size(0) > 3)),
     "a size as a factor": (1, 0, averaged),
     "store through a mask": (1, 0, stored),
     "experts": (1, 0, experts),
     "boxes": (1, 0, boxes),
     "item as a size": (1, 0, lambda x: torch.zeros(int(x.abs().sum().long()), 2) + 1),
-    "item as a factor": (1, 0, lambda x: (x * (n := (x > 0).sum().item()), x + n, torch.full((2,), n))),
+    "item as a factor": (1, 0, lambda x: (x * (n := (x > 0).sum().item()), x + n, torch.full((2,),
+    n))),
     "item as a place": (1, 0, cut_and_padded),
     "arange by a count": (1, 0, lambda x: torch.arange(int((x > 0).sum())) * 2),
     "zeros by a tensor": (1, 0, lambda x: torch.zeros((x > 0).sum(), 2) + 1),
     "torch._check gives facts": (1, 0, checked),
     "a write after it": (1, 0, written_after),
     "a write before it": (None, 1, lambda x: (x.add_(1), x[x > 0] * 2)[1]),
-    "a branch that the least size decides": (1, 0, lambda x: x + 1 if x.nonzero().numel() > 3 else x - 1),
-    "a branch on the size": (2, 1, lambda x: (x[x > 0] * 2).sum() + 1 if x[x > 0].shape[0] > 12 else x.sum() * 2),
+    "a branch that the least size decides": (1, 0,
+    lambda x: x + 1 if x.nonzero().numel() > 3 else x - 1),
+    "a branch on the size": (2, 1,
+    lambda x: (x[x > 0] * 2).sum() + 1 if x[x > 0].shape[0] > 12 else x.sum() * 2),
     "a loop over the size": (None, 1, lambda x: (sum(range(x[x > 0].shape[0])), x + 1)),
     "text of the size": (None, 1, lambda x: (str(x[x > 0].shape[0]), x + 1)),
     "a break between": (None, 1, broken_between),
     "inside checkpoint": (
-        None, 1, lambda x: torch.utils.checkpoint.checkpoint(lambda a: a[a > 0].sum(), x, use_reentrant=False)
+        None, 1, lambda x: torch.utils.checkpoint.checkpoint(lambda a: a[a > 0].sum(), x,
+        use_reentrant=False)
     ),
     "inside torch.cond": (
-        None, 1, lambda x: torch.cond(x.sum() > 0, lambda a: a[a > 0].sum(), lambda a: a.sum(), (x,))
+        None, 1, lambda x: torch.cond(x.sum() > 0, lambda a: a[a > 0].sum(), lambda a: a.sum(),
+        (x,))
     ),
     "inside a transform": (None, 1, lambda x: torch.func.grad(lambda a: (a[a > 0] ** 2).sum())(x)),
 }  # fmt: skip
@@ -162,9 +172,12 @@ def test_no_element_and_one_element(name):
     same(program, LARGE[0], *SMALL, breaks=None)
 
 
-#: Programs that lowering and kernels meet new questions in: sizes as expressions, writes, several results, views.
-LOWERED = ["mask, then elementwise and a sum", "unique with inverse and counts", "cat of two masks", "linear, softmax, argmax",
-           "transposed and made contiguous", "sizes that leave", "store through a mask", "experts", "item as a place",
+#: Programs that lowering and kernels meet new questions in: sizes as expressions, writes, several
+#: results, views.
+LOWERED = ["mask, then elementwise and a sum", "unique with inverse and counts",
+"cat of two masks", "linear, softmax, argmax",
+           "transposed and made contiguous", "sizes that leave", "store through a mask", "experts",
+           "item as a place",
            "a write after it"]  # fmt: skip
 
 
@@ -186,8 +199,8 @@ def test_backends_that_lower_get_the_graphs_between_such_operators(name, backend
 
 def test_what_follows_such_an_operator_is_the_backends():
     """One kernel ahead of the mask, one behind it, for whatever size it gives."""
-    from tracer_core.backends import get
-    from tracer_core.eager_backend import ATEN_EAGER, compile_eager
+    from tracer_core.registry.discovery import get
+    from tracer_core.registry.eager import ATEN_EAGER, compile_eager
 
     assert get("inductor").data_sizes == get("aten_eager").data_sizes == "symbols"
     seen = []
@@ -197,7 +210,9 @@ def test_what_follows_such_an_operator_is_the_backends():
         return compile_eager(graph, spec)
 
     backend = dataclasses.replace(ATEN_EAGER, name="noting", compile=compiled)
-    fast = tracer_core.compile(lambda x: ((y := x * 2 + 1)[y > 3] * 5).tanh().sum(), backend=backend)
+    fast = tracer_core.compile(
+        lambda x: ((y := x * 2 + 1)[y > 3] * 5).tanh().sum(), backend=backend
+    )
     for (x,) in LARGE:
         y = x * 2 + 1
         compare((y[y > 3] * 5).tanh().sum(), fast(x), path="")
@@ -214,7 +229,8 @@ def test_gradients_through_backends_that_lower(name, backend):
         one, other = x.clone().requires_grad_(), x.clone().requires_grad_()
         want, got = GRADIENTS[name](one), fast(other)
         compare(want.detach(), got.detach(), path="", tolerance=CLOSE)
-        compare(*(torch.autograd.grad(y.sum(), z) for y, z in ((want, one), (got, other))), path="gradient",
+        compare(*(torch.autograd.grad(y.sum(), z) for y, z in ((want, one), (got, other))),
+        path="gradient",
                 tolerance=CLOSE)  # fmt: skip
 
 
@@ -304,4 +320,8 @@ def test_backends_that_do_not_say_that_they_take_them_get_a_break():
     with CaptureCounter() as counter:
         for (x,) in LARGE:
             compare(x[x > 0] * 2, f(x), path="")
-    assert [kind for kind, _, _ in counter.breaks] == ["data_dependent_shape"] * len(counter.breaks) != []
+    assert (
+        [kind for kind, _, _ in counter.breaks]
+        == ["data_dependent_shape"] * len(counter.breaks)
+        != []
+    )

@@ -70,7 +70,8 @@ def test_sizes_that_an_operator_needs_equal_are_guarded():
         return x + y if x.shape[0] < 100 else x - y
 
     calls = [
-        (torch.randn(n, 2), torch.randn(m, 2)) for n, m in ((4, 4), (6, 6), (9, 9), (9, 1), (1, 9), (9, 9))
+        (torch.randn(n, 2), torch.randn(m, 2))
+        for n, m in ((4, 4), (6, 6), (9, 9), (9, 1), (1, 9), (9, 9))
     ]
     same(program, *calls, graphs=4)
 
@@ -125,7 +126,8 @@ def test_torchs_own_mark_counts():
     assert graphs_of(double, [tensor, *sized(6, 9)]) == 1
 
 
-# -- promises that the program does not keep ----------------------------------------------------------
+# -- promises that the program does not keep
+# ----------------------------------------------------------
 
 
 def clash_of(program, tensor, *others, **arguments):
@@ -227,7 +229,8 @@ def test_a_clash_leaves_nothing_behind():
     assert log == [8]
 
 
-# -- ranges reach the backend --------------------------------------------------------------------------
+# -- ranges reach the backend
+# --------------------------------------------------------------------------
 
 
 def test_ranges_reach_the_backends_specification():
@@ -307,5 +310,10 @@ def test_a_number_of_an_object_that_changes_beside_a_size():
 
 def test_a_batch_of_tokens_that_changes_in_one_size_is_taken_to_change_in_both():
     table = torch.linspace(-1, 1, 60).reshape(20, 3)
-    calls = [(torch.arange(n * m).reshape(n, m) % 20,) for n, m in [(2, 6), (3, 6), (3, 9), (5, 4), (2, 2)]]
-    same(lambda tokens: torch.nn.functional.embedding(tokens, table).tanh().sum(1), *calls, graphs=2)
+    calls = [
+        (torch.arange(n * m).reshape(n, m) % 20,)
+        for n, m in [(2, 6), (3, 6), (3, 9), (5, 4), (2, 2)]
+    ]
+    same(
+        lambda tokens: torch.nn.functional.embedding(tokens, table).tanh().sum(1), *calls, graphs=2
+    )

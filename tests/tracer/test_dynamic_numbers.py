@@ -1,4 +1,6 @@
-"""Sizes that change, and what the program computes from them in Python: exact, and one graph for all of them."""
+"""Sizes that change, and what the program computes from them in Python: exact, and one graph for
+all of them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def rows(*sizes: int) -> list[tuple[torch.Tensor]]:
     return [(torch.randn(n, 8),) for n in sizes]
 
 
-#: name -> program whose Python needs no more of the size than its value: two graphs serve every size from 2 on.
+#: name -> program whose Python needs no more of the size than its value: two graphs serve every
+#: size from 2 on.
 ONE_GRAPH = {
     "true_division": lambda x: (x.shape[0] / 3, x * (1.0 / x.shape[0])),
     "floor_and_remainder": lambda x: (x.shape[0] // 3, x.shape[0] % 3, x + 1),
@@ -38,20 +41,24 @@ ONE_GRAPH = {
     "square_root": lambda x: x / math.sqrt(x.shape[0]),
     "logarithm": lambda x: (math.log2(x.shape[0]), x * math.log(x.shape[0])),
     "rounding": lambda x: (round(x.shape[0] / 3), round(x.shape[0] / 3, 2), x + 1),
-    "floor_ceil_trunc": lambda x: (math.floor(x.shape[0] / 3), math.ceil(x.shape[0] / 3), math.trunc(x.shape[0] / 3), x + 1),
+    "floor_ceil_trunc": lambda x: (math.floor(x.shape[0] / 3), math.ceil(x.shape[0] / 3),
+    math.trunc(x.shape[0] / 3), x + 1),
     "int_of_a_product": lambda x: (int(x.shape[0] * 0.7), x + 1),
     "float": lambda x: (float(x.shape[0]), x + 1),
-    "bits": lambda x: (x.shape[0] & 1, x.shape[0] | 8, x.shape[0] ^ 1, x.shape[0] << 1, x.shape[0] >> 1, x + 1),
+    "bits": lambda x: (x.shape[0] & 1, x.shape[0] | 8, x.shape[0] ^ 1, x.shape[0] << 1,
+    x.shape[0] >> 1, x + 1),
     "unary": lambda x: (~x.shape[0], -x.shape[0], +x.shape[0], abs(-x.shape[0]), x + 1),
     "sum_of_sizes": lambda x: (sum(x.shape), math.prod(x.shape), x + 1),
     "a_comparison_returned": lambda x: (x.shape[0] < 1000, x.shape[0] == 1000, x + 1),
     "a_dataclass_of_sizes": lambda x: (Box(x.shape[0]).size, x + 1),
     "a_named_tuple_of_sizes": lambda x: (Pair(x.shape[0], 2).a, x + 1),
-    "sizes_in_lists": lambda x: ([s + 1 for s in x.shape], list(zip(x.shape, (1, 2), strict=True)), x + 1),
+    "sizes_in_lists": lambda x: ([s + 1 for s in x.shape], list(zip(x.shape, (1, 2), strict=True)),
+    x + 1),
     "a_float_computed_from_two_sizes": lambda x: x * (x.shape[0] / (x.shape[1] + x.shape[0])),
     "rows_up_to_a_fraction": lambda x: x[: 1 + int(x.shape[0] * 0.5)] + 1,
     "an_element_by_its_size": lambda x: (x[x.shape[0] - 1] * 2, x[-x.shape[0]] + 1),
-    "tensors_made_of_sizes": lambda x: (torch.tensor(x.shape[0]), torch.as_tensor(x.shape[0] / 2), x + 1),
+    "tensors_made_of_sizes": lambda x: (torch.tensor(x.shape[0]), torch.as_tensor(x.shape[0] / 2),
+    x + 1),
     "clamped_by_a_fraction_of_the_size": lambda x: x.clamp(max=x.shape[0] / 10),
 }  # fmt: skip
 
@@ -64,16 +71,22 @@ def test_python_arithmetic_on_sizes_is_exact_in_one_graph(name):
 #: name -> program that shows the number itself: a graph for each size.
 BY_VALUE = {
     "text": lambda x: (str(x.shape[0]), x + 1),
-    "text_of_all_sizes": lambda x: (str(x.shape), repr(x.shape), f"{x.shape} {x.shape!r:>30}", x + 1),
-    "percent": lambda x: ("%s %d %s" % (x.shape, x.shape[0], [x.shape[0]]), x + 1),  # noqa: UP031
+    "text_of_all_sizes": lambda x: (str(x.shape), repr(x.shape), f"{x.shape} {x.shape!r:>30}",
+    x + 1),
+    "percent": lambda x: ("%s %d %s" % (x.shape, x.shape[0], [x.shape[0]]), x + 1),
     "format_method": lambda x: ("{} {a}".format(x.shape, a={"n": x.shape[0]}), x + 1),
-    "repr_of_containers": lambda x: (repr(Pair(x.shape[0], 2)), repr(Box(x.shape[0])), repr([(x.shape[0],)]), x + 1),
-    "methods_that_print": lambda x: (x.shape.__str__(), x.shape[0].__repr__(), x.shape[0].__format__("d"), x + 1),
-    "hash": lambda x: (hash(x.shape[0]), hash((x.shape[0], 1)), hash(x.shape), hash(Box(x.shape[0])), x + 1),
-    "keys": lambda x: ({x.shape[0]: 1, x.shape: 2, (x.shape[0], 3): 4}, dict([(x.shape[0], 1)]), x + 1),
+    "repr_of_containers": lambda x: (repr(Pair(x.shape[0], 2)), repr(Box(x.shape[0])),
+    repr([(x.shape[0],)]), x + 1),
+    "methods_that_print": lambda x: (x.shape.__str__(), x.shape[0].__repr__(),
+    x.shape[0].__format__("d"), x + 1),
+    "hash": lambda x: (hash(x.shape[0]), hash((x.shape[0], 1)), hash(x.shape),
+    hash(Box(x.shape[0])), x + 1),
+    "keys": lambda x: ({x.shape[0]: 1, x.shape: 2, (x.shape[0], 3): 4}, dict([(x.shape[0], 1)]),
+    x + 1),
     "sets": lambda x: ({x.shape[0], 3}, frozenset(x.shape), set().union([x.shape[0]]), x + 1),
     "lookup": lambda x: ({4: "a", 6: "b"}.get(x.shape[0]), x.shape[0] in {4, 9}, x + 1),
-    "attributes_of_ints": lambda x: (x.shape[0].numerator, x.shape[0].real, x.shape[0].__add__(1), x + 1),
+    "attributes_of_ints": lambda x: (x.shape[0].numerator, x.shape[0].real, x.shape[0].__add__(1),
+    x + 1),
     "repetition": lambda x: ([0] * x.shape[0], "a" * x.shape[0], x + 1),
     "hexadecimal": lambda x: (hex(x.shape[0]), bin(x.shape[0]), chr(x.shape[0] + 60), x + 1),
     "complex": lambda x: (complex(x.shape[0]), x + 1),
@@ -106,7 +119,9 @@ def test_sizes_of_two_tensors_in_one_number():
     def program(x, y):
         return x.sum() * (x.shape[0] / y.shape[0]) + y.sum()
 
-    calls = [(torch.randn(n, 2), torch.randn(m, 2)) for n, m in ((4, 5), (6, 7), (9, 3), (3, 9), (17, 5))]
+    calls = [
+        (torch.randn(n, 2), torch.randn(m, 2)) for n, m in ((4, 5), (6, 7), (9, 3), (3, 9), (17, 5))
+    ]
     same(program, *calls, graphs=2)
 
 
@@ -129,7 +144,19 @@ def test_a_number_of_a_module_and_a_size_in_one_number():
         return module, module
 
     calls = rows(4, 6, 9, 17, 5)
-    twin(make, calls[0], change, calls[1], change, calls[2], change, calls[3], calls[4], graphs=2, breaks=0)
+    twin(
+        make,
+        calls[0],
+        change,
+        calls[1],
+        change,
+        calls[2],
+        change,
+        calls[3],
+        calls[4],
+        graphs=2,
+        breaks=0,
+    )
 
 
 def test_dropout_that_does_nothing_gives_the_tensor_itself_at_every_size():
@@ -156,7 +183,8 @@ def test_the_larger_of_a_counter_and_a_limit_needs_no_graph_for_each_side(name):
     same(EXTREMES[name], *calls, graphs=3 if name == "of both kinds" else 2)
 
 
-# -- numbers of the program, wherever they are read ----------------------------------------------------
+# -- numbers of the program, wherever they are read
+# ----------------------------------------------------
 
 X = torch.randn(3, 4)
 NUMBERS = (5, 6, 9, 7, 17, 33, 6)
@@ -185,7 +213,8 @@ HELD = {
     "last_item_of_a_list": (lambda x, items: x * items[-1], lambda n: [2, n]),
     "item_of_a_tuple": (lambda x, items: x * items[1], lambda n: (2, n)),
     "item_of_a_nested_tuple": (lambda x, items: x * items[1][0], lambda n: ("a", (n, 2), None)),
-    "item_of_a_tuple_with_a_tensor": (lambda x, items: items[0] * x * items[1], lambda n: (torch.ones(4), n)),
+    "item_of_a_tuple_with_a_tensor": (lambda x, items: items[0] * x * items[1],
+    lambda n: (torch.ones(4), n)),
     "item_of_a_deque": (lambda x, items: x * items[1], lambda n: collections.deque([2, n])),
     "item_of_a_dict": (lambda x, held: x * held["n"], lambda n: {"n": n}),
     "item_of_a_dict_in_a_list": (lambda x, held: x * held[0]["n"][1], lambda n: [{"n": (2, n)}]),
@@ -202,7 +231,8 @@ HELD = {
     "largest": (lambda x, items: x * max(items), lambda n: [n, n - 1]),
     "loop": (lambda x, items: _looped(x, items), lambda n: [n, 2, n + 1]),
     "loop_over_a_tuple": (lambda x, items: _looped(x, items), lambda n: (n, 2, n + 1)),
-    "comprehension": (lambda x, items: torch.stack([x * item for item in items]), lambda n: [n, 2, n + 1]),
+    "comprehension": (lambda x, items: torch.stack([x * item for item in items]), lambda n: [n, 2,
+    n + 1]),
     "generator": (lambda x, items: sum(x * item for item in items), lambda n: [n, 2, n + 1]),
     "partial": (lambda x, f: f(x), lambda n: functools.partial(_unpacked_arguments, a=n, b=2)),
     "partial_of_a_position": (lambda x, f: f(x), lambda n: functools.partial(torch.mul, n)),
@@ -246,7 +276,9 @@ def test_a_number_read_from_what_is_passed_is_an_input_from_its_first_change(nam
 def test_numbers_are_inputs_for_backends_that_take_them(name):
     program, make = HELD[name]
     for backend in ("aten_eager", "inductor"):
-        same(program, *[(X, make(n)) for n in (*NUMBERS[:4], *FLOATS[:2])], graphs=3, backend=backend)
+        same(
+            program, *[(X, make(n)) for n in (*NUMBERS[:4], *FLOATS[:2])], graphs=3, backend=backend
+        )
 
 
 def test_numbers_are_constants_for_backends_that_take_none():
@@ -389,9 +421,29 @@ def test_a_type_that_changes_is_another_specialization():
     class Level(enum.IntEnum):
         HIGH = 7
 
-    values = [5, 6, 7, 0.5, 1.5, 2.5, True, False, Whole(9), Whole(10), Level.HIGH, 8, 4.5, True, 11]
+    values = [
+        5,
+        6,
+        7,
+        0.5,
+        1.5,
+        2.5,
+        True,
+        False,
+        Whole(9),
+        Whole(10),
+        Level.HIGH,
+        8,
+        4.5,
+        True,
+        11,
+    ]
     for make in (Config, lambda n: [n], lambda n: (n, 2)):
-        read = (lambda x, c: (x * c.size, c.size)) if make is Config else (lambda x, c: (x * c[0], c[0]))
+        read = (
+            (lambda x, c: (x * c.size, c.size))
+            if make is Config
+            else (lambda x, c: (x * c[0], c[0]))
+        )
         compiled = tracer_core.compile(read, backend="eager")
         for value in values:
             want, got = read(X, make(value)), compiled(X, make(value))
@@ -423,7 +475,9 @@ def test_a_tuple_of_numbers_is_the_program_s_own():
 
 
 def test_whether_two_tuples_are_one_object():
-    compiled = tracer_core.compile(lambda x, a, b: (x * a[0], a is b, a is not None, a == b), backend="eager")
+    compiled = tracer_core.compile(
+        lambda x, a, b: (x * a[0], a is b, a is not None, a == b), backend="eager"
+    )
     for n in NUMBERS:
         pair = (n, 2)
         compare(compiled(X, pair, pair)[1:], (True, True, True))

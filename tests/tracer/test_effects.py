@@ -1,4 +1,6 @@
-"""Changes that a program makes to what existed before: containers, modules, closures; aliasing; exceptions."""
+"""Changes that a program makes to what existed before: containers, modules, closures; aliasing;
+exceptions.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,7 @@ def test_set(body):
     ],
 )
 def test_deque(body):
-    made = lambda: collections.deque([1, 2, 3], maxlen=4)  # noqa: E731
+    made = lambda: collections.deque([1, 2, 3], maxlen=4)
 
     def make():
         world = {"d": made()}
@@ -376,7 +378,15 @@ def test_read_after_write_is_not_guarded_on_the_new_value():
 
         return f, box
 
-    twin(make, (X,), lambda b: b.update(n=1, m=[9]), (X,), lambda b: b.update(n=1, m=[7]), (X,), breaks=0)
+    twin(
+        make,
+        (X,),
+        lambda b: b.update(n=1, m=[9]),
+        (X,),
+        lambda b: b.update(n=1, m=[7]),
+        (X,),
+        breaks=0,
+    )
 
 
 def test_random_state_is_eagers():
@@ -460,7 +470,16 @@ def test_a_dict_that_only_grows_is_not_looked_at():
 
         return f, seen
 
-    twin(make, (X, "a"), (X, "a"), (Y, "a"), lambda seen: seen.update(z=1), (Y, "a"), graphs=1, recompiles=0)
+    twin(
+        make,
+        (X, "a"),
+        (X, "a"),
+        (Y, "a"),
+        lambda seen: seen.update(z=1),
+        (Y, "a"),
+        graphs=1,
+        recompiles=0,
+    )
 
 
 def test_a_dict_that_grew_and_is_then_read():

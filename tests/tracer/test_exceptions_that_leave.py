@@ -1,4 +1,6 @@
-"""Exceptions that leave the compiled function: captured up to the raise, with the user's traceback."""
+"""Exceptions that leave the compiled function: captured up to the raise, with the user's
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -71,14 +73,17 @@ def test_traceback_shows_the_users_lines():
     for _ in range(4):
         got = entries(raised_by(compiled, X, 9))
         assert got[-2:] == want[-2:] == [
-            ("outer", "return check(z, n) * 3"), ("check", 'raise Refused(f"{n} is too large", y)')]  # fmt: skip
+            ("outer", "return check(z, n) * 3"), ("check",
+            'raise Refused(f"{n} is too large", y)')]  # fmt: skip
 
 
 def test_traceback_hides_the_interpreter():
     compiled = tracer_core.compile(outer, backend="eager")
     error = raised_by(compiled, X, 9)
     files = [one.filename for one in traceback.extract_tb(error.__traceback__)]
-    assert not [name for name in files if "/interpreter/" in name or name.startswith("<tracer_core")]
+    assert not [
+        name for name in files if "/interpreter/" in name or name.startswith("<tracer_core")
+    ]
 
 
 def test_raise_below_native_code():
@@ -203,7 +208,12 @@ def test_a_failing_operator_prints_nothing_of_torchs_own(caplog):
 def long(x):
     a = x + 1
     b = a * 2 + a.sum() - x.mean() * 3
-    found = {"a": a, "b": b, "c": (a + b, a - b, a * b, a / 2, b.sin() + b.cos() + b.exp()), "d": [a, b]}
+    found = {
+        "a": a,
+        "b": b,
+        "c": (a + b, a - b, a * b, a / 2, b.sin() + b.cos() + b.exp()),
+        "d": [a, b],
+    }
     raise Refused(f"{len(found)} are too many: {[len(value) for value in found.values()]}", b)
 
 
@@ -223,7 +233,9 @@ def caught(x):
 
 
 def codes(error):
-    """The codes of a traceback's frames, checked: a table of positions is exactly as long as its code."""
+    """The codes of a traceback's frames, checked: a table of positions is exactly as long as its
+    code.
+    """
     found = []
     for frame, _ in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
@@ -234,7 +246,9 @@ def codes(error):
 
 
 def test_code_shown_in_a_traceback_is_as_long_as_its_table_of_positions():
-    """CPython 3.11 writes the whole table into an array as long as the code while a profiler or debugger is on."""
+    """CPython 3.11 writes the whole table into an array as long as the code while a profiler or
+    debugger is on.
+    """
     _, first, second = tracer_core.compile(caught, backend="eager")(X)
     assert codes(first) == ["caught", "long"] and codes(second) == ["caught", "short"]
     assert entries(second)[1] == ("short", "raise ValueError")
@@ -253,7 +267,8 @@ def profiled():
 
 def test_a_profiler_sees_tracebacks_and_corrupts_no_memory():
     command = [sys.executable, "-c", f"from {__name__} import profiled; profiled(); print('done')"]
-    done = subprocess.run(command, env={**os.environ, "PYTHONMALLOC": "debug"}, capture_output=True, text=True,
+    done = subprocess.run(command, env={**os.environ, "PYTHONMALLOC": "debug"},
+    capture_output=True, text=True,
                           timeout=120)  # fmt: skip
     assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stderr[-2000:]
 

@@ -338,7 +338,9 @@ def test_global_list_contents_change():
 
 def test_global_dict_order_changes():
     def make():
-        m = module("d = {'a': 1, 'b': 2}\ndef f(x):\n    return [x * v for v in d.values()], list(d)\n")
+        m = module(
+            "d = {'a': 1, 'b': 2}\ndef f(x):\n    return [x * v for v in d.values()], list(d)\n"
+        )
         return m.f, m
 
     def swap(m):

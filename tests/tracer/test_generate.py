@@ -1,4 +1,6 @@
-"""transformers' generate() on a compiled model: eager's tokens, a graph for the prompt, and one or two for all others."""
+"""transformers' generate() on a compiled model: eager's tokens, a graph for the prompt, and one or
+two for all others.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from tests.tracer.generating import generated, left_padded, model_of, prompt
 from tracer_core.testing import CaptureCounter
 
 #: model, cache, graphs.
-TOKENS_64 = [("gpt2", "dynamic", 3), ("gpt2", "static", 2), ("llama", "dynamic", 3), ("llama", "static", 2)]
+TOKENS_64 = [
+    ("gpt2", "dynamic", 3),
+    ("gpt2", "static", 2),
+    ("llama", "dynamic", 3),
+    ("llama", "static", 2),
+]
 
 
 @pytest.mark.parametrize(("name", "cache", "graphs"), TOKENS_64)
@@ -22,8 +29,10 @@ def test_64_tokens(name, cache, graphs):
 
 #: model, cache, at most so many graphs: how many lengths are told apart is transformers' affair.
 OTHERS = [
-    ("mistral", "dynamic", 6), ("mistral", "static", 3), ("qwen2", "dynamic", 3), ("gemma2", "dynamic", 5),
-    ("gemma2", "static", 3), ("bloom", "dynamic", 3), ("t5", "dynamic", 3), ("t5", "static", 2), ("bart", "dynamic", 3),
+    ("mistral", "dynamic", 6), ("mistral", "static", 3), ("qwen2", "dynamic", 3), ("gemma2",
+    "dynamic", 5),
+    ("gemma2", "static", 3), ("bloom", "dynamic", 3), ("t5", "dynamic", 3), ("t5", "static", 2),
+    ("bart", "dynamic", 3),
     ("bart", "static", 2),
 ]  # fmt: skip
 
@@ -34,7 +43,10 @@ PATIENT = {("mistral", "dynamic"), ("gemma2", "static"), ("t5", "dynamic"), ("ba
 
 @pytest.mark.parametrize(
     ("name", "cache", "graphs"),
-    [pytest.param(*case, marks=[pytest.mark.slow] if case[:2] in PATIENT else []) for case in OTHERS],
+    [
+        pytest.param(*case, marks=[pytest.mark.slow] if case[:2] in PATIENT else [])
+        for case in OTHERS
+    ],
 )
 def test_other_architectures(name, cache, graphs):
     call = {"inputs": prompt(2, 7), "cache_implementation": cache}
@@ -45,10 +57,19 @@ def test_other_architectures(name, cache, graphs):
 P = prompt(2, 7)
 #: What a call says, and the graphs after each call of two.
 WAYS = {
-    "sampling": ({"inputs": P, "do_sample": True, "top_k": 20, "top_p": 0.9, "temperature": 0.8}, [3, 3]),
+    "sampling": (
+        {"inputs": P, "do_sample": True, "top_k": 20, "top_p": 0.9, "temperature": 0.8},
+        [3, 3],
+    ),
     "beams": ({"inputs": P, "num_beams": 3}, [3, 3]),
-    "beams and a static cache": ({"inputs": P, "num_beams": 3, "cache_implementation": "static"}, [2, 2]),
-    "several samples of each": ({"inputs": P, "do_sample": True, "num_return_sequences": 3}, [3, 3]),
+    "beams and a static cache": (
+        {"inputs": P, "num_beams": 3, "cache_implementation": "static"},
+        [2, 2],
+    ),
+    "several samples of each": (
+        {"inputs": P, "do_sample": True, "num_return_sequences": 3},
+        [3, 3],
+    ),
     "padded on the left": (left_padded(3, 8), [3, 3]),
     "padded, static cache": ({**left_padded(3, 8), "cache_implementation": "static"}, [2, 2]),
     "penalties": ({"inputs": P, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2}, [3, 3]),
@@ -89,7 +110,9 @@ def test_a_conversation_goes_on_in_its_cache():
             for one in (model, compiled):
                 cache, tokens = make(), prompt(1, 5)
                 for seed in (2, 3, 4):
-                    tokens = one.generate(tokens, past_key_values=cache, max_new_tokens=6, do_sample=False)
+                    tokens = one.generate(
+                        tokens, past_key_values=cache, max_new_tokens=6, do_sample=False
+                    )
                     tokens = torch.cat([tokens, prompt(1, 3, seed)], 1)
                 results.append(tokens)
         assert torch.equal(*results)

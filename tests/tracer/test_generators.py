@@ -206,7 +206,9 @@ def test_infinite_generator_in_zip():
             yield n
             n += 1
 
-    same(lambda x: [x * a + b for a, b in zip(count(), range(3), strict=False)], (X,), (Y,), graphs=1)
+    same(
+        lambda x: [x * a + b for a, b in zip(count(), range(3), strict=False)], (X,), (Y,), graphs=1
+    )
 
 
 def test_generator_raises():

@@ -1,4 +1,6 @@
-"""Generators that are alive at a graph break: captured before and after it, and real generators to everybody else."""
+"""Generators that are alive at a graph break: captured before and after it, and real generators to
+everybody else.
+"""
 
 from __future__ import annotations
 

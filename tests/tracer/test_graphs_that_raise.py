@@ -1,4 +1,6 @@
-"""A graph that raises half-way, after it has written to its inputs: the program's effects up to there are eager's."""
+"""A graph that raises half-way, after it has written to its inputs: the program's effects up to
+there are eager's.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from torch import nn
 import tracer_core
 from tests.support.kept_copies import kept_copies
 from tests.tracer.twin import same, twin
-from tracer_core.segments.spare import Spare
+from tracer_core.execution.input_snapshot import Spare
 from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(3, 4)
@@ -56,18 +58,24 @@ RAISES = {
     "one_hot": (lambda x, i: F.one_hot(i, 4), IN, OUT),
     "inverse": (lambda x, m: torch.linalg.inv(m), torch.eye(2), torch.zeros(2, 2)),
     "cholesky": (lambda x, m: torch.linalg.cholesky(m), torch.eye(2), -torch.eye(2)),
-    "floor_divide": (lambda x, n: torch.tensor([4, 5]) // n, torch.tensor([1, 2]), torch.tensor([1, 0])),
+    "floor_divide": (lambda x, n: torch.tensor([4, 5]) // n, torch.tensor([1, 2]), torch.tensor([1,
+    0])),
     "bernoulli": (lambda x, p: torch.bernoulli(p), torch.zeros(2), torch.full((2,), 2.0)),
-    "binary_cross_entropy": (lambda x, p: F.binary_cross_entropy(p, p), torch.rand(2), torch.full((2,), 2.0)),
-    "masked_scatter": (lambda x, m: x.masked_scatter(m, torch.ones(2)), torch.zeros(3, 4) > 1, torch.ones(3, 4) > 0),
-    "multinomial": (lambda x, p: torch.multinomial(p, 1) * 0, torch.ones(2), torch.full((2,), -1.0)),
+    "binary_cross_entropy": (lambda x, p: F.binary_cross_entropy(p, p), torch.rand(2),
+    torch.full((2,), 2.0)),
+    "masked_scatter": (lambda x, m: x.masked_scatter(m, torch.ones(2)), torch.zeros(3, 4) > 1,
+    torch.ones(3, 4) > 0),
+    "multinomial": (lambda x, p: torch.multinomial(p, 1) * 0, torch.ones(2), torch.full((2,),
+    -1.0)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RAISES)
 def test_after_a_write(name):
     check, right, wrong = RAISES[name]
-    twin(logs(write_then(check)), (X, right), (X, wrong), (X, right), (X, wrong), graphs=1, breaks=0)
+    twin(
+        logs(write_then(check)), (X, right), (X, wrong), (X, right), (X, wrong), graphs=1, breaks=0
+    )
 
 
 def test_on_the_first_call():
@@ -183,11 +191,18 @@ def test_a_custom_function_raises():
         return Checked.apply(checked(x * other))
 
     with torch.no_grad():
-        twin(logs(body), (X.abs(), torch.ones(4)), (X.abs(), torch.full((4,), 1e8)), (X.abs(), torch.ones(4)))
+        twin(
+            logs(body),
+            (X.abs(), torch.ones(4)),
+            (X.abs(), torch.full((4,), 1e8)),
+            (X.abs(), torch.ones(4)),
+        )
 
 
 def test_no_copies_where_nothing_can_raise(monkeypatch):
-    """After the first run, a graph of plain operators copies nothing; nor one whose only check comes first."""
+    """After the first run, a graph of plain operators copies nothing; nor one whose only check
+    comes first.
+    """
     made = kept_copies(monkeypatch)
 
     def plain(x, index):
@@ -209,7 +224,9 @@ def test_no_copies_where_nothing_can_raise(monkeypatch):
 
 
 def test_an_index_that_was_checked_is_not_checked_again(monkeypatch):
-    """The caches of a decoder: each layer writes at the same place, which is checked before the first write ends."""
+    """The caches of a decoder: each layer writes at the same place, which is checked before the
+    first write ends.
+    """
     spares = []
     original = Spare.__init__
 
@@ -229,7 +246,9 @@ def test_an_index_that_was_checked_is_not_checked_again(monkeypatch):
         caches = [torch.zeros(8, 4) for _ in range(6)]
         return (lambda position, x: step(caches, position, x)), caches
 
-    twin(make, (torch.tensor([0]), torch.ones(1, 4)), (torch.tensor([9]), torch.ones(1, 4)), graphs=1)
+    twin(
+        make, (torch.tensor([0]), torch.ones(1, 4)), (torch.tensor([9]), torch.ones(1, 4)), graphs=1
+    )
     assert [len(spare.always) for spare in spares] == [1]
 
 
@@ -291,10 +310,12 @@ def test_a_training_step_copies_no_parameters(monkeypatch):
 
 
 def test_kernels_may_write_before_checks_unless_gradients_come_between():
-    from tracer_core.recorder.risks import risks_of
+    from tracer_core.fx_capture.may_raise import risks_of
 
     graph = torch.fx.Graph()
-    weight, state, cache, index = (graph.placeholder(name) for name in ("weight", "state", "cache", "index"))
+    weight, state, cache, index = (
+        graph.placeholder(name) for name in ("weight", "state", "cache", "index")
+    )
     value = torch.ones(3, 4)
     for node in (weight, state, cache):
         node.meta["val"] = value
@@ -313,9 +334,11 @@ def test_kernels_may_write_before_checks_unless_gradients_come_between():
 
 
 def test_on_a_gpu_indices_are_checked_by_the_device_and_nothing_is_raised():
-    """Copies of what is written to beforehand (running statistics) would cost hundreds of launches a step."""
+    """Copies of what is written to beforehand (running statistics) would cost hundreds of launches
+    a step.
+    """
     from tracer_core import torch_private
-    from tracer_core.recorder.risks import risks_of
+    from tracer_core.fx_capture.may_raise import risks_of
 
     def graph_on(device):
         graph, mode = torch.fx.Graph(), torch_private.fake_tensor_mode(None)

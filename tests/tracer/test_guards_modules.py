@@ -75,11 +75,15 @@ changed(lambda net: setattr(net, "first", nn.Identity()), told="first")(
 changed(lambda net: setattr(net, "first", nn.Linear(4, 4, bias=False)), told="first")(
     "submodule with another signature"
 )
-changed(lambda net: net.layers.append(nn.Linear(4, 4)), told="layers")("submodule appended to a list")
+changed(lambda net: net.layers.append(nn.Linear(4, 4)), told="layers")(
+    "submodule appended to a list"
+)
 changed(lambda net: net.layers.insert(0, nn.Tanh()), told="layers")("submodule inserted")
 changed(lambda net: net.layers.__delitem__(1), told="layers")("submodule removed")
 changed(set_item, seen=False)("submodule of a list replaced by one of its kind")
-changed(lambda net: net.layers.__setitem__(1, nn.Tanh()), told="layers.1")("submodule of a list replaced")
+changed(lambda net: net.layers.__setitem__(1, nn.Tanh()), told="layers.1")(
+    "submodule of a list replaced"
+)
 changed(lambda net: net.add_module("first", nn.ReLU()), told="first")("add_module over an old one")
 changed(lambda net: net._modules.update(first=nn.ReLU()), told="first")("_modules written directly")
 changed(replace_parameter, seen=False)("parameter replaced")
@@ -92,14 +96,20 @@ changed(lambda net: setattr(net, "scale", nn.Parameter(ones(3, 1) * 2)), told="s
 )
 changed(lambda net: net.double(), breaks=None, told="dtype")("module turned to float64")
 changed(lambda net: net.first.weight.data.mul_(3), seen=False)("parameter's values written")
-changed(lambda net: setattr(net.first.weight, "data", ones(4, 4)), seen=False)("parameter's data replaced")
+changed(lambda net: setattr(net.first.weight, "data", ones(4, 4)), seen=False)(
+    "parameter's data replaced"
+)
 changed(lambda net: setattr(net.scale, "data", ones(4).double() * 2), told="scale")(
     "parameter's dtype by .data"
 )
 changed(lambda net: setattr(net, "shift", ones(4)), seen=False)("buffer replaced")
 changed(lambda net: setattr(net, "shift", None), breaks=None)("buffer set to None")
-changed(lambda net: setattr(net, "nothing", ones(4)), told="nothing")("None buffer becomes a tensor")
-changed(lambda net: net.register_buffer("nothing", ones(4)), told="nothing")("None buffer registered")
+changed(lambda net: setattr(net, "nothing", ones(4)), told="nothing")(
+    "None buffer becomes a tensor"
+)
+changed(lambda net: net.register_buffer("nothing", ones(4)), told="nothing")(
+    "None buffer registered"
+)
 changed(lambda net: net.shift.add_(1), seen=False)("buffer written in place")
 changed(lambda net: net.train(), told="training", breaks=None)("training flag of the whole")
 changed(lambda net: net.drop.train(), told="training", breaks=None)("training flag of a leaf")
@@ -112,9 +122,15 @@ changed(lambda net: (net.drop.train(), setattr(net.drop, "p", 0.9)), told="train
 changed(lambda net: setattr(net.norm, "eps", 0.5), told="eps")("batch norm's eps")
 changed(lambda net: setattr(net, "k", 3), told="k")("attribute")
 changed(lambda net: net.__dict__.update(k=5), told="k")("attribute by __dict__")
-changed(lambda net: setattr(net, "forward", lambda x: x * 7), told="forward")("forward of the instance")
-changed(lambda net: setattr(net.first, "forward", lambda x: x * 7), told="forward")("forward of a submodule")
-changed(lambda net: setattr(net.first, "__class__", nn.Bilinear), breaks=None)("__class__ of a submodule")
+changed(lambda net: setattr(net, "forward", lambda x: x * 7), told="forward")(
+    "forward of the instance"
+)
+changed(lambda net: setattr(net.first, "forward", lambda x: x * 7), told="forward")(
+    "forward of a submodule"
+)
+changed(lambda net: setattr(net.first, "__class__", nn.Bilinear), breaks=None)(
+    "__class__ of a submodule"
+)
 changed(lambda net: setattr(net.layers[1], "__class__", Doubled), told="layers.1")(
     "__class__ of a list's submodule"
 )
@@ -124,9 +140,10 @@ changed(lambda net: net.first.register_forward_hook(lambda m, a, y: y + 1), told
 changed(lambda net: net.register_forward_hook(lambda m, a, y: y + 1), told="_forward_hooks")(
     "forward hook of the root"
 )
-changed(lambda net: net.first.register_forward_pre_hook(lambda m, a: (a[0] + 1,)), told="_forward_pre_hooks")(
-    "forward pre-hook"
-)
+changed(
+    lambda net: net.first.register_forward_pre_hook(lambda m, a: (a[0] + 1,)),
+    told="_forward_pre_hooks",
+)("forward pre-hook")
 changed(
     lambda net: net.first.register_forward_hook(lambda m, a, kw, y: y + 1, with_kwargs=True),
     told="_forward_hooks",
@@ -187,7 +204,11 @@ def _():
 def global_hook(register):
     def make():
         net, handles = Net(), []
-        return net, lambda: handles.append(register()), lambda: [handle.remove() for handle in handles]
+        return (
+            net,
+            lambda: handles.append(register()),
+            lambda: [handle.remove() for handle in handles],
+        )
 
     return make
 
@@ -195,7 +216,8 @@ def global_hook(register):
 fact("global forward hook")(global_hook(
     lambda: nn.modules.module.register_module_forward_hook(lambda m, a, y: y + 1)))  # fmt: skip
 fact("global forward pre-hook")(global_hook(
-    lambda: nn.modules.module.register_module_forward_pre_hook(lambda m, a: (a[0] + 1,))))  # fmt: skip
+    lambda: nn.modules.module.register_module_forward_pre_hook(lambda m,
+    a: (a[0] + 1,))))  # fmt: skip
 
 
 @fact("global forward hook removed")
@@ -232,7 +254,9 @@ def _():
             return x * getattr(self, "missing", 3)
 
     def gain():
-        Own.__getattr__ = lambda self, name: 5 if name == "missing" else nn.Module.__getattr__(self, name)
+        Own.__getattr__ = lambda self, name: (
+            5 if name == "missing" else nn.Module.__getattr__(self, name)
+        )
 
     return nn.Sequential(Own()), gain
 
@@ -550,7 +574,8 @@ def parameter(net, x):
 
 
 @pytest.mark.parametrize(
-    "change", [same_object, views_of_one, data_of_one, set_to_one, storage_of_one, argument, parameter]
+    "change",
+    [same_object, views_of_one, data_of_one, set_to_one, storage_of_one, argument, parameter],
 )
 @pytest.mark.parametrize("form", ["native", "python"])
 def test_a_written_buffer_comes_to_share_memory(change, form, monkeypatch):

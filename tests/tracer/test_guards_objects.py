@@ -13,7 +13,7 @@ import tracer_core
 from tests.tracer.facts import Box
 from tracer_core import markers
 from tracer_core.errors import RecompileLimitWarning
-from tracer_core.segments import variants
+from tracer_core.execution import guarded_cache
 from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(2, 4)
@@ -143,8 +143,8 @@ def test_variants_of_objects_that_are_gone_count():
 
 
 def test_the_overall_bound(monkeypatch):
-    monkeypatch.setattr("tracer_core.runtime.MOST_VARIANTS", 10)
-    monkeypatch.setattr(variants, "MOST_VARIANTS", 10)
+    monkeypatch.setattr("tracer_core.execution.compiled_function.MOST_VARIANTS", 10)
+    monkeypatch.setattr(guarded_cache, "MOST_VARIANTS", 10)
     boxes = [Box(k=i) for i in range(15)]
     fast = tracer_core.compile(lambda b, x: x * b.k, backend="eager", dynamic=False)
     with CaptureCounter() as counter, pytest.warns(RecompileLimitWarning):
@@ -217,7 +217,9 @@ def test_an_object_given_by_name(no_warnings):
 
 def test_modules_of_one_list_called_through_one_function(no_warnings):
     layers = torch.nn.ModuleList(torch.nn.Linear(4, 4 + i) for i in range(20))
-    fast = tracer_core.compile(lambda layer, x: torch.relu(layer(x)), backend="eager", dynamic=False)
+    fast = tracer_core.compile(
+        lambda layer, x: torch.relu(layer(x)), backend="eager", dynamic=False
+    )
     with CaptureCounter() as counter:
         for _ in range(2):
             for layer in layers:

@@ -16,7 +16,9 @@ fact = Facts()
 
 
 def tensor(make, change, program=lambda x, t: (t + 1, x.sum()), **options):
-    """A case whose program reads a tensor of an object. change(box): changes the tensor, or replaces it."""
+    """A case whose program reads a tensor of an object. change(box): changes the tensor, or
+    replaces it.
+    """
 
     def register(name):
         @fact(name, **options)
@@ -44,34 +46,46 @@ tensor(lambda: ones(2, 3), put(lambda: ones(3, 2).t()), told="stride")("tensor: 
 tensor(lambda: ones(2, 3), put(lambda: ones(1, 3).expand(2, 3)), told="stride",
        program=lambda x, t: x * (t.stride()[0] + 1))("tensor: expanded")  # fmt: skip
 tensor(lambda: ones(4), put(lambda: ones(4).double()), told="dtype")("tensor: dtype")
-tensor(lambda: ones(4), put(lambda: ones(4).bfloat16()), told="dtype")("tensor: dtype of another width")
-tensor(lambda: ones(4), put(lambda: ones(4, device="meta")), told="device", breaks=None)("tensor: device")
+tensor(lambda: ones(4), put(lambda: ones(4).bfloat16()), told="dtype")(
+    "tensor: dtype of another width"
+)
+tensor(lambda: ones(4), put(lambda: ones(4, device="meta")), told="device", breaks=None)(
+    "tensor: device"
+)
 tensor(lambda: ones(4), put(lambda: ones(4, requires_grad=True)), told="requires_grad")(
     "tensor: requires_grad"
 )
 tensor(lambda: ones(4), lambda b: b.t.requires_grad_(True), told="requires_grad")(
     "tensor: requires_grad_ in place"
 )
-tensor(lambda: ones(4, requires_grad=True), lambda b: b.t.requires_grad_(False), told="requires_grad")(
-    "tensor: requires_grad switched off in place"
-)
+tensor(
+    lambda: ones(4, requires_grad=True), lambda b: b.t.requires_grad_(False), told="requires_grad"
+)("tensor: requires_grad switched off in place")
 tensor(lambda: ones(4), lambda b: b.t.add_(ones(4, requires_grad=True)), told="requires_grad")(
     "tensor: becomes part of a differentiated computation"
 )
-tensor(lambda: ones(4).requires_grad_(True).requires_grad_(False), lambda b: b.t.add_(ones(4, requires_grad=True)),
+tensor(lambda: ones(4).requires_grad_(True).requires_grad_(False), lambda b: b.t.add_(ones(4,
+requires_grad=True)),
        told="requires_grad")("tensor: that once required grad becomes part of a computation")  # fmt: skip
-tensor(lambda: ones(4), put(lambda: torch.nn.Parameter(ones(4), requires_grad=False)), told="Parameter",
-       program=lambda x, t: x * (2 if isinstance(t, torch.nn.Parameter) else 3))("tensor: becomes a Parameter")  # fmt: skip
-tensor(lambda: ones(2, dtype=torch.complex64) * 1j, put(lambda: (ones(2, dtype=torch.complex64) * 1j).conj()),
+tensor(lambda: ones(4), put(lambda: torch.nn.Parameter(ones(4), requires_grad=False)),
+told="Parameter",
+       program=lambda x, t: x * (2 if isinstance(t,
+       torch.nn.Parameter) else 3))("tensor: becomes a Parameter")  # fmt: skip
+tensor(lambda: ones(2, dtype=torch.complex64) * 1j, put(lambda: (ones(2,
+dtype=torch.complex64) * 1j).conj()),
        told="keys", breaks=None)("tensor: conjugate view")  # fmt: skip
-tensor(lambda: ones(2), put(lambda: (ones(2, dtype=torch.complex64) * 1j).conj().imag), breaks=None)(
-    "tensor: negative view"
+tensor(
+    lambda: ones(2), put(lambda: (ones(2, dtype=torch.complex64) * 1j).conj().imag), breaks=None
+)("tensor: negative view")
+tensor(lambda: ones(4), lambda b: setattr(b.t, "data", ones(5)), told="shape")(
+    "tensor: shape by .data"
 )
-tensor(lambda: ones(4), lambda b: setattr(b.t, "data", ones(5)), told="shape")("tensor: shape by .data")
 tensor(lambda: ones(4), lambda b: setattr(b.t, "data", ones(4).double()), told="dtype")(
     "tensor: dtype by .data"
 )
-tensor(lambda: ones(4), lambda b: setattr(b.t, "data", ones(4) * 2), seen=False)("tensor: values by .data")
+tensor(lambda: ones(4), lambda b: setattr(b.t, "data", ones(4) * 2), seen=False)(
+    "tensor: values by .data"
+)
 tensor(lambda: ones(4), lambda b: b.t.resize_(6).fill_(1), told="shape")("tensor: resize_")
 tensor(lambda: ones(2, 3), lambda b: b.t.t_(), told="shape")("tensor: t_")
 tensor(lambda: ones(2, 2), lambda b: b.t.as_strided_((2, 2), (1, 2)), told="stride",
@@ -82,19 +96,21 @@ tensor(lambda: ones(4), lambda b: b.t.set_(ones(6).untyped_storage(), 0, (6,), (
 tensor(lambda: ones(1, 2, 1, 2, 1, 2), put(lambda: ones(1, 2, 1, 2, 1, 3)), told="shape")(
     "tensor: six dimensions"
 )
-tensor(lambda: ones(1, 2, 1, 2, 1, 2), lambda b: b.t.resize_(1, 2, 1, 2, 1, 3).fill_(1), told="shape")(
-    "tensor: six dimensions, in place"
-)
+tensor(
+    lambda: ones(1, 2, 1, 2, 1, 2), lambda b: b.t.resize_(1, 2, 1, 2, 1, 3).fill_(1), told="shape"
+)("tensor: six dimensions, in place")
 tensor(lambda: ones(4), put(lambda: torch.sparse_coo_tensor([[1]], [1.0], (4,))), breaks=None)(
     "tensor: layout"
 )
 tensor(lambda: ones(4), lambda b: torch.utils.swap_tensors(b.t, ones(5)), told="shape")(
     "tensor: swap_tensors"
 )
-tensor(lambda: ones(4), put(lambda: 3.0), told="t", program=lambda x, t: x * t)("tensor: becomes a number")
-tensor(lambda: ones(4), put(lambda: None), told="t", program=lambda x, t: x if t is None else x * t + 1)(
-    "tensor: becomes None"
+tensor(lambda: ones(4), put(lambda: 3.0), told="t", program=lambda x, t: x * t)(
+    "tensor: becomes a number"
 )
+tensor(
+    lambda: ones(4), put(lambda: None), told="t", program=lambda x, t: x if t is None else x * t + 1
+)("tensor: becomes None")
 
 
 @fact("tensor: an attribute set on it", told="tag", breaks=None)
@@ -114,7 +130,9 @@ def _():
 @fact("tensor: .grad appears", breaks=None)
 def _():
     p = torch.nn.Parameter(ones(4))
-    return (lambda x: x * 2 if p.grad is None else x * p.grad), lambda: setattr(p, "grad", ones(4) * 5)
+    return (lambda x: x * 2 if p.grad is None else x * p.grad), lambda: setattr(
+        p, "grad", ones(4) * 5
+    )
 
 
 @fact("tensors: two become one", told="b")
@@ -169,30 +187,40 @@ def setting(change, restore, program, **options):
 
 
 setting(lambda: torch.set_grad_enabled(False), lambda: torch.set_grad_enabled(True),
-        lambda x, p=torch.nn.Parameter(ones(4)): x * p, told="is_grad_enabled")("grad mode")  # fmt: skip
-setting(lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_dtype(torch.float32),
+        lambda x, p=torch.nn.Parameter(ones(4)): x * p,
+        told="is_grad_enabled")("grad mode")  # fmt: skip
+setting(lambda: torch.set_default_dtype(torch.float64),
+lambda: torch.set_default_dtype(torch.float32),
         lambda x: torch.ones(2), told="default_dtype")("default dtype")  # fmt: skip
 setting(lambda: torch.set_default_device("meta"), lambda: torch.set_default_device(None),
         lambda x: torch.ones(2), told="function_modes")("default device")  # fmt: skip
-setting(lambda: torch.use_deterministic_algorithms(True), lambda: torch.use_deterministic_algorithms(False),
+setting(lambda: torch.use_deterministic_algorithms(True),
+lambda: torch.use_deterministic_algorithms(False),
         lambda x: x * (2 if torch.are_deterministic_algorithms_enabled() else 3),
         told="deterministic")("deterministic mode")  # fmt: skip
 setting(lambda: torch.use_deterministic_algorithms(True, warn_only=True),
         lambda: torch.use_deterministic_algorithms(False),
         lambda x: x * (2 if torch.is_deterministic_algorithms_warn_only_enabled() else 3),
         breaks=None)("deterministic mode, warnings only")  # fmt: skip
-setting(lambda: torch.set_float32_matmul_precision("medium"), lambda: torch.set_float32_matmul_precision("highest"),
-        lambda x: x * len(torch.get_float32_matmul_precision()), breaks=None)("float32 matmul precision")  # fmt: skip
-setting(lambda: setattr(torch.backends.cudnn, "benchmark", True), lambda: setattr(torch.backends.cudnn, "benchmark", False),
-        lambda x: x * (2 if torch.backends.cudnn.benchmark else 3), breaks=None)("a flag of torch.backends")  # fmt: skip
+setting(lambda: torch.set_float32_matmul_precision("medium"),
+lambda: torch.set_float32_matmul_precision("highest"),
+        lambda x: x * len(torch.get_float32_matmul_precision()),
+        breaks=None)("float32 matmul precision")  # fmt: skip
+setting(lambda: setattr(torch.backends.cudnn, "benchmark", True),
+lambda: setattr(torch.backends.cudnn, "benchmark", False),
+        lambda x: x * (2 if torch.backends.cudnn.benchmark else 3),
+        breaks=None)("a flag of torch.backends")  # fmt: skip
 setting(lambda: setattr(torch.backends.mkldnn, "deterministic", True),
         lambda: setattr(torch.backends.mkldnn, "deterministic", False),
         lambda x: x * (2 if torch.backends.mkldnn.deterministic else 3),
         breaks=None)("a flag of torch.backends.mkldnn")  # fmt: skip
-setting(lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.set_autocast_enabled("cpu", False),
+setting(lambda: torch.set_autocast_enabled("cpu", True), lambda: torch.set_autocast_enabled("cpu",
+False),
         lambda x, w=ones(4, 4): x @ w, told="autocast")("autocast")  # fmt: skip
-setting(lambda: torch.backends.cuda.enable_math_sdp(False), lambda: torch.backends.cuda.enable_math_sdp(True),
-        lambda x: x * (2 if torch.backends.cuda.math_sdp_enabled() else 3), breaks=None)("attention backend flag")  # fmt: skip
+setting(lambda: torch.backends.cuda.enable_math_sdp(False),
+lambda: torch.backends.cuda.enable_math_sdp(True),
+        lambda x: x * (2 if torch.backends.cuda.math_sdp_enabled() else 3),
+        breaks=None)("attention backend flag")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", fact)
@@ -216,7 +244,9 @@ class Doubling(torch.overrides.TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         return (
-            result * 2 if func is torch.Tensor.matmul or getattr(func, "__name__", "") == "matmul" else result
+            result * 2
+            if func is torch.Tensor.matmul or getattr(func, "__name__", "") == "matmul"
+            else result
         )
 
 

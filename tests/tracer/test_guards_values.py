@@ -1,4 +1,6 @@
-"""One case a fact about Python values, containers, objects, classes and functions that a trace relies on."""
+"""One case a fact about Python values, containers, objects, classes and functions that a trace
+relies on.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ VALUES = {
     "NaN to number": (float("nan"), 1.0, full),
     "infinity": (float("inf"), float("-inf"), full),
     "complex": (1 + 2j, 1 + 3j),
-    "complex with minus zero": (complex(0.0, 1), complex(-0.0, 1), lambda x, v: x * math.copysign(1.0, v.real)),
+    "complex with minus zero": (complex(0.0, 1), complex(-0.0, 1), lambda x,
+    v: x * math.copysign(1.0, v.real)),
     "None to a value": (None, 2, lambda x, v: x if v is None else x * v),
     "value to None": (2, None, lambda x, v: x if v is None else x * v),
     "str": ("relu", "tanh", lambda x, v: getattr(torch, v)(x)),
@@ -73,11 +76,13 @@ VALUES = {
     "tuple": ((1, 2), (1, 3), lambda x, v: x * v[1]),
     "tuple grows": ((1, 2), (1, 2, 3), lambda x, v: x * sum(v)),
     "nested tuple": ((1, (2, 3)), (1, (2, 4)), lambda x, v: x * v[1][1]),
-    "one to True in a nested tuple": ((1, (2, 1)), (1, (2, True)), lambda x, v: torch.full((2,), v[1][1])),
+    "one to True in a nested tuple": ((1, (2, 1)), (1, (2, True)), lambda x, v: torch.full((2,),
+    v[1][1])),
     "frozenset": (frozenset({1, 2}), frozenset({1, 3}), lambda x, v: x * sum(sorted(v))),
     "slice": (slice(0, 2), slice(0, 1), lambda x, v: x[v] * 2),
     "dtype": (torch.float32, torch.float64, lambda x, v: x.to(v)),
-    "device": (torch.device("cpu"), torch.device("meta"), lambda x, v: x * 2 if v.type == "cpu" else x),
+    "device": (torch.device("cpu"), torch.device("meta"), lambda x,
+    v: x * 2 if v.type == "cpu" else x),
     "size": (torch.Size([12]), torch.Size([4, 3]), lambda x, v: x.reshape(v)),
     "memory format": (
         torch.contiguous_format, torch.channels_last,
@@ -94,7 +99,8 @@ VALUES = {
     "dict to ordered dict": (
         {"a": 1}, collections.OrderedDict(a=1), lambda x, v: x * (2 if type(v) is dict else 3)),
     "Ellipsis": (..., None, lambda x, v: x[v] * 2),
-    "partial": (functools.partial(torch.add, other=1), functools.partial(torch.add, other=2), lambda x, v: v(x)),
+    "partial": (functools.partial(torch.add, other=1), functools.partial(torch.add, other=2),
+    lambda x, v: v(x)),
     "tensor to number": (torch.tensor(2.0), 3.0),
     "tensor to another": (torch.ones(4), torch.full((3, 1), 2.0)),
 }  # fmt: skip
@@ -126,7 +132,9 @@ def _():
 @fact("list: a tensor in it replaced by one of another dtype", told="items[0]")
 def _():
     items = [torch.ones(4)]
-    return (lambda x: x.double() + items[0]), lambda: items.__setitem__(0, torch.full((4,), 2.5).double())
+    return (lambda x: x.double() + items[0]), lambda: items.__setitem__(
+        0, torch.full((4,), 2.5).double()
+    )
 
 
 @fact("list: the same object twice", told="items[1]")
@@ -768,7 +776,11 @@ def _():
     m = module(
         "def f(x):\n    try:\n        return x * tracer_added\n    except NameError:\n        return x\n"
     )
-    return m.f, lambda: setattr(builtins, "tracer_added", 3), lambda: delattr(builtins, "tracer_added")
+    return (
+        m.f,
+        lambda: setattr(builtins, "tracer_added", 3),
+        lambda: delattr(builtins, "tracer_added"),
+    )
 
 
 @fact("module: attribute", told="k")

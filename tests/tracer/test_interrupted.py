@@ -1,9 +1,10 @@
-"""A trace that is interrupted leaves nothing behind: not in the program's objects, not in torch, not in the tracer.
+"""A trace that is interrupted leaves nothing behind: not in the program's objects, not in torch,
+not in the tracer.
 
-Each program changes everything that a program can change. It is interrupted at its N-th instruction (a
-KeyboardInterrupt, an error of the tracer's own) and at the N-th line of the tracer's own code, wherever that is; the
-world must be as before, and the next call must work. A sample of N by default: TRACER_TEST_EVERY_STEP=1 runs all,
-TRACER_TEST_SAMPLES sets how many.
+Each program changes everything that a program can change. It is interrupted at its N-th instruction
+(a KeyboardInterrupt, an error of the tracer's own) and at the N-th line of the tracer's own code,
+wherever that is; the world must be as before, and the next call must work. A sample of N by
+default: TRACER_TEST_EVERY_STEP=1 runs all, TRACER_TEST_SAMPLES sets how many.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS
 
 import tracer_core
 from tests.tracer.twin import module
-from tracer_core import runtime
 from tracer_core.errors import BackendError, TracerError
-from tracer_core.interpreter.tracer import Tracer
+from tracer_core.execution import compiled_function
 from tracer_core.testing import compare
 from tracer_core.torch_private import settings
+from tracer_core.trace.tracer import Tracer
 
 X = torch.randn(3, 4)
 EVERY = os.environ.get("TRACER_TEST_EVERY_STEP") == "1"
@@ -48,9 +49,15 @@ class Slots:
 
 @program
 def containers():
-    items, table, members, queue = [1, 2], {"a": 1, "b": 2}, {1}, collections.deque([1, 2], maxlen=3)
+    items, table, members, queue = (
+        [1, 2],
+        {"a": 1, "b": 2},
+        {1},
+        collections.deque([1, 2], maxlen=3),
+    )
     ordered, default, counted = (
-        collections.OrderedDict(a=1, b=2), collections.defaultdict(list), collections.Counter("aab"),
+        collections.OrderedDict(a=1, b=2), collections.defaultdict(list),
+        collections.Counter("aab"),
     )  # fmt: skip
 
     def f(x):
@@ -70,7 +77,8 @@ def containers():
             table[value] = i
         return x + len(items) + sum(v for v in queue)
 
-    return f, lambda: [list(items), list(table.items()), set(members), list(queue), list(ordered.items()),
+    return f, lambda: [list(items), list(table.items()), set(members), list(queue),
+    list(ordered.items()),
                        dict(default), list(counted.items())]  # fmt: skip
 
 
@@ -169,7 +177,8 @@ def neural():
     m = M()
 
     def look():
-        return [m.state_dict(), list(m._modules), list(m._buffers), m.training, len(m.lin._forward_hooks),
+        return [m.state_dict(), list(m._modules), list(m._buffers), m.training,
+        len(m.lin._forward_hooks),
                 list(m.cache), sorted(vars(m))]  # fmt: skip
 
     return m, look
@@ -194,7 +203,12 @@ def tensors():
         with torch.autocast("cpu", enabled=False), torch.set_grad_enabled(False):
             return y + b
 
-    return f, lambda: [a.clone(), b.clone(), vars(a).copy(), {k: v.clone() for k, v in state.items()}]
+    return f, lambda: [
+        a.clone(),
+        b.clone(),
+        vars(a).copy(),
+        {k: v.clone() for k, v in state.items()},
+    ]
 
 
 @program
@@ -240,9 +254,11 @@ def buffers():
 def torch_state():
     held = settings.snapshot()
     return {
-        "settings": held, "rng": torch.get_rng_state(), "functions": torch._C._len_torch_function_stack(),
-        "dispatchers": torch._C._len_torch_dispatch_stack(), "tracing": runtime._tracing,
-        "log": logging.getLogger("torch._subclasses.fake_tensor").disabled, "threads": torch.get_num_threads(),
+        "settings": held, "rng": torch.get_rng_state(),
+        "functions": torch._C._len_torch_function_stack(),
+        "dispatchers": torch._C._len_torch_dispatch_stack(), "tracing": compiled_function._tracing,
+        "log": logging.getLogger("torch._subclasses.fake_tensor").disabled,
+        "threads": torch.get_num_threads(),
         "dtype": torch.get_default_dtype(), "free": lock_is_free(), "handled": sys.exc_info()[0],
     }  # fmt: skip
 
@@ -256,9 +272,9 @@ def lock_is_free():
 
 
 def _take():
-    taken = runtime._LOCK.acquire(blocking=False)
+    taken = compiled_function._LOCK.acquire(blocking=False)
     if taken:
-        runtime._LOCK.release()
+        compiled_function._LOCK.release()
     return taken
 
 
@@ -302,7 +318,9 @@ def points(total, seed):
     if EVERY or total <= SAMPLES:
         return range(1, total + 1)
     step = total / SAMPLES
-    return sorted({1, total, *(int(1 + i * step + (seed * 7 + i * 3) % step) for i in range(SAMPLES))})
+    return sorted(
+        {1, total, *(int(1 + i * step + (seed * 7 + i * 3) % step) for i in range(SAMPLES))}
+    )
 
 
 def expected(make):
@@ -342,7 +360,9 @@ def test_at_instructions(name, at_step):
 
 
 def lines_of_the_tracer(on_line):
-    """A trace function for threads that calls on_line(frame) for every line of the tracer's own code."""
+    """A trace function for threads that calls on_line(frame) for every line of the tracer's own
+    code.
+    """
     own = os.path.dirname(tracer_core.__file__) + os.sep
 
     def local(frame, event, arg):
@@ -355,7 +375,8 @@ def lines_of_the_tracer(on_line):
 
 #: Called by Python when an object dies, whenever that is: what they raise is nobody's.
 COLLECTED = frozenset({"_forget_source"})
-#: Asked by C++ code of torch that no exception may leave (Tensor::device() of a fake): it ends the process.
+#: Asked by C++ code of torch that no exception may leave (Tensor::device() of a fake): it ends the
+#: process.
 QUESTIONS = frozenset(_DISPATCH_META_HANDLERS)
 
 
@@ -363,7 +384,7 @@ QUESTIONS = frozenset(_DISPATCH_META_HANDLERS)
 def at_line(monkeypatch):
     """at_line(n, error): the n-th line that `capture` runs raises; at_line(None) counts them."""
     state = types.SimpleNamespace(seen=0, at=None, error=None, where="")
-    original = runtime.capture
+    original = compiled_function.capture
 
     def on_line(frame):
         if frame.f_code.co_name in COLLECTED or frame.f_locals.get("func") in QUESTIONS:
@@ -381,7 +402,7 @@ def at_line(monkeypatch):
         finally:
             sys.settrace(None)
 
-    monkeypatch.setattr(runtime, "capture", capture)
+    monkeypatch.setattr(compiled_function, "capture", capture)
 
     def set_to(at, error=None):
         state.seen, state.at, state.error = 0, at, error
@@ -393,7 +414,9 @@ def at_line(monkeypatch):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_at_lines_of_the_tracer(name, at_line):
     make = PROGRAMS[name]
-    tracer_core.compile(make()[0], backend="eager")(X.clone())  # what is done once in a process is done now
+    tracer_core.compile(make()[0], backend="eager")(
+        X.clone()
+    )  # what is done once in a process is done now
     counter = at_line(None)
     tracer_core.compile(make()[0], backend="eager")(X.clone())
     for n in points(counter.seen, len(name)):
@@ -447,7 +470,11 @@ def test_errors_of_the_tracer(name, at_line, monkeypatch):
             raise AssertionError(f"an error at line {n}, {injected.where}") from error
         finally:
             at_line(None)
-        assert torch._C._len_torch_function_stack() == 0 and runtime._tracing is None and lock_is_free()
+        assert (
+            torch._C._len_torch_function_stack() == 0
+            and compiled_function._tracing is None
+            and lock_is_free()
+        )
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

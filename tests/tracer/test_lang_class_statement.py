@@ -1,4 +1,6 @@
-"""Classes made inside the compiled function: statements, factories, metaclasses, and classes that outlive the call."""
+"""Classes made inside the compiled function: statements, factories, metaclasses, and classes that
+outlive the call.
+"""
 
 from __future__ import annotations
 
@@ -619,7 +621,16 @@ def named_tuples_made_inside(x):
     Q = collections.namedtuple("Q", "u v", defaults=[5])
     p, q = P(1), Q(2)
     u, v = q
-    return x * p.total, P._fields, q.v, u + v, tuple(q._replace(u=9)), p._asdict(), P._field_defaults, p[1]
+    return (
+        x * p.total,
+        P._fields,
+        q.v,
+        u + v,
+        tuple(q._replace(u=9)),
+        p._asdict(),
+        P._field_defaults,
+        p[1],
+    )
 
 
 @program
@@ -646,7 +657,8 @@ def enumerations_made_inside(x):
         W = enum.auto()
         RW = R | W
 
-    return (x * Color.GREEN.twice, Color.ALIAS is Color.RED, [c.name for c in Color], Color(2).name, Color["RED"].value,
+    return (x * Color.GREEN.twice, Color.ALIAS is Color.RED, [c.name for c in Color],
+    Color(2).name, Color["RED"].value,
             Level.HIGH + 1, Level.LOW < Level.HIGH, (Flag.R | Flag.W) is Flag.RW, Flag.R in Flag.RW,
             Color.first().name)  # fmt: skip
 
@@ -790,7 +802,8 @@ def isinstance_and_issubclass_on_made_classes(x):
     )
 
 
-# -- classes that outlive the segment --------------------------------------------------------------------------------
+# -- classes that outlive the segment
+# --------------------------------------------------------------------------------
 
 
 def _kind(value):
@@ -798,7 +811,9 @@ def _kind(value):
 
 
 def check_outlives(f, use, calls=((X,), (Y,), (X,))):
-    """`f` returns an object of a class made inside; `use` must find the same in it on both sides."""
+    """`f` returns an object of a class made inside; `use` must find the same in it on both
+    sides.
+    """
     import tracer_core
 
     compiled = tracer_core.compile(f, backend="eager")
@@ -881,7 +896,9 @@ def test_a_dataclass_instance_is_returned():
 
         return Out(x * 2)
 
-    check_outlives(f, lambda out: [out.logits, type(out)(1, 2).loss, len(dataclasses.fields(out)), out.extra])
+    check_outlives(
+        f, lambda out: [out.logits, type(out)(1, 2).loss, len(dataclasses.fields(out)), out.extra]
+    )
 
 
 def test_a_named_tuple_is_returned():
@@ -921,7 +938,12 @@ def test_an_abstract_class_and_slots_outlive():
         return Impl(x)
 
     check_outlives(
-        f, lambda impl: [impl.go(), isinstance(impl, type(impl).__mro__[1]), hasattr(impl, "__slots__")]
+        f,
+        lambda impl: [
+            impl.go(),
+            isinstance(impl, type(impl).__mro__[1]),
+            hasattr(impl, "__slots__"),
+        ],
     )
 
 

@@ -41,7 +41,9 @@ def cause_and_suppressed_context(x):
             except ValueError:
                 raise KeyError("b") from cause
         except KeyError as error:
-            found.append((chain_of(error), type(error.__cause__).__name__, type(error.__context__).__name__))
+            found.append(
+                (chain_of(error), type(error.__cause__).__name__, type(error.__context__).__name__)
+            )
     return x + 1, found
 
 
@@ -298,9 +300,12 @@ def system_exit_and_base_exceptions(x):
 @program
 def errors_of_python_itself(x):
     texts = []
-    for step in (lambda: 1 // 0, lambda: [][1], lambda: {}["k"], lambda: int("a"), lambda: "a" + 1, lambda: None.a,
-                 lambda: [1, 2].remove(5), lambda: (1).real(), lambda: len(3), lambda: {}.pop("q"), lambda: next(iter(())),
-                 lambda: [*3], lambda: chr(-1), lambda: "abc".index("z"), lambda: float("x"), lambda: {[]: 1}):  # fmt: skip
+    for step in (lambda: 1 // 0, lambda: [][1], lambda: {}["k"], lambda: int("a"), lambda: "a" + 1,
+    lambda: None.a,
+                 lambda: [1, 2].remove(5), lambda: (1).real(), lambda: len(3), lambda: {}.pop("q"),
+                 lambda: next(iter(())),
+                 lambda: [*3], lambda: chr(-1), lambda: "abc".index("z"), lambda: float("x"),
+                 lambda: {[]: 1}):  # fmt: skip
         try:
             step()
         except Exception as error:
@@ -418,7 +423,12 @@ def groups_split_by_kind(x):
     log = []
     try:
         raise ExceptionGroup(
-            "g", [ValueError("a"), TypeError("b"), ExceptionGroup("inner", [ValueError("c"), KeyError("d")])]
+            "g",
+            [
+                ValueError("a"),
+                TypeError("b"),
+                ExceptionGroup("inner", [ValueError("c"), KeyError("d")]),
+            ],
         )
     except* ValueError as group:
         log.append(("value", group.message, [type(e).__name__ for e in group.exceptions]))
@@ -532,7 +542,13 @@ def group_methods(x):
     group = ExceptionGroup("g", [ValueError("a"), TypeError("b")])
     match, rest = group.split(ValueError)
     picked = group.subgroup(lambda e: isinstance(e, TypeError))
-    return x + 1, match.exceptions[0].args, rest.exceptions[0].args, picked.message, group.subgroup(KeyError)
+    return (
+        x + 1,
+        match.exceptions[0].args,
+        rest.exceptions[0].args,
+        picked.message,
+        group.subgroup(KeyError),
+    )
 
 
 @program(kinds=("unknown_native",))

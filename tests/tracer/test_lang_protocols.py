@@ -161,7 +161,16 @@ def number_conversions(x):
 @program
 def index_in_subscripts_ranges_and_text(x):
     n = Num(2)
-    return x[n], [10, 20, 30][n], (1, 2, 3, 4)[: Num(3)], list(range(n)), "ab" * n, hex(n), bin(n), [0] * n
+    return (
+        x[n],
+        [10, 20, 30][n],
+        (1, 2, 3, 4)[: Num(3)],
+        list(range(n)),
+        "ab" * n,
+        hex(n),
+        bin(n),
+        [0] * n,
+    )
 
 
 @program
@@ -347,7 +356,16 @@ def container_protocol(x):
 @program
 def star_and_unpack_ask_iter(x):
     a, *b = Bag(x, 2, 3)
-    return a + 1, b, [*Bag(1, 2)], {*Bag(1, 2)}, max(*Bag(4, 9)), tuple(Bag(1)), list(Bag(5)), sum(Bag(1, 2))
+    return (
+        a + 1,
+        b,
+        [*Bag(1, 2)],
+        {*Bag(1, 2)},
+        max(*Bag(4, 9)),
+        tuple(Bag(1)),
+        list(Bag(5)),
+        sum(Bag(1, 2)),
+    )
 
 
 @program
@@ -403,7 +421,8 @@ def not_iterable_not_callable_not_subscriptable(x):
         pass
 
     return x + 1, texts_of(
-        lambda o: list(o), lambda o: o(), lambda o: o[0], lambda o: len(o), lambda o: o + 1, lambda o: -o,
+        lambda o: list(o), lambda o: o(), lambda o: o[0], lambda o: len(o), lambda o: o + 1,
+        lambda o: -o,
         lambda o: o < o, lambda o: 1 in o, lambda o: iter(o), lambda o: next(o),
         argument=Bare,
     )  # fmt: skip
@@ -473,8 +492,10 @@ def format_repr_str_ascii(x):
             return f"({spec})"
 
     a = A()
-    return (x + 1, f"{a}", f"{a!r}", f"{a!s}", f"{a!a}", f"{a:>{5}}", format(a, "z"), str(a), repr(a), ascii(a),
-            "%s %r" % (a, a), "{0!r} {0:q}".format(a), [a].__repr__(), str([a]), repr({"k": (a,)}))  # noqa: UP031, UP032  # fmt: skip
+    return (x + 1, f"{a}", f"{a!r}", f"{a!s}", f"{a!a}", f"{a:>{5}}", format(a, "z"), str(a),
+    repr(a), ascii(a),
+            "%s %r" % (a, a), "{0!r} {0:q}".format(a), [a].__repr__(), str([a]),
+            repr({"k": (a,)}))  # fmt: skip
 
 
 @program
@@ -942,7 +963,8 @@ class Quacker:
 
 @program
 def instancecheck_and_subclasscheck(x):
-    return (x + 1, isinstance(Quacker(), Duck), isinstance(3, Duck), issubclass(int, Duck), issubclass(str, Duck),
+    return (x + 1, isinstance(Quacker(), Duck), isinstance(3, Duck), issubclass(int, Duck),
+    issubclass(str, Duck),
             isinstance(3, (str, Duck)), isinstance(Duck(), Duck))  # fmt: skip
 
 

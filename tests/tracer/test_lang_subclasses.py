@@ -1,4 +1,6 @@
-"""Subclasses of int, float, str, list, dict, tuple and set made by users; keys and elements with methods of their own."""
+"""Subclasses of int, float, str, list, dict, tuple and set made by users; keys and elements with
+methods of their own.
+"""
 
 from __future__ import annotations
 
@@ -161,8 +163,10 @@ def float_subclass(x):
 @program
 def str_subclass(x):
     t = Tag("ab", 3)
-    return (x * t.weight, t.shout(), t.shout().weight, t + "c", (t + "c").weight, t == "ab", len(t), t[0], "a" in t,
-            {t: 1}["ab"], f"{t}-{t!r}", t.replace("a", "z"), sorted([Tag("b"), Tag("a")])[0], "".join([t, "x"]))  # fmt: skip
+    return (x * t.weight, t.shout(), t.shout().weight, t + "c", (t + "c").weight, t == "ab",
+    len(t), t[0], "a" in t,
+            {t: 1}["ab"], f"{t}-{t!r}", t.replace("a", "z"), sorted([Tag("b"), Tag("a")])[0],
+            "".join([t, "x"]))  # fmt: skip
 
 
 @program
@@ -236,7 +240,9 @@ def ordered_dict_counter_and_deque_subclasses(x):
     return x * window.mean(), list(last), collections.Counter("aab").most_common(1)
 
 
-@pytest.mark.parametrize("value", [MyInt(3), MyFloat(2.5), Tag("abc", 4)], ids=["int", "float", "str"])
+@pytest.mark.parametrize(
+    "value", [MyInt(3), MyFloat(2.5), Tag("abc", 4)], ids=["int", "float", "str"]
+)
 def test_argument_of_a_subclass_is_guarded_by_its_value(value):
     def f(x, v):
         return x * len(v) if isinstance(v, str) else x * v
@@ -319,7 +325,8 @@ def test_an_object_of_a_subclass_is_returned(kind):
         compare(look(want), look(got))
 
 
-# -- keys and elements with __hash__ and __eq__ -----------------------------------------------------------------------
+# -- keys and elements with __hash__ and __eq__
+# -----------------------------------------------------------------------
 
 
 class Key:
@@ -439,7 +446,11 @@ def enumeration_members_as_keys(x):
         A = 1
         B = 2
 
-    return x * {Mode.A: 3, Mode.B: 4}[Mode.B], Mode.A in {Mode.A}, [m for m in {Mode.B: 0}] == [Mode.B]
+    return (
+        x * {Mode.A: 3, Mode.B: 4}[Mode.B],
+        Mode.A in {Mode.A},
+        [m for m in {Mode.B: 0}] == [Mode.B],
+    )
 
 
 @program
@@ -584,7 +595,8 @@ def test_a_key_whose_name_changes_between_calls():
     )
 
 
-# -- __torch_function__ and __array__ ----------------------------------------------------------------------------------
+# -- __torch_function__ and __array__
+# ----------------------------------------------------------------------------------
 
 
 class Wrapped:
@@ -625,7 +637,9 @@ def torch_function_in_a_list(x):
 
 @program
 def torch_function_of_functional(x):
-    return torch.nn.functional.relu(Wrapped(x)).tensor, torch.nn.functional.linear(Wrapped(x), x).tensor
+    return torch.nn.functional.relu(Wrapped(x)).tensor, torch.nn.functional.linear(
+        Wrapped(x), x
+    ).tensor
 
 
 @program

@@ -1,4 +1,6 @@
-"""Syntax: match, walrus, f-strings, unpacking, scopes, arguments, closures, comprehensions, recursion, generators, async."""
+"""Syntax: match, walrus, f-strings, unpacking, scopes, arguments, closures, comprehensions,
+recursion, generators, async.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,8 @@ def match_mapping_of_a_user_class(x):
 @program
 def match_wrong_patterns_raise(x):
     return x + 1, texts_of(
-        lambda: _match_too_many(Plain(1, 2)), lambda: _match_no_class(3), lambda: _match_twice(Plain(1, 2)),
+        lambda: _match_too_many(Plain(1, 2)), lambda: _match_no_class(3),
+        lambda: _match_twice(Plain(1, 2)),
     )  # fmt: skip
 
 
@@ -201,7 +204,8 @@ def walrus(x):
 def f_strings(x):
     width, value, name = 8, 3.14159, "é"
     return (x + 1, f"{value:{width}.2f}|{value!r:>10}|{name!a}|{name!s:^{width - 3}}|{{}}|{width=}|{value=:.1f}|{'a' 'b'}",
-            f"{[i for i in range(3)]}", f"{(lambda v: v * 2)(4)}", f"{x.shape[0]:04d} {tuple(x.shape)}",
+            f"{[i for i in range(3)]}", f"{(lambda v: v * 2)(4)}",
+            f"{x.shape[0]:04d} {tuple(x.shape)}",
             f"{1e10:,} {True} {None}")  # fmt: skip
 
 
@@ -218,7 +222,8 @@ def unpacking_everywhere(x):
 @program
 def unpacking_errors(x):
     return x + 1, texts_of(
-        lambda: _unpack(1), lambda: _unpack([1]), lambda: _unpack([1, 2, 3]), lambda: _unpack_star([]),
+        lambda: _unpack(1), lambda: _unpack([1]), lambda: _unpack([1, 2, 3]),
+        lambda: _unpack_star([]),
         errors=(TypeError, ValueError),
     )  # fmt: skip
 
@@ -253,7 +258,7 @@ def chained_comparisons_and_boolean_values(x):
 
 @program
 def conditional_expressions_and_nested_lambdas(x):
-    pick = lambda c: (lambda v: v + 1) if c else (lambda v: v * 2)  # noqa: E731
+    pick = lambda c: (lambda v: v + 1) if c else (lambda v: v * 2)
     return pick(True)(x), pick(False)(x), (lambda *a, k=3, **kw: (a, k, kw))(1, 2, k=4, z=5)
 
 
@@ -262,7 +267,13 @@ def argument_kinds(x):
     def f(a, b=2, /, c=3, *args, d, e=5, **kwargs):
         return a, b, c, args, d, e, kwargs
 
-    return x + 1, f(1, d=4), f(1, 2, 3, 4, 5, d=6, e=7, b=8), f(*[1, 2], d=3, z=4), f(1, *(2,), *[3, 4], d=0)
+    return (
+        x + 1,
+        f(1, d=4),
+        f(1, 2, 3, 4, 5, d=6, e=7, b=8),
+        f(*[1, 2], d=3, z=4),
+        f(1, *(2,), *[3, 4], d=0),
+    )
 
 
 @program
@@ -274,8 +285,10 @@ def argument_errors(x):
         return 0
 
     texts, one = [], {"b": 1}
-    for step in (lambda: f(), lambda: f(1, 2), lambda: f(1, 2, 3, c=4), lambda: f(a=1, b=2, c=3), lambda: f(1, 2, c=3, d=4),
-                 lambda: f(1, 2, b=3, c=4), lambda: g(1), lambda: g(k=1), lambda: f(*3), lambda: f(**3),
+    for step in (lambda: f(), lambda: f(1, 2), lambda: f(1, 2, 3, c=4), lambda: f(a=1, b=2, c=3),
+    lambda: f(1, 2, c=3, d=4),
+                 lambda: f(1, 2, b=3, c=4), lambda: g(1), lambda: g(k=1), lambda: f(*3),
+                 lambda: f(**3),
                  lambda: f(1, **one, **one), lambda: f(**{1: 2})):  # fmt: skip
         try:
             step()
@@ -445,7 +458,13 @@ def imports_inside(x):
         import no_such_module_at_all
     except ImportError:
         no_such_module_at_all = None
-    return F.relu(x) * math.sqrt(4), down(2.5), functional is F, list(Table(a=1)), no_such_module_at_all
+    return (
+        F.relu(x) * math.sqrt(4),
+        down(2.5),
+        functional is F,
+        list(Table(a=1)),
+        no_such_module_at_all,
+    )
 
 
 imports_inside_kinds = ("native_python",)
@@ -521,7 +540,8 @@ def slices_of_everything(x):
     )
 
 
-# -- generators as values -----------------------------------------------------------------------------------------------
+# -- generators as values
+# -----------------------------------------------------------------------------------------------
 
 
 @program
@@ -670,7 +690,8 @@ def context_manager_from_a_generator_with_yield_value(x):
     return c
 
 
-# -- async ---------------------------------------------------------------------------------------------------------------
+# -- async
+# ---------------------------------------------------------------------------------------------------------------
 
 
 async def doubled(x):
@@ -735,14 +756,24 @@ def test_a_compiled_generator_function_gives_a_generator():
         torch.testing.assert_close(list(compiled(X, n)), list(gen(X, n)))
 
 
-# -- worlds that change between the calls ---------------------------------------------------------------------------------
+# -- worlds that change between the calls
+# ---------------------------------------------------------------------------------
 
 
 def test_keyword_arguments_of_the_compiled_function():
     def f(x, /, scale=2, *rest, shift=0, **named):
         return x * scale + shift, rest, named
 
-    twin(lambda: f, (X,), (X, 3), (X, 3, 4, 5), (X, Kw(shift=1, z=2)), (Y, Kw(scale=4)), (X,), breaks=0)
+    twin(
+        lambda: f,
+        (X,),
+        (X, 3),
+        (X, 3, 4, 5),
+        (X, Kw(shift=1, z=2)),
+        (Y, Kw(scale=4)),
+        (X,),
+        breaks=0,
+    )
 
 
 def test_globals_of_a_module_change():
@@ -784,7 +815,9 @@ def test_closure_is_rebound_between_calls():
         f.rebind = rebind
         return f, [rebind]
 
-    twin(make, (X,), lambda world: world[0](None), (X,), lambda world: world[0](None), (Y,), breaks=0)
+    twin(
+        make, (X,), lambda world: world[0](None), (X,), lambda world: world[0](None), (Y,), breaks=0
+    )
 
 
 @program.cases()

@@ -1,4 +1,6 @@
-"""Type variables, generic classes, and (from 3.12 on) functions and classes with type parameters in brackets."""
+"""Type variables, generic classes, and (from 3.12 on) functions and classes with type parameters in
+brackets.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,19 @@ MAKERS = {
 
 
 def described(variable):
-    names = ("__name__", "__module__", "__bound__", "__constraints__", "__covariant__", "__contravariant__")
-    return [repr(variable), type(variable).__name__, *(getattr(variable, name, None) for name in names)]
+    names = (
+        "__name__",
+        "__module__",
+        "__bound__",
+        "__constraints__",
+        "__covariant__",
+        "__contravariant__",
+    )
+    return [
+        repr(variable),
+        type(variable).__name__,
+        *(getattr(variable, name, None) for name in names),
+    ]
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -46,7 +59,9 @@ def test_a_variable_that_is_returned(name):
 
 
 def test_the_module_of_a_variable():
-    source = "import typing\ndef fn(x):\n    return x + 1, typing.TypeVar('T').__module__ == __name__\n"
+    source = (
+        "import typing\ndef fn(x):\n    return x + 1, typing.TypeVar('T').__module__ == __name__\n"
+    )
     made = module(source)
     same(made.fn, (X,), (Y,), graphs=1)
 

@@ -1,4 +1,6 @@
-"""Special methods, classes and keys of objects that existed before the call, whose state changes between the calls."""
+"""Special methods, classes and keys of objects that existed before the call, whose state changes
+between the calls.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ WORLDS: dict[str, tuple] = {}
 
 
 def world(*changes, **expected):
-    """Registers a function that makes (program, object); changes are applied to the object between calls."""
+    """Registers a function that makes (program, object); changes are applied to the object between
+    calls.
+    """
     expected.setdefault("breaks", 0)
 
     def register(make):
@@ -105,7 +109,16 @@ def each_special_method_reads_state():
 
     def f(x):
         texts = f"{item:!}", repr(item), str(item), item.other, hasattr(item, "nothing")
-        numbers = float(item), item + 1, 1 + item, bool(item), round(item), abs(item), hash(item), item[4]
+        numbers = (
+            float(item),
+            item + 1,
+            1 + item,
+            bool(item),
+            round(item),
+            abs(item),
+            hash(item),
+            item[4],
+        )
         ordered = item == Item(3), item < Item(3), min(item, Item(4)).tag, max([item, Item(1)]).n
         rows = [10, 20, 30, 40, 50, 60][item], x[:item].shape, 2 in item, list(item)
         return x * len(item), item(x), texts, numbers, ordered, rows
@@ -298,7 +311,9 @@ class Doubler(Item):
         return x * self.n * 2
 
 
-@world(lambda box: setattr(box, "method", box.items[1].double), lambda box: put("n", 7)(box.items[1]))
+@world(
+    lambda box: setattr(box, "method", box.items[1].double), lambda box: put("n", 7)(box.items[1])
+)
 def bound_methods_kept_on_an_object():
     class Box:
         pass
@@ -473,12 +488,20 @@ def test_tensors_in_objects_with_operators():
         return f, unit
 
     twin(
-        make, (X,), lambda u: setattr(u, "im", torch.ones(3, 4)), (Y,), lambda u: u.re.mul_(3), (X,), breaks=0
+        make,
+        (X,),
+        lambda u: setattr(u, "im", torch.ones(3, 4)),
+        (Y,),
+        lambda u: u.re.mul_(3),
+        (X,),
+        breaks=0,
     )
 
 
 def test_sizes_that_change_are_returned_as_numbers():
-    """torch.Size of symbolic sizes, alone, inside containers, sliced, and in what the program keeps."""
+    """torch.Size of symbolic sizes, alone, inside containers, sliced, and in what the program
+    keeps.
+    """
 
     def make():
         seen = []

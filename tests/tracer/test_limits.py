@@ -14,11 +14,10 @@ import torch
 import tracer_core
 from benchmarks import changing
 from tests.tracer.twin import replaced, same
-from tracer_core import runtime
 from tracer_core.errors import RecompileLimitError, RecompileLimitWarning
-from tracer_core.interpreter.real import RealMachine
-from tracer_core.segments import variants
+from tracer_core.execution import compiled_function, guarded_cache
 from tracer_core.testing import CaptureCounter, compare
+from tracer_core.trace.eager_interpreter import RealMachine
 
 X = torch.randn(3, 4)
 WORDS = [f"word{i}" for i in range(14)]
@@ -91,15 +90,20 @@ def test_the_limit_of_the_config_is_used():
 def line_of(caplog, fn, *args):
     with caplog.at_level(logging.INFO, logger="tracer_core"):
         tracer_core.compile(fn, backend="eager")(*args)
-    return [(one.levelname, one.getMessage()) for one in caplog.records if one.name == "tracer_core"]
+    return [
+        (one.levelname, one.getMessage()) for one in caplog.records if one.name == "tracer_core"
+    ]
 
 
-# -- after the limit ------------------------------------------------------------------------------------
+# -- after the limit
+# ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def interpreted(monkeypatch):
-    """Names of what was interpreted: traces, and activations that were run to their end by the machine."""
+    """Names of what was interpreted: traces, and activations that were run to their end by the
+    machine.
+    """
     found = []
 
     def watched(owner, name):
@@ -111,7 +115,7 @@ def interpreted(monkeypatch):
 
         monkeypatch.setattr(owner, name, call)
 
-    watched(runtime, "capture")
+    watched(compiled_function, "capture")
     watched(RealMachine, "finish")
     return found
 
@@ -162,24 +166,33 @@ def test_the_warning_says_what_kept_changing_and_what_helps():
     (one,) = limit_warnings(caught)
     assert (one.message.source, one.message.count) == ("config.name", 8)
     assert one.message.values == tuple(repr(word) for word in WORDS[:9])
-    assert "config.name kept changing ('word0', 'word1', 'word2', ..., 'word7', 'word8')" in str(one.message)
+    assert "config.name kept changing ('word0', 'word1', 'word2', ..., 'word7', 'word8')" in str(
+        one.message
+    )
     assert "tracer_core.disable" in one.message.hint
     assert one.filename == __file__
 
 
 def test_the_warning_of_a_lambda_made_in_each_call():
     compiled = tracer_core.compile(lambda x, f: f(x), backend="eager")
-    with pytest.warns(RecompileLimitWarning, match="because f kept changing.*\n.*once, outside of the call"):
+    with pytest.warns(
+        RecompileLimitWarning, match="because f kept changing.*\n.*once, outside of the call"
+    ):
         for n in range(12):
             compiled(X, lambda x, n=n: x + n)
 
 
 def test_the_warning_of_sizes_that_stay_static():
     compiled = tracer_core.compile(lambda x: x + 1, backend="eager", dynamic=False)
-    with pytest.warns(RecompileLimitWarning, match=r"because x kept changing(.|\n)*mark_dynamic") as caught:
+    with pytest.warns(
+        RecompileLimitWarning, match=r"because x kept changing(.|\n)*mark_dynamic"
+    ) as caught:
         for n in range(2, 14):
             compiled(torch.ones(n, 2))
-    assert limit_warnings(caught)[0].message.values[:2] == ("torch.float32 [2, 2]", "torch.float32 [3, 2]")
+    assert limit_warnings(caught)[0].message.values[:2] == (
+        "torch.float32 [2, 2]",
+        "torch.float32 [3, 2]",
+    )
 
 
 def test_one_warning_for_many_objects():
@@ -253,7 +266,7 @@ def test_what_was_captured_serves_until_nothing_fits_any_more():
     served.clear()
     for n in range(2000):
         compiled(X, f"new {n}")
-    for _ in range(2**variants.MOST_FAILED + 100):
+    for _ in range(2**guarded_cache.MOST_FAILED + 100):
         assert torch.equal(compiled(X, WORDS[3]), X + 5)
     assert len(served) >= 100, "also after a long time in which nothing fitted"
 
@@ -264,9 +277,9 @@ def test_lookups_that_find_nothing_become_rare():
 
     def attempt(state):
         looked.append(1)
-        return variants.MISS
+        return guarded_cache.MISS
 
-    closed = variants.Closed([attempt], lambda state: state)
+    closed = guarded_cache.Closed([attempt], lambda state: state)
     assert [closed((n,)) for n in range(4096)] == [(n,) for n in range(4096)]
     assert len(looked) < 30
 
@@ -276,9 +289,9 @@ def test_a_place_where_a_third_of_the_lookups_find_something_runs_natively():
 
     def attempt(state):
         served.append(1)
-        return state if state[0] % 24 < 8 else variants.MISS
+        return state if state[0] % 24 < 8 else guarded_cache.MISS
 
-    closed = variants.Closed([attempt], lambda state: state)
+    closed = guarded_cache.Closed([attempt], lambda state: state)
     assert [closed((n,)) for n in range(24 * 400)] == [(n,) for n in range(24 * 400)]
     assert len(served) < 24 * 400 / 10
 
@@ -314,7 +327,9 @@ def test_exceptions_after_the_limit_are_the_program_s():
 @pytest.mark.filterwarnings("ignore")
 def test_training_after_the_limit_has_eager_s_gradients():
     weight = torch.randn(4, requires_grad=True)
-    compiled = tracer_core.compile(lambda x, word: (x * weight * len(word)).sin().sum(), backend="aten_eager")
+    compiled = tracer_core.compile(
+        lambda x, word: (x * weight * len(word)).sin().sum(), backend="aten_eager"
+    )
     for word in WORDS * 2:
         (got,) = torch.autograd.grad(compiled(X, word), weight)
         (want,) = torch.autograd.grad((X * weight * len(word)).sin().sum(), weight)
@@ -348,7 +363,7 @@ def test_a_function_with_too_many_breaks_runs_natively(interpreted, caplog):
         return x * x
 
     compiled = tracer_core.compile(breaks, backend="eager")
-    with replaced(runtime, "_MAX_SEGMENTS", 2):
+    with replaced(compiled_function, "_MAX_SEGMENTS", 2):
         for n in range(8):
             if n == 2:
                 interpreted.clear()
@@ -365,7 +380,9 @@ def test_fullgraph_raises_at_the_limit_and_serves_what_fits():
     for word in WORDS[:8]:
         compare(says(X, word), compiled(X, word))
     for word in WORDS[8:]:
-        with pytest.raises(RecompileLimitError, match="word kept changing.*fullgraph=True") as caught:
+        with pytest.raises(
+            RecompileLimitError, match="word kept changing.*fullgraph=True"
+        ) as caught:
             compiled(X, word)
         assert caught.value.source == "word" and caught.value.values[-1] == repr(word)
     with CaptureCounter() as counter:
@@ -376,7 +393,10 @@ def test_fullgraph_raises_at_the_limit_and_serves_what_fits():
 
 def test_first_call_without_breaks_is_an_info(caplog):
     assert line_of(caplog, lambda x: x + 1, X) == [
-        ("INFO", "test_first_call_without_breaks_is_an_info.<locals>.<lambda>: 1 graph, 0 graph breaks")
+        (
+            "INFO",
+            "test_first_call_without_breaks_is_an_info.<locals>.<lambda>: 1 graph, 0 graph breaks",
+        )
     ]
 
 

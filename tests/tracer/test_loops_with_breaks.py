@@ -1,4 +1,6 @@
-"""Loops with a graph break in them: one segment for the body, whatever the item; numbers that change are inputs."""
+"""Loops with a graph break in them: one segment for the body, whatever the item; numbers that
+change are inputs.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def test_a_thousand_iterations_are_two_graphs():
     assert len(seen.counter.graphs) <= 4
 
 
-@pytest.mark.parametrize("items", [range(12), list(range(12)), tuple(range(12)), dict.fromkeys(range(12)), "abcdefghijkl"],
+@pytest.mark.parametrize("items", [range(12), list(range(12)), tuple(range(12)),
+dict.fromkeys(range(12)), "abcdefghijkl"],
                          ids=["range", "list", "tuple", "dict", "str"])  # fmt: skip
 def test_loops_over_every_kind_of_container(items):
     def f(x, items):
@@ -57,7 +60,9 @@ def test_enumerate_and_zip():
             print(end="")
         return x
 
-    seen = same(f, (X, [1.5, 2.5, 3.5, 4.5, 5.5, 6.5]), (Y, [2.0, 1.0, 0.5, 3.5, 9.5, 7.0]), breaks=None)
+    seen = same(
+        f, (X, [1.5, 2.5, 3.5, 4.5, 5.5, 6.5]), (Y, [2.0, 1.0, 0.5, 3.5, 9.5, 7.0]), breaks=None
+    )
     assert len(seen.counter.graphs) <= 4
 
 
@@ -200,12 +205,23 @@ def test_loop_variable_after_the_loop_and_iterator_shared():
 
 
 def test_an_int_argument_becomes_an_input():
-    seen = same(lambda x, n: x * n, (X, 2), (X, 3), (Y, 4), (X, 0), (X, 1), (X, -7), (X, 10**6), graphs=2)
+    seen = same(
+        lambda x, n: x * n, (X, 2), (X, 3), (Y, 4), (X, 0), (X, 1), (X, -7), (X, 10**6), graphs=2
+    )
     assert len(seen.counter.recompiles) == 1
 
 
 def test_a_float_argument_becomes_an_input():
-    same(lambda x, n: x * n + 1, (X, 0.1), (X, 0.3), (Y, 1e-30), (X, -0.0), (X, 1e300), (X, 2.0), graphs=2)
+    same(
+        lambda x, n: x * n + 1,
+        (X, 0.1),
+        (X, 0.3),
+        (Y, 1e-30),
+        (X, -0.0),
+        (X, 1e300),
+        (X, 2.0),
+        graphs=2,
+    )
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2**40, True, -(2**63)])
@@ -345,7 +361,9 @@ def test_item_used_in_the_next_graph():
         return x / scale, scale * 2
 
     seen = same(
-        f, *[(torch.randn(3, 4) * v,) for v in (1.0, 3.0, 10.0, 5.0)], kinds=("data_dependent_value",)
+        f,
+        *[(torch.randn(3, 4) * v,) for v in (1.0, 3.0, 10.0, 5.0)],
+        kinds=("data_dependent_value",),
     )
     assert len(seen.counter.graphs) == 3
 

@@ -31,15 +31,16 @@ class Net(torch.nn.Module):
         return x
 
 
-#: A leak grows in each of so many rounds of calls. What grows in one of them only is not the calls': a table of
-#: Python's own that was there before (the one of interned strings, of some megabytes) is made anew, larger or not, each
-#: time its free places are used up, and counts as new memory then, since nobody has counted the table that it replaces.
+#: A leak grows in each of so many rounds of calls. What grows in one of them only is not the
+#: calls': a table of Python's own that was there before (the one of interned strings, of some
+#: megabytes) is made anew, larger or not, each time its free places are used up, and counts as new
+#: memory then, since nobody has counted the table that it replaces.
 ROUNDS = 3
 
 
 def grown(call, calls, warm=200):
-    """(bytes, objects of the collector) that `calls` calls leave behind: what each of `ROUNDS` rounds leaves at least,
-    for as many calls."""
+    """(bytes, objects of the collector) that `calls` calls leave behind: what each of `ROUNDS`
+    rounds leaves at least, for as many calls."""
     for i in range(warm):
         call(i)
     gc.collect()
@@ -128,7 +129,9 @@ def test_calls_that_raise():
 
 def test_calls_that_change_state():
     box = Box(count=torch.zeros(()), log=[])
-    fast = tracer_core.compile(lambda b, x: (b.__dict__.update(count=b.count + 1), x * 2)[1], backend="eager")
+    fast = tracer_core.compile(
+        lambda b, x: (b.__dict__.update(count=b.count + 1), x * 2)[1], backend="eager"
+    )
     assert_flat(lambda i: fast(box, X), 2_000)
     assert float(box.count) > 2_000
 
@@ -194,7 +197,11 @@ def test_a_compiled_function_is_collected():
 
         fast = tracer_core.compile(program, backend="eager")
         fast(X)
-        return [weakref.ref(program), weakref.ref(fast), weakref.ref(markers.compiled(fast).function)]
+        return [
+            weakref.ref(program),
+            weakref.ref(fast),
+            weakref.ref(markers.compiled(fast).function),
+        ]
 
     assert all(dropped(make))
 
@@ -352,7 +359,9 @@ class _Settings:
 
 
 def test_the_first_result_goes_when_it_is_dropped_although_the_program_caught_an_exception():
-    """transformers' configurations ask so for what they may not have; a result may be most of a device's memory."""
+    """transformers' configurations ask so for what they may not have; a result may be most of a
+    device's memory.
+    """
     settings = _Settings()
 
     def program(x):

@@ -1,4 +1,6 @@
-"""nn.Module: containers, hooks, train and eval, parameters replaced, recurrent and attention layers; recompiles."""
+"""nn.Module: containers, hooks, train and eval, parameters replaced, recurrent and attention
+layers; recompiles.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ STEPS = {
     "parameter data": lambda m: setattr(m.fc.weight, "data", torch.full((4, 4), 0.25)),
     "parameter in place": lambda m: m.fc.weight.data.mul_(2),
     "submodule replaced": lambda m: setattr(m, "drop", nn.Identity()),
-    "submodule appended": lambda m: (m.blocks.append(nn.Identity()), m.scales.append(torch.ones(4))),
+    "submodule appended": lambda m: (
+        m.blocks.append(nn.Identity()),
+        m.scales.append(torch.ones(4)),
+    ),
     "bias removed": lambda m: setattr(m.fc, "bias", None),
     "double": lambda m: m.float(),
     "requires grad": lambda m: m.fc.requires_grad_(False),
@@ -70,7 +75,8 @@ def test_change_of_a_module(name):
 
 
 def test_hook_removed():
-    twin(net, (X,), lambda m: setattr(m, "h", m.fc.register_forward_hook(lambda *a: a[2] + 1)), (X,),
+    twin(net, (X,), lambda m: setattr(m, "h", m.fc.register_forward_hook(lambda *a: a[2] + 1)),
+    (X,),
          lambda m: m.h.remove(), (X,), breaks=0)  # fmt: skip
 
 
@@ -88,7 +94,7 @@ def test_class_forward_monkeypatched():
             return x + 1
 
     m = M()
-    fn = lambda x: m(x)  # noqa: E731
+    fn = lambda x: m(x)
     compiled = tracer_core.compile(fn, backend="eager")
     assert torch.equal(compiled(X), X + 1)
     M.forward = lambda self, x: x - 1
@@ -166,9 +172,12 @@ def test_gradients():
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        ((X, 1), (X, 2)), ((X, "a"), (X, "b")), ((X, [1]), (X, [1, 2])), ((X, 1), (X, 1.0)), ((X, None), (X, 1)),
-        ((X, 0), (X.double(), 0)), ((X, 0), (X[:2], 0)), ((X, 0), (X.t(), 0)), ((X, 0), (X.clone().requires_grad_(), 0)),
-        ((X, 0), (nn.Parameter(X), 0)), ((X, (1, 2)), (X, (2, 1))), ((X, {"a": 1}), (X, {"b": 1})), ((X, True), (X, 1)),
+        ((X, 1), (X, 2)), ((X, "a"), (X, "b")), ((X, [1]), (X, [1, 2])), ((X, 1), (X, 1.0)), ((X,
+        None), (X, 1)),
+        ((X, 0), (X.double(), 0)), ((X, 0), (X[:2], 0)), ((X, 0), (X.t(), 0)), ((X, 0),
+        (X.clone().requires_grad_(), 0)),
+        ((X, 0), (nn.Parameter(X), 0)), ((X, (1, 2)), (X, (2, 1))), ((X, {"a": 1}), (X, {"b": 1})),
+        ((X, True), (X, 1)),
         ((X, 0), (X[0], 0)), ((X, Y), (X, 3)),
     ],
 )  # fmt: skip

@@ -1,7 +1,9 @@
-# ruff: noqa: UP030, UP031, UP032  (the forms of formatting are what is tested)
-"""Built-in functions and the methods of Python's own types, on values that change from call to call.
+# ruff: noqa: UP030  (the forms of formatting are what is tested)
+"""Built-in functions and the methods of Python's own types, on values that change from call to
+call.
 
-Each program is called with a tensor and a value; what native code reads of the value must be guarded.
+Each program is called with a tensor and a value; what native code reads of the value must be
+guarded.
 """
 
 from __future__ import annotations
@@ -115,7 +117,8 @@ ON_LISTS = {
     "filter-none": lambda x, v: [x * i for i in filter(None, v)],
     "slice": lambda x, v: (v[::-1], v[-2:], x),
     "unpack": lambda x, v: (lambda a, *b: (x * a, b))(*v),
-    "tuple-methods": lambda x, v: (tuple(v).index(2), tuple(v).count(1), hash(tuple(v)) == hash(tuple(v)), x),
+    "tuple-methods": lambda x, v: (tuple(v).index(2), tuple(v).count(1),
+    hash(tuple(v)) == hash(tuple(v)), x),
     "bytes-of": lambda x, v: (bytes(v), bytearray(v), x),
     "by-name": lambda x, v: (list.__len__(v), list.__contains__(v, 2), list.__getitem__(v, 0), x),
     "dict-fromkeys": lambda x, v: dict.fromkeys(v, x),
@@ -123,35 +126,56 @@ ON_LISTS = {
     "iter-sentinel": lambda x, v: ([x * i for i in iter(iter(v).__next__, v[-1])], x),
     "next-default": lambda x, v: x * next((i for i in v if i > 1), 0),
     "counter": lambda x, v: (collections.Counter(v).most_common(1), x),
-    "set-algebra": lambda x, v: (sorted(set(v) | {9}), set(v) & {1, 2}, set(v) - {1}, set(v) ^ {1, 8}, x),
-    "set-methods": lambda x, v: (set(v).union([4], (5,)), set(v).issubset(range(9)), frozenset(v).isdisjoint([8]), x),
-    "divmod-pow": lambda x, v: (divmod(v[0], 2), pow(v[0], 2), pow(v[0], 2, 3), abs(-v[0]), round(v[0] / 3, 2), x),
+    "set-algebra": lambda x, v: (sorted(set(v) | {9}), set(v) & {1, 2}, set(v) - {1}, set(v) ^ {1,
+    8}, x),
+    "set-methods": lambda x, v: (set(v).union([4], (5,)), set(v).issubset(range(9)),
+    frozenset(v).isdisjoint([8]), x),
+    "divmod-pow": lambda x, v: (divmod(v[0], 2), pow(v[0], 2), pow(v[0], 2, 3), abs(-v[0]),
+    round(v[0] / 3, 2), x),
     "texts": lambda x, v: (bin(v[0]), hex(v[0]), oct(v[0]), chr(v[0] + 64), ord("a"), ascii(v), x),
-    "format": lambda x, v: (f"{v[0]:03d} {v!r}", "{0[1]}".format(v), "%s %d" % (v, v[0]), format(v[0], "x"), x),
-    "math": lambda x, v: x * (math.sqrt(v[0]) + math.gcd(v[0], 6) + math.prod(v) + math.comb(5, v[0]) + math.hypot(*v)),
-    "fsum": lambda x, v: x * (math.fsum(v) + math.dist(v, v) + math.floor(v[0] / 2) + math.ceil(v[0] / 2)),
+    "format": lambda x, v: (f"{v[0]:03d} {v!r}", "{0[1]}".format(v), "%s %d" % (v, v[0]),
+    format(v[0], "x"), x),
+    "math": lambda x, v: x * (math.sqrt(v[0]) + math.gcd(v[0], 6) + math.prod(v) + math.comb(5,
+    v[0]) + math.hypot(*v)),
+    "fsum": lambda x, v: x * (math.fsum(v) + math.dist(v,
+    v) + math.floor(v[0] / 2) + math.ceil(v[0] / 2)),
     "cmath": lambda x, v: (cmath.sqrt(-v[0]), cmath.polar(complex(v[0], 1)), x),
     "operators": lambda x, v: (
-        operator.add(v[0], 1), operator.itemgetter(0, -1)(v), operator.countOf(v, 2), operator.indexOf(v, 2),
-        operator.concat(v, [1]), operator.length_hint(v), operator.index(v[0]), operator.inv(v[0]), x),
-    "isinstance": lambda x, v: (isinstance(v, (int, list)), issubclass(type(v), collections.abc.Sequence), x),
+        operator.add(v[0], 1), operator.itemgetter(0, -1)(v), operator.countOf(v, 2),
+        operator.indexOf(v, 2),
+        operator.concat(v, [1]), operator.length_hint(v), operator.index(v[0]), operator.inv(v[0]),
+        x),
+    "isinstance": lambda x, v: (isinstance(v, (int, list)), issubclass(type(v),
+    collections.abc.Sequence), x),
     "deque": lambda x, v: (list(collections.deque(v, maxlen=2)), collections.deque(v).index(2), x),
-    "heap": lambda x, v: (__import__("heapq").nsmallest(2, v), __import__("heapq").nlargest(1, v), x),
-    "range": lambda x, v: (list(range(v[0])), range(9).index(v[0]), v[0] in range(3), len(range(0, 9, v[0])), x),
-    "int-methods": lambda x, v: (v[0].bit_length(), v[0].to_bytes(2, "big"), int.from_bytes(b"\x01", "big"), x),
+    "heap": lambda x, v: (__import__("heapq").nsmallest(2, v), __import__("heapq").nlargest(1, v),
+    x),
+    "range": lambda x, v: (list(range(v[0])), range(9).index(v[0]), v[0] in range(3), len(range(0,
+    9, v[0])), x),
+    "int-methods": lambda x, v: (v[0].bit_length(), v[0].to_bytes(2, "big"),
+    int.from_bytes(b"\x01", "big"), x),
     "slice-indices": lambda x, v: (slice(v[0], None, 2).indices(9), x),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ON_LISTS)
 def test_list_of_numbers(name):
-    same(ON_LISTS[name], (X, [3, 2, 1]), (X, [3, 2, 1]), (X, [4, 1, 2]), (X, [1, 2, 2, 5]), breaks=0)
+    same(
+        ON_LISTS[name], (X, [3, 2, 1]), (X, [3, 2, 1]), (X, [4, 1, 2]), (X, [1, 2, 2, 5]), breaks=0
+    )
 
 
 ON_TEXT = {
     "case": lambda x, s: (s.upper(), s.title(), s.swapcase(), s.casefold(), x),
     "split": lambda x, s: (s.split("-"), s.rsplit("-", 1), s.partition("-"), s.splitlines(), x),
-    "search": lambda x, s: (s.find("b"), s.count("a"), s.startswith(("a", "z")), "b" in s, s.rfind("a"), x),
+    "search": lambda x, s: (
+        s.find("b"),
+        s.count("a"),
+        s.startswith(("a", "z")),
+        "b" in s,
+        s.rfind("a"),
+        x,
+    ),
     "strip": lambda x, s: (
         s.strip("a"),
         s.removeprefix("a"),
@@ -175,8 +199,20 @@ ON_TEXT = {
         s.expandtabs(2),
         x,
     ),
-    "encode": lambda x, s: (s.encode(), s.encode("utf-16"), bytes(s, "utf-8"), str(s.encode(), "utf-8"), x),
-    "format": lambda x, s: ("{:>9}|{!r}".format(s, s), "{a}".format_map({"a": s}), f"{s:>5}", "%5s" % s, x),
+    "encode": lambda x, s: (
+        s.encode(),
+        s.encode("utf-16"),
+        bytes(s, "utf-8"),
+        str(s.encode(), "utf-8"),
+        x,
+    ),
+    "format": lambda x, s: (
+        "{:>9}|{!r}".format(s, s),
+        "{a}".format_map({"a": s}),
+        f"{s:>5}",
+        "%5s" % s,
+        x,
+    ),
     "order": lambda x, s: (s < "b", max(s), sorted(s), s + "d", s * 2, s[::-1], x),
     "bytes": lambda x, s: (
         s.encode().hex(),
@@ -185,7 +221,11 @@ ON_TEXT = {
         b"-".join([s.encode()]),
         x,
     ),
-    "bytearray": lambda x, s: (bytearray(s, "utf-8").upper(), bytes(bytearray(b"a") + s.encode()), x),
+    "bytearray": lambda x, s: (
+        bytearray(s, "utf-8").upper(),
+        bytes(bytearray(b"a") + s.encode()),
+        x,
+    ),
     "int": lambda x, s: (int(str(len(s)), 8), float(f"{len(s)}.5"), complex(f"{len(s)}j"), x),
     "numbers": lambda x, s: (
         (1.5).is_integer(),
@@ -229,7 +269,14 @@ def _count(d):
 
 @pytest.mark.parametrize("name", ON_DICTS)
 def test_dict(name):
-    same(ON_DICTS[name], (X, {"a": 1}), (X, {"a": 1}), (X, {"b": 2, "a": 1}), (X, {"a": 3, "c": 1}), breaks=0)
+    same(
+        ON_DICTS[name],
+        (X, {"a": 1}),
+        (X, {"a": 1}),
+        (X, {"b": 2, "a": 1}),
+        (X, {"a": 3, "c": 1}),
+        breaks=0,
+    )
 
 
 def push(x, cents):
@@ -238,7 +285,11 @@ def push(x, cents):
     heap = [Money(c) for c in cents]
     heapq.heapify(heap)
     heapq.heappush(heap, Money(2))
-    return x * heapq.heappop(heap).cents, [m.cents for m in heap], heapq.heappushpop(heap, Money(0)).cents
+    return (
+        x * heapq.heappop(heap).cents,
+        [m.cents for m in heap],
+        heapq.heappushpop(heap, Money(0)).cents,
+    )
 
 
 def bisected(x, cents):
@@ -257,13 +308,30 @@ ON_OBJECTS = {
     "sum": lambda x, v: x * sum((Money(c) for c in v), Money(0)).cents,
     "sum-int-start": lambda x, v: x * sum(Money(c) for c in v).cents,
     "abs-round": lambda x, v: (abs(Money(-v[0])).cents, round(Money(v[0]), 1), x),
-    "float-index": lambda x, v: (float(Money(v[0])), hex(Money(v[0])), [1, 2, 3, 4, 5, 6][Money(v[0])], x),
+    "float-index": lambda x, v: (
+        float(Money(v[0])),
+        hex(Money(v[0])),
+        [1, 2, 3, 4, 5, 6][Money(v[0])],
+        x,
+    ),
     "divmod": lambda x, v: (divmod(Money(7), v[0]), divmod(9, Money(v[0])), x),
-    "math": lambda x, v: (math.sqrt(Money(v[0])), math.floor(Money(v[0])), math.gcd(Money(v[0]), 4), x),
+    "math": lambda x, v: (
+        math.sqrt(Money(v[0])),
+        math.floor(Money(v[0])),
+        math.gcd(Money(v[0]), 4),
+        x,
+    ),
     "sorted": lambda x, v: ([m.cents for m in sorted(map(Money, v))], x),
-    "sorted-key-tuples": lambda x, v: ([m.cents for m in sorted(map(Money, v), key=lambda m: (m, 1))], x),
+    "sorted-key-tuples": lambda x, v: (
+        [m.cents for m in sorted(map(Money, v), key=lambda m: (m, 1))],
+        x,
+    ),
     "list-sort": lambda x, v: (_sort([Money(c) for c in v]), x),
-    "min-max": lambda x, v: (min(map(Money, v)).cents, max([Money(c) for c in v], key=float).cents, x),
+    "min-max": lambda x, v: (
+        min(map(Money, v)).cents,
+        max([Money(c) for c in v], key=float).cents,
+        x,
+    ),
     "index-count": lambda x, v: (
         list(map(Money, v)).index(Money(2)),
         [Money(c) for c in v].count(Money(2)),
@@ -275,7 +343,11 @@ ON_OBJECTS = {
     "dict-keys": lambda x, v: ({Money(c): c for c in v}[Money(2)], x),
     "len-truth": lambda x, v: (len(Money(v[0])), bool(Money(0)), x),
     "reversed": lambda x, v: (list(reversed(Money(v[0]))), list(reversed(Deck(v))), x),
-    "iterate-deck": lambda x, v: ([x * c for c in Deck(v)], sum(Deck(v)), list(zip(Deck(v), v, strict=True))),
+    "iterate-deck": lambda x, v: (
+        [x * c for c in Deck(v)],
+        sum(Deck(v)),
+        list(zip(Deck(v), v, strict=True)),
+    ),
     "format": lambda x, v: (
         f"{Money(v[0])!s} {Money(v[0]):04d}",
         "%s" % Money(v[0]),
@@ -286,7 +358,10 @@ ON_OBJECTS = {
     "word": lambda x, v: (Word("A") == "a", Word("A") in ["b", "a"], "-".join([Word("A"), "b"]), x),
     "heap": push,
     "bisect": bisected,
-    "chain": lambda x, v: ([m.cents for m in __import__("itertools").chain(map(Money, v), [Money(1)])], x),
+    "chain": lambda x, v: (
+        [m.cents for m in __import__("itertools").chain(map(Money, v), [Money(1)])],
+        x,
+    ),
     "method-of-type": lambda x, v: (list(map(Money.__float__, map(Money, v))), x),
     "update-mapping": lambda x, v: (_updated(v), x),
 }
@@ -323,7 +398,14 @@ def _remove(items):
 
 @pytest.mark.parametrize("name", ON_OBJECTS)
 def test_objects_with_their_own_methods(name):
-    same(ON_OBJECTS[name], (X, [3, 2, 1]), (X, [3, 2, 1]), (X, [4, 1, 2]), (X, [1, 2, 2, 5]), breaks=0)
+    same(
+        ON_OBJECTS[name],
+        (X, [3, 2, 1]),
+        (X, [3, 2, 1]),
+        (X, [4, 1, 2]),
+        (X, [1, 2, 2, 5]),
+        breaks=0,
+    )
 
 
 class Named:
@@ -377,7 +459,15 @@ def test_what_an_object_says_of_its_class_is_guarded():
 
         return fn, View(lambda: None, obj)
 
-    twin(make, (X,), lambda obj: object.__setattr__(obj, "kind", int), (X,), (X,), graphs=2, recompiles=1)
+    twin(
+        make,
+        (X,),
+        lambda obj: object.__setattr__(obj, "kind", int),
+        (X,),
+        (X,),
+        graphs=2,
+        recompiles=1,
+    )
 
 
 def test_an_abstract_class_asks_an_object_for_its_class():

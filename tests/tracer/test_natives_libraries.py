@@ -1,4 +1,6 @@
-"""Standard library calls in compiled functions: run, interpreted or an explained break; always eager's answer."""
+"""Standard library calls in compiled functions: run, interpreted or an explained break; always
+eager's answer.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ from tracer_core.testing import CaptureCounter, compare
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
 
-# -- what is captured whole ---------------------------------------------------------------------------------
+# -- what is captured whole
+# ---------------------------------------------------------------------------------
 
 
 class Point(typing.NamedTuple):
@@ -89,80 +92,120 @@ def pure(x, n):
 
 
 PLAIN = {
-    "re.match": lambda x, n: (re.match(r"(\w)(\d+)", f"a{n}").group(2), re.sub("a", "b", f"a{n}"), x),
+    "re.match": lambda x, n: (re.match(r"(\w)(\d+)", f"a{n}").group(2), re.sub("a", "b", f"a{n}"),
+    x),
     "re.compiled": lambda x, n: (re.compile(r"\d").findall(f"a{n}b3"), re.split("b", f"ab{n}"), x),
-    "re.finditer": lambda x, n: ([m.span() for m in re.finditer("a", "aba" * n)], re.escape("a.b"), x),
+    "re.finditer": lambda x, n: ([m.span() for m in re.finditer("a", "aba" * n)], re.escape("a.b"),
+    x),
     "re.sub-function": lambda x, n: (re.sub(r"\d", lambda m: str(int(m.group()) * n), "1 2 3"), x),
     "re.groupdict": lambda x, n: (re.search(r"(?P<k>\d+)", f"x{n}").groupdict(), x),
-    "string": lambda x, n: (string.ascii_letters[n], string.Template("$a").substitute(a=n), string.capwords("a b"), x),
+    "string": lambda x, n: (string.ascii_letters[n], string.Template("$a").substitute(a=n),
+    string.capwords("a b"), x),
     "textwrap": lambda x, n: (textwrap.dedent("  a\n  b"), textwrap.shorten("a b c d", 5 + n), x),
-    "statistics": lambda x, n: (statistics.mean([1, n]), statistics.median([n, 5, 1]), statistics.pstdev([n, 2]), x),
+    "statistics": lambda x, n: (statistics.mean([1, n]), statistics.median([n, 5, 1]),
+    statistics.pstdev([n, 2]), x),
     "fractions": lambda x, n: (x * float(fractions.Fraction(n, 3)), fractions.Fraction(n, 6) + 1),
     "datetime": lambda x, n: ((datetime.date(2024, 1, n) + datetime.timedelta(days=n)).isoformat(),
                               datetime.datetime(2024, 1, n, tzinfo=datetime.UTC).weekday(), x),
-    "enum": lambda x, n: (Color(n % 2 + 1).name, Color["RED"].value, list(Color), Color.RED in Color, x),
-    "enum-flags": lambda x, n: ((Flags.A | Flags.B).value, bool(Flags.A & Flags.B), Flags(n % 4), x),
+    "enum": lambda x, n: (Color(n % 2 + 1).name, Color["RED"].value, list(Color),
+    Color.RED in Color, x),
+    "enum-flags": lambda x, n: ((Flags.A | Flags.B).value, bool(Flags.A & Flags.B), Flags(n % 4),
+    x),
     "enum-int": lambda x, n: (Level.HIGH > n, x * Level.HIGH, Level(5), max(Level)),
     "dataclass": lambda x, n: (Config(n).n, Config(n) == Config(n), repr(Config(n)), x),
-    "dataclass-tools": lambda x, n: ([f.name for f in dataclasses.fields(Config)], dataclasses.is_dataclass(Config), x),
-    "dataclass-replace": lambda x, n: (dataclasses.replace(Version(1), minor=n), Version(1, n) < Version(2), x),
-    "asdict": lambda x, n: (dataclasses.asdict(Config(n, ["a"], Version(n))), dataclasses.astuple(Version(n)), x),
-    "namedtuple": lambda x, n: (Point(n, 2)._asdict(), Point(n, 2)._replace(b=3), Point._fields, x * Point(n, 2).a),
-    "typing": lambda x, n: (typing.cast(int, n), typing.get_type_hints(Config)["n"], typing.get_args(list[int]), x),
+    "dataclass-tools": lambda x, n: ([f.name for f in dataclasses.fields(Config)],
+    dataclasses.is_dataclass(Config), x),
+    "dataclass-replace": lambda x, n: (dataclasses.replace(Version(1), minor=n), Version(1,
+    n) < Version(2), x),
+    "asdict": lambda x, n: (dataclasses.asdict(Config(n, ["a"], Version(n))),
+    dataclasses.astuple(Version(n)), x),
+    "namedtuple": lambda x, n: (Point(n, 2)._asdict(), Point(n, 2)._replace(b=3), Point._fields,
+    x * Point(n, 2).a),
+    "typing": lambda x, n: (typing.cast(int, n), typing.get_type_hints(Config)["n"],
+    typing.get_args(list[int]), x),
     "types": lambda x, n: (types.SimpleNamespace(a=n).a, types.MappingProxyType({"k": n})["k"], x),
     "numbers": lambda x, n: (isinstance(n, numbers.Integral), isinstance(x, numbers.Number), x),
     "heap-bisect": lambda x, n: (__import__("bisect").bisect([1, 3, 5], n), sorted([n, 2]), x),
-    "json": lambda x, n: (json.dumps({"a": [n, None, 1.5]}, sort_keys=True), json.loads(f'{{"k": [{n}]}}'), x),
-    "struct": lambda x, n: (struct.pack("<ih", n, 2), struct.unpack("<i", struct.pack("<i", n)), struct.calcsize("q"), x),
-    "hashlib": lambda x, n: (hashlib.sha256(str(n).encode()).hexdigest(), hashlib.md5(b"a").digest(), x),
+    "json": lambda x, n: (json.dumps({"a": [n, None, 1.5]}, sort_keys=True),
+    json.loads(f'{{"k": [{n}]}}'), x),
+    "struct": lambda x, n: (struct.pack("<ih", n, 2), struct.unpack("<i", struct.pack("<i", n)),
+    struct.calcsize("q"), x),
+    "hashlib": lambda x, n: (hashlib.sha256(str(n).encode()).hexdigest(),
+    hashlib.md5(b"a").digest(), x),
     "uuid": lambda x, n: (str(uuid.UUID(int=n)), uuid.uuid5(uuid.NAMESPACE_DNS, str(n)).hex, x),
-    "codes": lambda x, n: (base64.b64encode(str(n).encode()), binascii.crc32(b"a"), zlib.adler32(bytes([n])), x),
-    "paths": lambda x, n: (os.path.join("a", str(n)), os.path.splitext("b.c"), os.path.basename("/a/b"), x),
-    "pure-paths": lambda x, n: (str(pathlib.PurePosixPath("a") / str(n)), pathlib.PurePosixPath("a/b.c").suffix, x),
-    "inspect": lambda x, n: (list(inspect.signature(pure).parameters), inspect.isfunction(pure), x * n),
-    "inspect-default": lambda x, n: (inspect.signature(with_default).parameters["k"].default, x * n),
+    "codes": lambda x, n: (base64.b64encode(str(n).encode()), binascii.crc32(b"a"),
+    zlib.adler32(bytes([n])), x),
+    "paths": lambda x, n: (os.path.join("a", str(n)), os.path.splitext("b.c"),
+    os.path.basename("/a/b"), x),
+    "pure-paths": lambda x, n: (str(pathlib.PurePosixPath("a") / str(n)),
+    pathlib.PurePosixPath("a/b.c").suffix, x),
+    "inspect": lambda x, n: (list(inspect.signature(pure).parameters), inspect.isfunction(pure),
+    x * n),
+    "inspect-default": lambda x, n: (inspect.signature(with_default).parameters["k"].default,
+    x * n),
     "functools.reduce": lambda x, n: functools.reduce(lambda a, b: a * b, [x, n, 2]),
     "functools.partial": lambda x, n: functools.partial(torch.mul, x)(n),
     "functools.partialmethod": lambda x, n: Machine().double(x, n),
     "functools.cached_property": lambda x, n: (m := Machine(n), x * m.power, m.power, vars(m))[1:],
     "functools.singledispatch": lambda x, n: (shape_of(x), shape_of(n), shape_of("s")),
     "functools.singledispatchmethod": lambda x, n: (Machine().kind(x), Machine().kind(n)),
-    "functools.total_ordering": lambda x, n: (Size(n) >= Size(2), Size(n) <= Size(2), max(Size(n), Size(2)).n, x),
-    "functools.cmp_to_key": lambda x, n: (sorted([3, n, 2], key=functools.cmp_to_key(lambda a, b: b - a)), x),
+    "functools.total_ordering": lambda x, n: (Size(n) >= Size(2), Size(n) <= Size(2), max(Size(n),
+    Size(2)).n, x),
+    "functools.cmp_to_key": lambda x, n: (sorted([3, n, 2], key=functools.cmp_to_key(lambda a,
+    b: b - a)), x),
     "functools.wraps": lambda x, n: (doubled(x, n), doubled.__name__),
-    "operator.getters": lambda x, n: (operator.itemgetter(1, 0)([n, x]), operator.attrgetter("real", "imag")(n),
-                                      operator.methodcaller("mul", n)(x), operator.methodcaller("sum", dim=0)(x)),
-    "operator.inplace": lambda x, n: (operator.iadd([1], [n]), operator.imul(n, 2), operator.ior({1}, {n}), x),
-    "itertools.infinite": lambda x, n: (list(itertools.islice(itertools.count(n, 2), 3)), list(itertools.repeat(n, 2)), x),
+    "operator.getters": lambda x, n: (operator.itemgetter(1, 0)([n, x]),
+    operator.attrgetter("real", "imag")(n),
+                                      operator.methodcaller("mul", n)(x),
+                                      operator.methodcaller("sum", dim=0)(x)),
+    "operator.inplace": lambda x, n: (operator.iadd([1], [n]), operator.imul(n, 2),
+    operator.ior({1}, {n}), x),
+    "itertools.infinite": lambda x, n: (list(itertools.islice(itertools.count(n, 2), 3)),
+    list(itertools.repeat(n, 2)), x),
     "itertools.filters": lambda x, n: (list(itertools.filterfalse(lambda i: i < n, [1, 2, 3])),
                                        list(itertools.compress("abc", [n, 0, 1])),
                                        list(itertools.takewhile(lambda i: i < n, range(9))),
                                        list(itertools.dropwhile(lambda i: i < n, range(5))), x),
     "itertools.groupby": lambda x, n: ([(k, list(g)) for k, g in itertools.groupby([1, 1, n, 3])],
-                                       [(k, len(list(g))) for k, g in itertools.groupby("aAb", key=str.lower)], x),
-    "itertools.groupby-skipped": lambda x, n: ([k for k, _ in itertools.groupby([1, 1, n, n, 3])], x),
+                                       [(k, len(list(g))) for k, g in itertools.groupby("aAb",
+                                       key=str.lower)], x),
+    "itertools.groupby-skipped": lambda x, n: ([k for k, _ in itertools.groupby([1, 1, n, n, 3])],
+    x),
     "itertools.accumulate": lambda x, n: list(itertools.accumulate([x, n, 2], operator.mul)),
-    "itertools.accumulate-lazy": lambda x, n: (list(itertools.islice(itertools.accumulate(itertools.count(n)), 3)),
+    "itertools.accumulate-lazy": lambda x,
+    n: (list(itertools.islice(itertools.accumulate(itertools.count(n)), 3)),
                                                list(itertools.accumulate([1], initial=n)), x),
-    "itertools.combine": lambda x, n: (list(itertools.product([1, n], repeat=2)), list(itertools.permutations("ab")),
-                                       list(itertools.combinations([1, n, 3], 2)), list(itertools.pairwise([1, n])), x),
-    "itertools.tee": lambda x, n: ([list(t) for t in itertools.tee(map(lambda i: i * n, [1, 2]))], x),
-    "itertools.zip_longest": lambda x, n: (list(itertools.zip_longest([1], [n, 2], fillvalue=0)), x),
+    "itertools.combine": lambda x, n: (list(itertools.product([1, n], repeat=2)),
+    list(itertools.permutations("ab")),
+                                       list(itertools.combinations([1, n, 3], 2)),
+                                       list(itertools.pairwise([1, n])), x),
+    "itertools.tee": lambda x, n: ([list(t) for t in itertools.tee(map(lambda i: i * n, [1, 2]))],
+    x),
+    "itertools.zip_longest": lambda x, n: (list(itertools.zip_longest([1], [n, 2], fillvalue=0)),
+    x),
     "itertools.starmap": lambda x, n: list(itertools.starmap(torch.mul, [(x, n), (x, 2)])),
-    "itertools.chain": lambda x, n: (list(itertools.chain.from_iterable([[1], (n,)])), list(itertools.chain("a", [n])), x),
+    "itertools.chain": lambda x, n: (list(itertools.chain.from_iterable([[1], (n,)])),
+    list(itertools.chain("a", [n])), x),
     "contextlib": lambda x, n: (scaled(x, n), quiet(x, n), stacked(x, n)),
-    "copy": lambda x, n: (copy.copy([n, x]), copy.deepcopy({"a": [n]}), copy.copy(Config(n)).n, copy.deepcopy(n)),
-    "copy-aliases": lambda x, n: ((lambda a: (a[0] is a[1], a, x))(copy.deepcopy([inner := [n], inner]))),
+    "copy": lambda x, n: (copy.copy([n, x]), copy.deepcopy({"a": [n]}), copy.copy(Config(n)).n,
+    copy.deepcopy(n)),
+    "copy-aliases": lambda x, n: ((lambda a: (a[0] is a[1], a, x))(copy.deepcopy([inner := [n],
+    inner]))),
     "copy-tensor": lambda x, n: copy.deepcopy([x, x, n]),
     "copy-user": lambda x, n: (copy.deepcopy(Copied(n)).n, copy.copy(Copied(n)).n, x),
     "copy-object": lambda x, n: (copy.deepcopy(Config(n, ["a"], Config(2))), x),
-    "ordered": lambda x, n: (list(collections.OrderedDict.fromkeys([n, 1])), collections.Counter([n, n, 1]), x),
-    "user-dict": lambda x, n: (collections.UserDict({"a": n})["a"], list(collections.UserList([n])), x),
-    "sys": lambda x, n: (sys.version_info >= (3, 8), sys.maxsize > n, sys.getrecursionlimit() > 0, sys.intern("a"), x),
+    "ordered": lambda x, n: (list(collections.OrderedDict.fromkeys([n, 1])),
+    collections.Counter([n, n, 1]), x),
+    "user-dict": lambda x, n: (collections.UserDict({"a": n})["a"],
+    list(collections.UserList([n])), x),
+    "sys": lambda x, n: (sys.version_info >= (3, 8), sys.maxsize > n, sys.getrecursionlimit() > 0,
+    sys.intern("a"), x),
     "clockless-uuid": lambda x, n: (uuid.UUID(int=n) == uuid.UUID(int=1), x),
-    "property-by-name": lambda x, n: (Machine.size.fget(Machine(n)), Machine.size.__get__(Machine(n)), x),
+    "property-by-name": lambda x, n: (Machine.size.fget(Machine(n)),
+    Machine.size.__get__(Machine(n)), x),
     "function-call": lambda x, n: (pure.__call__(x, n), with_default.__get__(x)(k=n)),
-    "repr-containers": lambda x, n: (repr(collections.deque([n], 3)), repr(collections.OrderedDict(a=Point(n, 1))), x),
+    "repr-containers": lambda x, n: (repr(collections.deque([n], 3)),
+    repr(collections.OrderedDict(a=Point(n, 1))), x),
 }  # fmt: skip
 
 
@@ -284,7 +327,8 @@ def test_captured_whole(name):
     same(PLAIN[name], (X, 2), (Y, 2), (X, 3), (Y, 1), breaks=0)
 
 
-# -- what ends the graph, and says why ------------------------------------------------------------------------
+# -- what ends the graph, and says why
+# ------------------------------------------------------------------------
 
 
 class Holder:
@@ -293,17 +337,23 @@ class Holder:
 
 OUTSIDE = {
     "time": ("side_effect_native", lambda x: (time.time() > 0, x * 2)),
-    "time-methods": ("side_effect_native", lambda x: (time.perf_counter_ns() > 0, time.monotonic() > 0, x * 2)),
+    "time-methods": ("side_effect_native", lambda x: (time.perf_counter_ns() > 0,
+    time.monotonic() > 0, x * 2)),
     "datetime.now": ("side_effect_native", lambda x: (datetime.datetime.now().year > 2000, x * 2)),
     "date.today": ("side_effect_native", lambda x: (datetime.date.today().year > 2000, x * 2)),
-    "random-seeded": ("side_effect_native", lambda x: (random.seed(3), x * random.random(), random.randint(1, 9))),
-    "random-choices": ("side_effect_native", lambda x: (random.seed(1), random.choice([1, 2]), random.sample([1, 2, 3], 2),
+    "random-seeded": ("side_effect_native", lambda x: (random.seed(3), x * random.random(),
+    random.randint(1, 9))),
+    "random-choices": ("side_effect_native", lambda x: (random.seed(1), random.choice([1, 2]),
+    random.sample([1, 2, 3], 2),
                                                       x * random.uniform(0, 1))),
-    "random-object": ("side_effect_native", lambda x: (rng := random.Random(5), x * rng.gauss(0, 1), rng.random())[1:]),
-    "shuffle": ("side_effect_native", lambda x: (random.seed(2), v := [1, 2, 3], random.shuffle(v), x)[1:]),
+    "random-object": ("side_effect_native", lambda x: (rng := random.Random(5), x * rng.gauss(0,
+    1), rng.random())[1:]),
+    "shuffle": ("side_effect_native", lambda x: (random.seed(2), v := [1, 2, 3], random.shuffle(v),
+    x)[1:]),
     "uuid4": ("side_effect_native", lambda x: (len(uuid.uuid4().hex), x + 1)),
     "environment": ("side_effect_native", lambda x: (os.getpid() > 0, x + 1)),
-    "cwd": ("side_effect_native", lambda x: (os.path.abspath("a") == os.path.join(os.getcwd(), "a"), x + 1)),
+    "cwd": ("side_effect_native", lambda x: (os.path.abspath("a") == os.path.join(os.getcwd(),
+    "a"), x + 1)),
     "exists": ("side_effect_native", lambda x: (os.path.exists("/"), os.path.isfile("/"), x + 1)),
     "path-exists": ("side_effect_native", lambda x: (pathlib.Path("/").exists(), x + 1)),
     "warnings": ("side_effect_native", lambda x: (warnings.warn("seen", stacklevel=1), x + 1)),
@@ -316,9 +366,11 @@ OUTSIDE = {
     "default-repr": ("unknown_native", lambda x: (len(repr(Holder())) > 3, x + 1)),
     "cached-objects": ("native_python", lambda x: (remember([1].__class__, Holder, x=x), x)),
     "lru_cache-made": ("native_python", lambda x: (functools.lru_cache(lambda k: k + 1)(2), x + 1)),
-    "match-kept": ("unsupported_value", lambda x: (m := re.match("(a)", "ab"), print(end=""), m.group(1), x)[2:]),
+    "match-kept": ("unsupported_value", lambda x: (m := re.match("(a)", "ab"), print(end=""),
+    m.group(1), x)[2:]),
     "weak-list": ("side_effect_native", lambda x: (weakref.getweakrefs(LINEAR) is not None, x + 1)),
-    "pack-into": ("unknown_native", lambda x: (struct.pack_into("b", b := bytearray(2), 0, 1), bytes(b), x)[1:]),
+    "pack-into": ("unknown_native", lambda x: (struct.pack_into("b", b := bytearray(2), 0, 1),
+    bytes(b), x)[1:]),
     "memoryview": ("unknown_native", lambda x: (bytes(memoryview(b"abc")[1:]), x + 1)),
     "dump": ("side_effect_native", lambda x: (json.dump({"a": 1}, io_sink()), x + 1)),
 }  # fmt: skip
@@ -347,7 +399,8 @@ def test_explained_break(name, capsys):
     assert written.count("seen") == (6 if name == "print" else 0)
 
 
-# -- hidden state is asked again --------------------------------------------------------------------------------
+# -- hidden state is asked again
+# --------------------------------------------------------------------------------
 
 
 def test_lru_cache_keeps_what_it_knows_and_forgets_when_told():
@@ -435,7 +488,9 @@ def test_lru_cache_after_a_change_of_state_runs_for_real():
 
 
 def test_a_type_written_after_a_change_of_state():
-    """`Optional[...]` is not in typing's cache yet (ours runs before eager's): torch's profiler writes one a process."""
+    """`Optional[...]` is not in typing's cache yet (ours runs before eager's): torch's profiler
+    writes one a process.
+    """
 
     def make():
         box = {"n": 1}
@@ -476,7 +531,9 @@ def test_singledispatch_sees_new_implementations():
         ("environ", lambda: os.environ.get("TRACER_TEST_VALUE", "none")),
         (
             "environ-item",
-            lambda: os.environ["TRACER_TEST_VALUE"] if "TRACER_TEST_VALUE" in os.environ else "none",
+            lambda: (
+                os.environ["TRACER_TEST_VALUE"] if "TRACER_TEST_VALUE" in os.environ else "none"
+            ),
         ),
         ("getenv", lambda: os.getenv("TRACER_TEST_VALUE", "none")),
         ("recursion", lambda: str(sys.getrecursionlimit())),
@@ -505,7 +562,8 @@ def test_settings_of_the_process_are_guarded(name, read, monkeypatch):
     assert not counter.breaks
 
 
-# -- logging ------------------------------------------------------------------------------------------------------
+# -- logging
+# ------------------------------------------------------------------------------------------------------
 
 LOGGER = logging.getLogger("tracer.tests.natives")
 
@@ -557,12 +615,13 @@ def test_warning_once_is_said_once(caplog):
     assert len(caplog.records) == 1 and not counter.breaks and len(counter.graphs) == 1
 
 
-# -- library code is not interpreted step by step -------------------------------------------------------------------
+# -- library code is not interpreted step by step
+# -------------------------------------------------------------------
 
 
 def steps_of(fn, *args):
     """Instructions interpreted to trace one call."""
-    from tracer_core.interpreter.tracer import Tracer
+    from tracer_core.trace.tracer import Tracer
 
     seen = []
     plain = Tracer.run_chain
@@ -586,7 +645,10 @@ def steps_of(fn, *args):
 LIBRARY_CALLS = {
     "signature": lambda x: (x * 2, list(inspect.signature(with_default).parameters)),
     "regex": lambda x: (x * 2, re.sub(r"(a+)b*", "c", "aaab" * 9)),
-    "version": lambda x: (x * 2, packaging.version.parse("2.4.1") >= packaging.version.parse("2.0")),
+    "version": lambda x: (
+        x * 2,
+        packaging.version.parse("2.4.1") >= packaging.version.parse("2.0"),
+    ),
     "json": lambda x: (x * 2, json.dumps({"a": list(range(9))}, indent=2)),
     "textwrap": lambda x: (x * 2, textwrap.fill("word " * 50)),
     "statistics": lambda x: (x * 2, statistics.stdev([1, 2, 3, 4])),
@@ -603,7 +665,9 @@ def test_steps(name):
 
 
 def test_library_code_with_the_programs_objects_is_interpreted():
-    """json.dumps with the program's own default= calls it: it may not run behind the tracer's back."""
+    """json.dumps with the program's own default= calls it: it may not run behind the tracer's
+    back.
+    """
     calls = []
 
     def default(value):
@@ -621,12 +685,16 @@ def test_library_code_with_the_programs_objects_is_interpreted():
     assert calls == [3, 3, 3]
 
 
-# -- values of the library's own immutable types -----------------------------------------------------------------------
+# -- values of the library's own immutable types
+# -----------------------------------------------------------------------
 
 CHANGED = {
-    "fraction": (fractions.Fraction(1, 2), fractions.Fraction(1, 3), lambda x, v: (x * float(v), v + 1)),
-    "date": (datetime.date(2024, 1, 2), datetime.date(2024, 1, 3), lambda x, v: (x * v.day, v.isoformat())),
-    "datetime": (datetime.datetime(2024, 1, 2, 3), datetime.datetime(2024, 1, 2, 4), lambda x, v: (x, v.strftime("%H"))),
+    "fraction": (fractions.Fraction(1, 2), fractions.Fraction(1, 3), lambda x, v: (x * float(v),
+    v + 1)),
+    "date": (datetime.date(2024, 1, 2), datetime.date(2024, 1, 3), lambda x, v: (x * v.day,
+    v.isoformat())),
+    "datetime": (datetime.datetime(2024, 1, 2, 3), datetime.datetime(2024, 1, 2, 4), lambda x,
+    v: (x, v.strftime("%H"))),
     "zone": (
         datetime.datetime(2024, 1, 2, 3, tzinfo=datetime.UTC),
         datetime.datetime(2024, 1, 2, 4, tzinfo=datetime.timezone(datetime.timedelta(hours=1))),
@@ -634,7 +702,8 @@ CHANGED = {
     ),
     "timedelta": (datetime.timedelta(1), datetime.timedelta(2), lambda x, v: (x * v.days, v * 2)),
     "pattern": (re.compile("a+"), re.compile("b+"), lambda x, v: (x, v.findall("aabb"), v.pattern)),
-    "path": (pathlib.PurePosixPath("a/b"), pathlib.PurePosixPath("a/c"), lambda x, v: (x, v.name, str(v / "d"))),
+    "path": (pathlib.PurePosixPath("a/b"), pathlib.PurePosixPath("a/c"), lambda x, v: (x, v.name,
+    str(v / "d"))),
     "getter": (operator.itemgetter(0), operator.itemgetter(1), lambda x, v: (x, v([1, 2]))),
     "partial": (functools.partial(max, 3), functools.partial(min, 3), lambda x, v: (x, v(5))),
     "namespace": (types.SimpleNamespace(a=1), types.SimpleNamespace(a=2), lambda x, v: x * v.a),

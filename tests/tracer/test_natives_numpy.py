@@ -1,4 +1,6 @@
-"""NumPy in compiled functions: numbers, arrays of plain data, arrays as arguments, and tensors as arrays."""
+"""NumPy in compiled functions: numbers, arrays of plain data, arrays as arguments, and tensors as
+arrays.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +19,31 @@ ON_NUMBERS = {
     "scalar-left": lambda x, n: np.float32(n) * x,
     "scalar-right": lambda x, n: x + np.int64(n),
     "scalar-compare": lambda x, n: (x < np.float64(n), np.float32(n) < x),
-    "scalar-arithmetic": lambda x, n: (np.float32(n) / 3, np.int32(n) // 2, -np.int8(n), np.float64(n) ** 0.5, x),
-    "scalar-methods": lambda x, n: (np.float32(n).item(), np.int64(n).astype(np.float16), np.float64(n).is_integer(), x),
+    "scalar-arithmetic": lambda x, n: (np.float32(n) / 3, np.int32(n) // 2, -np.int8(n),
+    np.float64(n) ** 0.5, x),
+    "scalar-methods": lambda x, n: (np.float32(n).item(), np.int64(n).astype(np.float16),
+    np.float64(n).is_integer(), x),
     "scalar-in-shape": lambda x, n: x.reshape(np.int64(4), -1).expand(np.int64(4), 3),
-    "scalar-in-operator": lambda x, n: torch.full((2,), np.float32(n)) + torch.clamp(x, np.float64(0), np.float64(n)).sum(),
+    "scalar-in-operator": lambda x, n: torch.full((2,), np.float32(n)) + torch.clamp(x,
+    np.float64(0), np.float64(n)).sum(),
     "scalar-as-index": lambda x, n: x[np.int64(0)] * n,
-    "scalar-in-python": lambda x, n: (int(np.int64(n)), float(np.float32(n)), range(np.int64(n)), str(np.int64(n)), x),
+    "scalar-in-python": lambda x, n: (int(np.int64(n)), float(np.float32(n)), range(np.int64(n)),
+    str(np.int64(n)), x),
     "sqrt": lambda x, n: x * np.sqrt(n) / np.log2(8.0),
     "prod": lambda x, n: x * np.prod([n, 2]) + np.ceil(n / 2) + np.floor(0.5),
     "clip-mean": lambda x, n: x * np.clip(n, 0, 2) + np.mean([1.0, n]),
     "linspace": lambda x, n: [x * v for v in np.linspace(0, 1, n)],
     "arange-list": lambda x, n: x[:, np.arange(n).tolist()],
-    "array": lambda x, n: (np.array([1, n]).sum(), np.array([[1, n]]).shape, np.ones(n).dtype == np.float64, x),
+    "array": lambda x, n: (np.array([1, n]).sum(), np.array([[1, n]]).shape,
+    np.ones(n).dtype == np.float64, x),
     "array-arithmetic": lambda x, n: ((np.arange(3) * n + 1).tolist(), np.dot([1, 2], [n, 1]), x),
     "array-iteration": lambda x, n: [x * float(v) for v in np.arange(n)],
     "array-item": lambda x, n: x * np.array([n, 5])[0],
     "cumsum": lambda x, n: torch.split(x, np.diff([0, n, 3]).tolist()),
-    "dtype": lambda x, n: (np.dtype("float32").itemsize, np.finfo(np.float32).eps > 0, np.issubdtype(np.int8, np.integer), x),
-    "isscalar": lambda x, n: (isinstance(np.float64(n), float), isinstance(np.int64(n), int), np.isscalar(n), x),
+    "dtype": lambda x, n: (np.dtype("float32").itemsize, np.finfo(np.float32).eps > 0,
+    np.issubdtype(np.int8, np.integer), x),
+    "isscalar": lambda x, n: (isinstance(np.float64(n), float), isinstance(np.int64(n), int),
+    np.isscalar(n), x),
 }  # fmt: skip
 
 
@@ -159,15 +168,20 @@ def test_array_kept_on_a_module():
 
 
 OUTSIDE = {
-    "tensor.numpy": ("data_dependent_value", lambda x, a: torch.from_numpy((x * 2).numpy() + 1) * 3),
-    "function-of-a-tensor": ("data_dependent_value", lambda x, a: x * float(np.sum((x + 1).detach().numpy()))),
-    "ufunc-of-a-tensor": ("data_dependent_value", lambda x, a: torch.as_tensor(np.sqrt(x.abs())) + 1),
+    "tensor.numpy": ("data_dependent_value", lambda x,
+    a: torch.from_numpy((x * 2).numpy() + 1) * 3),
+    "function-of-a-tensor": ("data_dependent_value", lambda x,
+    a: x * float(np.sum((x + 1).detach().numpy()))),
+    "ufunc-of-a-tensor": ("data_dependent_value", lambda x,
+    a: torch.as_tensor(np.sqrt(x.abs())) + 1),
     "array-argument": ("unsupported_value", lambda x, a: x * float(np.mean(a))),
     "array-method": ("unsupported_value", lambda x, a: x * float(a.sum())),
     "array-item": ("unknown_native", lambda x, a: x * float(a[0, 0])),
-    "array-written": ("unsupported_mutation", lambda x, a: (a.__setitem__(0, 1), operator_set(a), x + 1)[1:]),
+    "array-written": ("unsupported_mutation", lambda x, a: (a.__setitem__(0, 1), operator_set(a),
+    x + 1)[1:]),
     "random": ("unknown_native", lambda x, a: (np.random.seed(0), x * np.random.rand())[1]),
-    "fresh-to-tensor": ("data_dependent_value", lambda x, a: x + torch.from_numpy(np.ones(4, dtype="float32"))),
+    "fresh-to-tensor": ("data_dependent_value", lambda x, a: x + torch.from_numpy(np.ones(4,
+    dtype="float32"))),
     "scalar-to-tensor": ("unsupported_value", lambda x, a: x + torch.tensor(np.float64(2))),
     "complex": ("unsupported_value", lambda x, a: x.to(torch.complex64) + np.complex64(1j)),
     "view": ("unknown_native", lambda x, a: (np.ones((2, 3)).T.shape, x + 1)),

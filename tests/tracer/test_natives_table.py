@@ -1,4 +1,6 @@
-"""The effect table itself: its rows have unique names, and the rows that a trace uses can be counted."""
+"""The effect table itself: its rows have unique names, and the rows that a trace uses can be
+counted.
+"""
 
 from __future__ import annotations
 

@@ -7,12 +7,13 @@ import sys
 
 import pytest
 
+from tracer_core.bytecode import opcodes
 from tracer_core.bytecode.code import HANDLERS, UNSUPPORTED
-from tracer_core.interpreter import opcodes
-from tracer_core.interpreter.real import RealMachine
-from tracer_core.interpreter.tracer import Tracer
+from tracer_core.trace.eager_interpreter import RealMachine
+from tracer_core.trace.tracer import Tracer
 
-#: What dis.opmap of the two versions names, without the forms that the interpreter specialises at run time.
+#: What dis.opmap of the two versions names, without the forms that the interpreter specialises at
+#: run time.
 OPCODES: dict[str, frozenset[str]] = {
     version: frozenset(names.split())
     for version, names in {
@@ -54,7 +55,8 @@ OPCODES: dict[str, frozenset[str]] = {
 }
 #: Never seen by a handler: decoding drops them or merges them into the next instruction.
 DECODED_AWAY = frozenset({"CACHE", "EXTENDED_ARG"})
-#: In 3.12 the compiler's own names for what a code object holds as something else, and those of tracing tools.
+#: In 3.12 the compiler's own names for what a code object holds as something else, and those of
+#: tracing tools.
 PSEUDO_FROM = 256
 
 
@@ -100,4 +102,6 @@ def test_reasons_are_sentences_and_needed():
 @pytest.mark.parametrize("machine", [Tracer, RealMachine])
 def test_every_meaning_is_given(machine):
     codes = {name: getattr(getattr(machine, name), "__code__", None) for name in dir(machine)}
-    assert [name for name, code in codes.items() if code and "NotImplementedError" in code.co_names] == []
+    assert [
+        name for name, code in codes.items() if code and "NotImplementedError" in code.co_names
+    ] == []

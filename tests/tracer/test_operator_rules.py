@@ -9,13 +9,24 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tracer_core
-from tracer_core.recorder.checks import unchecked
-from tracer_core.recorder.layouts import laid_out
-from tracer_core.recorder.rules import RULES, batch_norm_in_training
+from tracer_core.fx_capture.kernel_checks import unchecked
+from tracer_core.fx_capture.meta_functions import RULES, batch_norm_in_training
+from tracer_core.fx_capture.result_strides import laid_out
 from tracer_core.testing import compare
 
 aten = torch.ops.aten
-SHAPES = [(), (1,), (5,), (2, 3), (1, 4, 5, 6), (2, 1, 3, 3), (2, 3, 1, 1), (3, 1), (0, 3), (2, 3, 4, 5)]
+SHAPES = [
+    (),
+    (1,),
+    (5,),
+    (2, 3),
+    (1, 4, 5, 6),
+    (2, 1, 3, 3),
+    (2, 3, 1, 1),
+    (3, 1),
+    (0, 3),
+    (2, 3, 4, 5),
+]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
 
 
@@ -38,13 +49,16 @@ def answers(func, args):
     known = RULES[func](*args)
     if known is None:
         return 0
-    found = [(tuple(shape), tuple(stride), dtype, device) for shape, stride, dtype, device in known[1]]
+    found = [
+        (tuple(shape), tuple(stride), dtype, device) for shape, stride, dtype, device in known[1]
+    ]
     assert found == facts(func(*args)), (func, [getattr(one, "shape", one) for one in args])
     return 1
 
 
 BINARY = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
-UNARY = (aten.relu.default, aten.neg.default, aten.sigmoid.default, aten.tanh.default, aten.exp.default,
+UNARY = (aten.relu.default, aten.neg.default, aten.sigmoid.default, aten.tanh.default,
+aten.exp.default,
          aten.silu.default, aten.gelu.default)  # fmt: skip
 
 
@@ -99,8 +113,20 @@ def test_batch_norms_in_training(dtype):
                 continue
             for x in layouts(shape, dtype):
                 channels = [torch.empty(shape[1], dtype=dtype) for _ in range(4)]
-                answers(aten._native_batch_norm_legit_functional.default, [x, *channels, True, 0.1, 1e-5])
-                given = [x, x, channels[0], *channels[1:3], *channels[:2], True, 1e-5, [True, True, True]]
+                answers(
+                    aten._native_batch_norm_legit_functional.default,
+                    [x, *channels, True, 0.1, 1e-5],
+                )
+                given = [
+                    x,
+                    x,
+                    channels[0],
+                    *channels[1:3],
+                    *channels[:2],
+                    True,
+                    1e-5,
+                    [True, True, True],
+                ]
                 answers(aten.native_batch_norm_backward.default, given)
                 known = batch_norm_in_training(x, *channels, True, 0.1, 1e-5)
                 if known is not None:
@@ -133,22 +159,34 @@ def test_calls_that_cuda_kernels_refuse_end_the_graph():
                 torch.empty(5, 5, device=device),
                 torch.empty(5, 5, dtype=torch.float16, device=device),
             )
-            heads, solid = torch.empty(2, 16, 2, 8, device=device), torch.empty(2, 9, 5, 7, device=device)
+            heads, solid = (
+                torch.empty(2, 16, 2, 8, device=device),
+                torch.empty(2, 9, 5, 7, device=device),
+            )
             shuffle, backward = torch.channel_shuffle, aten._softmax_backward_data
             calls = (
-                (shuffle, images, 3), (backward, rows, half, 0, half.dtype), (aten._efficient_attention_forward, heads),
+                (shuffle, images, 3), (backward, rows, half, 0, half.dtype),
+                (aten._efficient_attention_forward, heads),
             )  # fmt: skip
             for func, *args in calls:
-                assert (unchecked(func, tuple(args), {}, mode) is not None) is refused, (func, device)
+                assert (unchecked(func, tuple(args), {}, mode) is not None) is refused, (
+                    func,
+                    device,
+                )
             for func, *args in ((shuffle, solid, 3), (backward, rows, rows, 0, rows.dtype)):
                 assert unchecked(func, tuple(args), {}, mode) is None, (func, device)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_results_that_no_two_elements_share(device):
-    """Fakes of some versions give the copy of an expanded tensor its strides of zero, those of random numbers the mean's."""
+    """Fakes of some versions give the copy of an expanded tensor its strides of zero, those of
+    random numbers the mean's.
+    """
     with FakeTensorMode():
-        value, part = torch.empty(1, 5, 5, device=device).expand(5, 5, 5), torch.empty(5, 5, device=device)
+        value, part = (
+            torch.empty(1, 5, 5, device=device).expand(5, 5, 5),
+            torch.empty(5, 5, device=device),
+        )
         args = (value, part, 0, 1)
         shared = torch.empty_strided((5, 5, 5), (0, 5, 1), device=device)
         assert laid_out(aten.select_scatter.default, args, shared).stride() == (25, 5, 1)
@@ -157,28 +195,42 @@ def test_results_that_no_two_elements_share(device):
         assert drawn.stride() == (8, 2, 1) and drawn.device.type == device
 
 
-@pytest.mark.skipif(torch.__version__.startswith(("2.11.", "2.12.")), reason="its fakes leave the dimensions unsorted")
+@pytest.mark.skipif(
+    torch.__version__.startswith(("2.11.", "2.12.")),
+    reason="its fakes leave the dimensions unsorted",
+)
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_transforms_on_gpus_are_laid_out_as_cufft_is_called(count):
     """The rule is for fakes of torch 2.11; those of later releases say the same."""
     with FakeTensorMode():
         for order in itertools.permutations(range(4)):
-            value = torch.empty([(3, 4, 5, 6)[dim] for dim in order], dtype=torch.complex64, device="cuda")
+            value = torch.empty(
+                [(3, 4, 5, 6)[dim] for dim in order], dtype=torch.complex64, device="cuda"
+            )
             value = value.permute([order.index(dim) for dim in range(4)])
             for dims in itertools.permutations(range(4), count):
                 args = (value, list(dims), 0, True)
                 expected = aten._fft_c2c.default(*args)
                 unsorted = torch.empty_like(value, memory_format=torch.contiguous_format)
-                assert laid_out(aten._fft_c2c.default, args, unsorted).stride() == expected.stride(), (order, dims)
+                assert (
+                    laid_out(aten._fft_c2c.default, args, unsorted).stride() == expected.stride()
+                ), (order, dims)
 
 
 def test_the_norm_along_a_last_dimension_of_size_1():
     """The reference of torch 2.11 keeps the dimension."""
 
     def program(x):
-        return x.norm(dim=-1), torch.linalg.vector_norm(x, 3, dim=(-2, -1)), x.norm(dim=-1, keepdim=True)
+        return (
+            x.norm(dim=-1),
+            torch.linalg.vector_norm(x, 3, dim=(-2, -1)),
+            x.norm(dim=-1, keepdim=True),
+        )
 
     x = torch.randn(16, 2)[:, ::2]
     for backend in ("eager", "aten_eager", "inductor"):
         for rows in (16, 7):
-            compare(program(x[:rows]), tracer_core.compile(program, backend=backend, fullgraph=True)(x[:rows]))
+            compare(
+                program(x[:rows]),
+                tracer_core.compile(program, backend=backend, fullgraph=True)(x[:rows]),
+            )

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import tracer_core
 from tests.support.releases import RELEASE
 from tracer_core import torch_private
-from tracer_core.recorder import quick
+from tracer_core.fx_capture import fake_cache
 
 from .twin import same
 
@@ -33,8 +33,10 @@ def _metadata(value: Any, inputs: list[Any]) -> Any:
     storages = [torch_private.storage_id(one) for one in inputs]
     storage = torch_private.storage_id(value)
     return (
-        tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, value.device, value.constant,
-        storages.index(storage) if storage in storages else None, value.requires_grad, value.is_inference(),
+        tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, value.device,
+        value.constant,
+        storages.index(storage) if storage in storages else None, value.requires_grad,
+        value.is_inference(),
     )  # fmt: skip
 
 
@@ -43,7 +45,7 @@ class Checked:
 
     def __init__(self) -> None:
         self.answered: dict[str, int] = {"kept": 0, "first": 0, "view": 0}
-        self._run = quick.run
+        self._run = fake_cache.run
 
     def __call__(self, mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -> Any:
         asked = []
@@ -53,30 +55,36 @@ class Checked:
             return asked[-1]
 
         result = self._run(mode, func, args, kwargs, ask)
-        if result is quick.SLOW or asked:
+        if result is fake_cache.SLOW or asked:
             self.answered["first"] += bool(asked)
             return result
         inputs = [
-            leaf for leaf in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)
+            leaf
+            for leaf in torch.utils._pytree.tree_leaves((args, kwargs))
+            if isinstance(leaf, torch.Tensor)
         ]
         want = _metadata(slow(), inputs)
-        assert _metadata(result, inputs) == want, f"{func} {[(t.shape, t.stride()) for t in inputs]} {args}"
-        self.answered["view" if func in quick._VIEWS else "kept"] += 1
+        assert _metadata(result, inputs) == want, (
+            f"{func} {[(t.shape, t.stride()) for t in inputs]} {args}"
+        )
+        self.answered["view" if func in fake_cache._VIEWS else "kept"] += 1
         return result
 
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Checked]:
-    quick._kept.clear()
+    fake_cache._kept.clear()
     found = Checked()
-    monkeypatch.setattr(quick, "run", found)
+    monkeypatch.setattr(fake_cache, "run", found)
     yield found
-    quick._kept.clear()
+    fake_cache._kept.clear()
 
 
 @pytest.fixture
 def checked_ways(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Names of the operators that were answered without torch._dynamo's settings; FakeTensorMode is asked as well."""
+    """Names of the operators that were answered without torch._dynamo's settings; FakeTensorMode is
+    asked as well.
+    """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     found: set[str] = set()
@@ -90,14 +98,16 @@ def checked_ways(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
         leaves = torch.utils._pytree.tree_leaves((args, kwargs))
         inputs = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         want = _metadata(dispatch(mode, func, (), args, kwargs), inputs)
-        assert _metadata(result, inputs) == want, f"{func} {[(t.shape, t.stride()) for t in inputs]} {args}"
+        assert _metadata(result, inputs) == want, (
+            f"{func} {[(t.shape, t.stride()) for t in inputs]} {args}"
+        )
         found.add(str(func))
         return result
 
-    quick._kept.clear()
+    fake_cache._kept.clear()
     monkeypatch.setattr(torch_private.capturing, "_without_settings", check)
     yield found
-    quick._kept.clear()
+    fake_cache._kept.clear()
 
 
 IMAGE, TALL = torch.randn(2, 4, 6, 8), torch.randn(2, 8, 4, 6).permute(0, 2, 3, 1)
@@ -109,7 +119,8 @@ PROGRAMS: dict[str, Any] = {
     "convolution": lambda x: F.conv2d(x, W, B, padding=1) + F.conv2d(x, W, B, padding=1),
     "convolution with stride and dilation": lambda x: F.conv2d(x, W, None, 2, 2, 2),
     "convolution by depth": lambda x: F.conv2d(x, DEPTH, groups=4),
-    "convolution of points": lambda x: F.conv2d(F.conv2d(x, POINT, B).mean((2, 3), True)[:, :4], POINT),
+    "convolution of points": lambda x: F.conv2d(F.conv2d(x, POINT, B).mean((2, 3), True)[:, :4],
+    POINT),
     "convolution to one channel": lambda x: F.conv2d(x, W[:1]),
     "convolution in one dimension": lambda x: F.conv1d(x[:, :, 0], W[..., 0]),
     "transposed convolution": lambda x: F.conv_transpose2d(x, WT, stride=2),
@@ -119,21 +130,31 @@ PROGRAMS: dict[str, Any] = {
     "softmax": lambda x: x.softmax(-1) + x.softmax(1) + x.log_softmax(-1),
     "attention": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
     "products": lambda x: x @ x.transpose(-1, -2) @ x + torch.bmm(x[0], x[0].mT).sum(),
-    "numbers and their types": lambda x: (x + 1, x + 1.5, x.long() + 1, x.long() + 1.5, x > 0, x.bool() + True),
+    "numbers and their types": lambda x: (x + 1, x + 1.5, x.long() + 1, x.long() + 1.5, x > 0,
+    x.bool() + True),
     "broadcasting": lambda x: x[:, :1] + x[:1] * x[..., :1],
-    "views": lambda x: (x.permute(3, 0, 1, 2), x[0, ..., 1], x.unbind(1), x.split(3, 2), x.mT[:, None]),
+    "views": lambda x: (x.permute(3, 0, 1, 2), x[0, ..., 1], x.unbind(1), x.split(3, 2), x.mT[:,
+    None]),
     "view": lambda x: (x.contiguous().view(8, 6, 8), x.view(x.shape)),
-    "reshape of a view": lambda x: (x.transpose(1, 2).reshape(2, -1), x.expand(2, 4, 6, 8).flatten(), x[:, ::2]),
+    "reshape of a view": lambda x: (x.transpose(1, 2).reshape(2, -1), x.expand(2, 4, 6,
+    8).flatten(), x[:, ::2]),
     "in place": lambda x: x.clone().add_(1).relu_().mul_(x).clamp_(0, 1),
     "in place through a view": lambda x: (y := x.clone(), y[:, 0].zero_(), y[0][..., :3].add_(2)),
-    "making": lambda x: (x.new_zeros(3), torch.zeros_like(x), torch.arange(4), torch.full((2, 3), 1), torch.empty(2).zero_()),
-    "other dtypes": lambda x: (x.half() * 2, x.double() @ x.double().mT, x.to(torch.bfloat16).float()),
-    "joining": lambda x: (torch.cat([x, x], 1), torch.stack([x, x]), torch.cat((x.long(), x.long()), -1)),
-    "pooling and resizing": lambda x: (F.max_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1), F.interpolate(x, scale_factor=2)),
-    "reductions": lambda x: (x.mean(1), x.sum(), x.amax((2, 3)), x.var(-1), x.argmax(-1), x.max(1), x.sort(-1)),
+    "making": lambda x: (x.new_zeros(3), torch.zeros_like(x), torch.arange(4), torch.full((2, 3),
+    1), torch.empty(2).zero_()),
+    "other dtypes": lambda x: (x.half() * 2, x.double() @ x.double().mT,
+    x.to(torch.bfloat16).float()),
+    "joining": lambda x: (torch.cat([x, x], 1), torch.stack([x, x]), torch.cat((x.long(),
+    x.long()), -1)),
+    "pooling and resizing": lambda x: (F.max_pool2d(x, 2), F.adaptive_avg_pool2d(x, 1),
+    F.interpolate(x, scale_factor=2)),
+    "reductions": lambda x: (x.mean(1), x.sum(), x.amax((2, 3)), x.var(-1), x.argmax(-1), x.max(1),
+    x.sort(-1)),
     "channels last": lambda x: F.conv2d(x.to(memory_format=torch.channels_last), W).relu(),
-    "complex numbers": lambda x: (torch.view_as_real(torch.polar(x, x)) + 1, torch.fft.rfft(x).abs()),
-    "looking up": lambda x: (F.embedding(torch.arange(3), B.view(4, 2)), x[torch.arange(2)], x.gather(1, x.long() * 0)),
+    "complex numbers": lambda x: (torch.view_as_real(torch.polar(x, x)) + 1,
+    torch.fft.rfft(x).abs()),
+    "looking up": lambda x: (F.embedding(torch.arange(3), B.view(4, 2)), x[torch.arange(2)],
+    x.gather(1, x.long() * 0)),
     "dropout": lambda x: F.dropout(x, 0.5, training=True) * 0,
 }  # fmt: skip
 
@@ -149,11 +170,18 @@ def test_a_fake_is_the_one_that_torch_makes(name: str, layout: str, checked: Che
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "permuted"])
-def test_an_answer_without_settings_is_the_one_that_torch_makes(layout: str, checked_ways: set[str]) -> None:
+def test_an_answer_without_settings_is_the_one_that_torch_makes(
+    layout: str, checked_ways: set[str]
+) -> None:
     for program in PROGRAMS.values():
         same(program, (IMAGE if layout == "contiguous" else TALL,), graphs=1)
         tracer_core.reset()
-    ways = {"aten.arange.default", "aten.embedding.default", "aten.zeros_like.default", "aten.clone.default"}
+    ways = {
+        "aten.arange.default",
+        "aten.embedding.default",
+        "aten.zeros_like.default",
+        "aten.clone.default",
+    }
     assert ways <= checked_ways, ways - checked_ways
     assert len(checked_ways) > 30, checked_ways
 
@@ -165,7 +193,21 @@ def test_an_answer_in_inference_mode_is_the_one_that_torch_makes(checked_ways: s
     assert len(checked_ways) > 5, checked_ways
 
 
-SIZES = [(), (4,), (1,), (3, 4), (1, 4), (3, 1), (2, 3, 4), (1, 3, 4), (2, 1, 4), (2, 3, 1), (1, 1, 1), (0, 4), (2, 1, 1, 4)]
+SIZES = [
+    (),
+    (4,),
+    (1,),
+    (3, 4),
+    (1, 4),
+    (3, 1),
+    (2, 3, 4),
+    (1, 3, 4),
+    (2, 1, 4),
+    (2, 3, 1),
+    (1, 1, 1),
+    (0, 4),
+    (2, 1, 1, 4),
+]
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -175,19 +217,25 @@ def test_a_rule_by_element_is_torchs(turned: bool) -> None:
 
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
-    mode = torch_private.capture_mode(lambda *_: None, lambda _, __, got: got, None, quick.run, quick.SLOW)
+    mode = torch_private.capture_mode(
+        lambda *_: None, lambda _, __, got: got, None, fake_cache.run, fake_cache.SLOW
+    )
     with mode:
         made = [torch.empty(size) for size in SIZES]
         if turned:
-            made = [torch.empty(size[::-1]).permute(list(reversed(range(len(size))))) for size in SIZES]
+            made = [
+                torch.empty(size[::-1]).permute(list(reversed(range(len(size))))) for size in SIZES
+            ]
         plain = [torch.empty(size) for size in SIZES]
     answered = 0
     for func in (torch.ops.aten.add.Tensor, torch.ops.aten.div.Tensor, torch.ops.aten.lt.Tensor):
         for pair in [*itertools.product(made, plain), *itertools.product(plain, made)]:
-            known = quick.RULES[func](*pair)
+            known = fake_cache.RULES[func](*pair)
             if known is not None:
                 want = dispatch(mode, func, (), pair, {})
-                assert _metadata(quick._made(mode, known), []) == _metadata(want, []), [p.shape for p in pair]
+                assert _metadata(fake_cache._made(mode, known), []) == _metadata(want, []), [
+                    p.shape for p in pair
+                ]
                 answered += 1
     assert answered > 100
 
@@ -197,9 +245,20 @@ _aten = torch.ops.aten
 
 def _factors(made: list[torch.Tensor], rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Pairs that mm and bmm take, and more."""
-    more = [torch.empty(4, 5), torch.empty(5, 4).t(), torch.empty(2, 4, 5), torch.empty(2, 5, 4).mT, torch.empty(4, 3)]
+    more = [
+        torch.empty(4, 5),
+        torch.empty(5, 4).t(),
+        torch.empty(2, 4, 5),
+        torch.empty(2, 5, 4).mT,
+        torch.empty(4, 3),
+    ]
     matrices = [one for one in [*made, *more] if one.dim() == rank]
-    return [(a, b) for a in matrices for b in matrices if a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]]
+    return [
+        (a, b)
+        for a in matrices
+        for b in matrices
+        if a.shape[-1] == b.shape[-2] and a.shape[:-2] == b.shape[:-2]
+    ]
 
 
 CASES: dict[Any, Any] = {
@@ -211,7 +270,8 @@ CASES: dict[Any, Any] = {
         for pair in _factors(made, 2)
     ],
     _aten.sum.dim_IntList: lambda made: [
-        (a, dims, keep) for a in made for dims in ([0], [-1], [0, 1], [1, 0], [0, 0], [3]) for keep in (True, False)
+        (a, dims, keep) for a in made for dims in ([0], [-1], [0, 1], [1, 0], [0, 0],
+        [3]) for keep in (True, False)
     ],
     _aten.mean.dim: lambda made: [(a, dims) for a in made for dims in ([0], [-1], [0, 1], [2, 0])],
     _aten.clone.default: lambda made: [(a,) for a in made],
@@ -219,7 +279,8 @@ CASES: dict[Any, Any] = {
         (a, size, *more)
         for a in [*made, torch.empty(2, 3, 8, 9), torch.empty(1, 2, 5, 6), torch.empty(2, 4, 4, 3)]
         for size in ([2, 2], [3], [3, 2])
-        for more in ((), ([1, 2],), ([2], [1, 1]), ([1, 1], [1, 1], [2, 1]), ([2, 2], [2, 2]), ([2, 2], [0], [1], True))
+        for more in ((), ([1, 2],), ([2], [1, 1]), ([1, 1], [1, 1], [2, 1]), ([2, 2], [2, 2]), ([2,
+        2], [0], [1], True))
     ],
     _aten.convolution_backward.default: lambda made: [
         (slope, x, weight, [4], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, wanted)
@@ -229,9 +290,11 @@ CASES: dict[Any, Any] = {
             (torch.empty(1, 3, 1, 1), torch.empty(4, 3, 3, 3)),
             (torch.empty(2, 1, 1, 1), torch.empty(4, 1, 3, 3)),
             (torch.empty(2, 6, 5, 3).permute(0, 3, 1, 2), torch.empty(4, 3, 3, 3)),
-            (torch.empty(2, 3, 6, 5), torch.empty(4, 3, 3, 3).contiguous(memory_format=torch.channels_last)),
+            (torch.empty(2, 3, 6, 5), torch.empty(4, 3, 3,
+            3).contiguous(memory_format=torch.channels_last)),
         )
-        for slope in (torch.empty(x.shape[0], 4, *x.shape[2:]), torch.empty(1).expand(x.shape[0], 4, *x.shape[2:]))
+        for slope in (torch.empty(x.shape[0], 4, *x.shape[2:]), torch.empty(1).expand(x.shape[0],
+        4, *x.shape[2:]))
         for wanted in ([True] * 3, [True, True, False], [False, True, False], [True, False, True])
     ],
     _aten.add_.Tensor: lambda made: [(a, b) for a in made for b in [*made, 2, 2.5]],
@@ -247,20 +310,27 @@ def test_a_rule_is_torchs(func: Any, turned: bool) -> None:
 
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
-    mode = torch_private.capture_mode(lambda *_: None, lambda _, __, got: got, None, quick.run, quick.SLOW)
+    mode = torch_private.capture_mode(
+        lambda *_: None, lambda _, __, got: got, None, fake_cache.run, fake_cache.SLOW
+    )
     answered = 0
     with mode:
         made = [torch.empty(size) for size in SIZES]
         if turned:
-            made = [torch.empty(size[::-1]).permute(list(reversed(range(len(size))))) for size in SIZES]
+            made = [
+                torch.empty(size[::-1]).permute(list(reversed(range(len(size))))) for size in SIZES
+            ]
         cases = CASES[func](made)
     for args in cases:
-        known = quick.RULES[func](*args)
+        known = fake_cache.RULES[func](*args)
         if known is None:
             continue
         want = dispatch(mode, func, (), args, {})
-        got = args[0] if known == () else quick._made(mode, known)
-        assert _metadata(got, [args[0]]) == _metadata(want, [args[0]]), (func, [getattr(a, "shape", a) for a in args])
+        got = args[0] if known == () else fake_cache._made(mode, known)
+        assert _metadata(got, [args[0]]) == _metadata(want, [args[0]]), (
+            func,
+            [getattr(a, "shape", a) for a in args],
+        )
         answered += 1
     assert answered > (0 if turned else 1), answered
 
@@ -320,7 +390,9 @@ torch._dynamo.disable = lambda fn, *args, **kwargs: shielded.append(fn) or disab
 torch.testing.assert_close(torch._refs.mean(x), x.mean())
 assert shielded and not hasattr(torch._compile, "getattr"), "shields are not torch's again"
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -345,7 +417,9 @@ for one in sys.argv[1:]:
     assert one not in sys.modules, one
 """
     heavy = ["torch._dynamo", "torch.distributed.tensor", *(["sympy"] if RELEASE < (2, 14) else [])]
-    done = subprocess.run([sys.executable, "-c", program, *heavy], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program, *heavy], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -362,7 +436,9 @@ def test_gradients_and_running_statistics(train: bool, checked: Checked) -> None
     for _ in range(2):
         for one in (plain, compiled):
             one(IMAGE).pow(2).sum().backward()
-    for (name, want), got in zip(plain.state_dict().items(), target.state_dict().values(), strict=True):
+    for (name, want), got in zip(
+        plain.state_dict().items(), target.state_dict().values(), strict=True
+    ):
         assert torch.equal(want, got), name
     for want, got in zip(plain.parameters(), target.parameters(), strict=True):
         assert torch.equal(want.grad, got.grad)
@@ -387,14 +463,17 @@ def test_a_tensor_whose_value_is_known_keeps_it(checked: Checked) -> None:
 
 
 def test_symbolic_sizes_are_left_to_torch(checked: Checked) -> None:
-    same(lambda x: F.softmax(x @ x.mT, -1).view(-1) * x.shape[0], (ROW,), (torch.randn(6, 5),), (torch.randn(7, 5),),
+    same(lambda x: F.softmax(x @ x.mT, -1).view(-1) * x.shape[0], (ROW,), (torch.randn(6, 5),),
+    (torch.randn(7, 5),),
          graphs=2)  # fmt: skip
 
 
 def test_what_is_private_in_some_releases_is_read_in_one_place() -> None:
     """`_fake_device` is no attribute of fakes before torch 2.12; `fake_device` is one in all."""
     root = Path(tracer_core.__file__).parent
-    readers = [file.parent.name for file in root.rglob("*.py") if "._fake_device" in file.read_text()]
+    readers = [
+        file.parent.name for file in root.rglob("*.py") if "._fake_device" in file.read_text()
+    ]
     assert not set(readers) - {"torch_private"}
 
 
@@ -402,7 +481,7 @@ def test_a_number_may_be_the_first_operand() -> None:
     def reciprocal(x: torch.Tensor) -> Any:
         return torch.ops.aten.div.Tensor(0.5, x)
 
-    quick._kept.clear()
+    fake_cache._kept.clear()
     x = torch.rand(3) + 1
     found = tracer_core.compile(reciprocal, backend="aten_eager")(x)
     torch.testing.assert_close(found, reciprocal(x), rtol=0, atol=0)

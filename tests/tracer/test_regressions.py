@@ -1,4 +1,6 @@
-"""Programs that random generation, made small, found to differ from eager. The number is the generator's seed."""
+"""Programs that random generation, made small, found to differ from eager. The number is the
+generator's seed.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ def test_counter_of_a_list_53():
 
 def test_strides_that_follow_from_no_size_66():
     wide = torch.arange(12.0).reshape(2, 6)
-    same(lambda x: 1 * x, (torch.ones(1, 3),), (wide[:, ::2],), (torch.arange(30.0).reshape(3, 10)[:, ::3],))
+    same(
+        lambda x: 1 * x,
+        (torch.ones(1, 3),),
+        (wide[:, ::2],),
+        (torch.arange(30.0).reshape(3, 10)[:, ::3],),
+    )
 
 
 def test_a_set_changed_before_the_graph_raises_144():
@@ -134,7 +141,11 @@ def test_the_traceback_handed_to_exit_is_carried_33():
 
 def test_attributes_of_classes_hide_those_of_instances_346():
     def fn(x, function):
-        return x + len(function.__class__.__name__), type(x.neg).__name__, function.__class__.__qualname__
+        return (
+            x + len(function.__class__.__name__),
+            type(x.neg).__name__,
+            function.__class__.__qualname__,
+        )
 
     same(fn, (X, len), (X, fn), graphs=2)
 
@@ -214,7 +225,12 @@ def test_a_static_method_is_stored_as_it_is_477():
 
         def fn(x):
             world.last = Owner.helper
-            return Owner().helper is Owner.helper, Owner.made.__func__ is world.__class__, Owner.helper, x + 1
+            return (
+                Owner().helper is Owner.helper,
+                Owner.made.__func__ is world.__class__,
+                Owner.helper,
+                x + 1,
+            )
 
         return fn, world
 
@@ -247,7 +263,8 @@ def test_iterators_that_go_backwards_over_a_dict_20419(view):
 def test_arguments_that_do_not_fit_a_c_function():
     def fn(x, items):
         found = []
-        for call in (lambda: sorted(), lambda: items.index(), lambda: tuple.count(1, 2), lambda: math.floor(1, 2),
+        for call in (lambda: sorted(), lambda: items.index(), lambda: tuple.count(1, 2),
+        lambda: math.floor(1, 2),
                      lambda: "a".join(sep=1)):  # fmt: skip
             try:
                 found.append(call())
@@ -305,7 +322,14 @@ class Level(enum.IntEnum):
 
 def test_text_of_a_member_of_an_int_enumeration():
     def f(x, level):
-        return x + level, str(level), f"{level}", repr(level), f"{level!r:>20}", format(level, "03d")
+        return (
+            x + level,
+            str(level),
+            f"{level}",
+            repr(level),
+            f"{level!r:>20}",
+            format(level, "03d"),
+        )
 
     same(f, (X, Level.LOW), (X, Level.HIGH), (X, Level.LOW))
 
@@ -397,7 +421,8 @@ def test_a_computed_number_as_an_input_has_a_name():
     twin(make, *[(X,)] * 4)
 
 
-# -- what 1,600 programs on Python 3.12 showed (seeds from 200000) ----------------------------------------
+# -- what 1,600 programs on Python 3.12 showed (seeds from 200000)
+# ----------------------------------------
 
 
 def test_a_missing_free_variable_has_no_context_200342():
@@ -486,11 +511,13 @@ def test_an_empty_cell_read_by_hand():
         lambda value: builtins.__build_class__(value, 1),
         lambda value: [1, 2].index(1, None, 2),
         lambda value: hasattr(value, 3),
-        lambda value: "%d" % value,  # noqa: UP031
+        lambda value: "%d" % value,
     ],
 )
 def test_what_a_builtin_refuses_is_said_in_its_own_words(call):
-    """Seeds 200054, 200544, 200584, 200794, 200839, 201004, 201005, 201089, 201464, 201509, 50159, 50384, 60309, 60469"""
+    """Seeds 200054, 200544, 200584, 200794, 200839, 201004, 201005, 201089, 201464, 201509, 50159,
+    50384, 60309, 60469
+    """
 
     class Other:
         pass
@@ -587,7 +614,9 @@ def test_operators_of_a_read_only_view_60094():
 def test_what_is_left_of_a_group_after_except_star_310290():
     def f(x, n):
         try:
-            raise ExceptionGroup("g", [ValueError("q"), KeyError(n), ExceptionGroup("h", [TypeError(n + 1)])])
+            raise ExceptionGroup(
+                "g", [ValueError("q"), KeyError(n), ExceptionGroup("h", [TypeError(n + 1)])]
+            )
         except* ValueError:
             pass
         return x + 1
@@ -607,7 +636,10 @@ def test_a_group_handed_in_is_split():
 
     same(
         f,
-        *((X, ExceptionGroup("g", [kind(i)])) for i, kind in enumerate((ValueError, ValueError, KeyError))),
+        *(
+            (X, ExceptionGroup("g", [kind(i)]))
+            for i, kind in enumerate((ValueError, ValueError, KeyError))
+        ),
         breaks=None,
     )
 
@@ -649,11 +681,18 @@ def test_which_error_a_graph_raises_after_a_write_317781():
         return wide.mul_(F.linear(x, weight))
 
     wide = torch.ones(3)[None].expand(2, 3)
-    same(f, (X.double(), wide, torch.ones(3, 3)), (X, torch.ones(2, 3), torch.ones(3, 3)), breaks=None)
+    same(
+        f,
+        (X.double(), wide, torch.ones(3, 3)),
+        (X, torch.ones(2, 3), torch.ones(3, 3)),
+        breaks=None,
+    )
 
 
 def test_keywords_of_a_call_that_a_refused_argument_breaks():
-    """The argument is looked at when the call takes it from the stack: the call's keywords must not be lost."""
+    """The argument is looked at when the call takes it from the stack: the call's keywords must not
+    be lost.
+    """
     sparse = torch.sparse_coo_tensor(torch.tensor([[0]]), torch.ones(1, 2), (3, 2))
 
     def program(x, g, rate):
@@ -662,11 +701,15 @@ def test_keywords_of_a_call_that_a_refused_argument_breaks():
         return y * 2
 
     same(
-        program, (torch.ones(3, 2), sparse, 0.5), (torch.ones(3, 2), sparse, 0.25), kinds=("tensor_subclass",)
+        program,
+        (torch.ones(3, 2), sparse, 0.5),
+        (torch.ones(3, 2), sparse, 0.25),
+        kinds=("tensor_subclass",),
     )
 
 
-# -- what 20,000 programs on Python 3.12 showed (seeds from 300000) ----------------------------------------
+# -- what 20,000 programs on Python 3.12 showed (seeds from 300000)
+# ----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -727,7 +770,13 @@ def test_unequal_by_object_is_the_opposite_of_equal_304334():
         __hash__ = None
 
     def f(x, one):
-        return x + 1, object.__ne__(3, -3), object.__ne__(one, 1), object.__ne__(one, 2), object.__ne__(x, 1)
+        return (
+            x + 1,
+            object.__ne__(3, -3),
+            object.__ne__(one, 1),
+            object.__ne__(one, 2),
+            object.__ne__(x, 1),
+        )
 
     same(f, (X, Odd()), (X, Odd()), breaks=None)
 
@@ -741,7 +790,9 @@ def test_a_view_of_the_entries_of_a_class_313619():
 
     out = tracer_core.compile(f, backend="eager")
     for cls in (Plain, Plain, World):
-        assert type(out(X, cls)[1]) is types.MappingProxyType and repr(out(X, cls)[1]) == repr(vars(cls))
+        assert type(out(X, cls)[1]) is types.MappingProxyType and repr(out(X, cls)[1]) == repr(
+            vars(cls)
+        )
 
 
 def test_iterables_given_by_name():
@@ -760,7 +811,7 @@ def test_iterables_given_by_name():
     [
         lambda value: heapq.heappush("ab", value),
         lambda value: heapq.heappop(bytearray(b"ab")),
-        lambda value: "ab" % collections.deque([1]),  # noqa: UP031, F507
+        lambda value: "ab" % collections.deque([1]),  # noqa: F507
         lambda value: collections.deque([1]).remove(7),
         lambda value: operator.iconcat(1, value),
         lambda value: operator.concat("a", 1),
@@ -869,7 +920,13 @@ def test_the_items_that_a_slice_is_set_to_are_guarded_616807():
         items[:1] = values
         return x + 1, items
 
-    for pair in (([1], [1, 2]), ({5: 1}, {5: 1, 6: 2}), (range(1), range(3)), ("ab", "cd"), ([X], [X, X])):
+    for pair in (
+        ([1], [1, 2]),
+        ({5: 1}, {5: 1, 6: 2}),
+        (range(1), range(3)),
+        ("ab", "cd"),
+        ([X], [X, X]),
+    ):
         same(fn, *[(X, [0, 1], values) for values in pair], graphs=None, breaks=None)
 
 
@@ -891,7 +948,11 @@ def test_object_init_takes_no_arguments_880074():
 
     def fn(x, obj, *args):
         found = []
-        for call in (lambda: object.__init__(obj, *args), lambda: Base(*args).n, lambda: Base(k=1).n):
+        for call in (
+            lambda: object.__init__(obj, *args),
+            lambda: Base(*args).n,
+            lambda: Base(k=1).n,
+        ):
             try:
                 found.append(call())
             except TypeError as error:
@@ -943,13 +1004,26 @@ def test_the_name_of_a_class_attribute_is_text_604899():
             found = str(error)
         return x + 1, found
 
-    same(fn, (X, World, "__name__"), (X, World, World(a=1)), (X, World, 1), (X, int, "__name__"), breaks=None)
+    same(
+        fn,
+        (X, World, "__name__"),
+        (X, World, World(a=1)),
+        (X, World, 1),
+        (X, int, "__name__"),
+        breaks=None,
+    )
 
 
 def test_attributes_that_objects_of_c_types_lack_611404():
     def fn(x, name):
         found = []
-        for obj in (collections.deque([1]), datetime.timedelta(2), fractions.Fraction(1, 2), World(), [1]):
+        for obj in (
+            collections.deque([1]),
+            datetime.timedelta(2),
+            fractions.Fraction(1, 2),
+            World(),
+            [1],
+        ):
             try:
                 found.append(object.__getattribute__(obj, name))
             except AttributeError as error:
@@ -961,7 +1035,9 @@ def test_attributes_that_objects_of_c_types_lack_611404():
 
 @pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
 def test_where_a_view_begins_is_in_no_guard_2552(backend):
-    """Views of it are compared as parts of one storage; how far that begins before it does not matter."""
+    """Views of it are compared as parts of one storage; how far that begins before it does not
+    matter.
+    """
 
     def program(x, y):
         top = y.max(0).values

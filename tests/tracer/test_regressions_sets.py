@@ -1,5 +1,5 @@
-"""What random programs showed of sets, iterators handed to C code, operators in place and long arithmetic. The number is
-the seed."""
+"""What random programs showed of sets, iterators handed to C code, operators in place and long
+arithmetic. The number is the seed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ def _made(*members):
 
 def test_equal_sets_are_met_in_their_own_order():
     def f(x, members):
-        return x + 1, list(members), [m for m in members], tuple(members), next(iter(members)), 8 in members
+        return (
+            x + 1,
+            list(members),
+            [m for m in members],
+            tuple(members),
+            next(iter(members)),
+            8 in members,
+        )
 
     assert list(_made(0, 8)) != list(_made(8, 0))
     same(f, (X, _made(0, 8)), (X, _made(8, 0)), (X, _made(0, 8)), breaks=None)
@@ -77,7 +84,9 @@ def test_a_generator_handed_to_a_method_written_in_c_406634():
         return x + 1, data, list(items)
 
     def run(call):
-        return [call(X, make(n))[1:] for n in (3, 3, 2)] + [call(X, iter([1, 2]))[1:] for _ in range(2)]
+        return [call(X, make(n))[1:] for n in (3, 3, 2)] + [
+            call(X, iter([1, 2]))[1:] for _ in range(2)
+        ]
 
     assert run(tracer_core.compile(f, backend="eager")) == run(f)
 
@@ -143,7 +152,12 @@ def test_a_generator_that_raises_stop_iteration_503977():
         try:
             return list(gen(x))
         except RuntimeError as error:
-            return x + 1, type(error.__cause__), error.__context__ is error.__cause__, error.__suppress_context__
+            return (
+                x + 1,
+                type(error.__cause__),
+                error.__context__ is error.__cause__,
+                error.__suppress_context__,
+            )
 
     same(f, (X,), (X,), breaks=0)
 
@@ -170,7 +184,17 @@ def test_what_follows_a_break_asks_the_objects_own_operators_508453():
         seen = id(value) is None
         return x + 1, seen == value, value & seen if type(value) is list else 0
 
-    same(f, (X, 1), (X, 2), *[(X, Own()) for _ in range(5)], (X, [1]), (X, [1]), (X, [1]), (X, [1]), breaks=None)
+    same(
+        f,
+        (X, 1),
+        (X, 2),
+        *[(X, Own()) for _ in range(5)],
+        (X, [1]),
+        (X, [1]),
+        (X, [1]),
+        (X, [1]),
+        breaks=None,
+    )
     same(g, (X, 1), (X, 2), *[(X, Own()) for _ in range(5)], *[(X, [1])] * 5, breaks=None)
 
 
@@ -202,8 +226,13 @@ def test_an_iterator_over_a_set_whose_member_holds_it():
         (member,) = new
         return member, iterator
 
-    for call in (tracer_core.compile(f, backend="eager"), lambda x: (0, *tracer_core.compile(g, backend="eager")(x))):
+    for call in (
+        tracer_core.compile(f, backend="eager"),
+        lambda x: (0, *tracer_core.compile(g, backend="eager")(x)),
+    ):
         for _ in range(2):
             _, first, second = call(X)
-            member, iterator = (first, second) if isinstance(first, Member) else (next(iter(second)), first)
+            member, iterator = (
+                (first, second) if isinstance(first, Member) else (next(iter(second)), first)
+            )
             assert member.it is iterator and list(iterator) == [member]

@@ -1,4 +1,6 @@
-"""One graph for sizes from 1 on, where mark_dynamic says so, and no wrong answer where a size of 1 is another program."""
+"""One graph for sizes from 1 on, where mark_dynamic says so, and no wrong answer where a size of 1
+is another program.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,11 @@ import torch.nn.functional as F
 import tracer_core
 from tracer_core import markers
 
-LAYER, CONVOLUTION, NORM = torch.nn.Linear(6, 4), torch.nn.Conv2d(6, 16, 3), torch.nn.BatchNorm1d(6).eval()
+LAYER, CONVOLUTION, NORM = (
+    torch.nn.Linear(6, 4),
+    torch.nn.Conv2d(6, 16, 3),
+    torch.nn.BatchNorm1d(6).eval(),
+)
 WORDS = torch.nn.Embedding(7, 4)
 
 #: Programs of one input of (size, 6), for which one graph serves all sizes.
@@ -116,7 +122,9 @@ def test_what_shares_memory_for_one_is_written_to(backend):
 
 @pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
 def test_training(backend):
-    net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    net = torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Linear(8, 2)
+    )
     fast = tracer_core.compile(net, backend=backend)
     for size in SIZES:
         x = given(size)
@@ -148,15 +156,23 @@ def test_several_marked_inputs():
 
     fast = tracer_core.compile(program, backend="aten_eager")
     for one, other in ((5, 5), (1, 1), (5, 1), (1, 5), (1, 1), (3, 3)):
-        torch.testing.assert_close(fast(given(one), given(other)), program(given(one), given(other)))
+        torch.testing.assert_close(
+            fast(given(one), given(other)), program(given(one), given(other))
+        )
 
 
 def test_training_with_convolutions_in_a_range():
-    """Which library computes a convolution depends on the batch (16 and more): no guard, where layouts do not."""
-    net = torch.nn.Sequential(torch.nn.Conv2d(6, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 1))
+    """Which library computes a convolution depends on the batch (16 and more): no guard, where
+    layouts do not.
+    """
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(6, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 1)
+    )
     fast = tracer_core.compile(net, backend="aten_eager")
     for size in (5, 2, 20):
-        x = torch.randn(size, 6, 12, 12, generator=torch.Generator().manual_seed(size)).requires_grad_()
+        x = torch.randn(
+            size, 6, 12, 12, generator=torch.Generator().manual_seed(size)
+        ).requires_grad_()
         tracer_core.mark_dynamic(x, 0, min=2, max=32)
         wanted = [x, *net.parameters()]
         ours = torch.autograd.grad(fast(x).square().mean(), wanted)

@@ -150,7 +150,9 @@ def _():
 @change("minus zero inside a tuple")
 def _():
     b = box(k=(0.0, 1))
-    return (lambda x: torch.full((2,), 1.0) / torch.full((2,), b.k[0])), lambda: setattr(b, "k", (-0.0, 1))
+    return (lambda x: torch.full((2,), 1.0) / torch.full((2,), b.k[0])), lambda: setattr(
+        b, "k", (-0.0, 1)
+    )
 
 
 @change("one to True inside a tuple")
@@ -189,7 +191,9 @@ def _():
 def _():
     cls = type("C", (), {})
     b = cls()
-    return (lambda x: x * getattr(b, "k", 2)), lambda: setattr(cls, "__getattr__", lambda self, name: 7)
+    return (lambda x: x * getattr(b, "k", 2)), lambda: setattr(
+        cls, "__getattr__", lambda self, name: 7
+    )
 
 
 @change("class gains __getattribute__")
@@ -199,7 +203,9 @@ def _():
     b.k = 2
 
     def gain():
-        cls.__getattribute__ = lambda self, name: 7 if name == "k" else object.__getattribute__(self, name)
+        cls.__getattribute__ = lambda self, name: (
+            7 if name == "k" else object.__getattribute__(self, name)
+        )
 
     return (lambda x: x * b.k), gain
 
@@ -215,7 +221,9 @@ def _():
 def _():
     cls = type("C", (), {})
     a, b = cls(), cls()
-    return (lambda x: x * 2 if a == b else x), lambda: setattr(cls, "__eq__", lambda self, other: True)
+    return (lambda x: x * 2 if a == b else x), lambda: setattr(
+        cls, "__eq__", lambda self, other: True
+    )
 
 
 @change("class gains __radd__")
@@ -243,7 +251,9 @@ def _():
 @change("class gains __init__")
 def _():
     cls = type("C", (), {"k": 1})
-    return (lambda x: x * cls().k), lambda: setattr(cls, "__init__", lambda self: setattr(self, "k", 4))
+    return (lambda x: x * cls().k), lambda: setattr(
+        cls, "__init__", lambda self: setattr(self, "k", 4)
+    )
 
 
 @change("class's __call__ replaced")
@@ -497,7 +507,9 @@ def _():
 @change("warning flag")
 def _():
     torch.set_warn_always(False)
-    return (lambda x: x * (2 if torch.is_warn_always_enabled() else 3)), lambda: torch.set_warn_always(True)
+    return (
+        lambda x: x * (2 if torch.is_warn_always_enabled() else 3)
+    ), lambda: torch.set_warn_always(True)
 
 
 @change("flash attention flag")

@@ -11,7 +11,7 @@ import torch
 
 import tracer_core
 from tracer_core import markers
-from tracer_core.guards import stamp
+from tracer_core.guards import guard_cache
 
 PROGRAM = """
 import torch
@@ -93,7 +93,8 @@ def test_the_order_of_a_dictionary_that_changes_often(kind):
     assert [float(y[0]) for y in fast(x)] == [2.0, 1.0]
 
 
-# -- numbers that change, and objects made anew for each call ----------------------------------------------
+# -- numbers that change, and objects made anew for each call
+# ----------------------------------------------
 
 
 @pytest.fixture
@@ -101,12 +102,12 @@ def made(monkeypatch):
     """The stamps that are made."""
     found = []
 
-    class Counted(stamp.Stamp):
+    class Counted(guard_cache.Stamp):
         def __init__(self, *args):
             found.append(self)
             super().__init__(*args)
 
-    monkeypatch.setattr(stamp, "Stamp", Counted)
+    monkeypatch.setattr(guard_cache, "Stamp", Counted)
     return found
 
 

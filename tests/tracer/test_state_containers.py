@@ -1,4 +1,6 @@
-"""Containers that a program changes: each change happens once and in order, whatever shares the container."""
+"""Containers that a program changes: each change happens once and in order, whatever shares the
+container.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +132,8 @@ def test_dictionary_whose_other_entries_change():
         d["out"] = x + 1
         return d["out"] * 2
 
-    held(lambda: {"n": 1}, change, dict, (X,), lambda d: d.update(n=2), (X,), lambda d: d.clear(), (Y,),
+    held(lambda: {"n": 1}, change, dict, (X,), lambda d: d.update(n=2), (X,), lambda d: d.clear(),
+    (Y,),
          graphs=1, recompiles=0)  # fmt: skip
 
 
@@ -168,7 +171,17 @@ def test_bounded_deque_that_only_grows():
         d.append(x + 1)
         return x * 2
 
-    held(lambda: collections.deque(maxlen=2), change, list, (X,), (Y,), (X,), (Y,), graphs=1, recompiles=0)
+    held(
+        lambda: collections.deque(maxlen=2),
+        change,
+        list,
+        (X,),
+        (Y,),
+        (X,),
+        (Y,),
+        graphs=1,
+        recompiles=0,
+    )
 
 
 def test_set_that_only_grows():
@@ -297,7 +310,11 @@ def test_dictionary_values_replaced_while_iterating():
             d[v] = k
         return x * sum(d.values())
 
-    held(lambda: {"a": 1, "b": 2}, lambda x, d: [d.__setitem__(k, v + 1) for k, v in d.items()] and x, dict)
+    held(
+        lambda: {"a": 1, "b": 2},
+        lambda x, d: [d.__setitem__(k, v + 1) for k, v in d.items()] and x,
+        dict,
+    )
 
 
 # -- iterators that live on --
@@ -535,7 +552,8 @@ def test_augmented_assignment_of_every_kind():
         return v["t"] + v["n"]
 
     held(
-        lambda: {"n": 1, "list": [], "set": {1, 2}, "dict": {}, "text": "", "t": torch.zeros(3, 4)}, change, dict,
+        lambda: {"n": 1, "list": [], "set": {1, 2}, "dict": {}, "text": "", "t": torch.zeros(3,
+        4)}, change, dict,
     )  # fmt: skip
 
 

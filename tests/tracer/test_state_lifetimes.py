@@ -11,8 +11,8 @@ import torch
 
 import tracer_core
 from tests.tracer.twin import View, twin
-from tracer_core.runtime import CompiledFunction
-from tracer_core.validation import build_config
+from tracer_core.dispatch.validation import build_config
+from tracer_core.execution.compiled_function import CompiledFunction
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -354,14 +354,17 @@ def a_function_is_watched(x, kept):
 
 
 WATCHED = [
-    watched_by_a_dictionary, watched_after_the_break, watched_in_a_caller, watched_in_a_loop, set_again_in_a_loop,
+    watched_by_a_dictionary, watched_after_the_break, watched_in_a_caller, watched_in_a_loop,
+    set_again_in_a_loop,
     made_by_a_break, taken_from_its_container, a_function_is_watched,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("program", WATCHED, ids=lambda program: program.__name__)
 def test_a_variable_holds_its_object_after_its_last_use(program):
-    """Nothing reads the variable after a break; somebody else looks whether its object is still there."""
+    """Nothing reads the variable after a break; somebody else looks whether its object is still
+    there.
+    """
 
     def make():
         kept = weakref.WeakValueDictionary()

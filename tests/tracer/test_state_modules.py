@@ -1,4 +1,6 @@
-"""nn.Modules that change themselves while they run: parameters, buffers, submodules, hooks, flags, caches."""
+"""nn.Modules that change themselves while they run: parameters, buffers, submodules, hooks, flags,
+caches.
+"""
 
 from __future__ import annotations
 
@@ -318,7 +320,8 @@ def test_gradients_cleared_inside():
 @pytest.mark.parametrize("how", ["copy_", "add_", "data", "setitem", "fill_"])
 def test_weights_changed_inside(how):
     change = {
-        "copy_": lambda w: w.copy_(w * 2), "add_": lambda w: w.add_(1), "data": lambda w: w.data.mul_(0.5),
+        "copy_": lambda w: w.copy_(w * 2), "add_": lambda w: w.add_(1),
+        "data": lambda w: w.data.mul_(0.5),
         "setitem": lambda w: w.__setitem__(0, 1.0), "fill_": lambda w: w.fill_(0.5),
     }[how]  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Attributes of objects, classes, functions and modules that a program sets and deletes: each change happens once,
-whatever the attribute held before, and is seen by the next call."""
+"""Attributes of objects, classes, functions and modules that a program sets and deletes: each
+change happens once, whatever the attribute held before, and is seen by the next call."""
 
 from __future__ import annotations
 
@@ -143,7 +143,8 @@ def test_slot_set_to_what_it_was():
 
         return f, View(lambda: slots_of(obj), obj)
 
-    twin(make, (X,), lambda o: setattr(o, "a", 2), (X,), lambda o: delattr(o, "a"), (X,), graphs=1, breaks=0,
+    twin(make, (X,), lambda o: setattr(o, "a", 2), (X,), lambda o: delattr(o, "a"), (X,), graphs=1,
+    breaks=0,
          recompiles=0)  # fmt: skip
 
 
@@ -587,7 +588,7 @@ def f(x):
     fresh = n
     return last
 """
-    make = lambda: (lambda m: (m.f, m))(module(source))  # noqa: E731
+    make = lambda: (lambda m: (m.f, m))(module(source))
     twin(make, (X,), (X,), (Y,), breaks=0)
 
 
@@ -603,7 +604,7 @@ def f(x):
     except NameError as error:
         return y, str(error)
 """
-    make = lambda: (lambda m: (m.f, m))(module(source))  # noqa: E731
+    make = lambda: (lambda m: (m.f, m))(module(source))
     twin(make, (X,), lambda m: setattr(m, "tmp", 3), (X,), graphs=1, breaks=0, recompiles=0)
 
 
@@ -618,7 +619,7 @@ def f(x):
         return x, str(error)
     return x + 1
 """
-    make = lambda: (lambda m: (m.f, m))(module(source))  # noqa: E731
+    make = lambda: (lambda m: (m.f, m))(module(source))
     twin(make, (X,), (X,), (X,), breaks=0, recompiles=1)
 
 
@@ -746,7 +747,15 @@ def test_vars_cleared_after_an_attribute():
 
         return f, View(lambda: vars(o).copy(), o)
 
-    twin(make, (X,), lambda o: setattr(o, "b", 9), (X,), lambda o: setattr(o, "new", 9), (Y,), breaks=0)
+    twin(
+        make,
+        (X,),
+        lambda o: setattr(o, "b", 9),
+        (X,),
+        lambda o: setattr(o, "new", 9),
+        (Y,),
+        breaks=0,
+    )
 
 
 @pytest.mark.parametrize("holder", ["object", "slots", "class", "function", "module"])

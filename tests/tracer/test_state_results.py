@@ -1,5 +1,6 @@
-"""What a compiled function gives back: objects of every kind, made anew in each call, with the same references to
-one another as eager's, and without running the user's constructors or pickle methods again."""
+"""What a compiled function gives back: objects of every kind, made anew in each call, with the same
+references to one another as eager's, and without running the user's constructors or pickle methods
+again."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def test_object_that_holds_itself():
         def __init__(self, value):
             self.value, self.me, self.kids = value, self, [self, {"me": self}]
 
-    described(lambda x: Node(x + 1), lambda n: (n.me is n, n.kids[0] is n, n.kids[1]["me"] is n, n.value))
+    described(
+        lambda x: Node(x + 1), lambda n: (n.me is n, n.kids[0] is n, n.kids[1]["me"] is n, n.value)
+    )
 
 
 def test_parents_and_children():
@@ -300,7 +303,9 @@ def test_builtin_dictionaries():
         o.move_to_end("b")
         return d, o, collections.ChainMap({"a": x}, {"b": 1})
 
-    described(f, lambda r: (dict(r[0]), r[0].default_factory is list, list(r[1].items()), dict(r[2])))
+    described(
+        f, lambda r: (dict(r[0]), r[0].default_factory is list, list(r[1].items()), dict(r[2]))
+    )
 
 
 def test_namespaces_and_proxies():
@@ -314,7 +319,14 @@ def test_namespaces_and_proxies():
         )
 
     def look(r):
-        return r[0].a, r[1]["a"], list(r[2]), list(r[3]), r[0].inner is not r[1], r[1]["a"] is r[0].inner["a"]
+        return (
+            r[0].a,
+            r[1]["a"],
+            list(r[2]),
+            list(r[3]),
+            r[0].inner is not r[1],
+            r[1]["a"] is r[0].inner["a"],
+        )
 
     described(f, look)
 
@@ -330,7 +342,12 @@ def test_enum_members():
 
     described(
         lambda x: (Colour(2), Colour["RED"], Flag.A | Flag.B, {Colour.RED: x + 1}),
-        lambda r: (r[0] is Colour.BLUE, r[1] is Colour.RED, r[2] is (Flag.A | Flag.B), r[3][Colour.RED]),
+        lambda r: (
+            r[0] is Colour.BLUE,
+            r[1] is Colour.RED,
+            r[2] is (Flag.A | Flag.B),
+            r[3][Colour.RED],
+        ),
     )
 
 
@@ -348,7 +365,8 @@ def test_functions_made_inside():
 
     def look(g):
         return (
-            g(Y), g(Y, 2, w=1), g.tag[0] is g, g.__name__, g.__qualname__, g.__doc__, g.__module__, g.__annotations__,
+            g(Y), g(Y, 2, w=1), g.tag[0] is g, g.__name__, g.__qualname__, g.__doc__, g.__module__,
+            g.__annotations__,
             list(g.__kwdefaults__.items()),
         )  # fmt: skip
 
@@ -357,7 +375,10 @@ def test_functions_made_inside():
 
 def test_lambda_in_partial():
     described(
-        lambda x: (functools.partial(torch.add, x + 1, alpha=2), functools.partial(lambda a, b: a - b, b=x)),
+        lambda x: (
+            functools.partial(torch.add, x + 1, alpha=2),
+            functools.partial(lambda a, b: a - b, b=x),
+        ),
         lambda r: (r[0](Y), r[1](Y), r[0].keywords),
     )
 
@@ -384,7 +405,14 @@ def test_bound_methods():
 
     described(
         f,
-        lambda r: (r[0].__self__ is r[1], r[0](Y), r[2]() is A, r[3] is A.s, len(r[4].__self__), r[5]()),
+        lambda r: (
+            r[0].__self__ is r[1],
+            r[0](Y),
+            r[2]() is A,
+            r[3] is A.s,
+            len(r[4].__self__),
+            r[5](),
+        ),
     )
 
 
@@ -400,7 +428,9 @@ def test_functions_that_existed_before_are_themselves():
         lambda r: [
             a is b
             for a, b in zip(
-                r, (g, g, torch.relu, nn.functional.relu, len, operator.add, dataclasses.field), strict=True
+                r,
+                (g, g, torch.relu, nn.functional.relu, len, operator.add, dataclasses.field),
+                strict=True,
             )
         ],
     )
@@ -463,7 +493,8 @@ def test_exceptions_with_fields():
     def look(found):
         attribute, key, stop, os_error = found
         return (
-            attribute.name, key.args, stop.value, os_error.errno, os_error.filename, type(os_error), str(attribute),
+            attribute.name, key.args, stop.value, os_error.errno, os_error.filename,
+            type(os_error), str(attribute),
         )  # fmt: skip
 
     described(f, look)
@@ -471,7 +502,15 @@ def test_exceptions_with_fields():
 
 def test_slices_ranges_and_constants():
     same(
-        lambda x: (slice(1, x.shape[0]), range(x.shape[0]), ..., NotImplemented, x.dtype, x.shape, 1j),
+        lambda x: (
+            slice(1, x.shape[0]),
+            range(x.shape[0]),
+            ...,
+            NotImplemented,
+            x.dtype,
+            x.shape,
+            1j,
+        ),
         (X,),
         (Y,),
     )
@@ -549,7 +588,13 @@ def test_huggingface_output():
 
     same(f, (X,), (Y,), graphs=1)
     described(
-        f, lambda o: (o.last_hidden_state is o["last_hidden_state"], len(o), list(o.keys()), o.to_tuple())
+        f,
+        lambda o: (
+            o.last_hidden_state is o["last_hidden_state"],
+            len(o),
+            list(o.keys()),
+            o.to_tuple(),
+        ),
     )
 
 
@@ -572,7 +617,8 @@ def test_generic_class():
             self.value = value
 
     described(
-        lambda x: (Holder[int](x + 1), Holder(x)), lambda r: (r[0].value, r[1].value, type(r[0]) is Holder)
+        lambda x: (Holder[int](x + 1), Holder(x)),
+        lambda r: (r[0].value, r[1].value, type(r[0]) is Holder),
     )
 
 

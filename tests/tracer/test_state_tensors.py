@@ -1,4 +1,6 @@
-"""Tensors that a program changes in place: values, shapes, aliases, attributes; of arguments and of its own."""
+"""Tensors that a program changes in place: values, shapes, aliases, attributes; of arguments and of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ VALUES = {
     "copy_": lambda x: x.copy_(torch.arange(4.0)),
     "clamp_": lambda x: x.clamp_(min=0),
     "masked_fill_": lambda x: x.masked_fill_(x > 0, -1),
-    "index_put_": lambda x: x.index_put_((torch.tensor([0, 1]), torch.tensor([1, 2])), torch.tensor(5.0)),
+    "index_put_": lambda x: x.index_put_(
+        (torch.tensor([0, 1]), torch.tensor([1, 2])), torch.tensor(5.0)
+    ),
     "index_add_": lambda x: x.index_add_(0, torch.tensor([0, 0]), x[:2].clone()),
     "scatter_": lambda x: x.scatter_(1, torch.zeros(3, 1, dtype=torch.long), 9.0),
     "setitems": setitems,
@@ -104,9 +108,9 @@ METADATA = {
     "requires_grad_": lambda x, y: (x.requires_grad_(), x * 2)[1],
     "set_": lambda x, y: (x.set_(y), x + 1)[1],
     "data": lambda x, y: (setattr(x, "data", y), x.data.add_(1), x * 2)[2],
-    "swap": lambda x, y: (lambda a, b: (setattr(x, "data", b), setattr(y, "data", a), x + 1))(x.data, y.data)[
-        2
-    ],
+    "swap": lambda x, y: (lambda a, b: (setattr(x, "data", b), setattr(y, "data", a), x + 1))(
+        x.data, y.data
+    )[2],
 }
 
 
@@ -120,14 +124,16 @@ def test_metadata_of_an_argument(name):
     lambda x, y: (setattr(x, "grad", None), x + 1)[1],
     lambda x, y: (setattr(x, "grad", x * 2), x.grad.add_(1), x.grad)[2],
     lambda x, y: (setattr(x, "grad", y), delattr(x, "grad"), x.grad)[2],
-    lambda x, y: (setattr(x, "grad", y), x.grad is y, setattr(y, "grad", x.grad + x), x.grad * 2)[1:],
+    lambda x, y: (setattr(x, "grad", y), x.grad is y, setattr(y, "grad", x.grad + x),
+    x.grad * 2)[1:],
 ], ids=["set", "none", "computed", "deleted", "same object"])  # fmt: skip
 def test_gradient_of_an_argument_is_set(program):
     same(program, (X, Y), (Y, X))
 
 
 @pytest.mark.parametrize(
-    "value", [torch.ones(3), torch.ones(4, dtype=torch.float64), torch.ones(4, dtype=torch.int64), 1.0]
+    "value",
+    [torch.ones(3), torch.ones(4, dtype=torch.float64), torch.ones(4, dtype=torch.int64), 1.0],
 )
 def test_gradient_that_does_not_fit(value):
     def program(x, value):
@@ -207,14 +213,21 @@ def test_storage_of_an_intermediate(op):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_results_that_are_the_argument(backend):
     same(
-        lambda x: (x, x.contiguous(), x.float(), x.to(x.dtype), x.detach(), x.expand(3, 4), x.reshape(3, 4), x[:]),
+        lambda x: (x, x.contiguous(), x.float(), x.to(x.dtype), x.detach(), x.expand(3, 4),
+        x.reshape(3, 4), x[:]),
         (X,), (Y,), graphs=1, backend=backend,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_results_that_share_memory(backend):
-    same(lambda x: (lambda y: (y, y[0], y.view(-1), y, y.t()))(x + 1), (X,), (Y,), graphs=1, backend=backend)
+    same(
+        lambda x: (lambda y: (y, y[0], y.view(-1), y, y.t()))(x + 1),
+        (X,),
+        (Y,),
+        graphs=1,
+        backend=backend,
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -295,7 +308,11 @@ def test_attributes_of_an_argument():
     ours, eagers = X.clone(), X.clone()
     for _ in range(3):
         assert torch.equal(compiled(ours), f(eagers))
-        assert list(vars(ours)) == list(vars(eagers)) and ours.links[0] is ours and ours.count == eagers.count
+        assert (
+            list(vars(ours)) == list(vars(eagers))
+            and ours.links[0] is ours
+            and ours.count == eagers.count
+        )
 
 
 def test_attribute_that_is_a_tensor():
@@ -307,7 +324,11 @@ def test_attribute_that_is_a_tensor():
     compiled = tracer_core.compile(f, backend="eager")
     for start in (X, Y):
         x = start.clone()
-        assert torch.equal(compiled(x), start * 3) and x.twin.twin is x and torch.equal(x.twin, start * 2)
+        assert (
+            torch.equal(compiled(x), start * 3)
+            and x.twin.twin is x
+            and torch.equal(x.twin, start * 2)
+        )
 
 
 def test_attribute_read_before_and_after_it_is_set():

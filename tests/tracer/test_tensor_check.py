@@ -10,7 +10,7 @@ from torch import nn
 
 import tracer_core
 from tests.tracer.twin import same, twin
-from tracer_core.guards.layout import layout
+from tracer_core.guards.object_layout import layout
 from tracer_core.guards.tensor_check import watch_tensors
 from tracer_core.testing import CaptureCounter, compare
 
@@ -43,7 +43,9 @@ OTHERS = {
     "None": lambda: None,
     "inference": lambda: inference(),
     "resized": lambda: changed(lambda t: t.resize_(4, 3)),
-    "other data": lambda: changed(lambda t: setattr(t, "data", torch.zeros(3, 4, dtype=torch.float64))),
+    "other data": lambda: changed(
+        lambda t: setattr(t, "data", torch.zeros(3, 4, dtype=torch.float64))
+    ),
     "transposed in place": lambda: changed(lambda t: t.t_()),
 }
 
@@ -114,7 +116,9 @@ def test_a_function_called_with_both(name):
 
     def fn(x, y):
         return (
-            [x, y] if not isinstance(y, torch.Tensor) or y.layout is not torch.strided else x.sum() + y.sum()
+            [x, y]
+            if not isinstance(y, torch.Tensor) or y.layout is not torch.strided
+            else x.sum() + y.sum()
         )
 
     other = OTHERS[name]()
@@ -134,7 +138,12 @@ def test_a_tensor_changed_between_calls():
     compiled = tracer_core.compile(fn, backend="eager")
     with CaptureCounter() as counter:
         x = X.clone()
-        for change in (lambda: None, lambda: x.t_(), lambda: x.resize_(2, 6), lambda: x.requires_grad_(True)):
+        for change in (
+            lambda: None,
+            lambda: x.t_(),
+            lambda: x.resize_(2, 6),
+            lambda: x.requires_grad_(True),
+        ):
             change()
             compare(fn(x), compiled(x))
     assert len(counter.recompiles) == 3

@@ -16,7 +16,7 @@ import tracer_core
 from tests.support import threads
 from tests.tracer.facts import Box
 from tests.tracer.twin import module
-from tracer_core import runtime
+from tracer_core.execution import compiled_function
 from tracer_core.testing import CaptureCounter, compare
 
 THREADS = 8
@@ -49,7 +49,7 @@ def test_one_module_is_compiled_once():
 def test_a_thread_that_waited_for_the_lock_takes_what_the_other_compiled(monkeypatch):
     """The second thread has looked, and found nothing, before the first one begins to trace."""
     waiting, done = threading.Event(), threading.Event()
-    original = runtime._can_trace
+    original = compiled_function._can_trace
 
     def can_trace():
         if threading.current_thread().name == "second":
@@ -57,11 +57,13 @@ def test_a_thread_that_waited_for_the_lock_takes_what_the_other_compiled(monkeyp
             assert done.wait(10)
         return original()
 
-    monkeypatch.setattr(runtime, "_can_trace", can_trace)
+    monkeypatch.setattr(compiled_function, "_can_trace", can_trace)
     fast = tracer_core.compile(lambda x: x * 2, backend="eager")
     results = []
     with CaptureCounter() as counter:
-        second = threading.Thread(target=lambda: results.append(fast(X)), name="second", daemon=True)
+        second = threading.Thread(
+            target=lambda: results.append(fast(X)), name="second", daemon=True
+        )
         second.start()
         assert waiting.wait(10)
         results.append(fast(X))
@@ -149,7 +151,9 @@ def test_shapes_differ_between_threads():
         return x.reshape(-1) * x.shape[0]
 
     fast = tracer_core.compile(program, backend="eager")
-    for number, result in enumerate(together(lambda i: [fast(torch.ones(i + 2, 4)) for _ in range(5)])):
+    for number, result in enumerate(
+        together(lambda i: [fast(torch.ones(i + 2, 4)) for _ in range(5)])
+    ):
         compare([torch.ones((number + 2) * 4) * (number + 2)] * 5, result)
 
 
@@ -167,7 +171,9 @@ def test_an_object_of_each_thread():
 
 def test_modules_of_each_thread_share_a_variant():
     made = [torch.nn.Linear(4, 4) for _ in range(THREADS)]
-    fast = tracer_core.compile(lambda layer, x: torch.relu(layer(x)), backend="eager", dynamic=False)
+    fast = tracer_core.compile(
+        lambda layer, x: torch.relu(layer(x)), backend="eager", dynamic=False
+    )
     with CaptureCounter() as counter:
         for number, result in enumerate(together(lambda i: [fast(made[i], X) for _ in range(10)])):
             compare([torch.relu(made[number](X)).detach()] * 10, result)
@@ -240,7 +246,8 @@ def test_the_gathered_form_of_the_check_on_every_thread(monkeypatch):
             compare([want] * 50, result)
 
 
-# -- fork ----------------------------------------------------------------------------------------------
+# -- fork
+# ----------------------------------------------------------------------------------------------
 
 
 def in_child(work):

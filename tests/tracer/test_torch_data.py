@@ -1,5 +1,5 @@
-"""What depends on the values of tensors: one explained graph break, with everything around it captured. Sizes that depend
-on them are captured too (test_data_sizes.py has more)."""
+"""What depends on the values of tensors: one explained graph break, with everything around it
+captured. Sizes that depend on them are captured too (test_data_sizes.py has more)."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def kept_in_a_list(x):
     return seen, x * 2
 
 
-#: name -> ((graphs, breaks, kinds), program, calls). None: it depends on how numbers that change and loops that break are
-#: captured, which other tests pin down.
+#: name -> ((graphs, breaks, kinds), program, calls). None: it depends on how numbers that change
+#: and loops that break are captured, which other tests pin down.
 VALUES = {
     "item": ((3, 1, "data_dependent_value"), lambda x: x * x.sum().item() + 1, (X,), (Y,)),
     "item used twice": (
@@ -69,7 +69,12 @@ VALUES = {
         (X, M),
     ),
     "item in a helper": ((None, None, "data_dependent_value"), in_helper, (X, N), (X, M)),
-    "items in a loop": ((None, None, "data_dependent_value live_iterator"), kept_in_a_list, (X,), (Y,)),
+    "items in a loop": (
+        (None, None, "data_dependent_value live_iterator"),
+        kept_in_a_list,
+        (X,),
+        (Y,),
+    ),
     "tolist": (
         (None, None, "data_dependent_value"),
         lambda x: [v * 2 for v in (x + 1).tolist()[0]],
@@ -79,9 +84,19 @@ VALUES = {
     "tolist of a number": ((0, 1, "data_dependent_value"), lambda n: n.tolist() + 1, (N,), (M,)),
     "float": ((3, 1, "data_dependent_value"), lambda x, n: (x + 1) * float(n) + 1, (X, N), (X, M)),
     "complex": ((2, 1, "data_dependent_value"), lambda x, n: complex(n) * x, (X, N), (X, M)),
-    "bool": ((3, 1, "data_dependent_branch"), lambda x, n: (x + 1) * bool(n > 2) + 1, (X, N), (X, M)),
+    "bool": (
+        (3, 1, "data_dependent_branch"),
+        lambda x, n: (x + 1) * bool(n > 2) + 1,
+        (X, N),
+        (X, M),
+    ),
     "text": ((3, 1, "data_dependent_value"), lambda x: (str(x.sum()), x * 2), (X,), (Y,)),
-    "f-string": ((3, 1, "data_dependent_value"), lambda x: (f"{x.sum():.2f} {x.shape}", x * 2), (X,), (Y,)),
+    "f-string": (
+        (3, 1, "data_dependent_value"),
+        lambda x: (f"{x.sum():.2f} {x.shape}", x * 2),
+        (X,),
+        (Y,),
+    ),
     "format of an item": ((1, 1, "data_dependent_value"), lambda n: f"{n.item():03d}", (N,), (M,)),
     "range(item)": (
         (None, None, "data_dependent_value"),
@@ -110,11 +125,15 @@ VALUES = {
     ),
     "index by a tensor": (
         (2, 1, "data_dependent_shape") if RELEASE >= (2, 14) else (1, 1, "data_dependent_value"),
-        lambda x, n: x[n] * 2, (X, N), (X, N * 0),
+        lambda x, n: x[n] * 2,
+        (X, N),
+        (X, N * 0),
     ),
     "index by argmax": (
         (2, 1, "data_dependent_shape" if RELEASE >= (2, 14) else "data_dependent_value"),
-        lambda x: x[x.argmax() // 4] * 2, (X,), (Y,),
+        lambda x: x[x.argmax() // 4] * 2,
+        (X,),
+        (Y,),
     ),
     "split by a list": (
         (None, None, "data_dependent_value"),
@@ -148,14 +167,24 @@ VALUES = {
     ),
     "`in` a tensor": ((1, 1, "data_dependent_value"), lambda x: (2.5 in x, x * 2), (X,), (Y,)),
     "equal": ((1, 1, "data_dependent_value"), lambda x: (torch.equal(x, x), x * 2), (X,), (Y,)),
-    "allclose": ((2, 2, "data_dependent_value"), lambda x, y: (x * 2, torch.allclose(x, y)), (X, X), (X, Y)),
+    "allclose": (
+        (2, 2, "data_dependent_value"),
+        lambda x, y: (x * 2, torch.allclose(x, y)),
+        (X, X),
+        (X, Y),
+    ),
     "sorted tensors": (
         (1, 1, "data_dependent_branch"),
         lambda x: sorted([x.sum(), x.mean(), x.max()]),
         (X,),
         (Y,),
     ),
-    "max of tensors": ((2, 1, "data_dependent_branch"), lambda x: max(x.sum(), x.mean()) * 2, (X,), (Y,)),
+    "max of tensors": (
+        (2, 1, "data_dependent_branch"),
+        lambda x: max(x.sum(), x.mean()) * 2,
+        (X,),
+        (Y,),
+    ),
     "is_nonzero": (
         (1, 1, "data_dependent_value"),
         lambda x, n: x * 2 if n.is_nonzero() else x,
@@ -175,9 +204,24 @@ VALUES = {
         (X,),
         (Y,),
     ),
-    "apply_": ((2, 1, "data_dependent_value"), lambda x: x.clone().apply_(lambda v: v + 1) * 2, (X,), (Y,)),
-    "map_": ((2, 1, "data_dependent_value"), lambda x: x.clone().map_(x, lambda a, b: a + b) * 2, (X,), (Y,)),
-    "data_ptr": ((1, 2, "data_dependent_value"), lambda x: (x.data_ptr() == x.data_ptr(), x * 2), (X,), (Y,)),
+    "apply_": (
+        (2, 1, "data_dependent_value"),
+        lambda x: x.clone().apply_(lambda v: v + 1) * 2,
+        (X,),
+        (Y,),
+    ),
+    "map_": (
+        (2, 1, "data_dependent_value"),
+        lambda x: x.clone().map_(x, lambda a, b: a + b) * 2,
+        (X,),
+        (Y,),
+    ),
+    "data_ptr": (
+        (1, 2, "data_dependent_value"),
+        lambda x: (x.data_ptr() == x.data_ptr(), x * 2),
+        (X,),
+        (Y,),
+    ),
 }
 BRANCHES = {
     "if": (
@@ -202,7 +246,12 @@ BRANCHES = {
     ),
     "not": ((2, 1, "data_dependent_branch"), lambda x: (not x.sum() > 0, x * 2), (X,), (-X,)),
     "and": ((2, 1, "data_dependent_branch"), lambda x: (x.sum() > -100) and x * 2, (X,), (Y,)),
-    "chained comparison": ((2, 1, "data_dependent_branch"), lambda x: (0 < x.sum() < 100, x * 2), (X,), (Y,)),
+    "chained comparison": (
+        (2, 1, "data_dependent_branch"),
+        lambda x: (0 < x.sum() < 100, x * 2),
+        (X,),
+        (Y,),
+    ),
     "while": ((None, None, "data_dependent_branch"), doubled_until, (X,), (Y,)),
     "early exit": ((None, None, "data_dependent_branch"), early_exit, (X,), (X / 100,)),
     "assert": (
@@ -267,7 +316,12 @@ CAPTURED = {
     "stack of numbers": ((1, 0, ""), lambda x: torch.stack([x.sum(), x.mean()]) * 2, (X,), (Y,)),
     "power by a tensor": ((1, 0, ""), lambda x, n: x.abs() ** n, (X, N), (X, M)),
     "gather by indices": ((1, 0, ""), lambda x: x.gather(1, x.argsort(1)), (X,), (Y,)),
-    "repeat_interleave by a number": ((1, 0, ""), lambda x: x.repeat_interleave(2, dim=0) * 2, (X,), (Y,)),
+    "repeat_interleave by a number": (
+        (1, 0, ""),
+        lambda x: x.repeat_interleave(2, dim=0) * 2,
+        (X,),
+        (Y,),
+    ),
     "rows": ((1, 0, ""), lambda x: [row * 2 for row in x], (X,), (Y,)),
     "rows unpacked": ((1, 0, ""), lambda x: (lambda a, b, c: a + b * c)(*x), (X,), (Y,)),
     "sum() of rows": ((1, 0, ""), lambda x: sum(x) * 2, (X,), (Y,)),

@@ -1,4 +1,6 @@
-"""Functions of torch that take functions: one node in the graph each, with eager's values and gradients."""
+"""Functions of torch that take functions: one node in the graph each, with eager's values and
+gradients.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,8 @@ class Needs(torch.autograd.Function):
     def backward(ctx, g):
         x, y = ctx.saved_tensors
         return tuple(
-            g * other * 3 if needed else None for other, needed in zip((y, x), ctx.told, strict=True)
+            g * other * 3 if needed else None
+            for other, needed in zip((y, x), ctx.told, strict=True)
         )
 
 
@@ -218,7 +221,9 @@ def test_autograd_function(name):
 )
 def test_autograd_function_with_inductor(name):
     function, *calls = FUNCTIONS[name]
-    plain = [tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in call) for call in calls]
+    plain = [
+        tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in call) for call in calls
+    ]
     same_gradients(lambda: function, *calls, *plain, graphs=2, backend="inductor")
 
 
@@ -248,7 +253,9 @@ def test_a_global_tensor_that_forward_reads():
     def change(_):
         TABLE.add_(1)
 
-    same_gradients(lambda: lambda x: ReadsTensor.apply(x * 2), (G,), (H,), (G,), graphs=1, steps={2: change})
+    same_gradients(
+        lambda: lambda x: ReadsTensor.apply(x * 2), (G,), (H,), (G,), graphs=1, steps={2: change}
+    )
 
 
 def test_a_class_attribute_that_forward_reads(monkeypatch):
@@ -270,13 +277,17 @@ def test_sizes_that_change():
     calls = [(x,) for x in sizes]
     same_gradients(lambda: lambda x: Scale.apply(x, 2.0) + x.shape[0], *calls, graphs=2)
     same_gradients(
-        lambda: lambda x: checkpoint(lambda t: t.sin() * t.shape[0], x, use_reentrant=False), *calls, graphs=2
+        lambda: lambda x: checkpoint(lambda t: t.sin() * t.shape[0], x, use_reentrant=False),
+        *calls,
+        graphs=2,
     )
     same(lambda x: vmap(lambda t: t.sin() * 2)(x), *((x.detach(),) for x in sizes), graphs=2)
 
 
 def test_batch_norm_in_a_checkpoint():
-    """Its running statistics are updated in the forward pass and once more in backward, as in eager."""
+    """Its running statistics are updated in the forward pass and once more in backward, as in
+    eager.
+    """
 
     class Normed(nn.Module):
         def __init__(self):
@@ -294,7 +305,9 @@ def test_batch_norm_in_a_checkpoint():
         for x in (G, H):
             fn(x).sin().sum().backward()
         states.append({k: v.clone() for k, v in module.state_dict().items()})
-    assert states[0].pop("norm.num_batches_tracked") == states[1].pop("norm.num_batches_tracked") == 4
+    assert (
+        states[0].pop("norm.num_batches_tracked") == states[1].pop("norm.num_batches_tracked") == 4
+    )
     torch.testing.assert_close(states[0], states[1])
 
 
@@ -362,20 +375,27 @@ def structure(x):
 
 
 CHECKPOINTS = {
-    "lambda": (lambda x: checkpoint(lambda t: torch.sin(t) * 2, x, use_reentrant=False), (G,), (H,)),
-    "reentrant": (lambda x: checkpoint(lambda t: torch.sin(t) * 2, x * 1, use_reentrant=True), (G,), (H,)),
+    "lambda": (lambda x: checkpoint(lambda t: torch.sin(t) * 2, x, use_reentrant=False), (G,),
+    (H,)),
+    "reentrant": (lambda x: checkpoint(lambda t: torch.sin(t) * 2, x * 1, use_reentrant=True),
+    (G,), (H,)),
     "closure over an intermediate": (closure, (G,), (H,)),
     "structured": (structure, (G,), (H,)),
     "identity": (lambda x: checkpoint(lambda t: t, x * 2, use_reentrant=False), (G,), (H,)),
-    "keywords": (lambda x: checkpoint(lambda t, k: t.exp() * k, x, use_reentrant=False, k=2), (G,), (H,)),
-    "nested": (lambda x: checkpoint(lambda t: checkpoint(torch.sin, t.cos(), use_reentrant=False) * t, x,
+    "keywords": (lambda x: checkpoint(lambda t, k: t.exp() * k, x, use_reentrant=False, k=2), (G,),
+    (H,)),
+    "nested": (lambda x: checkpoint(lambda t: checkpoint(torch.sin, t.cos(),
+    use_reentrant=False) * t, x,
                                     use_reentrant=False), (G,), (H,)),
-    "with a Function inside": (lambda x: checkpoint(lambda t: Scale.apply(t.sin(), 2.0), x, use_reentrant=False), (G,), (H,)),
-    "partial": (lambda x, ck=functools.partial(checkpoint, use_reentrant=False): ck(torch.sin, x), (G,), (H,)),
+    "with a Function inside": (lambda x: checkpoint(lambda t: Scale.apply(t.sin(), 2.0), x,
+    use_reentrant=False), (G,), (H,)),
+    "partial": (lambda x, ck=functools.partial(checkpoint, use_reentrant=False): ck(torch.sin, x),
+    (G,), (H,)),
     "preserve_rng_state": (lambda x: checkpoint(lambda t: F.dropout(t, 0.5), x, use_reentrant=False,
                                                 preserve_rng_state=True), (G,), (H,)),
     "no gradients": (lambda x: checkpoint(torch.sin, x, use_reentrant=False), (X,), (Y,)),
-    "autocast inside": (lambda x: checkpoint(lambda t: _cast(t), x, use_reentrant=False), (G,), (H,)),
+    "autocast inside": (lambda x: checkpoint(lambda t: _cast(t), x, use_reentrant=False), (G,),
+    (H,)),
 }  # fmt: skip
 
 
@@ -410,7 +430,9 @@ def test_checkpoint_sequential():
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_checkpoint_recomputes_in_backward(use_reentrant):
-    """Each sine runs once forward and once more in backward: memory is traded for time, as asked."""
+    """Each sine runs once forward and once more in backward: memory is traded for time, as
+    asked.
+    """
 
     def f(x):
         for _ in range(3):
@@ -427,7 +449,11 @@ def test_checkpoint_recomputes_in_backward(use_reentrant):
             out.backward()
         counts.append((forward.counts, backward.counts["sin"]))
         G.grad = None
-    assert counts[0] == counts[1] and counts[1][1] == 6 if use_reentrant else counts[0][1] == counts[1][1] > 0
+    assert (
+        counts[0] == counts[1] and counts[1][1] == 6
+        if use_reentrant
+        else counts[0][1] == counts[1][1] > 0
+    )
 
 
 def test_a_checkpointed_function_with_side_effects_breaks():
@@ -480,7 +506,9 @@ def closed_over(x, y):
 
 
 def nested_vmap(x):
-    return vmap(vmap(lambda t: t.sin() * 2))(x), vmap(lambda row: vmap(lambda t: t + row.sum())(row))(x)
+    return vmap(vmap(lambda t: t.sin() * 2))(x), vmap(
+        lambda row: vmap(lambda t: t + row.sum())(row)
+    )(x)
 
 
 def ensembled(x):
@@ -502,17 +530,21 @@ def has_aux(x):
 TRANSFORMS = {
     "vmap of an operator": (lambda x: vmap(torch.sin)(x), (X,), (Y,)),
     "vmap of a lambda": (lambda x: vmap(lambda t: t.sum() * t)(x), (X,), (Y,)),
-    "vmap in_dims": (lambda x, y: vmap(lambda a, b: a @ b, in_dims=(0, None))(x, y.T), (X, Y), (Y, X)),
+    "vmap in_dims": (lambda x, y: vmap(lambda a, b: a @ b, in_dims=(0, None))(x, y.T), (X, Y), (Y,
+    X)),
     "vmap out_dims": (lambda x: vmap(lambda t: t * 2, in_dims=1, out_dims=1)(x), (X,), (Y,)),
     "vmap of several results": (lambda x: vmap(lambda t: (t.sum(), t.max()))(x), (X,), (Y,)),
-    "vmap over a dictionary": (lambda x: vmap(lambda d: d["a"] * d["b"].sum())({"a": x, "b": x}), (X,), (Y,)),
+    "vmap over a dictionary": (lambda x: vmap(lambda d: d["a"] * d["b"].sum())({"a": x, "b": x}),
+    (X,), (Y,)),
     "vmap nested": (nested_vmap, (X,), (Y,)),
     "vmap closed over tensors": (closed_over, (X, Y), (Y, X)),
     "vmap over weights": (ensembled, (X,), (Y,)),
     "grad": (lambda x: grad(lambda t: (t**2).sum())(x), (X,), (Y,)),
-    "grad argnums": (lambda x, y: grad(lambda a, b: (a * b.exp()).sum(), argnums=(0, 1))(x, y), (X, Y), (Y, X)),
+    "grad argnums": (lambda x, y: grad(lambda a, b: (a * b.exp()).sum(), argnums=(0, 1))(x, y), (X,
+    Y), (Y, X)),
     "grad has_aux": (has_aux, (X,), (Y,)),
-    "grad of grad": (lambda x: grad(lambda t: grad(lambda u: (u**3).sum())(t).sum())(x), (X,), (Y,)),
+    "grad of grad": (lambda x: grad(lambda t: grad(lambda u: (u**3).sum())(t).sum())(x), (X,),
+    (Y,)),
     "grad_and_value": (lambda x: grad_and_value(lambda t: t.sin().sum())(x), (X,), (Y,)),
     "gradient descent": (inner_loop, (X,), (Y,)),
     "per-sample gradients": (per_sample, (P, X), (P, Y)),
@@ -521,9 +553,11 @@ TRANSFORMS = {
     "jacrev": (lambda x: jacrev(torch.sin)(x[0]), (X,), (Y,)),
     "jacfwd": (lambda x: jacfwd(lambda t: t.sin() * t.sum())(x[0]), (X,), (Y,)),
     "hessian": (lambda x: hessian(lambda t: (t**3).sum())(x[0]), (X,), (Y,)),
-    "functional_call": (lambda x: functional_call(LINEAR, {"weight": torch.ones(4, 4)}, (x,)), (X,), (Y,)),
+    "functional_call": (lambda x: functional_call(LINEAR, {"weight": torch.ones(4, 4)}, (x,)),
+    (X,), (Y,)),
     "functional_call with new parameters": (
-        lambda x: functional_call(LINEAR, {k: v * 2 for k, v in LINEAR.named_parameters()}, x), (X,), (Y,)),
+        lambda x: functional_call(LINEAR, {k: v * 2 for k, v in LINEAR.named_parameters()}, x),
+        (X,), (Y,)),
 }  # fmt: skip
 
 
@@ -533,16 +567,20 @@ def test_transform(name):
     same(function, *calls, graphs=1)
 
 
-@pytest.mark.parametrize("name", ["vmap of a lambda", "vmap closed over tensors", "grad", "gradient descent", "jvp", "hessian",
-                                  "vmap in_dims", "functional_call", "per-sample gradients of a module"])  # fmt: skip
+@pytest.mark.parametrize("name", ["vmap of a lambda", "vmap closed over tensors", "grad",
+"gradient descent", "jvp", "hessian",
+                                  "vmap in_dims", "functional_call",
+                                  "per-sample gradients of a module"])  # fmt: skip
 def test_transform_with_inductor(name):
     function, *calls = TRANSFORMS[name]
     with torch.no_grad():
         same(function, *calls, graphs=1, backend="inductor")
 
 
-@pytest.mark.parametrize("name", ["vmap of a lambda", "vmap closed over tensors", "vmap nested", "grad", "gradient descent",
-                                  "vmap in_dims", "per-sample gradients of a module", "jacrev"])  # fmt: skip
+@pytest.mark.parametrize("name", ["vmap of a lambda", "vmap closed over tensors", "vmap nested",
+"grad", "gradient descent",
+                                  "vmap in_dims", "per-sample gradients of a module",
+                                  "jacrev"])  # fmt: skip
 def test_gradient_of_a_transform(name):
     function, *calls = TRANSFORMS[name]
     leaves = [tuple(a.clone().requires_grad_() for a in call) for call in calls]
@@ -640,7 +678,9 @@ def test_control_flow(name, backend):
     plain = {
         "cond": lambda x: x + 1 if x.sum() > 0 else x - 1,
         "cond with closures": lambda x, y: x + y * 2 if x.sum() > 0 else x - y,
-        "cond with several results": lambda x: (x + 1, x.sum()) if x.sum() > 0 else (x - 1, x.mean()),
+        "cond with several results": lambda x: (
+            (x + 1, x.sum()) if x.sum() > 0 else (x - 1, x.mean())
+        ),
         "cond with modules": lambda x: LINEAR(x) if x.sum() > 0 else x * 2,
         "while_loop": lambda x: (torch.tensor(3), x * 8),
         "while_loop by value": lambda x: _while(x),
@@ -754,7 +794,9 @@ def combined(left, right):
 
 
 def scanned(a, b, dim, reverse):
-    decay, state = associative_scan(combined, (torch.sigmoid(a), b), dim, reverse=reverse, combine_mode="generic")
+    decay, state = associative_scan(
+        combined, (torch.sigmoid(a), b), dim, reverse=reverse, combine_mode="generic"
+    )
     return decay.cos() + state
 
 
@@ -790,11 +832,15 @@ def test_a_mamba_layer_trains_as_in_eager():
     from transformers import MambaConfig, MambaModel
 
     torch.manual_seed(0)
-    eager = MambaModel(MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, state_size=4))
+    eager = MambaModel(
+        MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, state_size=4)
+    )
     same_model = copy.deepcopy(eager)
     fast = tracer_core.compile(same_model, backend="aten_eager", fullgraph=True)
     tokens = torch.randint(0, 50, (2, 7))
     for model in (eager, fast):
         model(tokens).last_hidden_state.square().sum().backward()
     for (name, a), b in zip(eager.named_parameters(), same_model.parameters(), strict=True):
-        torch.testing.assert_close(b.grad, a.grad, msg=lambda text, name=name: f"{name}: {text}", rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            b.grad, a.grad, msg=lambda text, name=name: f"{name}: {text}", rtol=1e-4, atol=1e-5
+        )

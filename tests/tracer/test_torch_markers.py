@@ -1,5 +1,5 @@
-"""torch.compiler's markers, what libraries ask to find out whether they are compiled, TorchScript and torch.compile
-inside and around."""
+"""torch.compiler's markers, what libraries ask to find out whether they are compiled, TorchScript
+and torch.compile inside and around."""
 
 from __future__ import annotations
 
@@ -90,7 +90,11 @@ TRACED = torch.jit.trace(lambda x: x * 3, X)
 
 def annotated(x):
     y = torch.jit.annotate(torch.Tensor, x)
-    if torch.jit.is_scripting() or torch.jit.is_tracing() or not torch.jit.isinstance(y, torch.Tensor):
+    if (
+        torch.jit.is_scripting()
+        or torch.jit.is_tracing()
+        or not torch.jit.isinstance(y, torch.Tensor)
+    ):
         return x
     return y * 2
 
@@ -156,7 +160,9 @@ def test_break(name):
     same(function, (X,), (Y,), graphs=2, breaks=1, kinds=(kind,))
 
 
-@pytest.mark.parametrize("name", ["cudagraph_mark_step_begin", "mark_dynamic", "set_stance", "reset"])
+@pytest.mark.parametrize(
+    "name", ["cudagraph_mark_step_begin", "mark_dynamic", "set_stance", "reset"]
+)
 def test_call_of_torch_compiler_inside(name):
     def f(x):
         x = x + 1
@@ -186,14 +192,18 @@ def test_check_that_fails():
 
 
 def test_our_allow_in_graph_is_one_node():
-    """torch.compiler.allow_in_graph leaves no mark that can be read (decision 0003); such a function is followed."""
+    """torch.compiler.allow_in_graph leaves no mark that can be read (decision 0003); such a
+    function is followed.
+    """
 
     @tracer_core.allow_in_graph
     def ours(x):
         return torch.add(x, 1) * 2
 
     report = tracer_core.explain(lambda x: ours(x) + 1)(X)
-    assert report.graph_count == 1 and any(node.target is ours for node in report.graphs[0].graph.nodes)
+    assert report.graph_count == 1 and any(
+        node.target is ours for node in report.graphs[0].graph.nodes
+    )
     same(lambda x: ours(x) + 1, (X,), (Y,), graphs=1)
 
 
@@ -275,7 +285,9 @@ def test_compiled_under_jit_trace():
 
 
 def _mask(x: torch.Tensor) -> torch.Tensor | None:
-    """As masking_utils of transformers 5.17: a mask that hides nothing is left out, unless compiled."""
+    """As masking_utils of transformers 5.17: a mask that hides nothing is left out, unless
+    compiled.
+    """
     return None if not torch.compiler.is_compiling() else torch.ones(6, 6)
 
 
@@ -307,7 +319,11 @@ def test_a_program_that_fails_where_it_is_told_that_it_is_compiled(fn, caplog):
             x = torch.randn(2, size)
             torch.testing.assert_close(compiled(x), fn(x))
     assert counter.graphs
-    told = [one.getMessage() for one in caplog.records if "is_compiling() says False" in one.getMessage()]
+    told = [
+        one.getMessage()
+        for one in caplog.records
+        if "is_compiling() says False" in one.getMessage()
+    ]
     assert len(told) == 1 and ("the mask has 6 columns" in told[0] or "add" in told[0])
     assert f"{__file__.rpartition('/')[2]}" in told[0]
 

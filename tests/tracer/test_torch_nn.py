@@ -1,5 +1,5 @@
-"""torch.nn as programs use it: layers, containers, hooks, parametrizations, losses, training steps. Forward and
-gradients are eager's; what a graph cannot hold is one explained break."""
+"""torch.nn as programs use it: layers, containers, hooks, parametrizations, losses, training steps.
+Forward and gradients are eager's; what a graph cannot hold is one explained break."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from torch.nn.utils import (
     stateless,
     weight_norm,
 )
-from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
+from torch.nn.utils.rnn import (
+    pack_padded_sequence,
+    pack_sequence,
+    pad_packed_sequence,
+    pad_sequence,
+)
 
 from tests.tracer.gradients import same_gradients
 from tests.tracer.twin import Kw, same, twin
@@ -85,10 +90,17 @@ LAYERS = {
         T,
     ),
     "batch norm": (lambda: nn.BatchNorm1d(4), X, Y),
-    "batch norm without affine": (lambda: nn.BatchNorm1d(4, affine=False, track_running_stats=False), X, Y),
+    "batch norm without affine": (
+        lambda: nn.BatchNorm1d(4, affine=False, track_running_stats=False),
+        X,
+        Y,
+    ),
     "group, layer, instance norm": (
         lambda: nn.Sequential(
-            nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.Unflatten(1, (2, 2)), nn.InstanceNorm1d(2, affine=True)
+            nn.GroupNorm(2, 4),
+            nn.LayerNorm(4),
+            nn.Unflatten(1, (2, 2)),
+            nn.InstanceNorm1d(2, affine=True),
         ),
         X,
         Y,
@@ -100,13 +112,16 @@ LAYERS = {
         Y,
     ),
     "activations": (
-        lambda: nn.Sequential(nn.PReLU(), nn.GELU("tanh"), nn.Hardswish(), nn.Softplus(), nn.LogSoftmax(-1)),
+        lambda: nn.Sequential(
+            nn.PReLU(), nn.GELU("tanh"), nn.Hardswish(), nn.Softplus(), nn.LogSoftmax(-1)
+        ),
         X,
         Y,
     ),
     "convolutions": (
         lambda: _Call(
-            nn.Sequential(nn.Conv1d(3, 4, 3, padding="same"), nn.ConvTranspose1d(4, 2, 2)), lambda m, x: m(x)
+            nn.Sequential(nn.Conv1d(3, 4, 3, padding="same"), nn.ConvTranspose1d(4, 2, 2)),
+            lambda m, x: m(x),
         ),
         X[None],
         Y[None],
@@ -117,7 +132,9 @@ LAYERS = {
         Y[None],
     ),
     "embedding": (
-        lambda: _Call(nn.Embedding(10, 4, padding_idx=0), lambda m, x: m(torch.tensor([0, 1, 2])) * x),
+        lambda: _Call(
+            nn.Embedding(10, 4, padding_idx=0), lambda m, x: m(torch.tensor([0, 1, 2])) * x
+        ),
         X,
         Y,
     ),
@@ -150,7 +167,9 @@ def test_layer(name):
     same_gradients(seeded(make), *((leaf,) for leaf in leaves), graphs=1)
 
 
-@pytest.mark.parametrize("name", ["LSTM []", "GRUCell", "encoder", "attention", "batch norm", "convolutions"])
+@pytest.mark.parametrize(
+    "name", ["LSTM []", "GRUCell", "encoder", "attention", "batch norm", "convolutions"]
+)
 def test_layer_in_eval_mode(name):
     make, a, b = LAYERS[name]
     with torch.no_grad():
@@ -177,13 +196,25 @@ def test_train_and_eval_switched():
 
 
 def test_transformer():
-    twin(lambda: (seeded(lambda: nn.Transformer(4, 2, 1, 1, 8))(), None), (S, T), (T, S), graphs=1, breaks=0)
+    twin(
+        lambda: (seeded(lambda: nn.Transformer(4, 2, 1, 1, 8))(), None),
+        (S, T),
+        (T, S),
+        graphs=1,
+        breaks=0,
+    )
 
 
 def test_attention_masks():
     mask = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
     call = (S, S, S, Kw(attn_mask=mask, is_causal=True, average_attn_weights=False))
-    twin(lambda: (seeded(lambda: nn.MultiheadAttention(4, 2))(), None), call, call, graphs=1, breaks=0)
+    twin(
+        lambda: (seeded(lambda: nn.MultiheadAttention(4, 2))(), None),
+        call,
+        call,
+        graphs=1,
+        breaks=0,
+    )
 
 
 def test_packed_sequences_break():
@@ -219,7 +250,9 @@ def test_sequences_packed_and_padded():
 class Containers(nn.Module):
     def __init__(self):
         super().__init__()
-        self.p = nn.ParameterDict({"a": nn.Parameter(torch.ones(4)), "b": nn.Parameter(torch.ones(4) * 2)})
+        self.p = nn.ParameterDict(
+            {"a": nn.Parameter(torch.ones(4)), "b": nn.Parameter(torch.ones(4) * 2)}
+        )
         self.list = nn.ParameterList([torch.ones(4), torch.ones(4) * 3])
         self.d = nn.ModuleDict({"x": nn.Linear(4, 4), "y": nn.Identity()})
         self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
@@ -391,10 +424,13 @@ def test_skip_init():
 
 HOOKS = {
     "forward": lambda m: m[0].register_forward_hook(lambda m, args, out: out * 2),
-    "forward, with keywords": lambda m: m[0].register_forward_hook(lambda m, a, k, o: o * 2, with_kwargs=True, always_call=True),
+    "forward, with keywords": lambda m: m[0].register_forward_hook(lambda m, a, k, o: o * 2,
+    with_kwargs=True, always_call=True),
     "forward, prepended": lambda m: (m[0].register_forward_hook(lambda m, a, o: o * 2),
-                                     m[0].register_forward_hook(lambda m, a, o: o + 1, prepend=True)),
-    "pre, with keywords": lambda m: m[0].register_forward_pre_hook(lambda m, a, k: ((a[0] * 2,), k), with_kwargs=True),
+                                     m[0].register_forward_hook(lambda m, a, o: o + 1,
+                                     prepend=True)),
+    "pre, with keywords": lambda m: m[0].register_forward_pre_hook(lambda m, a, k: ((a[0] * 2,),
+    k), with_kwargs=True),
     "pre": lambda m: m[2].register_forward_pre_hook(lambda m, a: a[0] + 1),
     "on the root": lambda m: m.register_forward_hook(lambda m, a, o: o * 2),
     "state": lambda m: m[0].register_forward_hook(lambda m, a, o: setattr(m, "last", o.shape)),
@@ -451,7 +487,8 @@ def test_hook_added_and_removed():
         return m, m
 
     twin(
-        make, (X,), lambda m: handles.append(m[0].register_forward_hook(lambda m, a, o: o * 2)), (X,), (Y,),
+        make, (X,), lambda m: handles.append(m[0].register_forward_hook(lambda m, a, o: o * 2)),
+        (X,), (Y,),
         lambda m: handles.pop(0).remove(), (X,), graphs=2, breaks=0,
     )  # fmt: skip
 
@@ -508,7 +545,8 @@ def test_parametrization(name):
 @pytest.mark.parametrize(("name", "remove"), [
     ("weight_norm", lambda m: parametrize.remove_parametrizations(m[0], "weight")),
     ("weight_norm, old", lambda m: remove_weight_norm(m[0])),
-    ("own", lambda m: parametrize.remove_parametrizations(m[0], "weight", leave_parametrized=False)),
+    ("own", lambda m: parametrize.remove_parametrizations(m[0], "weight",
+    leave_parametrized=False)),
 ])  # fmt: skip
 def test_parametrization_removed(name, remove):
     def made():
@@ -523,23 +561,29 @@ def test_parametrization_removed(name, remove):
 LABELS = torch.tensor([0, 1, 2])
 LOSSES = {
     "cross_entropy": lambda x: F.cross_entropy(x, LABELS),
-    "CrossEntropyLoss": lambda x: nn.CrossEntropyLoss(label_smoothing=0.1, ignore_index=2)(x, LABELS),
+    "CrossEntropyLoss": lambda x: nn.CrossEntropyLoss(label_smoothing=0.1, ignore_index=2)(x,
+    LABELS),
     "NLLLoss": lambda x: nn.NLLLoss(weight=torch.ones(4))(x.log_softmax(-1), LABELS),
-    "MSE, L1, Huber": lambda x: nn.MSELoss()(x, x * 2) + nn.L1Loss()(x, x * 2) + nn.HuberLoss()(x, x * 3),
+    "MSE, L1, Huber": lambda x: nn.MSELoss()(x, x * 2) + nn.L1Loss()(x, x * 2) + nn.HuberLoss()(x,
+    x * 3),
     "BCE": lambda x: nn.BCEWithLogitsLoss(pos_weight=torch.ones(4))(x, (x > 0).float()),
     "KL": lambda x: nn.KLDivLoss(reduction="batchmean")(x.log_softmax(-1), x.softmax(-1)),
     "triplet": lambda x: nn.TripletMarginLoss()(x, x + 1, x - 1),
-    "cosine": lambda x: nn.CosineEmbeddingLoss()(x, x * 2, torch.ones(3)) + F.cosine_similarity(x, x + 1).sum(),
+    "cosine": lambda x: nn.CosineEmbeddingLoss()(x, x * 2, torch.ones(3)) + F.cosine_similarity(x,
+    x + 1).sum(),
     "interpolate": lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
     "unfold and fold": lambda x: F.fold(F.unfold(x[None, None], 2), (3, 4), 2),
-    "grid_sample": lambda x: F.grid_sample(x[None, None], F.affine_grid(torch.eye(2, 3)[None], (1, 1, 3, 4), align_corners=False),
+    "grid_sample": lambda x: F.grid_sample(x[None, None], F.affine_grid(torch.eye(2, 3)[None], (1,
+    1, 3, 4), align_corners=False),
                                            align_corners=False),
     "gumbel_softmax": lambda x: F.gumbel_softmax(x, hard=True),
     "pad": lambda x: F.pad(x, (1, 2), mode="reflect") + F.pad(x, (1, 2), value=3.0),
     "normalize": lambda x: F.normalize(x) + F.layer_norm(x, (4,)),
-    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None],
+    is_causal=True),
     "pixel_shuffle": lambda x: F.pixel_shuffle(x.view(1, 4, 3, 1), 2),
-    "multi_margin": lambda x: F.multi_margin_loss(x, LABELS) + F.soft_margin_loss(x, x.detach().sign()),
+    "multi_margin": lambda x: F.multi_margin_loss(x, LABELS) + F.soft_margin_loss(x,
+    x.detach().sign()),
 }  # fmt: skip
 
 
@@ -553,7 +597,10 @@ def test_ctc_loss_breaks():
         logits = x[:, None].expand(3, 2, 4).log_softmax(-1)
         return (
             nn.CTCLoss()(
-                logits, torch.ones(2, 2, dtype=torch.long), torch.tensor([3, 3]), torch.tensor([2, 2])
+                logits,
+                torch.ones(2, 2, dtype=torch.long),
+                torch.tensor([3, 3]),
+                torch.tensor([2, 2]),
             )
             * 2
         )
@@ -583,7 +630,8 @@ def training(optimizer, **options):
 
 @pytest.mark.parametrize(("optimizer", "options"), [
     (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}), (torch.optim.Adam, {"lr": 0.1}),
-    (torch.optim.AdamW, {"lr": 0.1, "foreach": True}), (torch.optim.RMSprop, {"lr": 0.1}), (torch.optim.Adagrad, {"lr": 0.1}),
+    (torch.optim.AdamW, {"lr": 0.1, "foreach": True}), (torch.optim.RMSprop, {"lr": 0.1}),
+    (torch.optim.Adagrad, {"lr": 0.1}),
 ])  # fmt: skip
 def test_training_step(optimizer, options):
     """test_training_*.py have more."""

@@ -1,5 +1,5 @@
-"""Contexts and settings of torch inside and around a compiled function: values, gradients and the settings
-afterwards are eager's, and none of them needs a graph break."""
+"""Contexts and settings of torch inside and around a compiled function: values, gradients and the
+settings afterwards are eager's, and none of them needs a graph break."""
 
 from __future__ import annotations
 
@@ -226,13 +226,17 @@ def raises_inside(x):
 
 
 ONE_GRAPH = {f.__name__: (f, (X,), (Y,)) for f in (
-    autocast, autocast_nested, autocast_decorator, autocast_questions, autocast_mixed, autocast_in_loop,
-    autocast_returned_early, autocast_as_argument, device_context, device_context_meta, device_contexts_nested,
-    default_dtype_inside, record_function, labelled, matmul_precision, deterministic_inside, chosen_context,
+    autocast, autocast_nested, autocast_decorator, autocast_questions, autocast_mixed,
+    autocast_in_loop,
+    autocast_returned_early, autocast_as_argument, device_context, device_context_meta,
+    device_contexts_nested,
+    default_dtype_inside, record_function, labelled, matmul_precision, deterministic_inside,
+    chosen_context,
     inference_mode, inference_mode_decorator, raises_inside,
 )}  # fmt: skip
 ONE_GRAPH |= {f"{f.__name__} with gradients": (f, (G,), (H,)) for f in (
-    autocast, autocast_mixed, no_grad, no_grad_decorator, enable_grad_inside, set_grad_enabled, inference_mode,
+    autocast, autocast_mixed, no_grad, no_grad_decorator, enable_grad_inside, set_grad_enabled,
+    inference_mode,
     inference_mode_off, exit_stack, anomaly, record_function,
 )}  # fmt: skip
 ONE_GRAPH |= {f.__name__: (f, (Q,), (Q * 2,)) for f in (sdpa, sdpa_several)}
@@ -250,18 +254,24 @@ def test_a_graph_for_each_grad_mode():
     same(grad_mode_chosen, (G, True), (G, False), (H, True), graphs=2)
 
 
-@pytest.mark.parametrize("function", [autocast, autocast_nested, no_grad, exit_stack, set_grad_enabled, device_context],
+@pytest.mark.parametrize("function", [autocast, autocast_nested, no_grad, exit_stack,
+set_grad_enabled, device_context],
                          ids=lambda f: f.__name__)  # fmt: skip
 def test_inductor(function):
     same(function, (X,), (Y,), graphs=1, backend="inductor")
 
 
 AROUND = {
-    "default dtype": (lambda _: torch.set_default_dtype(torch.float64), lambda _: torch.set_default_dtype(torch.float32)),
-    "default device": (lambda _: torch.set_default_device("cpu"), lambda _: torch.set_default_device(None)),
-    "deterministic": (lambda _: torch.use_deterministic_algorithms(True), lambda _: torch.use_deterministic_algorithms(False)),
-    "grad mode": (lambda _: torch._C._set_grad_enabled(False), lambda _: torch._C._set_grad_enabled(True)),
-    "autocast": (lambda _: torch.set_autocast_enabled("cpu", True), lambda _: torch.set_autocast_enabled("cpu", False)),
+    "default dtype": (lambda _: torch.set_default_dtype(torch.float64),
+    lambda _: torch.set_default_dtype(torch.float32)),
+    "default device": (lambda _: torch.set_default_device("cpu"),
+    lambda _: torch.set_default_device(None)),
+    "deterministic": (lambda _: torch.use_deterministic_algorithms(True),
+    lambda _: torch.use_deterministic_algorithms(False)),
+    "grad mode": (lambda _: torch._C._set_grad_enabled(False),
+    lambda _: torch._C._set_grad_enabled(True)),
+    "autocast": (lambda _: torch.set_autocast_enabled("cpu", True),
+    lambda _: torch.set_autocast_enabled("cpu", False)),
     "autocast dtype": (lambda _: torch.set_autocast_dtype("cpu", torch.float16),
                        lambda _: torch.set_autocast_dtype("cpu", torch.bfloat16)),
     "matmul precision": (lambda _: torch.set_float32_matmul_precision("high"),
@@ -274,13 +284,17 @@ def test_changed_between_calls(name):
     change, back = AROUND[name]
 
     def f(x):
-        told = (torch.get_default_dtype(), torch.get_default_device(), torch.are_deterministic_algorithms_enabled(),
-                torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
+        told = (torch.get_default_dtype(), torch.get_default_device(),
+        torch.are_deterministic_algorithms_enabled(),
+                torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"),
+                torch.get_autocast_dtype("cpu"),
                 torch.get_float32_matmul_precision())  # fmt: skip
         return x @ W, torch.ones(2), torch.tensor(1.5), told
 
     try:
-        twin(lambda: f, (X,), (Y,), change, (X,), (Y,), back, (X,), graphs=2, breaks=0, recompiles=1)
+        twin(
+            lambda: f, (X,), (Y,), change, (X,), (Y,), back, (X,), graphs=2, breaks=0, recompiles=1
+        )
     finally:
         back(None)
 
@@ -294,7 +308,8 @@ BROKEN = {
     "sdpa_kernel": lambda: sdpa_kernel(SDPBackend.MATH),
     "anomaly": lambda: torch.autograd.set_detect_anomaly(True),
 }
-#: Contexts that C++ objects or torch's stack of modes hold: leaving one that was entered before the break is a break.
+#: Contexts that C++ objects or torch's stack of modes hold: leaving one that was entered before the
+#: break is a break.
 HELD = {"inference_mode": 3, "device": 4, "record_function": 4, "sdpa_kernel": None}
 
 
@@ -304,7 +319,11 @@ def test_break_inside(name):
     make = BROKEN[name]
 
     def told():
-        return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled()
+        return (
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            torch.is_inference_mode_enabled(),
+        )
 
     def f(x):
         with make():
@@ -339,7 +358,9 @@ def test_a_setting_that_stays():
 
 @pytest.fixture
 def precision_by_backend():
-    """As torch's notes advise since 2.9; torch.get_float32_matmul_precision() raises from then on."""
+    """As torch's notes advise since 2.9; torch.get_float32_matmul_precision() raises from then
+    on.
+    """
     before = torch.backends.cuda.matmul.fp32_precision
     torch.backends.cuda.matmul.fp32_precision = "tf32"
     yield

@@ -1,5 +1,5 @@
-"""Tensors of every kind and what programs do with them: constructors, views, indices, dtypes, subclasses, sparse,
-nested and quantized ones, modes. Right, and captured where that can be."""
+"""Tensors of every kind and what programs do with them: constructors, views, indices, dtypes,
+subclasses, sparse, nested and quantized ones, modes. Right, and captured where that can be."""
 
 from __future__ import annotations
 
@@ -123,10 +123,20 @@ PLAIN = {
         (Y,),
     ),
     "tensor of an argument": ((2, 0, ""), lambda x, k: x * torch.tensor(k), (X, 2), (X, 3), (X, 2)),
-    "as_tensor": ((1, 0, ""), lambda x: torch.as_tensor([1, 2, 3, 4]) * x + torch.as_tensor(x), (X,), (Y,)),
+    "as_tensor": (
+        (1, 0, ""),
+        lambda x: torch.as_tensor([1, 2, 3, 4]) * x + torch.as_tensor(x),
+        (X,),
+        (Y,),
+    ),
     "new_*": (
         (1, 0, ""),
-        lambda x: (x.new_tensor([1.0, 2.0]), x.new_zeros(2), x.new_ones(2, 3), x.new_full((2,), 3.0)),
+        lambda x: (
+            x.new_tensor([1.0, 2.0]),
+            x.new_zeros(2),
+            x.new_ones(2, 3),
+            x.new_full((2,), 3.0),
+        ),
         (X,),
         (Y,),
     ),
@@ -305,13 +315,25 @@ PLAIN = {
     ),
     "unbind, split, chunk": (
         (1, 0, ""),
-        lambda x: [a + b for a, b in zip(x.unbind(0), x.split(1), strict=True)] + list(x.chunk(2, dim=1)),
+        lambda x: (
+            [a + b for a, b in zip(x.unbind(0), x.split(1), strict=True)] + list(x.chunk(2, dim=1))
+        ),
         (X,),
         (Y,),
     ),
-    "shape unpacked": ((1, 0, ""), lambda x: (lambda b, c: x.view(b * c).view(c, -1))(*x.shape), (X,), (Y,)),
+    "shape unpacked": (
+        (1, 0, ""),
+        lambda x: (lambda b, c: x.view(b * c).view(c, -1))(*x.shape),
+        (X,),
+        (Y,),
+    ),
     "T, mT, H, mH, real": ((1, 0, ""), lambda x: (x.T, x.mT, x.H, x.mH, x.real), (X,), (Y,)),
-    "complex": ((1, 0, ""), lambda x: (torch.view_as_complex(x.view(3, 2, 2)) * 1j).abs(), (X,), (Y,)),
+    "complex": (
+        (1, 0, ""),
+        lambda x: (torch.view_as_complex(x.view(3, 2, 2)) * 1j).abs(),
+        (X,),
+        (Y,),
+    ),
     "complex input": (
         (1, 0, ""),
         lambda x: (x.real, x.imag, x.conj(), x.H, x.abs(), x.angle(), torch.view_as_real(x)),
@@ -340,7 +362,11 @@ PLAIN = {
     ),
     "broadcast": (
         (1, 0, ""),
-        lambda x: torch.broadcast_tensors(x, x[0])[1] + torch.broadcast_to(x[0], (3, 4)) + x[0].expand(3, -1),
+        lambda x: (
+            torch.broadcast_tensors(x, x[0])[1]
+            + torch.broadcast_to(x[0], (3, 4))
+            + x[0].expand(3, -1)
+        ),
         (X,),
         (Y,),
     ),
@@ -440,9 +466,19 @@ EXPLAINED = {
     "dimension out of range": ((1, 1, "operator_failed"), lambda x: (x * 2).sum(7), (X,), (Y,)),
     "view that does not fit": ((1, 1, "operator_failed"), lambda x: (x * 2).view(5), (X,), (Y,)),
     "leaf changed in place": ((0, 1, "operator_failed"), lambda x: x.add_(1), (G,), (G,)),
-    "grad_fn": ((2, 1, "autograd_in_graph"), lambda x: ((x * 2).grad_fn is None, x * 2), (G,), (G,)),
+    "grad_fn": (
+        (2, 1, "autograd_in_graph"),
+        lambda x: ((x * 2).grad_fn is None, x * 2),
+        (G,),
+        (G,),
+    ),
     "_version": ((1, 1, "autograd_in_graph"), lambda x: (x._version, x * 2), (X,), (Y,)),
-    "storage_offset": ((1, 1, "data_dependent_value"), lambda x: (x.storage_offset(), x * 2), (X,), (Y,)),
+    "storage_offset": (
+        (1, 1, "data_dependent_value"),
+        lambda x: (x.storage_offset(), x * 2),
+        (X,),
+        (Y,),
+    ),
     ".data set": ((2, 1, "tensor_metadata_mutation"), data_set, (X,), (Y,)),
     "requires_grad_ of an input": (
         (1, 1, "tensor_metadata_mutation"),
@@ -450,7 +486,12 @@ EXPLAINED = {
         (X,),
         (Y,),
     ),
-    "resize_": ((2, 1, "tensor_metadata_mutation"), lambda x: x.clone().resize_(2, 6) * 2, (X,), (Y,)),
+    "resize_": (
+        (2, 1, "tensor_metadata_mutation"),
+        lambda x: x.clone().resize_(2, 6) * 2,
+        (X,),
+        (Y,),
+    ),
     "t_ of an input": ((1, 1, "tensor_metadata_mutation"), lambda x: x.t_() * 2, (X,), (Y,)),
     "storage": (
         (1, 2, "data_dependent_value unknown_native"),
@@ -520,7 +561,9 @@ class Wrapped(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        args = torch.utils._pytree.tree_map(lambda t: t.inner if isinstance(t, Wrapped) else t, args)
+        args = torch.utils._pytree.tree_map(
+            lambda t: t.inner if isinstance(t, Wrapped) else t, args
+        )
         result = func(*args, **(kwargs or {}))
         return Wrapped(result + 1) if isinstance(result, torch.Tensor) else result
 
@@ -558,7 +601,9 @@ def test_subclass_with_torch_function():
 
 def test_subclass_beside_plain_tensors():
     counter = compiled_like(
-        lambda x, y: torch.sin(x + y.cos().sum()), (X.as_subclass(Loud), Y), (Y.as_subclass(Loud), X)
+        lambda x, y: torch.sin(x + y.cos().sum()),
+        (X.as_subclass(Loud), Y),
+        (Y.as_subclass(Loud), X),
     )
     assert counter.graphs
 

@@ -1,4 +1,6 @@
-"""Training programs with graph breaks in them, errors of autograd, optimizers of the program's own, nested compiles."""
+"""Training programs with graph breaks in them, errors of autograd, optimizers of the program's own,
+nested compiles.
+"""
 
 from __future__ import annotations
 
@@ -108,8 +110,10 @@ def _gradients_printed(model: Any, optimizer: Any, x: Any, y: Any, log: list[Any
 
 
 BREAKING = [
-    _before_backward, _after_backward, _before_forward, _loss_read_in_the_middle, _gradient_norm_decides,
-    _loss_before_and_after, _gradient_through_the_break, _accumulated_with_breaks, _gradients_printed,
+    _before_backward, _after_backward, _before_forward, _loss_read_in_the_middle,
+    _gradient_norm_decides,
+    _loss_before_and_after, _gradient_through_the_break, _accumulated_with_breaks,
+    _gradients_printed,
 ]  # fmt: skip
 
 
@@ -150,7 +154,9 @@ def _changed_in_place(model: Any, optimizer: Any, x: Any, y: Any, log: list[Any]
     loss.backward()
 
 
-def _parameter_updated_before_backward(model: Any, optimizer: Any, x: Any, y: Any, log: list[Any]) -> Any:
+def _parameter_updated_before_backward(
+    model: Any, optimizer: Any, x: Any, y: Any, log: list[Any]
+) -> Any:
     loss = model(x).pow(2).sum()
     with torch.no_grad():
         model[2].weight.add_(1)
@@ -176,7 +182,8 @@ def _label_out_of_range(model: Any, optimizer: Any, x: Any, y: Any, log: list[An
     optimizer.step()
 
 
-ERRORS = [_not_a_scalar, _no_gradient_needed, _twice, _unused_input, _wrong_shape, _changed_in_place,
+ERRORS = [_not_a_scalar, _no_gradient_needed, _twice, _unused_input, _wrong_shape,
+_changed_in_place,
           _parameter_updated_before_backward, _caught, _label_out_of_range]  # fmt: skip
 
 
@@ -305,7 +312,9 @@ def test_compiled_model_in_a_compiled_step() -> None:
 
         return Side(step, [model, optimizer])
 
-    trained(make, *CALLS, graphs=3)  # one of them is the inner model's, compiled alone on the eager side
+    trained(
+        make, *CALLS, graphs=3
+    )  # one of them is the inner model's, compiled alone on the eager side
 
 
 def test_complex_parameters() -> None:

@@ -1,5 +1,5 @@
-"""What changes between steps: learning rates, parameters, gradients, flags, optimizers' state. No change may be missed,
-and what changes on every step must not compile anything."""
+"""What changes between steps: learning rates, parameters, gradients, flags, optimizers' state. No
+change may be missed, and what changes on every step must not compile anything."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ SCHEDULES = {
     "CyclicLR": lambda o: schedules.CyclicLR(o, 0.01, 0.1, step_size_up=2, cycle_momentum=False),
     "SequentialLR": lambda o: schedules.SequentialLR(
         o, [schedules.ConstantLR(o, 0.1, 2), schedules.ExponentialLR(o, 0.9)], [2]),
-    "ChainedScheduler": lambda o: schedules.ChainedScheduler([schedules.StepLR(o, 3), schedules.ExponentialLR(o, 0.9)]),
+    "ChainedScheduler": lambda o: schedules.ChainedScheduler([schedules.StepLR(o, 3),
+    schedules.ExponentialLR(o, 0.9)]),
 }  # fmt: skip
 
 
@@ -51,7 +52,9 @@ def test_schedule_between_steps(name: str, optimizer: Any) -> None:
         model = mlp()
         used = optimizer(model.parameters(), lr=0.05)
         schedule = SCHEDULES[name](used)
-        return Side(_step(model, used), [model, used, schedule], dict.fromkeys(range(1, 7), schedule.step))
+        return Side(
+            _step(model, used), [model, used, schedule], dict.fromkeys(range(1, 7), schedule.step)
+        )
 
     counter = trained(make, *CALLS)
     assert len(counter.graphs) <= 3, counter.recompiles
@@ -77,7 +80,9 @@ def test_tensor_rate_filled() -> None:
         model, rate = mlp(), torch.tensor(0.05)
         optimizer = torch.optim.SGD(model.parameters(), lr=rate)
         return Side(
-            _step(model, optimizer), [model, optimizer], {i: lambda: rate.mul_(0.5) for i in range(2, 6)}
+            _step(model, optimizer),
+            [model, optimizer],
+            {i: lambda: rate.mul_(0.5) for i in range(2, 6)},
         )
 
     trained(make, *CALLS, graphs=2)
@@ -89,7 +94,9 @@ def _changed(change: Any, optimizer: Any = torch.optim.SGD, **options: Any) -> A
     def make() -> Side:
         model = mlp()
         used = optimizer(model.parameters(), **{"lr": 0.05, **options})
-        return Side(_step(model, used), [model, used], {i: lambda: change(model, used) for i in (2, 4)})
+        return Side(
+            _step(model, used), [model, used], {i: lambda: change(model, used) for i in (2, 4)}
+        )
 
     return make
 
@@ -99,7 +106,9 @@ def _load(model: Any, optimizer: Any) -> None:
 
 
 def _load_assign(model: Any, optimizer: Any) -> None:
-    model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()}, assign=True)
+    model.load_state_dict(
+        {name: value * 0.5 for name, value in model.state_dict().items()}, assign=True
+    )
 
 
 def _load_optimizer(model: Any, optimizer: Any) -> None:
@@ -153,8 +162,10 @@ def _eval(model: Any, optimizer: Any) -> None:
 
 
 CHANGES = {
-    "load_state_dict": _load, "load_state_dict_assign": _load_assign, "optimizer_load_state_dict": _load_optimizer,
-    "requires_grad_flipped": _freeze, "data_replaced": _data, "parameter_written": _written, "gradients_set": _gradients,
+    "load_state_dict": _load, "load_state_dict_assign": _load_assign,
+    "optimizer_load_state_dict": _load_optimizer,
+    "requires_grad_flipped": _freeze, "data_replaced": _data, "parameter_written": _written,
+    "gradients_set": _gradients,
     "a_gradient_removed": _some_gradients, "state_cleared": _no_state, "group_added": _new_group,
     "parameter_replaced": _replaced, "option_changed": _option, "training_flag": _eval,
 }  # fmt: skip
@@ -179,7 +190,9 @@ def test_gradients_changed_before_an_accumulating_step(name: str) -> None:
             optimizer.step()
             return loss
 
-        return Side(step, [model, optimizer], {i: lambda: CHANGES[name](model, optimizer) for i in (2, 4)})
+        return Side(
+            step, [model, optimizer], {i: lambda: CHANGES[name](model, optimizer) for i in (2, 4)}
+        )
 
     trained(make, *CALLS)
 
@@ -189,7 +202,9 @@ def test_two_parameters_become_one() -> None:
 
     def make() -> Side:
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False)
+        )
 
         def step(x: Any) -> Any:
             model.zero_grad()
@@ -206,7 +221,9 @@ def test_two_parameters_become_one() -> None:
 def test_gradients_of_two_parameters_become_one_tensor() -> None:
     def make() -> Side:
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4, bias=False)
+        )
 
         def step(x: Any) -> Any:
             model(x).pow(2).mean().backward()

@@ -1,4 +1,6 @@
-"""Hooks that see gradients: on tensors of the graph, on parameters, on modules, on optimizers, on their nodes."""
+"""Hooks that see gradients: on tensors of the graph, on parameters, on modules, on optimizers, on
+their nodes.
+"""
 
 from __future__ import annotations
 
@@ -177,11 +179,14 @@ def _doubled(p: Any) -> None:
 
 PREPARED = {
     "tensor_hook": lambda m, o, log: m[0].weight.register_hook(lambda g: g * 2),
-    "tensor_hook_that_logs": lambda m, o, log: m[0].weight.register_hook(lambda g: log.append(g.norm().item())),
+    "tensor_hook_that_logs": lambda m, o,
+    log: m[0].weight.register_hook(lambda g: log.append(g.norm().item())),
     "post_accumulate": lambda m, o, log: m[0].weight.register_post_accumulate_grad_hook(_doubled),
     "gradient_accumulator_held": _node_hook,
-    "full_backward_hook": lambda m, o, log: m[0].register_full_backward_hook(lambda mod, gi, go: (gi[0],)),
-    "full_backward_pre_hook": lambda m, o, log: m[2].register_full_backward_pre_hook(lambda mod, go: (go[0] * 2,)),
+    "full_backward_hook": lambda m, o, log: m[0].register_full_backward_hook(lambda mod, gi,
+    go: (gi[0],)),
+    "full_backward_pre_hook": lambda m, o, log: m[2].register_full_backward_pre_hook(lambda mod,
+    go: (go[0] * 2,)),
 }  # fmt: skip
 
 
@@ -239,8 +244,10 @@ def test_accumulator_of_an_earlier_loss_is_not_held() -> None:
 
 
 OPTIMIZER_HOOKS = {
-    "step_pre_hook": lambda o, log: o.register_step_pre_hook(lambda opt, args, kwargs: log.append("pre")),
-    "step_post_hook": lambda o, log: o.register_step_post_hook(lambda opt, args, kwargs: log.append(len(opt.state))),
+    "step_pre_hook": lambda o, log: o.register_step_pre_hook(lambda opt, args,
+    kwargs: log.append("pre")),
+    "step_post_hook": lambda o, log: o.register_step_post_hook(lambda opt, args,
+    kwargs: log.append(len(opt.state))),
     "pre_hook_that_changes_gradients": lambda o, log: o.register_step_pre_hook(
         lambda opt, args, kwargs: [p.grad.mul_(2) for g in opt.param_groups for p in g["params"]] and None),
 }  # fmt: skip
@@ -306,7 +313,8 @@ def test_checkpoint_inside_a_step() -> None:
     from torch.utils.checkpoint import checkpoint
 
     _trained(
-        lambda model, x: model[2](checkpoint(lambda v: model[0](v).tanh(), x, use_reentrant=False)), graphs=2
+        lambda model, x: model[2](checkpoint(lambda v: model[0](v).tanh(), x, use_reentrant=False)),
+        graphs=2,
     )
 
 
@@ -340,5 +348,7 @@ def test_hooks_on_saved_tensors_around_the_call() -> None:
             got = compiled(X, Y)
         assert torch.equal(want, got)
         assert plain.watched[-1] == target.watched[-1]
-        for one, other in zip(plain.watched[0].parameters(), target.watched[0].parameters(), strict=True):
+        for one, other in zip(
+            plain.watched[0].parameters(), target.watched[0].parameters(), strict=True
+        ):
             assert torch.equal(one, other)

@@ -24,7 +24,10 @@ def _seeded(make: Any) -> Any:
 
 
 def _scaled(
-    scaler_options: dict[str, Any], optimizer: Any = torch.optim.SGD, unscale: bool = False, **options: Any
+    scaler_options: dict[str, Any],
+    optimizer: Any = torch.optim.SGD,
+    unscale: bool = False,
+    **options: Any,
 ) -> Any:
     def make() -> Side:
         model = mlp()
@@ -67,7 +70,9 @@ def test_scaler_on_and_clipping() -> None:
 
 def test_scaler_on_with_a_fused_optimizer() -> None:
     trained(
-        _scaled({"init_scale": 8.0, "growth_interval": 2}, torch.optim.Adam, fused=True), *CALLS, breaks=None
+        _scaled({"init_scale": 8.0, "growth_interval": 2}, torch.optim.Adam, fused=True),
+        *CALLS,
+        breaks=None,
     )
 
 
@@ -145,7 +150,8 @@ class ConvNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 3, bias=False),
+            nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(4, 6, 3, bias=False),
             nn.GroupNorm(2, 6), nn.SiLU(), nn.AdaptiveAvgPool2d(1))  # fmt: skip
         self.drop, self.head = nn.Dropout(0.3), nn.Linear(6, 3)
 
@@ -168,7 +174,11 @@ class Attention(nn.Module):
 class Recurrent(nn.Module):
     def __init__(self, kind: Any) -> None:
         super().__init__()
-        self.embed, self.cell, self.head = nn.Embedding(11, 6), kind(6, 8, batch_first=True), nn.Linear(8, 11)
+        self.embed, self.cell, self.head = (
+            nn.Embedding(11, 6),
+            kind(6, 8, batch_first=True),
+            nn.Linear(8, 11),
+        )
 
     def forward(self, tokens: Any) -> Any:
         return self.head(self.cell(self.embed(tokens))[0])
@@ -207,7 +217,8 @@ def _next_token(logits: Any, tokens: Any) -> Any:
 
 MODELS: dict[str, tuple[Any, Any, tuple[Any, Any]]] = {
     "convnet": (ConvNet, F.cross_entropy, (IMAGES, LABELS)),
-    "convnet_channels_last": (lambda: ConvNet().to(memory_format=torch.channels_last), F.cross_entropy,
+    "convnet_channels_last": (lambda: ConvNet().to(memory_format=torch.channels_last),
+    F.cross_entropy,
                               (IMAGES.to(memory_format=torch.channels_last), LABELS)),
     "transformer_tied": (Attention, _next_token, (TOKENS, TOKENS)),
     "lstm": (lambda: Recurrent(nn.LSTM), _next_token, (TOKENS, TOKENS)),
@@ -216,8 +227,10 @@ MODELS: dict[str, tuple[Any, Any, tuple[Any, Any]]] = {
     "frozen_and_unused": (Mixture, F.cross_entropy, (X, Y)),
     "mse": (mlp, lambda out, y: F.mse_loss(out, F.one_hot(y, 3).float()), (X, Y)),
     "nll": (mlp, lambda out, y: F.nll_loss(out.log_softmax(-1), y, reduction="sum"), (X, Y)),
-    "bce_with_logits": (mlp, lambda out, y: F.binary_cross_entropy_with_logits(out, F.one_hot(y, 3).float()), (X, Y)),
-    "smooth_l1_and_penalty": (mlp, lambda out, y: F.smooth_l1_loss(out, out.detach() + 1) + out.abs().mean(), (X, Y)),
+    "bce_with_logits": (mlp, lambda out, y: F.binary_cross_entropy_with_logits(out, F.one_hot(y,
+    3).float()), (X, Y)),
+    "smooth_l1_and_penalty": (mlp, lambda out, y: F.smooth_l1_loss(out,
+    out.detach() + 1) + out.abs().mean(), (X, Y)),
 }  # fmt: skip
 
 
@@ -341,4 +354,8 @@ def test_evaluation_between_steps() -> None:
 
         return Side(step, [model, optimizer])
 
-    trained(make, *((IMAGES, LABELS, training) for training in (True, False, True, True, False)), graphs=3)
+    trained(
+        make,
+        *((IMAGES, LABELS, training) for training in (True, False, True, True, False)),
+        graphs=3,
+    )

@@ -1,4 +1,6 @@
-"""zero_grad, forward, loss, backward and the optimizer's step in one graph, with every kind of optimizer."""
+"""zero_grad, forward, loss, backward and the optimizer's step in one graph, with every kind of
+optimizer.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
         "weight_decay": {"weight_decay": 0.01},
         "maximize": {"maximize": True},
         "foreach": {"momentum": 0.9, "foreach": True},
-        "foreach_nesterov_decay": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "foreach": True},
+        "foreach_nesterov_decay": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1,
+        "foreach": True},
         "fused": {"momentum": 0.9, "fused": True},
         "tensor_lr": {"lr": torch.tensor(0.05)},
     }.items()},
@@ -80,14 +83,18 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer(name: str) -> None:
-    """The first call makes the state and the gradients, the second finds them, the others compile nothing."""
+    """The first call makes the state and the gradients, the second finds them, the others compile
+    nothing.
+    """
     optimizer, options = OPTIMIZERS[name]
     make = _whole_step(lambda p: optimizer(p, **{"lr": 0.1, **options}))
     trained(make, *((X, Y),) * 5, recompiles=1, graphs=2)
 
 
-ATEN = ["SGD-plain", "SGD-nesterov", "SGD-tensor_lr", "Adam-plain", "Adam-amsgrad", "Adam-tensor_lr", "AdamW-weight_decay",
-        "AdamW-foreach", "RMSprop-centered_momentum", "Adagrad-decay", "Adadelta-plain", "Adamax-plain", "NAdam-plain",
+ATEN = ["SGD-plain", "SGD-nesterov", "SGD-tensor_lr", "Adam-plain", "Adam-amsgrad",
+"Adam-tensor_lr", "AdamW-weight_decay",
+        "AdamW-foreach", "RMSprop-centered_momentum", "Adagrad-decay", "Adadelta-plain",
+        "Adamax-plain", "NAdam-plain",
         "RAdam-plain", "Rprop-plain"]  # fmt: skip
 
 

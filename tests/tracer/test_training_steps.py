@@ -1,4 +1,6 @@
-"""Programs around backward(): accumulation, clipping, schedules, several optimizers, gradients that are read and set."""
+"""Programs around backward(): accumulation, clipping, schedules, several optimizers, gradients that
+are read and set.
+"""
 
 from __future__ import annotations
 
@@ -304,7 +306,9 @@ def gradients_laid_out_in_another_way(model: Any) -> Any:
     expanded = nn.Parameter(torch.ones(3, 1))
 
     def step(x: Any, y: Any) -> Any:
-        ((x @ weight.t()).sum() + (expanded * torch.ones(3, 6)).sum() + model[0].bias.sum()).backward()
+        (
+            (x @ weight.t()).sum() + (expanded * torch.ones(3, 6)).sum() + model[0].bias.sum()
+        ).backward()
 
     return step, [weight, expanded]
 
@@ -428,7 +432,8 @@ def two_steps_in_one_call(model: Any) -> Any:
 @program(graphs=2)
 def parameter_groups(model: Any) -> Any:
     optimizer = torch.optim.AdamW(
-        [{"params": model[0].parameters(), "lr": 0.01}, {"params": [model[2].weight], "weight_decay": 0.1},
+        [{"params": model[0].parameters(), "lr": 0.01}, {"params": [model[2].weight],
+        "weight_decay": 0.1},
          {"params": [model[2].bias], "betas": (0.5, 0.9)}], lr=0.05)  # fmt: skip
 
     def step(x: Any, y: Any) -> Any:
@@ -542,6 +547,8 @@ def _case(name: str) -> tuple[Any, dict[str, Any]]:
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_step(name: str, backend: str) -> None:
-    """At ATen level too: there the whole step is one graph without autograd in it, and the bits are the same."""
+    """At ATen level too: there the whole step is one graph without autograd in it, and the bits are
+    the same.
+    """
     make, expected = _case(name)
     trained(make, *CALLS, backend=backend, **expected)

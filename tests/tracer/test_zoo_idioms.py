@@ -14,7 +14,8 @@ from .twin import same, twin
 X = torch.arange(6.0).reshape(2, 3) - 2.0
 
 
-# -- tables of activations ----------------------------------------------------------------------------
+# -- tables of activations
+# ----------------------------------------------------------------------------
 
 
 class Instantiating(collections.OrderedDict):  # type: ignore[type-arg]
@@ -87,7 +88,8 @@ def test_guards_make_no_missing_entry() -> None:
     twin(make, (X,), (X,), forget, (X,), lambda world: world[1].clear(), (X,), graphs=3, breaks=0)
 
 
-# -- super() below a break ----------------------------------------------------------------------------
+# -- super() below a break
+# ----------------------------------------------------------------------------
 
 
 class Layers:
@@ -121,14 +123,25 @@ def test_locals_live_across_a_break_when_they_are_asked_for() -> None:
     same(fn, (X,), (X + 1,), kinds=("side_effect_native", "native_python"))
 
 
-# -- layer drop ---------------------------------------------------------------------------------------
+# -- layer drop
+# ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("operator", "rate", "breaks"),
-    [("<", 0.0, 0), ("<", 1.0, 0), (">=", 0, 0), (">", 1.5, 0), ("<=", -1, 0), ("<", 0.5, 1), ("<=", 0.0, 1)],
+    [
+        ("<", 0.0, 0),
+        ("<", 1.0, 0),
+        (">=", 0, 0),
+        (">", 1.5, 0),
+        ("<=", -1, 0),
+        ("<", 0.5, 1),
+        ("<=", 0.0, 1),
+    ],
 )
-def test_a_random_number_beside_a_bound_of_its_range(operator: str, rate: float, breaks: int) -> None:
+def test_a_random_number_beside_a_bound_of_its_range(
+    operator: str, rate: float, breaks: int
+) -> None:
     names: dict[str, Any] = {}
     exec(
         "def fn(x):\n"
@@ -185,7 +198,8 @@ def test_layers_that_are_never_dropped_are_one_graph() -> None:
     twin(make, (X,), (X * 2,), lambda model: model.eval(), (X,), graphs=2, breaks=0)
 
 
-# -- checks and leaves --------------------------------------------------------------------------------
+# -- checks and leaves
+# --------------------------------------------------------------------------------
 
 
 def test_checks_of_numbers_and_sizes() -> None:
@@ -236,11 +250,14 @@ def test_a_leaf_outside_of_grad_mode_is_not_recorded() -> None:
     same(fn, (X,), (X + 1,), kinds=("tensor_metadata_mutation",))
 
 
-# -- sequences of one's own ---------------------------------------------------------------------------
+# -- sequences of one's own
+# ---------------------------------------------------------------------------
 
 
 class Configs(collections.abc.Sequence):  # type: ignore[type-arg]
-    """transformers' per-layer configurations: read by position, iterated by the base class's generator."""
+    """transformers' per-layer configurations: read by position, iterated by the base class's
+    generator.
+    """
 
     def __init__(self, scales: list[float]) -> None:
         self.scales = scales
@@ -291,7 +308,8 @@ def test_a_generator_left_in_a_try_whose_clause_may_take_its_end(caught: str) ->
     same(names["fn"], (X, []), (X + 1, []), breaks=expected, recompiles=0)
 
 
-# -- gradients for frozen embeddings ------------------------------------------------------------------
+# -- gradients for frozen embeddings
+# ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("frozen", [False, True])
@@ -302,7 +320,9 @@ def test_a_hook_that_makes_the_embeddings_require_gradients(frozen: bool) -> Non
             self.embed = torch.nn.Embedding(5, 3)
             self.head = torch.nn.Linear(3, 2)
             self.embed.weight.requires_grad_(not frozen)
-            self.embed.register_forward_hook(lambda module, args, output: output.requires_grad_(True))
+            self.embed.register_forward_hook(
+                lambda module, args, output: output.requires_grad_(True)
+            )
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             return self.head(self.embed(ids)).relu()

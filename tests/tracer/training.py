@@ -1,8 +1,9 @@
-"""Trains one model twice, eagerly and with the whole step compiled, and compares everything, bit by bit.
+"""Trains one model twice, eagerly and with the whole step compiled, and compares everything, bit by
+bit.
 
-In: `make`, which builds model, optimizer and step function anew for each side. Out: the counter of graphs, breaks and
-recompiles. What always holds: after each step the result, parameters, buffers, gradients and the optimizer's state have
-the same bits, strides and properties on both sides.
+In: `make`, which builds model, optimizer and step function anew for each side. Out: the counter of
+graphs, breaks and recompiles. What always holds: after each step the result, parameters, buffers,
+gradients and the optimizer's state have the same bits, strides and properties on both sides.
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ import torch
 import tracer_core
 from tracer_core.testing import CaptureCounter, Mismatch
 
-X, Y = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)), torch.tensor([0, 1, 2, 1, 0, 2])
+X, Y = (
+    torch.randn(6, 4, generator=torch.Generator().manual_seed(1)),
+    torch.tensor([0, 1, 2, 1, 0, 2]),
+)
 
 
 @dataclass
 class Side:
-    """One of the two programs. step: what is compiled. watched: modules, optimizers, tensors, containers of them.
-    changes: functions called between steps, by the number of the step that follows."""
+    """One of the two programs. step: what is compiled. watched: modules, optimizers, tensors,
+    containers of them. changes: functions called between steps, by the number of the step that
+    follows."""
 
     step: Callable[..., Any]
     watched: Any
@@ -46,8 +51,8 @@ def trained(
     recompiles: int | None = None,
     **options: Any,
 ) -> CaptureCounter:
-    """Runs every call on both sides (three times (X, Y) if none is given). graphs, breaks, recompiles: what capture
-    must have done, in all."""
+    """Runs every call on both sides (three times (X, Y) if none is given). graphs, breaks,
+    recompiles: what capture must have done, in all."""
     options.setdefault("backend", "eager")
     plain, target = make(), make()
     compiled = tracer_core.compile(target.step, **options)
@@ -96,13 +101,17 @@ def _facts(value: Any, path: str) -> Iterator[tuple[Any, ...]]:
         plain = value.detach()
         if plain.layout is not torch.strided:
             plain = plain.to_dense()
-        bits = bytes(plain.contiguous().view(-1).view(torch.uint8).numpy()) if plain.numel() else b""
+        bits = (
+            bytes(plain.contiguous().view(-1).view(torch.uint8).numpy()) if plain.numel() else b""
+        )
         yield path, value.dtype, tuple(value.shape), value.stride() if plain.layout is value.layout else None, \
             value.requires_grad, value.is_leaf, plain.flatten()[:4].tolist(), bits  # fmt: skip
         if value.is_leaf:
             yield from _facts(value.grad, f"{path}.grad")
     elif isinstance(value, torch.nn.Module):
-        yield from _facts([(name, one) for name, one in value.state_dict(keep_vars=True).items()], path)
+        yield from _facts(
+            [(name, one) for name, one in value.state_dict(keep_vars=True).items()], path
+        )
     elif isinstance(
         value, (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
     ):

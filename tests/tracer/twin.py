@@ -1,7 +1,8 @@
 """Runs one program twice, eagerly and compiled, and compares everything after each step.
 
-In: `make`, which builds the program anew for each side, and the steps: argument tuples are calls, callables
-change the program's world between calls. Out: a `Seen` with what capture did. A difference is a Mismatch.
+In: `make`, which builds the program anew for each side, and the steps: argument tuples are calls,
+callables change the program's world between calls. Out: a `Seen` with what capture did. A
+difference is a Mismatch.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from tracer_core.testing import CaptureCounter, Mismatch, compare, compare_alias
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """compiled: for more calls. counter: graphs, breaks, recompiles. results: of the compiled side."""
+    """compiled: for more calls. counter: graphs, breaks, recompiles. results: of the compiled
+    side.
+    """
 
     compiled: Any
     counter: CaptureCounter
@@ -43,8 +46,8 @@ def twin(
     aliasing: bool = True,
     **compile_arguments: Any,
 ) -> Seen:
-    """make() -> fn or (fn, world). steps: a tuple is a call with copies of these arguments; a callable
-    gets the world (or fn, without one). world is compared after every call."""
+    """make() -> fn or (fn, world). steps: a tuple is a call with copies of these arguments; a
+    callable gets the world (or fn, without one). world is compared after every call."""
     plain, plain_world = _pair(make())
     target, world = _pair(make())
     compile_arguments.setdefault("backend", "eager")
@@ -78,8 +81,8 @@ def twin(
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A program's own view of its world. read(): what is compared after each call. target: what steps between
-    calls are given."""
+    """A program's own view of its world. read(): what is compared after each call. target: what
+    steps between calls are given."""
 
     read: Callable[[], Any]
     target: Any = None
@@ -128,7 +131,9 @@ def outcome(fn: Any, args: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     args = copy.deepcopy(args)
     if args and isinstance(args[-1], Kw):
         kwargs, args = dict(args[-1]), args[:-1]
-    torch.default_generator.manual_seed(0)  # torch.manual_seed notes the stack for three devices: 2 ms a call
+    torch.default_generator.manual_seed(
+        0
+    )  # torch.manual_seed notes the stack for three devices: 2 ms a call
     try:
         result = fn(*args, **kwargs)
     except Exception as error:
@@ -149,10 +154,13 @@ def _look(world: Any) -> Any:
     if isinstance(world, View):
         return world.read()
     if isinstance(world, torch.nn.Module):
-        return [dict(world.state_dict(keep_vars=True)), {k: v for k, v in vars(world).items() if not k.startswith("_")
+        return [dict(world.state_dict(keep_vars=True)), {k: v for k,
+        v in vars(world).items() if not k.startswith("_")
                                                          and isinstance(v, _PLAIN)}]  # fmt: skip
     if isinstance(world, types.ModuleType):
-        return {k: v for k, v in vars(world).items() if not k.startswith("_") and isinstance(v, _PLAIN)}
+        return {
+            k: v for k, v in vars(world).items() if not k.startswith("_") and isinstance(v, _PLAIN)
+        }
     if isinstance(world, tuple):
         return [_look(part) for part in world]
     if isinstance(world, (Mapping, list, set)) or world is None:
@@ -170,7 +178,9 @@ def _told(error: Any) -> list[Any]:
     found: list[Any] = []
     while error is not None and len(found) < 20:
         parts = repr(error) if isinstance(error, BaseExceptionGroup) else ""
-        found.append((type(error), str(error), parts, type(error.__cause__), error.__suppress_context__))
+        found.append(
+            (type(error), str(error), parts, type(error.__cause__), error.__suppress_context__)
+        )
         error = error.__context__
     return found
 

@@ -1,7 +1,8 @@
-"""Programs on CUDA devices that are not there: captured on fake CUDA tensors, compiled to machine code.
+"""Programs on CUDA devices that are not there: captured on fake CUDA tensors, compiled to machine
+code.
 
-In: a function and fake inputs (`fakes`). Out: the compilation, and cubins for a compute capability. Runs in a process
-without TRITON_INTERPRET.
+In: a function and fake inputs (`fakes`). Out: the compilation, and cubins for a compute capability.
+Runs in a process without TRITON_INTERPRET.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ from tracer_core.testing.torch_graph import _Recorder
 def fakes(mode: Any, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """Fake tensors on cuda:0 like these."""
     with mode:
-        return [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda:0") for x in inputs]
+        return [
+            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda:0") for x in inputs
+        ]
 
 
 def program(
     mode: Any, fn: Callable[..., Any], *inputs: torch.Tensor, mode_name: str = "default"
 ) -> Compilation:
-    """The compilation up to its module's text. In max-autotune the first of the possible kernels is taken."""
+    """The compilation up to its module's text. In max-autotune the first of the possible kernels is
+    taken.
+    """
     matmul.choose = lambda c, choice: next(iter(choice.kernels))  # type: ignore[assignment]
     matmul.build_all = lambda c, choices: None  # type: ignore[assignment]
     recorder = _Recorder(mode)
@@ -90,7 +95,10 @@ def _programs(mode: Any) -> dict[str, tuple[Any, ...]]:
             *fakes(mode, torch.empty(1, 77).expand(1024, 77)),
         ),
         "scans": (lambda x: (x.cumsum(1), *x.cummax(0)), x),
-        "long scans": (lambda c: (c.cumsum(0), c.double().cumprod(0), c.t().logcumsumexp(0)), columns),
+        "long scans": (
+            lambda c: (c.cumsum(0), c.double().cumprod(0), c.t().logcumsumexp(0)),
+            columns,
+        ),
         "scalar on the CPU": (lambda x, y: x * y, x, two),
         "beyond 32 bits": (
             lambda x, y, i: (x.sin(), y.argmax(1), x.index_select(0, i) * 2),
@@ -103,7 +111,9 @@ def _programs(mode: Any) -> dict[str, tuple[Any, ...]]:
 
 def _products(mode: Any) -> dict[str, tuple[Any, ...]]:
     """In max-autotune."""
-    b16, w16, bias16 = (torch.empty(n, dtype=torch.bfloat16) for n in ((512, 1024), (768, 1024), (768,)))
+    b16, w16, bias16 = (
+        torch.empty(n, dtype=torch.bfloat16) for n in ((512, 1024), (768, 1024), (768,))
+    )
     b, w, bias = fakes(mode, b16, w16, bias16)
     f32 = fakes(mode, torch.empty(512, 256), torch.empty(256, 384))
     images = fakes(
@@ -131,12 +141,16 @@ def _ways(mode: Any) -> dict[str, dict[str, Any]]:
         fn, *inputs = _products(mode)["TF32" if name.startswith("TF32") else "linear, gelu"]
         c = program(mode, fn, *inputs, mode_name="max-autotune")
         (kernel,) = c.module.specifications()  # type: ignore[union-attr]
-        made, plain = (compiled(kernel, target_of(90), aligned=aligned) for aligned in (True, False))
+        made, plain = (
+            compiled(kernel, target_of(90), aligned=aligned) for aligned in (True, False)
+        )
         ptx = made.asm["ptx"]
         found[name] = {
             "bulk copies": [one.asm["ptx"].count("cp.async.bulk.tensor") for one in (made, plain)],
             "matrices": [len(one.metadata.tensordesc_meta) for one in (made, plain)],
-            "parameters": [one.asm["ptx"].partition(")")[0].count(".param ") for one in (made, plain)],
+            "parameters": [
+                one.asm["ptx"].partition(")")[0].count(".param ") for one in (made, plain)
+            ],
             "tensor cores": ptx.count("wgmma.mma_async"),
             "warps": made.metadata.num_warps,
             "scratch": made.metadata.global_scratch_size,

@@ -1,4 +1,5 @@
-"""Machine code of two kernels for sm_90, as `tests/triton_kernels/test_machine_code.py` looks at it.
+"""Machine code of two kernels for sm_90, as `tests/triton_kernels/test_machine_code.py` looks at
+it.
 
 Out: a line of JSON. Runs in a process without TRITON_INTERPRET; needs no GPU.
 """
@@ -15,7 +16,8 @@ import triton
 
 from inductor_backend.runtime.cuda.triton_compile import Kernel, binary_of, compiled, target_of
 
-#: The gradient of max pooling, as far as its indices: a block of 8192 for rows of 6272 leaves halves that nobody reads.
+#: The gradient of max pooling, as far as its indices: a block of 8192 for rows of 6272 leaves
+#: halves that nobody reads.
 WINDOWS = """
 @triton.jit
 def windows(p0, p1, p2, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):
@@ -49,14 +51,20 @@ def disassembled(code: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(code)
         file.flush()
-        return subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [tool, "-sass", file.name], capture_output=True, text=True, check=True
+        ).stdout
 
 
 def main() -> None:
     target = target_of(90)
-    windows = Kernel("windows", WINDOWS, ["*fp32", "*i8", "*fp32"], 0, {"XBLOCK": 1, "RBLOCK": 8192}, 16)
+    windows = Kernel(
+        "windows", WINDOWS, ["*fp32", "*i8", "*fp32"], 0, {"XBLOCK": 1, "RBLOCK": 8192}, 16
+    )
     made = compiled(windows, target)
-    scaled = disassembled(binary_of(Kernel("scaled", SCALED, ["*fp32"] * 4, 0, {"XBLOCK": 512}, 4), target).code)
+    scaled = disassembled(
+        binary_of(Kernel("scaled", SCALED, ["*fp32"] * 4, 0, {"XBLOCK": 512}, 4), target).code
+    )
     found = {
         "pairs in Triton's PTX": made.asm["ptx"].count("16x2"),
         "pairs in its machine code": disassembled(made.kernel).count("16x2"),

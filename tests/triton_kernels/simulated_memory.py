@@ -1,9 +1,10 @@
-"""How much of a device's memory a compiled graph takes, and how often it launches, where there is no device.
+"""How much of a device's memory a compiled graph takes, and how often it launches, where there is
+no device.
 
-In: a module on the meta device. Out: its forward and backward as compiled for a GPU (`Training`), and what the generated
-module allocates when it is run on fakes (`Memory`): operators run as torch's fakes do, kernels do nothing. What always
-holds: memory counts from the line that allocates it until the last tensor of it is gone; workspaces inside an operator
-are not seen.
+In: a module on the meta device. Out: its forward and backward as compiled for a GPU (`Training`),
+and what the generated module allocates when it is run on fakes (`Memory`): operators run as torch's
+fakes do, kernels do nothing. What always holds: memory counts from the line that allocates it until
+the last tensor of it is gone; workspaces inside an operator are not seen.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from inductor_backend.pipeline import run_stages, started_for_gpu
 from inductor_backend.plugin import BACKEND
 from inductor_backend.runtime.cuda import build, launch
 from tracer_core import plugin_api
-from tracer_core.aten.lower import Lowered, Request
-from tracer_core.aten.training import TrainingGraphs, lower_training, take_channels_last
-from tracer_core.captured import CapturedGraph
+from tracer_core.aot.autograd_runtime import TrainingGraphs, lower_training, take_channels_last
+from tracer_core.aot.lower import Lowered, Request
+from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.plugin_api import InputSpec, Phase, Role
-from tracer_core.recorder.fake import Fakes
 from tracer_core.testing.torch_graph import _Recorder
 
 MiB = 2**20
@@ -46,15 +47,22 @@ def on_cuda(mode: Any, like: torch.Tensor, grad: bool = False) -> torch.Tensor:
 
 
 def captured(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[Any, CapturedGraph]:
-    """The graph of a module that lies on the meta device, for inputs like these, and the mode of its fakes."""
+    """The graph of a module that lies on the meta device, for inputs like these, and the mode of
+    its fakes.
+    """
     fakes = Fakes(symbolic=False).mode
     recorder = _Recorder(fakes)
     state: dict[str, torch.Tensor] = {}
-    for kind, named in ((Role.PARAMETER, model.named_parameters()), (Role.BUFFER, model.named_buffers())):
+    for kind, named in (
+        (Role.PARAMETER, model.named_parameters()),
+        (Role.BUFFER, model.named_buffers()),
+    ):
         for name, value in named:
             state[name] = on_cuda(fakes, value, grad=kind is Role.PARAMETER)
             label = name.replace(".", "_")
-            recorder.add(state[name], state[name], InputSpec(label, kind, label, stable_address=True))
+            recorder.add(
+                state[name], state[name], InputSpec(label, kind, label, stable_address=True)
+            )
     given = [on_cuda(fakes, one) for one in inputs]
     for number, one in enumerate(given):
         recorder.add(one, one, InputSpec(f"x_{number}", Role.USER_INPUT, f"x_{number}"))
@@ -72,11 +80,17 @@ def captured(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> tuple[An
 
 def of_inference(model: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Memory, Compilation]:
     """What one call without gradients allocates."""
-    with mock.patch.object(torch.overrides, "has_torch_function", lambda given: False):  # not the recorder's own mode
+    with mock.patch.object(
+        torch.overrides, "has_torch_function", lambda given: False
+    ):  # not the recorder's own mode
         mode, graph = captured(model, inputs)
     with torch.no_grad():
         low = plugin_api.lower(
-            graph.gm, graph.real_inputs, BACKEND, input_specs=graph.inputs, options=InductorOptions()
+            graph.gm,
+            graph.real_inputs,
+            BACKEND,
+            input_specs=graph.inputs,
+            options=InductorOptions(),
         )
         c = compiled(low)
         with mode:
@@ -86,7 +100,9 @@ def of_inference(model: torch.nn.Module, *inputs: torch.Tensor) -> tuple[Memory,
     return memory, c
 
 
-def of_module(model: torch.nn.Module, *inputs: torch.Tensor, mode_name: str = "default") -> Training:
+def of_module(
+    model: torch.nn.Module, *inputs: torch.Tensor, mode_name: str = "default"
+) -> Training:
     """The training graphs of a module that lies on the meta device, for inputs like these."""
     fakes, graph = captured(model, inputs)
     request = Request(BACKEND, InductorOptions(), mode_name, "graph_0", Phase.FORWARD)
@@ -98,7 +114,9 @@ def of_module(model: torch.nn.Module, *inputs: torch.Tensor, mode_name: str = "d
 
 
 class Pretended(Target):
-    """CPU tensors, for which all is planned as on a GPU (the interpreter's kernels have no arena)."""
+    """CPU tensors, for which all is planned as on a GPU (the interpreter's kernels have no
+    arena).
+    """
 
     @property
     def interpreted(self) -> bool:
@@ -116,8 +134,8 @@ def compiled(low: Lowered) -> Compilation:
 
 
 class Memory(TorchDispatchMode):
-    """Mutable. live: bytes of the storages that were made inside and are alive. peak: the most so far; at_peak: their sizes
-    then; at: the operator that ran."""
+    """Mutable. live: bytes of the storages that were made inside and are alive. peak: the most so
+    far; at_peak: their sizes then; at: the operator that ran."""
 
     def __init__(self, before: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
@@ -148,7 +166,9 @@ class Memory(TorchDispatchMode):
 
     @property
     def live(self) -> int:
-        self._known = {k: v for k, v in self._known.items() if not torch.UntypedStorage._expired(v[0])}
+        self._known = {
+            k: v for k, v in self._known.items() if not torch.UntypedStorage._expired(v[0])
+        }
         return sum(size for _, size in self._known.values())
 
 
@@ -187,13 +207,17 @@ class Training:
     memory: dict[str, Memory] = field(default_factory=dict)
 
     def step(self, held: bool = False) -> None:
-        """A forward and a backward, as autograd runs them. held: somebody keeps what is saved (a recording)."""
+        """A forward and a backward, as autograd runs them. held: somebody keeps what is saved (a
+        recording).
+        """
         split = self.graphs.split
         with torch.no_grad(), self.mode:
             memory = self.memory["forward"] = Memory(self.inputs)
             with memory:
                 returned = list(function_of(self.forward)(list(self.inputs)))
-            saved = [self.inputs[i] for i in split.saved_inputs] + [returned[i] for i in split.saved_outputs]
+            saved = [self.inputs[i] for i in split.saved_inputs] + [
+                returned[i] for i in split.saved_outputs
+            ]
             self.saved_bytes = memory.live
             tangents = [torch.empty_like(returned[i]) for i in split.tangents]
             visible = returned[: split.outputs]
@@ -209,5 +233,7 @@ class Training:
             del gradients, kept
 
     def launches(self) -> dict[str, int]:
-        count = lambda c: sum(one is not None for one in c.kernels) + sum(s.extern is not None for s in c.steps)  # noqa: E731
+        count = lambda c: (
+            sum(one is not None for one in c.kernels) + sum(s.extern is not None for s in c.steps)
+        )
         return {"forward": count(self.forward), "backward": count(self.backward)}

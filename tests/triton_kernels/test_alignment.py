@@ -1,4 +1,6 @@
-"""Products whose rows begin anywhere: padded on GPUs, or in classes of rows; run by Triton's interpreter."""
+"""Products whose rows begin anywhere: padded on GPUs, or in classes of rows; run by Triton's
+interpreter.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import R
 
-pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+pytestmark = pytest.mark.skipif(
+    not interpreting(), reason="Triton compiles for a GPU in this process"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,21 +40,35 @@ def run(fn, *inputs, dynamic=False):
         made.compilation = run_stages(start(gm, made.lowered.spec))
     for _ in range(2):
         for ours, eager in zip(made(*clones(inputs)), expected, strict=True):
-            assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
+            assert (ours.dtype, ours.shape, ours.stride()) == (
+                eager.dtype,
+                eager.shape,
+                eager.stride(),
+            )
             torch.testing.assert_close(ours, eager, **tolerance(eager.dtype), equal_nan=True)
     run.made = made
-    products = [node for node in made.compilation.program.nodes if "mm" in str(getattr(node, "target", ""))]
+    products = [
+        node for node in made.compilation.program.nodes if "mm" in str(getattr(node, "target", ""))
+    ]
     return [tuple(one.layout.sizes for one in node.args[-2:]) for node in products]
 
 
 CASES = {
     "head": (lambda x, w: F.linear(x, w), (R(6, 16), R(13, 16)), [((6, 16), (16, 16))]),
-    "head with bias": (lambda x, w, b: F.linear(x, w, b).relu(), (R(6, 16), R(13, 16), R(13)), [((6, 16), (16, 16))]),
+    "head with bias": (
+        lambda x, w, b: F.linear(x, w, b).relu(),
+        (R(6, 16), R(13, 16), R(13)),
+        [((6, 16), (16, 16))],
+    ),
     "its gradient": (lambda g, w: g @ w, (R(6, 13), R(13, 16)), [((6, 16), (16, 16))]),
     "its weight's gradient": (lambda g, x: g.t() @ x, (R(6, 13), R(6, 16)), [((16, 6), (6, 16))]),
     "all": (lambda a, b: a @ b, (R(5, 7), R(7, 9)), [((5, 8), (8, 12))]),
     "turned": (lambda a, b: a.t() @ b.t(), (R(7, 5), R(9, 7)), [((8, 8), (8, 12))]),
-    "half": (lambda x, w: F.linear(x, w), (R(6, 16).bfloat16(), R(12, 16).bfloat16()), [((6, 16), (16, 16))]),
+    "half": (
+        lambda x, w: F.linear(x, w),
+        (R(6, 16).bfloat16(), R(12, 16).bfloat16()),
+        [((6, 16), (16, 16))],
+    ),
     "aligned": (lambda x, w: F.linear(x, w), (R(6, 16), R(12, 16)), [((6, 16), (16, 12))]),
 }
 
@@ -84,7 +102,10 @@ def classes(monkeypatch):
 
 
 def in_classes():
-    return sum(getattr(node, "target", None) is unaligned_gemm.mm for node in run.made.compilation.program.nodes)
+    return sum(
+        getattr(node, "target", None) is unaligned_gemm.mm
+        for node in run.made.compilation.program.nodes
+    )
 
 
 def head(x, w):

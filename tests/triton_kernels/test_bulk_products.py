@@ -1,4 +1,6 @@
-"""Products whose factors come in by bulk copies (TMA), and programs that walk over blocks. Run by Triton's interpreter."""
+"""Products whose factors come in by bulk copies (TMA), and programs that walk over blocks. Run by
+Triton's interpreter.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.test_operators import R
 from tests.triton_kernels.test_products import checked, half, residual
 
-pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+pytestmark = pytest.mark.skipif(
+    not interpreting(), reason="Triton compiles for a GPU in this process"
+)
 
 SMALL = (32, 32, 32, 4, 2)
 WAYS = {
@@ -53,25 +57,47 @@ CASES = {
     "rows, columns and terms beyond the blocks": (lambda a, b: a @ b, (R(40, 36), R(36, 52)), 2),
     "weights as linear has them": (residual, (R(2, 20, 40), R(48, 40), R(48), R(2, 20, 48)), 2),
     "transposed": (lambda a, b: (a.t() @ b.t()).relu(), (R(36, 40), R(52, 36)), 2),
-    "float16": (lambda x, w, b: F.relu(F.linear(x, w, b)), (half(40, 72), half(48, 72), half(48)), 2),
+    "float16": (
+        lambda x, w, b: F.relu(F.linear(x, w, b)),
+        (half(40, 72), half(48, 72), half(48)),
+        2,
+    ),
     "computed factor": (lambda x, w: F.linear(x.relu() * 0.5, w), (R(3, 20, 40), R(48, 40)), 1),
     "batches": (lambda a, b: torch.bmm(a, b) * 2, (R(3, 20, 64), R(3, 64, 24)), 2),
-    "batches whose terms end within a block": (lambda a, b: torch.bmm(a, b), (R(3, 20, 36), R(3, 36, 24)), 1),
+    "batches whose terms end within a block": (
+        lambda a, b: torch.bmm(a, b),
+        (R(3, 20, 36), R(3, 36, 24)),
+        1,
+    ),
     "heads of a projection": (
-        lambda q, k: q.view(2, 20, 3, 16).transpose(1, 2) @ k.view(2, 20, 3, 16).permute(0, 2, 3, 1),
+        lambda q, k: (
+            q.view(2, 20, 3, 16).transpose(1, 2) @ k.view(2, 20, 3, 16).permute(0, 2, 3, 1)
+        ),
         (R(2, 20, 48), R(2, 20, 48)),
         None,  # the operator sees copies
     ),
     "a slice at a multiple of 16 bytes": (lambda a, b: a[:, 4:36] @ b, (R(40, 48), R(32, 48)), 2),
     "a slice elsewhere": (lambda a, b: a[:, 3:35] @ b, (R(40, 48), R(32, 48)), 1),
-    "rows that do not begin at multiples of 16 bytes": (lambda a, b: a @ b, (R(40, 33), R(33, 50)), 0),
+    "rows that do not begin at multiples of 16 bytes": (
+        lambda a, b: a @ b,
+        (R(40, 33), R(33, 50)),
+        0,
+    ),
     "points of images": (
         lambda x, w, y: F.conv2d(x, w) + y,
-        (R(2, 16, 6, 6).contiguous(memory_format=torch.channels_last), R(24, 16, 1, 1), R(2, 24, 6, 6)),
+        (
+            R(2, 16, 6, 6).contiguous(memory_format=torch.channels_last),
+            R(24, 16, 1, 1),
+            R(2, 24, 6, 6),
+        ),
         2,
     ),
     "a factor that is overwritten": (overwritten, (R(80, 80) / 8, R(80, 80) / 8), 2),
-    "padded images": (lambda x, w: F.conv2d(x, w, padding=1), (R(1, 16, 8, 8), R(16, 16, 3, 3)), None),
+    "padded images": (
+        lambda x, w: F.conv2d(x, w, padding=1),
+        (R(1, 16, 8, 8), R(16, 16, 3, 3)),
+        None,
+    ),
 }
 
 
@@ -153,7 +179,11 @@ def test_rows_that_change_over_fixed_widths(monkeypatch):
 def test_what_is_tried():
     hopper, ampere, one = Device(90, 132), Device(80, 108), Work(2048, 5632, 2048, 1, 2, 2)
     found = candidates(one, hopper)
-    assert any(b.bulk for b in found) and any(b.bulk and b.programs for b in found) and not found[0].bulk
+    assert (
+        any(b.bulk for b in found)
+        and any(b.bulk and b.programs for b in found)
+        and not found[0].bulk
+    )
     assert len(found) == len(set(found)) <= 13
     assert not any(b.bulk for b in candidates(one, ampere))
     assert any(b.programs for b in candidates(one, ampere))
@@ -169,7 +199,8 @@ def test_what_is_tried():
         lambda a, b: a.expand(40, 32) @ b,
         lambda a, b: torch.ones(40, 32, device=a.device) @ b + a.sum(),
         lambda a, b: (
-            torch.ones(40, 32, device=a.device) @ torch.full((32, 48), 2.0, device=a.device) + a.sum()
+            torch.ones(40, 32, device=a.device) @ torch.full((32, 48), 2.0, device=a.device)
+            + a.sum()
         ),
         lambda a, b: (b.t() @ a.t().expand(32, 40)).relu(),
     ],
@@ -179,7 +210,9 @@ def test_factors_that_are_the_same_in_all_rows(fn):
 
 
 def test_logits_of_any_width(monkeypatch):
-    """Where the operator would write classes of rows (`kernels.unaligned_gemm`), a kernel of ours may write all."""
+    """Where the operator would write classes of rows (`kernels.unaligned_gemm`), a kernel of ours
+    may write all.
+    """
     from inductor_backend import pipeline
     from inductor_backend.kernels import unaligned_gemm
     from inductor_backend.passes import pad_matmul
@@ -198,7 +231,9 @@ def test_logits_of_any_width(monkeypatch):
 
 
 def tuned(monkeypatch, spoil):
-    """What could be chosen for a product, its kernels run on the CPU. spoil: changes a kernel with bulk copies."""
+    """What could be chosen for a product, its kernels run on the CPU. spoil: changes a kernel with
+    bulk copies.
+    """
     from inductor_backend.autotune import choices
     from inductor_backend.runtime.cuda import measurement
     from inductor_backend.runtime.cuda.build import load_kernels
@@ -207,11 +242,17 @@ def tuned(monkeypatch, spoil):
 
     def loaded(kernels, device):
         return dict(
-            zip(kernels, load_kernels([kernel for kernel, _ in kernels.values()], device), strict=True)
+            zip(
+                kernels,
+                load_kernels([kernel for kernel, _ in kernels.values()], device),
+                strict=True,
+            )
         )
 
     def choose(c, choice):
-        kernels = {name: (lambda kernel=spoil(choice.kernels[name]): kernel) for name in choice.kernels}
+        kernels = {
+            name: (lambda kernel=spoil(choice.kernels[name]): kernel) for name in choice.kernels
+        }
         left.extend(choices._ways(c, replace(choice, kernels=choices.Kernels(kernels))))
         return next(iter(choice.kernels))
 
@@ -229,7 +270,9 @@ def test_kernels_that_are_right_are_measured(monkeypatch):
 
 def test_kernels_that_are_wrong_are_left_out(monkeypatch, caplog):
     def spoil(kernel):
-        return replace(kernel, matrices=tuple(replace(matrix, start=16) for matrix in kernel.matrices))
+        return replace(
+            kernel, matrices=tuple(replace(matrix, start=16) for matrix in kernel.matrices)
+        )
 
     assert tuned(monkeypatch, spoil) == ["", "", "3 programs"]
     assert caplog.text.count("is left out") == 2

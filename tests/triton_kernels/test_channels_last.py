@@ -1,4 +1,6 @@
-"""Graphs of convolutions on GPUs keep their images channels-last inside; run by Triton's interpreter."""
+"""Graphs of convolutions on GPUs keep their images channels-last inside; run by Triton's
+interpreter.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import R
 
-pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+pytestmark = pytest.mark.skipif(
+    not interpreting(), reason="Triton compiles for a GPU in this process"
+)
 
 
 def block(x, w1, w2, shortcut, scale, shift):
@@ -54,7 +58,8 @@ def gated(x, w, down, up):
 
 
 PROGRAMS = {
-    "block": (block, (R(2, 16, 8, 8), R(32, 16, 3, 3), R(32, 32, 3, 3), R(32, 16, 1, 1), R(32), R(32))),
+    "block": (block, (R(2, 16, 8, 8), R(32, 16, 3, 3), R(32, 32, 3, 3), R(32, 16, 1, 1), R(32),
+    R(32))),
     "stem": (stem, (R(2, 16, 17, 17), R(24, 16, 7, 7), R(24, 5))),
     "growing": (growing, (R(1, 16, 6, 6), R(16, 16, 3, 3), R(16, 32, 3, 3))),
     "several outputs": (several_outputs, (R(2, 16, 5, 7), R(16, 16, 3, 3))),
@@ -62,20 +67,22 @@ PROGRAMS = {
     "given channels-last": (
         block,
         (
-            R(2, 16, 8, 8).to(memory_format=torch.channels_last), R(32, 16, 3, 3), R(32, 32, 3, 3), R(32, 16, 1, 1),
+            R(2, 16, 8, 8).to(memory_format=torch.channels_last), R(32, 16, 3, 3), R(32, 32, 3, 3),
+            R(32, 16, 1, 1),
             R(32), R(32),
         ),
     ),
     "one channel given": (growing_up, (R(2, 1, 8, 8), R(16, 1, 3, 3), R(32, 16, 3, 3))),
     "one channel made": (growing_up, (R(2, 16, 8, 8), R(32, 16, 3, 3), R(1, 32, 3, 3))),
-    "one pixel": (block, (R(1, 16, 1, 1), R(32, 16, 3, 3), R(32, 32, 3, 3), R(32, 16, 1, 1), R(32), R(32))),
+    "one pixel": (block, (R(1, 16, 1, 1), R(32, 16, 3, 3), R(32, 32, 3, 3), R(32, 16, 1, 1), R(32),
+    R(32))),
     "a slice": (lambda x, w: F.conv2d(x[:, ::2], w), (R(2, 32, 5, 5), R(16, 16, 3, 3))),
 }  # fmt: skip
 
 
 def run(fn, inputs, dynamic=False, pure=False):
-    """pure: all that it computes with is among the inputs, so float64 can judge: oneDNN's algorithm, and with it eager's own
-    error, depend on layout and processor."""
+    """pure: all that it computes with is among the inputs, so float64 can judge: oneDNN's
+    algorithm, and with it eager's own error, depend on layout and processor."""
     before = clones(inputs)
     expected = flat(fn(*before))
     truths = flat(fn(*[x.double() for x in clones(inputs)])) if pure else expected
@@ -83,7 +90,11 @@ def run(fn, inputs, dynamic=False, pure=False):
         made = compiled(fn, *inputs, dynamic=dynamic)
     for _ in range(2):
         for ours, eager, truth in zip(made(*clones(inputs)), expected, truths, strict=True):
-            assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
+            assert (ours.dtype, ours.shape, ours.stride()) == (
+                eager.dtype,
+                eager.shape,
+                eager.stride(),
+            )
             allowed = tolerance(eager.dtype)
             allowed["atol"] = max(allowed["atol"], 4 * float((eager - truth).abs().max()))
             torch.testing.assert_close(ours, truth.to(eager.dtype), **allowed)
@@ -93,8 +104,18 @@ def run(fn, inputs, dynamic=False, pure=False):
 def convolutions(made):
     """Layouts of images, weights and results of the program's convolutions."""
     program = made.compilation.program
-    found = [node for node in program.nodes if getattr(node, "target", None) is torch.ops.aten.convolution.default]
-    return [(*(one.layout.strides for one in node.args[:2]), program.buffers[node.outputs[0]].layout.strides) for node in found]
+    found = [
+        node
+        for node in program.nodes
+        if getattr(node, "target", None) is torch.ops.aten.convolution.default
+    ]
+    return [
+        (
+            *(one.layout.strides for one in node.args[:2]),
+            program.buffers[node.outputs[0]].layout.strides,
+        )
+        for node in found
+    ]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -129,7 +150,8 @@ def test_what_tensor_cores_do_not_do_stays(monkeypatch):
 def test_a_small_network():
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3),
+        nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3),
         nn.BatchNorm2d(32), nn.SiLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 4),
     ).eval()  # fmt: skip
     with torch.no_grad():
@@ -141,7 +163,10 @@ class Residual(nn.Module):
     def __init__(self, pool=True):
         super().__init__()
         self.stem = nn.Conv2d(3, 16, 5, stride=2, padding=2)
-        self.first, self.second = nn.Conv2d(16, 32, 3, padding=1, bias=False), nn.Conv2d(32, 16, 3, padding=1)
+        self.first, self.second = (
+            nn.Conv2d(16, 32, 3, padding=1, bias=False),
+            nn.Conv2d(32, 16, 3, padding=1),
+        )
         self.norms = nn.ModuleList([nn.BatchNorm2d(16), nn.BatchNorm2d(32), nn.BatchNorm2d(16)])
         self.head, self.pool = nn.Linear(16, 5), pool
 
@@ -157,7 +182,9 @@ class Residual(nn.Module):
 @pytest.mark.parametrize("given", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("pool", [False, True])
 def test_training(given, pool):
-    """Saved images lie channels-last between the two graphs; gradients and statistics are eager's, with their strides."""
+    """Saved images lie channels-last between the two graphs; gradients and statistics are eager's,
+    with their strides.
+    """
     import copy
 
     import tracer_core
@@ -168,7 +195,10 @@ def test_training(given, pool):
     with interpreted():
         fast = tracer_core.compile(ours)
         for _ in range(2):
-            x, target = torch.randn(4, 3, 12, 12).contiguous(memory_format=given), torch.randint(0, 5, (4,))
+            x, target = (
+                torch.randn(4, 3, 12, 12).contiguous(memory_format=given),
+                torch.randint(0, 5, (4,)),
+            )
             inputs = [x.clone().requires_grad_() for _ in range(2)]
             for net, one in zip((model, fast), inputs, strict=True):
                 net.zero_grad()
@@ -176,23 +206,25 @@ def test_training(given, pool):
             torch.testing.assert_close(inputs[1].grad, inputs[0].grad, atol=1e-5, rtol=1e-3)
             assert inputs[1].grad.stride() == inputs[0].grad.stride()
     for (name, a), (_, b) in zip(model.named_parameters(), ours.named_parameters(), strict=True):
-        torch.testing.assert_close(b.grad, a.grad, atol=1e-5, rtol=1e-3, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(
+            b.grad, a.grad, atol=1e-5, rtol=1e-3, msg=lambda m, name=name: f"{name}: {m}"
+        )
         assert b.grad.stride() == a.grad.stride(), name
     for a, b in zip(model.buffers(), ours.buffers(), strict=True):
         torch.testing.assert_close(b, a)
 
 
 def test_saved_images_are_handed_on_as_they_lie(monkeypatch):
-    from tracer_core.aten import training
+    from tracer_core.aot import autograd_runtime
 
     told = []
-    take = training.take_channels_last
+    take = autograd_runtime.take_channels_last
 
     def seen(graphs, outputs):
         told.append((sorted(outputs), graphs.split.outputs))
         take(graphs, outputs)
 
-    monkeypatch.setattr(training, "take_channels_last", seen)
+    monkeypatch.setattr(autograd_runtime, "take_channels_last", seen)
     import tracer_core
 
     with interpreted():
@@ -208,16 +240,26 @@ def in_tf32(operator):
     """The operator as tensor cores compute it: factors keep 10 bits of fraction."""
 
     def rounded(*args):
-        return operator(*(torch.round(one * 1024) / 1024 if isinstance(one, torch.Tensor) else one for one in args))
+        return operator(
+            *(
+                torch.round(one * 1024) / 1024 if isinstance(one, torch.Tensor) else one
+                for one in args
+            )
+        )
 
     return rounded
 
 
 @pytest.mark.parametrize("shape", [(2, 16, 9, 9), (32, 64, 56, 56), (1, 512, 7, 7)])
 def test_rounding_is_seen(shape, monkeypatch):
-    """What decides whether a convolution rounds to TF32, here on the CPU with an operator that does and one that does not."""
+    """What decides whether a convolution rounds to TF32, here on the CPU with an operator that does
+    and one that does not.
+    """
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
-    image, weight = torch.empty(shape, device="meta"), torch.empty(64, shape[1], 3, 3, device="meta")
+    image, weight = (
+        torch.empty(shape, device="meta"),
+        torch.empty(64, shape[1], 3, 3, device="meta"),
+    )
     how = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     made = torch.empty(shape[0], 64, *shape[2:], device="meta")
     for call in (
@@ -231,15 +273,21 @@ def test_rounding_is_seen(shape, monkeypatch):
 
 def test_a_convolution_that_only_rounds_channels_last_stays(monkeypatch):
     """Its neighbours are channels-last all the same."""
-    monkeypatch.setattr(tf32, "loses_precision", lambda node: node.args[1].meta["val"].shape[-1] == 1)
-    fn = lambda x, w1, w2, w3: F.conv2d(F.relu(F.conv2d(F.conv2d(x, w1, padding=1), w2)), w3, padding=1)  # noqa: E731
+    monkeypatch.setattr(
+        tf32, "loses_precision", lambda node: node.args[1].meta["val"].shape[-1] == 1
+    )
+    fn = lambda x, w1, w2, w3: F.conv2d(
+        F.relu(F.conv2d(F.conv2d(x, w1, padding=1), w2)), w3, padding=1
+    )
     made = run(fn, (R(2, 16, 6, 6), R(16, 16, 3, 3), R(16, 16, 1, 1), R(16, 16, 3, 3)), pure=True)
     first, second, third = convolutions(made)
     assert first[0][1] == third[0][1] == 1 and second[0][1] == 36 and second[2][1] == 36
 
 
 def test_the_layout_stays_when_settings_change(monkeypatch):
-    """A graph that is compiled again, for another setting, takes the convolutions that were channels-last."""
+    """A graph that is compiled again, for another setting, takes the convolutions that were
+    channels-last.
+    """
     inputs = PROGRAMS["block"][1]
     made = run(PROGRAMS["block"][0], inputs)
     gm, first = made.compilation.gm, made.compilation.program.images_last
@@ -255,8 +303,10 @@ def test_the_layout_stays_when_settings_change(monkeypatch):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize(
-    "sizes", [((2, 1, 8, 8), (2, 32, 8, 8), (1, 32, 1, 1)), ((2, 16, 8, 8), (2, 1, 8, 8), (16, 1, 1, 1)),
-              ((2, 16, 1, 1), (2, 24, 1, 1), (16, 24, 3, 3)), ((2, 16, 4, 1), (2, 24, 4, 1), (16, 24, 3, 3))],
+    "sizes", [((2, 1, 8, 8), (2, 32, 8, 8), (1, 32, 1, 1)), ((2, 16, 8, 8), (2, 1, 8, 8), (16, 1,
+    1, 1)),
+              ((2, 16, 1, 1), (2, 24, 1, 1), (16, 24, 3, 3)), ((2, 16, 4, 1), (2, 24, 4, 1), (16,
+              24, 3, 3))],
     ids=["one channel made", "one channel given", "one pixel", "one column"],
 )  # fmt: skip
 def test_gradients_whose_operands_have_one_layout_for_both(sizes, dynamic):
@@ -264,7 +314,14 @@ def test_gradients_whose_operands_have_one_layout_for_both(sizes, dynamic):
 
     def gradients(dy, x, w, others, image):
         how = [1, 1], [w.shape[-1] // 2] * 2, [1, 1], False, [0, 0], 1
-        dx, dw, _ = aten.convolution_backward(dy.relu(), x.relu(), w, None, *how, [True, True, False])
+        dx, dw, _ = aten.convolution_backward(
+            dy.relu(), x.relu(), w, None, *how, [True, True, False]
+        )
         return dx, dw, F.conv2d(image, others)
 
-    run(gradients, (*(R(*size) for size in sizes), R(32, 32, 3, 3), R(2, 32, 9, 9)), dynamic, pure=True)
+    run(
+        gradients,
+        (*(R(*size) for size in sizes), R(32, 32, 3, 3), R(2, 32, 9, 9)),
+        dynamic,
+        pure=True,
+    )

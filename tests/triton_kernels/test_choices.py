@@ -1,4 +1,6 @@
-"""Measured choices: the quickest way, the first where times are equal; stored, and measured once a machine."""
+"""Measured choices: the quickest way, the first where times are equal; stored, and measured once a
+machine.
+"""
 
 from __future__ import annotations
 

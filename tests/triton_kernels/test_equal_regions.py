@@ -1,4 +1,6 @@
-"""Equal layers are lowered once for GPUs, too; run by Triton's interpreter, on a GPU with ``-m gpu``."""
+"""Equal layers are lowered once for GPUs, too; run by Triton's interpreter, on a GPU with ``-m
+gpu``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import tracer_core
 from inductor_backend.ir.target import interpreted
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from inductor_backend.schedule import split_reductions
-from tracer_core.stages import observe
+from tracer_core.debug.stages import observe
 
 WIDTH, LAYERS = 8, 6
 
@@ -20,7 +22,9 @@ WIDTH, LAYERS = 8, 6
     params=[
         pytest.param(
             "cpu",
-            marks=pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process"),
+            marks=pytest.mark.skipif(
+                not interpreting(), reason="Triton compiles for a GPU in this process"
+            ),
         ),
         pytest.param("cuda", marks=pytest.mark.gpu),
     ]
@@ -32,10 +36,14 @@ def device(request):
 
 @pytest.fixture
 def told(monkeypatch):
-    """What the compiler says of each graph's regions; each repeated program is compared with the one of the whole graph."""
+    """What the compiler says of each graph's regions; each repeated program is compared with the
+    one of the whole graph.
+    """
     monkeypatch.setenv("TRACER_CHECK", "1")
     texts = []
-    undo = observe(lambda record: texts.append(record.text) if record.name == "inductor_replicate" else None)
+    undo = observe(
+        lambda record: texts.append(record.text) if record.name == "inductor_replicate" else None
+    )
     yield texts
     undo()
 
@@ -97,7 +105,9 @@ def test_gradients(device, told, monkeypatch):
     found = torch.autograd.grad(fast(x).square().mean(), list(net.parameters()))
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    assert len(told) == 2 and all(text.endswith("four are lowered") for text in told)  # forward and backward
+    assert len(told) == 2 and all(
+        text.endswith("four are lowered") for text in told
+    )  # forward and backward
 
 
 def test_dropout_in_every_layer(device, told):
@@ -132,5 +142,7 @@ def test_layers_that_write_to_their_states(device, told):
     fast = tracer_core.compile(program)
     mine, theirs = ([torch.zeros(5, WIDTH, device=device) for _ in weights] for _ in range(2))
     for _ in range(2):
-        torch.testing.assert_close(fast(x, weights, mine), program(x, weights, theirs), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            fast(x, weights, mine), program(x, weights, theirs), rtol=1e-4, atol=1e-4
+        )
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)

@@ -1,5 +1,5 @@
-"""A GPU machine on which something is missing: each message says what, and what to do. No GPU is needed: torch and Triton
-are told of one."""
+"""A GPU machine on which something is missing: each message says what, and what to do. No GPU is
+needed: torch and Triton are told of one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ DOUBLED = Kernel(
 
 @pytest.fixture
 def machine(monkeypatch, tmp_path):
-    """A device of compute capability 8.0 that kernels are built for, and nothing that was found out before."""
+    """A device of compute capability 8.0 that kernels are built for, and nothing that was found out
+    before.
+    """
 
     class Here:
         def __init__(self, *args):

@@ -1,4 +1,6 @@
-"""On a real GPU: operators and models against eager, values and gradients. ``python -m pytest -m gpu``."""
+"""On a real GPU: operators and models against eager, values and gradients. ``python -m pytest -m
+gpu``.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def flat(result):
 
 
 def tolerance(dtype, name=""):
-    """Convolutions of float32 round their operands to TF32 (torch's default), ours and eager's in other algorithms."""
+    """Convolutions of float32 round their operands to TF32 (torch's default), ours and eager's in
+    other algorithms.
+    """
     if dtype in (torch.bfloat16, torch.float16):
         return {"atol": 3e-2, "rtol": 3e-2}
     if "convolution" in name:
@@ -53,7 +57,9 @@ def run(fn, inputs, grad):
     results = flat(fn(*inputs))
     grads = []
     if grad:
-        losses = [r.float().square().mean() for r in results if r.is_floating_point() and r.requires_grad]
+        losses = [
+            r.float().square().mean() for r in results if r.is_floating_point() and r.requires_grad
+        ]
         if losses:
             sum(losses).backward()
         grads = [x.grad for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
@@ -93,7 +99,9 @@ def test_operators(name, kind):
         for ours, eager in zip(grads, expected_grads, strict=True):
             assert (ours is None) == (eager is None)
             if eager is not None:
-                torch.testing.assert_close(ours, eager, equal_nan=True, **tolerance(eager.dtype, name))
+                torch.testing.assert_close(
+                    ours, eager, equal_nan=True, **tolerance(eager.dtype, name)
+                )
     for ours, eager in zip(mine, theirs, strict=True):
         if isinstance(ours, torch.Tensor):
             torch.testing.assert_close(
@@ -151,7 +159,11 @@ def test_models(name, phase):
     fast = tracer_core.compile(ours)
     error = {}
     for _ in range(2):
-        for label, net, args in (("eager", model, inputs), ("ours", fast, inputs), ("truth", truth, wide)):
+        for label, net, args in (
+            ("eager", model, inputs),
+            ("ours", fast, inputs),
+            ("truth", truth, wide),
+        ):
             net.zero_grad()
             with torch.set_grad_enabled(phase == "train"):
                 result = first(net(*args))
@@ -205,7 +217,10 @@ def test_a_causal_mask_of_the_programs_own_is_a_flag(dtype):
 
 
 def test_inputs_that_repeat_an_element():
-    x, y = torch.randn(1, 70, device="cuda").expand(50, 70), torch.randn(50, 1, device="cuda").expand(50, 70)
+    x, y = (
+        torch.randn(1, 70, device="cuda").expand(50, 70),
+        torch.randn(50, 1, device="cuda").expand(50, 70),
+    )
     fns = (
         lambda x, y: x.sin() * 2 + y,
         lambda x, y: (x.sum(1), y.sum(1), y.softmax(1), x.softmax(0), y.cumsum(1)),
@@ -242,7 +257,9 @@ def launched(fn, *inputs):
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
         fn(*inputs)
         torch.cuda.synchronize()
-    names = [event.name for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    names = [
+        event.name for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA
+    ]
     return [name for name in names if not name.startswith(("Memcpy", "Memset"))]
 
 
@@ -252,7 +269,9 @@ def trig(x, y):
 
 @pytest.mark.parametrize("places", ["cpu cpu", "cuda cuda", "cpu cuda"])
 def test_trigonometry_with_cuda_inside_is_one_kernel(places):
-    """Wherever the inputs are: one kernel, one load per input, one store; inputs on the CPU are copied before it."""
+    """Wherever the inputs are: one kernel, one load per input, one store; inputs on the CPU are
+    copied before it.
+    """
     fast, made = kept(trig)
     inputs = [torch.randn(10_000, device=device) for device in places.split()]
     for _ in range(3):
@@ -272,7 +291,9 @@ def test_shapes_that_change():
     w = torch.randn(32, 64, device="cuda")
     for rows in (3, 5, 17, 3):
         x = torch.randn(rows, 32, device="cuda")
-        torch.testing.assert_close(fast(x, w), F.layer_norm(x @ w, (64,)).softmax(-1), atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            fast(x, w), F.layer_norm(x @ w, (64,)).softmax(-1), atol=1e-4, rtol=1e-4
+        )
 
 
 def test_questions_about_the_device_are_no_breaks():
@@ -281,9 +302,14 @@ def test_questions_about_the_device_are_no_breaks():
     def program(x, w):
         major, _ = torch.cuda.get_device_capability()
         properties = torch.cuda.get_device_properties(x.device)
-        with torch.autocast("cuda", torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16):
+        with torch.autocast(
+            "cuda", torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        ):
             y = x @ w
-        return y * major + properties.multi_processor_count, (torch.cuda.current_device(), properties.name)
+        return y * major + properties.multi_processor_count, (
+            torch.cuda.current_device(),
+            properties.name,
+        )
 
     x, w = torch.randn(8, 16, device="cuda"), torch.randn(16, 4, device="cuda")
     fast = tracer_core.compile(program, fullgraph=True)
@@ -306,27 +332,33 @@ def _as_eager(fn, *inputs):
 
 
 def test_operators_that_differ_from_their_fakes_on_this_device():
-    """What the operator sweep found: kernels of CUDA devices that refuse, or lay results out otherwise."""
+    """What the operator sweep found: kernels of CUDA devices that refuse, or lay results out
+    otherwise.
+    """
     images = torch.randn(7, 5, 9, 2, device="cuda").permute(3, 2, 1, 0)
     _as_eager(lambda x: F.channel_shuffle(x, 3), images)
     _as_eager(lambda x: F.channel_shuffle(x, 3), images.contiguous())
     result = torch.randn(5, 5, device="cuda").softmax(0)
     for dtype in (torch.float32, torch.float16):
-        backward = lambda g, y: torch.ops.aten._softmax_backward_data(g, y, 0, y.dtype)  # noqa: E731
+        backward = lambda g, y: torch.ops.aten._softmax_backward_data(g, y, 0, y.dtype)
         _as_eager(backward, torch.randn(5, 5, device="cuda"), result.to(dtype))
     pairs = torch.randn(2, 8, 4, dtype=torch.complex64, device="cuda").transpose(1, 2)
     for dims in ((1, 2), (2, 1), (0, 1, 2)):
         _as_eager(lambda x, dims=dims: torch.fft.fftn(x, dim=dims), pairs)
     rows = torch.randn(1, 5, 5, device="cuda").expand(5, 5, 5)
-    _as_eager(lambda x, y: torch.select_scatter(x, y, 0, 1) * 2, rows, torch.randn(5, 5, device="cuda"))
-    _as_eager(lambda x, y: torch.slice_scatter(x, y, 0, 1, 2), rows, torch.randn(1, 5, 5, device="cuda"))
+    _as_eager(
+        lambda x, y: torch.select_scatter(x, y, 0, 1) * 2, rows, torch.randn(5, 5, device="cuda")
+    )
+    _as_eager(
+        lambda x, y: torch.slice_scatter(x, y, 0, 1, 2), rows, torch.randn(1, 5, 5, device="cuda")
+    )
     _as_eager(lambda x, y: torch.diagonal_scatter(x, y), rows[:, 0], torch.randn(5, device="cuda"))
     mean = torch.zeros(2, 4, 3, device="cuda").permute(2, 1, 0)
     _as_eager(lambda x: torch.normal(x, torch.zeros(3, 4, 2, device="cuda")) + 1, mean)
     q = torch.randn(2, 16, 2, 8, device="cuda")
     _as_eager(
-        lambda q: torch.ops.aten._efficient_attention_forward(q, q, q, None, None, None, None, None, 0.0, 0)[
-            0
-        ],
+        lambda q: torch.ops.aten._efficient_attention_forward(
+            q, q, q, None, None, None, None, None, 0.0, 0
+        )[0],
         q,
     )

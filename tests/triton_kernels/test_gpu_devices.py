@@ -1,4 +1,6 @@
-"""On real GPUs: programs on the CPU and a GPU, on the second GPU, and over two GPUs, against eager; what is cut is said."""
+"""On real GPUs: programs on the CPU and a GPU, on the second GPU, and over two GPUs, against eager;
+what is cut is said.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tracer_core
-from tracer_core import fallbacks
+from tracer_core.debug import fallbacks
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,7 +75,9 @@ class Halves(nn.Module):
     def __init__(self, first, second):
         super().__init__()
         self.first = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64)).to(first)
-        self.second = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8)).to(second)
+        self.second = nn.Sequential(
+            nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8)
+        ).to(second)
 
     def forward(self, x):
         x = self.first(x)
@@ -111,9 +115,16 @@ def test_a_model_over_two_gpus(mode, caplog):
             result.square().mean().backward()
         for a, b in zip(ours.parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(a.grad, b.grad, atol=1e-4, rtol=1e-4)
-    assert "from cuda:0 to cuda:1" in caplog.text and "compiled apart for cuda:0 and cuda:1" in caplog.text
-    modules = [record.text for record in tracer_core.last_compile(fast) if record.name == "inductor_module"]
-    assert len(modules) >= 4 and all("fused kernels" in text for text in modules), modules  # two parts, two directions
+    assert (
+        "from cuda:0 to cuda:1" in caplog.text
+        and "compiled apart for cuda:0 and cuda:1" in caplog.text
+    )
+    modules = [
+        record.text for record in tracer_core.last_compile(fast) if record.name == "inductor_module"
+    ]
+    assert len(modules) >= 4 and all("fused kernels" in text for text in modules), (
+        modules
+    )  # two parts, two directions
 
 
 @two_gpus
@@ -128,4 +139,11 @@ def test_to_the_other_gpu_and_back(mode):
 
     w, v = torch.randn(48, 32, device="cuda:0"), torch.randn(32, 32, device="cuda:1")
     for rows in (16, 16, 7, 30):
-        compared(program, torch.randn(rows, 48, device="cuda:0", requires_grad=True), w, v, mode=mode, calls=4)
+        compared(
+            program,
+            torch.randn(rows, 48, device="cuda:0", requires_grad=True),
+            w,
+            v,
+            mode=mode,
+            calls=4,
+        )

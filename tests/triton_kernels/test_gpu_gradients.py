@@ -1,4 +1,5 @@
-"""One training step on a GPU at the sizes that people use, judged by float64, parameter by parameter: run with ``-m gpu``.
+"""One training step on a GPU at the sizes that people use, judged by float64, parameter by
+parameter: run with ``-m gpu``.
 
 `benchmarks.gradients` does the same for every architecture, at small sizes.
 """
@@ -31,12 +32,18 @@ def gradients(model, inputs):
     result = getattr(result, "last_hidden_state", result)
     weights = torch.randn(result.shape, generator=torch.Generator().manual_seed(1)).to(result)
     (result * weights).sum().backward()
-    return {name: one.grad.double().cpu() for name, one in model.named_parameters() if one.grad is not None}
+    return {
+        name: one.grad.double().cpu()
+        for name, one in model.named_parameters()
+        if one.grad is not None
+    }
 
 
 def judged(model, inputs, **settings):
     """Each gradient's error is at most four times eager's."""
-    truth = gradients(copy.deepcopy(model).double(), inputs.double() if inputs.is_floating_point() else inputs)
+    truth = gradients(
+        copy.deepcopy(model).double(), inputs.double() if inputs.is_floating_point() else inputs
+    )
     model, inputs = model.cuda(), inputs.cuda()
     eager = gradients(copy.deepcopy(model), inputs)
     fast = tracer_core.compile(copy.deepcopy(model), **settings)
@@ -46,19 +53,27 @@ def judged(model, inputs, **settings):
         assert ours.keys() == truth.keys()
         wrong = []
         for name, right in truth.items():
-            size = right.norm() + 1e-6 * largest  # what is zero in theory, as biases before a batch norm
+            size = (
+                right.norm() + 1e-6 * largest
+            )  # what is zero in theory, as biases before a batch norm
             errors = [float((one[name] - right).norm() / size) for one in (ours, eager)]
             if not errors[0] <= max(4 * errors[1], 1e-5):
                 wrong.append((name, *errors))
-        assert not wrong, f"{len(wrong)} of {len(truth)}: {sorted(wrong, key=lambda row: -row[1])[:5]}"
+        assert not wrong, (
+            f"{len(wrong)} of {len(truth)}: {sorted(wrong, key=lambda row: -row[1])[:5]}"
+        )
 
 
 def stem(*activation):
     norm = nn.BatchNorm2d(64)
-    return nn.Sequential(nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), norm, *activation, nn.MaxPool2d(3, 2, 1))
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), norm, *activation, nn.MaxPool2d(3, 2, 1)
+    )
 
 
-@pytest.mark.parametrize("activation", [(), (nn.ReLU(),), (nn.GELU(),)], ids=["none", "relu", "gelu"])
+@pytest.mark.parametrize(
+    "activation", [(), (nn.ReLU(),), (nn.GELU(),)], ids=["none", "relu", "gelu"]
+)
 def test_normalised_images_are_pooled(activation):
     judged(stem(*activation), torch.randn(4, 3, 224, 224), fullgraph=True)
 
@@ -91,7 +106,9 @@ def test_a_state_space_model(backend):
     from transformers import MambaConfig, MambaModel
 
     torch.manual_seed(0)
-    model = MambaModel(MambaConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2, state_size=8))
+    model = MambaModel(
+        MambaConfig(vocab_size=99, hidden_size=32, num_hidden_layers=2, state_size=8)
+    )
     judged(model, torch.randint(0, 99, (4, 12)), backend=backend, fullgraph=True)
 
 

@@ -1,4 +1,6 @@
-"""On a real GPU: whole models over many calls, recorded, kept, interleaved, of several sizes, against eager and float64."""
+"""On a real GPU: whole models over many calls, recorded, kept, interleaved, of several sizes,
+against eager and float64.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ TOGETHER = ("resnet18", "BERT, three layers")
 
 
 def built(name, training):
-    """The model, and what makes its inputs. Without dropout: it would draw other numbers than eager's."""
+    """The model, and what makes its inputs. Without dropout: it would draw other numbers than
+    eager's.
+    """
     torch.manual_seed(0)
     model, batch = MODELS[name]()
     for module in model.modules():
@@ -85,12 +89,16 @@ def first(result):
 
 def near(name, eager, ours, truth):
     """Ours is about as far from float64 as eager is."""
-    off, theirs, size = ((x.double() - y).norm() for x, y in ((ours, truth), (eager, truth), (truth, 0)))
+    off, theirs, size = (
+        (x.double() - y).norm() for x, y in ((ours, truth), (eager, truth), (truth, 0))
+    )
     assert off <= max(4 * theirs, 1e-5 * size), (name, off.item(), theirs.item(), size.item())
 
 
 class Compared:
-    """A compiled model beside an eager one and one in float64, which get the same parameters before each step."""
+    """A compiled model beside an eager one and one in float64, which get the same parameters before
+    each step.
+    """
 
     def __init__(self, name, mode):
         self.name = name
@@ -117,13 +125,17 @@ class Compared:
         self.optimizer.step()
 
     def compare(self):
-        """A ReLU near zero that changes sides moves a gradient by some thousandths, in eager too (3 % with four images, where a
-        channel of the last layers has 16 places); a value that was overwritten moves it by much more."""
+        """A ReLU near zero that changes sides moves a gradient by some thousandths, in eager too (3
+        % with four images, where a channel of the last layers has 16 places); a value that was
+        overwritten moves it by much more."""
         near(self.name, *(result.detach() for result in self.results))
         triples = [
             (where, a.grad, b.grad, t.grad)
             for (where, a), b, t in zip(
-                self.eager.named_parameters(), self.ours.parameters(), self.truth.parameters(), strict=True
+                self.eager.named_parameters(),
+                self.ours.parameters(),
+                self.truth.parameters(),
+                strict=True,
             )
         ]
         whole = sum(t.square().sum() for *_, t in triples if t is not None).sqrt()
@@ -134,14 +146,18 @@ class Compared:
                 off, theirs = (b - t).norm() / size, (a - t).norm() / size
                 assert off <= max(6 * theirs, 3e-2), (self.name, where, off.item(), theirs.item())
         for (where, a), b in zip(self.eager.named_buffers(), self.ours.buffers(), strict=True):
-            torch.testing.assert_close(b, a, atol=1e-4, rtol=1e-3, msg=lambda m, where=where: f"{where}: {m}")
+            torch.testing.assert_close(
+                b, a, atol=1e-4, rtol=1e-3, msg=lambda m, where=where: f"{where}: {m}"
+            )
 
 
 @pytest.mark.parametrize(("name", "mode"), TRAINED)
 def test_training(name, mode):
     """Steps of an optimizer, other inputs each time, results kept to the end."""
     made = Compared(name, mode)
-    kept = []  # BERT's result is saved for its backward, too: its address changes, and after some steps it is copied
+    # BERT's result is saved for its backward, too: its address changes, and after some steps it is
+    # copied
+    kept = []
     for _ in range(12):
         made.forward(4 if name == "BERT" else 16)
         made.backward()

@@ -1,4 +1,6 @@
-"""On a real GPU: recordings of the default mode, max-autotune, scatters and scans. ``python -m pytest -m gpu``."""
+"""On a real GPU: recordings of the default mode, max-autotune, scatters and scans. ``python -m
+pytest -m gpu``.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def rows():
 
 @pytest.fixture
 def quick_device(monkeypatch):
-    """Recordings pay, as on a device that nobody else keeps busy: what other tests do on it meanwhile does not count."""
+    """Recordings pay, as on a device that nobody else keeps busy: what other tests do on it
+    meanwhile does not count.
+    """
     monkeypatch.setattr(pacing.Pace, "_judged", lambda pace: "")
 
 
@@ -114,14 +118,20 @@ def test_training_with_dropout_draws_what_eager_draws(mode, quick_device):
             optimizer.zero_grad()
             net(x).square().mean().backward()
             optimizer.step()
-        for (name, a), (_, b) in zip(theirs.named_parameters(), ours.named_parameters(), strict=True):
-            torch.testing.assert_close(b, a, atol=1e-4, rtol=1e-3, msg=lambda m, name=name: f"{name}: {m}")
+        for (name, a), (_, b) in zip(
+            theirs.named_parameters(), ours.named_parameters(), strict=True
+        ):
+            torch.testing.assert_close(
+                b, a, atol=1e-4, rtol=1e-3, msg=lambda m, name=name: f"{name}: {m}"
+            )
     assert sum(row.replays for row in rows()) >= 6
 
 
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_dropout_in_kernels(mode):
-    """Each call has a mask of its own, the gradient has the forward's, and a seed gives them again; recorded or not."""
+    """Each call has a mask of its own, the gradient has the forward's, and a seed gives them again;
+    recorded or not.
+    """
     model = Block(drop=0.25).cuda()
     fast = tracer_core.compile(model, mode=mode)
     drop = tracer_core.compile(lambda x: F.dropout(x * 2, 0.25), mode=mode)
@@ -138,7 +148,9 @@ def test_dropout_in_kernels(mode):
             torch.testing.assert_close(result.detach(), y.grad)
             kept = (result != 0).float().mean().item()
             assert abs(kept - 0.75) < 0.005
-            torch.testing.assert_close(result[result != 0], torch.full_like(result[result != 0], 2 / 0.75))
+            torch.testing.assert_close(
+                result[result != 0], torch.full_like(result[result != 0], 2 / 0.75)
+            )
             found.append((x.grad.clone(), result.detach().clone()))
         runs.append(found)
     grads, results = (list(items) for items in zip(*runs[0], strict=True))
@@ -164,11 +176,20 @@ B, H = torch.bfloat16, torch.float16
 PRODUCTS = {
     "linear, gelu": (lambda x, w, b: F.gelu(F.linear(x, w, b)), (512, 768), (1024, 768), (1024,)),
     "odd sizes": (lambda x, w, b: F.linear(x, w, b).relu(), (509, 333), (771, 333), (771,)),
-    "residual": (lambda x, w, y: F.linear(x, w) * 0.5 + y, (4, 128, 256), (512, 256), (4, 128, 512)),
+    "residual": (
+        lambda x, w, y: F.linear(x, w) * 0.5 + y,
+        (4, 128, 256),
+        (512, 256),
+        (4, 128, 512),
+    ),
     "computed factor": (lambda x, w: F.linear(F.relu(x), w), (512, 768), (512, 768)),
     "batches": (lambda a, b: (a @ b.transpose(1, 2)).relu(), (6, 200, 64), (6, 100, 64)),
     "convolution": (lambda x, w: F.conv2d(x, w, padding=1).relu(), (4, 64, 28, 28), (96, 64, 3, 3)),
-    "strides": (lambda x, w: F.conv2d(x, w, stride=2, padding=1) + 1, (4, 64, 29, 29), (64, 64, 3, 3)),
+    "strides": (
+        lambda x, w: F.conv2d(x, w, stride=2, padding=1) + 1,
+        (4, 64, 29, 29),
+        (64, 64, 3, 3),
+    ),
 }
 
 
@@ -215,7 +236,8 @@ def test_own_products(name, dtype, monkeypatch):
             fast = tracer_core.compile(fn, mode="max-autotune-no-cudagraphs")
             for _ in range(3):
                 mine = (fast(*inputs).double() - truth).norm() / truth.norm()
-                # For TF32 Triton cuts off the bits that cuBLAS rounds: H100, 2.6 to 2.7 times eager's error.
+                # For TF32 Triton cuts off the bits that cuBLAS rounds: H100, 2.6 to 2.7 times
+                # eager's error.
                 allowed = (4 if dtype == torch.float32 else 2) * eager.item()
                 assert mine <= max(allowed, 2e-5), (way, mine.item(), eager.item())
     finally:
@@ -225,8 +247,8 @@ def test_own_products(name, dtype, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available() or not hopper(), reason="no bulk copies")
 @pytest.mark.parametrize("way", ["bulk", "walking"])
 def test_bulk_copies_meet_other_memory_and_sizes(way, monkeypatch):
-    """A number of rows that changes, memory that begins between multiples of 16 bytes, parts of larger matrices full of
-    NaNs, a recording: always eager's numbers."""
+    """A number of rows that changes, memory that begins between multiples of 16 bytes, parts of
+    larger matrices full of NaNs, a recording: always eager's numbers."""
     take(monkeypatch, way, 2)
     w = torch.randn(384, 512, device="cuda", dtype=B) / 16
     for mode in ("max-autotune-no-cudagraphs", "max-autotune"):
@@ -266,7 +288,10 @@ def test_choices_are_stored(monkeypatch):
     def program(x, w):
         return F.gelu(x @ w) + 1
 
-    x, w = torch.randn(640, 512, device="cuda").bfloat16(), torch.randn(512, 768, device="cuda").bfloat16()
+    x, w = (
+        torch.randn(640, 512, device="cuda").bfloat16(),
+        torch.randn(512, 768, device="cuda").bfloat16(),
+    )
     expected = tracer_core.compile(program, mode="max-autotune")(x, w)
     torch.testing.assert_close(expected, program(x, w), atol=0.5, rtol=3e-2)
     tracer_core.reset()
@@ -280,9 +305,13 @@ def embedding(i, w):
 
 SCATTERS = {
     "index_add": lambda x, i: torch.zeros(50, 64, device=x.device).index_add(0, i, x) * 2,
-    "scatter_add": lambda x, i: torch.zeros_like(x).scatter_add(0, i[:, None].expand_as(x), x.sin()),
+    "scatter_add": lambda x, i: torch.zeros_like(x).scatter_add(
+        0, i[:, None].expand_as(x), x.sin()
+    ),
     "index_put": lambda x, i: torch.zeros(50, 64, device=x.device).index_put((i,), x * 2),
-    "accumulated": lambda x, i: torch.zeros(50, 64, device=x.device).index_put((i,), x, accumulate=True),
+    "accumulated": lambda x, i: torch.zeros(50, 64, device=x.device).index_put(
+        (i,), x, accumulate=True
+    ),
     "amax": lambda x, i: torch.zeros(50, 64, device=x.device).index_reduce(0, i, x, "amax"),
     "cumsum": lambda x, i: (x.cumsum(0) + 1, x.cumsum(1) * 2),
     "cumprod, logcumsumexp": lambda x, i: ((x / 4 + 1).cumprod(1), x.logcumsumexp(1)),
@@ -376,7 +405,10 @@ def test_recordings_of_two_modules_share_what_is_no_result():
     for size in sizes:
         before = taken()
         fast = tracer_core.compile(program, mode="reduce-overhead")
-        x, w = torch.randn(size, size, device="cuda"), torch.randn(size, size, device="cuda") / size**0.5
+        x, w = (
+            torch.randn(size, size, device="cuda"),
+            torch.randn(size, size, device="cuda") / size**0.5,
+        )
         with torch.no_grad():
             results = [fast(x * k, w) for k in range(4)]
         held.append((fast, x, w, results))

@@ -1,6 +1,8 @@
-"""CPU tensors in a graph of a CUDA device: their operators run beside it, where they have nothing to do with the device.
+"""CPU tensors in a graph of a CUDA device: their operators run beside it, where they have nothing
+to do with the device.
 
-The device's side is run by fx on CPU tensors here; with ``-m gpu`` whole training steps run for real.
+The device's side is run by fx on CPU tensors here; with ``-m gpu`` whole training steps run for
+real.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ from inductor_backend.pipeline import run_stages, start
 from inductor_backend.plugin import BACKEND
 from tests.support.training_steps import step, train_beside
 from tracer_core import torch_private
-from tracer_core.aten.outputs import OutputPlan
-from tracer_core.aten.request import Lowered
-from tracer_core.aten.support import backend_runner
+from tracer_core.aot.capability_partition import backend_runner
+from tracer_core.aot.output_aliasing import OutputPlan
+from tracer_core.aot.request import Lowered
 from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role
 
 aten = torch.ops.aten
@@ -47,11 +49,17 @@ class Graph:
 
     def done(self, outputs, mutations):
         self.graph.output(tuple(outputs))
-        inputs = [InputSpec(n.name, Role.USER_INPUT, n.name) for n in self.graph.find_nodes(op="placeholder")]
+        inputs = [
+            InputSpec(n.name, Role.USER_INPUT, n.name)
+            for n in self.graph.find_nodes(op="placeholder")
+        ]
         values = [one.meta["val"] for one in outputs]
-        described = tuple(OutputSpec(tuple(v.shape), tuple(v.stride()), v.dtype, v.device) for v in values)
+        described = tuple(
+            OutputSpec(tuple(v.shape), tuple(v.stride()), v.dtype, v.device) for v in values
+        )
         spec = CompileSpec(
-            "inductor", "counted", tuple(inputs), described, (), mutations, Phase.INFERENCE, None, "default",
+            "inductor", "counted", tuple(inputs), described, (), mutations, Phase.INFERENCE, None,
+            "default",
             torch.device("cuda:0"), "",
         )  # fmt: skip
         return torch.fx.GraphModule(torch.nn.Module(), self.graph), spec
@@ -69,7 +77,11 @@ def counted(feeds_the_device=False):
     outputs = [result, items[1]]
     if feeds_the_device:
         there = g.call(lambda value, device: value.to(device), items[0], "cuda:0")
-        there.target, there.args, there.kwargs = aten._to_copy.default, (items[0],), {"device": torch.device("cuda:0")}
+        there.target, there.args, there.kwargs = (
+            aten._to_copy.default,
+            (items[0],),
+            {"device": torch.device("cuda:0")},
+        )
         outputs.append(g.call(aten.mul.Tensor, result, there))
     for place, item in ((first, items[0]), (second, items[1])):
         g.call(aten.copy_.default, place, item)
@@ -110,20 +122,28 @@ def test_what_the_device_reads_stays_with_it():
 
 
 def test_a_cast_on_the_cpu_is_no_part_of_the_device(monkeypatch):
-    """``x + torch.eye(3).to(x.device)``: the matrix is made on the CPU, of whole numbers, and cast there."""
+    """``x + torch.eye(3).to(x.device)``: the matrix is made on the CPU, of whole numbers, and cast
+    there.
+    """
     g = Graph()
     x = g.input("x", 3, 3, device="cuda:0")
     places = g.call(aten.arange.default, 3)
     ones = g.call(aten.eq.Tensor, g.call(aten.unsqueeze.default, places, 1), places)
     cast = g.call(lambda value: value.float(), ones)
     there = g.call(lambda value: value.to("cuda:0"), cast)
-    for node, kwargs in ((cast, {"dtype": torch.float32}), (there, {"device": torch.device("cuda:0")})):
+    for node, kwargs in (
+        (cast, {"dtype": torch.float32}),
+        (there, {"device": torch.device("cuda:0")}),
+    ):
         node.target, node.kwargs = aten._to_copy.default, kwargs
     gm, spec = g.done([g.call(aten.add.Tensor, x, there)], ())
     assert "a result on cpu" in supports(cast) and supports(there) is None
 
     lowered, kept = [], Lowered(gm, spec, lambda runner: runner, OutputPlan((), (), {}, 1), "aten")
-    backend = dataclasses.replace(BACKEND, compile=lambda part, its: lowered.append(run_stages(start(part, its), "lower")) or len)
+    backend = dataclasses.replace(
+        BACKEND,
+        compile=lambda part, its: lowered.append(run_stages(start(part, its), "lower")) or len,
+    )
     backend_runner(backend, kept)
     (one,) = lowered
     assert one.program.device == torch.device("cuda:0")
@@ -137,10 +157,16 @@ def test_a_table_made_on_the_cpu():
         marks = (torch.arange(x.shape[1]) % 2 == 0).to(torch.float32)
         return (x * scale).tanh() + table.to(x.device) @ x * marks.to(x)
 
-    x, scale = torch.randn(6, 5, device="cuda", requires_grad=True), torch.randn(5, device="cuda", requires_grad=True)
+    x, scale = (
+        torch.randn(6, 5, device="cuda", requires_grad=True),
+        torch.randn(5, device="cuda", requires_grad=True),
+    )
     fast = tracer_core.compile(fn)
     for _ in range(2):
-        found = [(r, *torch.autograd.grad(r.square().sum(), [x, scale])) for r in (fast(x, scale), fn(x, scale))]
+        found = [
+            (r, *torch.autograd.grad(r.square().sum(), [x, scale]))
+            for r in (fast(x, scale), fn(x, scale))
+        ]
         torch.testing.assert_close(*found)
 
 
@@ -148,12 +174,17 @@ def test_a_table_made_on_the_cpu():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("kind", ["Adam", "AdamW", "SGD", "RMSprop", "NAdam"])
 def test_whole_steps_are_recorded(kind):
-    """Counters on the CPU, numbers that change in each step, gradients and states of three recordings."""
+    """Counters on the CPU, numbers that change in each step, gradients and states of three
+    recordings.
+    """
     import cudagraphs_backend
 
     torch.manual_seed(0)
     theirs = torch.nn.Sequential(
-        torch.nn.Linear(16, 32, bias=False), torch.nn.BatchNorm1d(32), torch.nn.Tanh(), torch.nn.Linear(32, 5)
+        torch.nn.Linear(16, 32, bias=False),
+        torch.nn.BatchNorm1d(32),
+        torch.nn.Tanh(),
+        torch.nn.Linear(32, 5),
     ).cuda()
     cudagraphs_backend.reset()
     train_beside(

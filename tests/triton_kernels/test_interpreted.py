@@ -14,7 +14,9 @@ from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import PROGRAMS, I, R
 
-pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+pytestmark = pytest.mark.skipif(
+    not interpreting(), reason="Triton compiles for a GPU in this process"
+)
 
 #: The interpreter walks generic reductions element by element, in Python.
 SMALLER = {
@@ -35,7 +37,11 @@ OWN = {
     "argmax of long rows": (lambda x: x.argmax(1), I(0, 50, 1, 8200)),
     "argmax of integers": (lambda x: (x.argmax(1), x.argmin(1)), I(-3, 3, 4, 9)),
     "comparisons of rounded numbers": (
-        lambda x: (x.bfloat16() >= 0.7, x.bfloat16() == 1.3, x.half() * x.half() == (x.half() * x.half()).clone()),
+        lambda x: (
+            x.bfloat16() >= 0.7,
+            x.bfloat16() == 1.3,
+            x.half() * x.half() == (x.half() * x.half()).clone(),
+        ),
         torch.tensor([0.7, 1.3, 2.0]),
     ),
     "gradient of padding in 16 bits": (
@@ -43,7 +49,10 @@ OWN = {
         R(1, 1, 26).bfloat16(),
     ),
     "numbers beyond 32 bits": (
-        lambda x: (x + torch.arange(9) * 1_000_000_007, torch.arange(-3_000_000_000, 3_000_000_000, 10**9)),
+        lambda x: (
+            x + torch.arange(9) * 1_000_000_007,
+            torch.arange(-3_000_000_000, 3_000_000_000, 10**9),
+        ),
         I(-3, 3, 9),
     ),
     "bool reductions": (lambda x: ((x > 0).any(1), (x > 0).all(1), (x > 0).sum(1)), R(4, 9)),
@@ -65,7 +74,9 @@ OWN = {
     "no rows": (lambda x: torch.logdet(x) * 2, R(0, 5, 5)),
     "nothing in a row of nothing": (lambda x: x.sum(1).log_softmax(0), R(0, 2, 1)),
     "a slice that is empty is written": (
-        lambda x, y: torch.cat([x.slice_scatter(y, 1, 1, 9, 3), x.slice_scatter(y[:, :0] * 2, 1, 2, 9, 3)], 1),
+        lambda x, y: torch.cat(
+            [x.slice_scatter(y, 1, 1, 9, 3), x.slice_scatter(y[:, :0] * 2, 1, 2, 9, 3)], 1
+        ),
         R(4, 2),
         R(4, 1),
     ),
@@ -108,7 +119,11 @@ def test_halves_of_rows_are_chosen_inside_their_readers():
 
     made = checked(rotary, R(1, 5, 2, 16), R(1, 5, 2, 16), R(1, 1, 5, 16), R(1, 1, 5, 16))
     assert len(made.compilation.sources) == 1
-    checked(lambda x, y: (torch.stack([x, y, x * 2], -1), torch.cat([x, y.double()], 1)), R(3, 4), R(3, 4))
+    checked(
+        lambda x, y: (torch.stack([x, y, x * 2], -1), torch.cat([x, y.double()], 1)),
+        R(3, 4),
+        R(3, 4),
+    )
 
 
 def test_inputs_that_repeat_an_element():
@@ -116,13 +131,24 @@ def test_inputs_that_repeat_an_element():
     x, y = R(8, 1).expand(8, 64), R(1, 64).expand(8, 64)
     with interpreted():
         made = compiled(lambda x, y: (x.sum(1), y.var(0), x.softmax(0) + y, x.amax(1)), x, y)
-    for found, expected in zip(made(x, y), (x.sum(1), y.var(0), x.softmax(0) + y, x.amax(1)), strict=True):
+    for found, expected in zip(
+        made(x, y), (x.sum(1), y.var(0), x.softmax(0) + y, x.amax(1)), strict=True
+    ):
         torch.testing.assert_close(found, expected)
 
 
 SCATTERS = {
-    "rows added": (lambda x, i: torch.zeros(5, 6).index_add(0, i, x.sin()) * 2, R(40, 6), I(0, 5, 40)),
-    "rows added to an operand": (lambda y, x, i: y.index_add(0, i, x), R(5, 6), R(40, 6), I(0, 5, 40)),
+    "rows added": (
+        lambda x, i: torch.zeros(5, 6).index_add(0, i, x.sin()) * 2,
+        R(40, 6),
+        I(0, 5, 40),
+    ),
+    "rows added to an operand": (
+        lambda y, x, i: y.index_add(0, i, x),
+        R(5, 6),
+        R(40, 6),
+        I(0, 5, 40),
+    ),
     "added along a dimension": (
         lambda y, x, i: y.scatter_add(1, i, x) + 1,
         R(4, 9),
@@ -193,7 +219,9 @@ def test_symbolic_sizes(name):
 
 
 def test_an_index_out_of_range_reads_nothing_outside():
-    """The interpreter knows no assertions; that the device stops is seen in test_offline.py and on a GPU."""
+    """The interpreter knows no assertions; that the device stops is seen in test_offline.py and on
+    a GPU.
+    """
     with interpreted():
         made = compiled(lambda x, i: x[i] * 2, R(5, 3), I(0, 5, 4))
     (result,) = made(R(5, 3), torch.tensor([0, 9_000_000_000, 1, -6]))
@@ -278,8 +306,10 @@ LATER_READS = {
         lambda x, w, y: (y.relu(), F.layer_norm(y, (7,)) * (x @ w)),
         R(80, 6), R(6, 7), R(80, 7),
     ),
-    "beside a sum of everything": (lambda x, w, y: (y.sin(), y.sum() + x @ w), R(6, 6), R(6, 6), R(6, 6)),
-    "the same point, but another value": (lambda x, w, y: (y + 1, (x @ w).sin() + y), R(80, 6), R(6, 7), R(80, 7)),
+    "beside a sum of everything": (lambda x, w, y: (y.sin(), y.sum() + x @ w), R(6, 6), R(6, 6),
+    R(6, 6)),
+    "the same point, but another value": (lambda x, w, y: (y + 1, (x @ w).sin() + y), R(80, 6),
+    R(6, 7), R(80, 7)),
 }  # fmt: skip
 
 

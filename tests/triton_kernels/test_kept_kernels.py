@@ -18,8 +18,17 @@ from inductor_backend.runtime.cuda import kernel_store
 from inductor_backend.runtime.cuda.triton_compile import Binary, Kernel
 
 TEXT = "@triton.jit\ndef double(p0, p1, XBLOCK: tl.constexpr):\n    x = tl.arange(0, XBLOCK)\n    tl.store(p1 + x, {})\n"
-DOUBLE = Kernel("double", "# model.py:7\n" + TEXT.format("tl.load(p0 + x) * 2"), ["*fp32", "*fp32"], 0, {"XBLOCK": 32}, 1)
-MADE = Binary("double", b"\x7fELF" + bytes(range(256)), 1, 512, 0, [{"block_size": [16, 64], "swizzle": 3}])
+DOUBLE = Kernel(
+    "double",
+    "# model.py:7\n" + TEXT.format("tl.load(p0 + x) * 2"),
+    ["*fp32", "*fp32"],
+    0,
+    {"XBLOCK": 32},
+    1,
+)
+MADE = Binary(
+    "double", b"\x7fELF" + bytes(range(256)), 1, 512, 0, [{"block_size": [16, 64], "swizzle": 3}]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +51,19 @@ def test_what_is_kept_comes_back(folder):
 
 def test_a_comment_is_no_other_kernel_and_all_else_is():
     kernel_store.store(DOUBLE, 90, MADE)
-    given = {name: getattr(DOUBLE, name) for name in ("name", "text", "pointers", "sizes", "constants", "warps")}
-    assert kernel_store.load(Kernel(**given | {"text": "# other.py:1\n" + TEXT.format("tl.load(p0 + x) * 2")}), 90) == MADE
+    given = {
+        name: getattr(DOUBLE, name)
+        for name in ("name", "text", "pointers", "sizes", "constants", "warps")
+    }
+    assert (
+        kernel_store.load(
+            Kernel(**given | {"text": "# other.py:1\n" + TEXT.format("tl.load(p0 + x) * 2")}), 90
+        )
+        == MADE
+    )
     for change in (
-        {"text": TEXT.format("tl.load(p0 + x) * 3")}, {"pointers": ["*fp16", "*fp32"]}, {"warps": 2},
+        {"text": TEXT.format("tl.load(p0 + x) * 3")}, {"pointers": ["*fp16", "*fp32"]},
+        {"warps": 2},
         {"constants": {"XBLOCK": 64}}, {"sizes": 1},
     ):  # fmt: skip
         assert kernel_store.load(Kernel(**given | change), 90) is None, change
@@ -61,7 +79,9 @@ def test_a_damaged_file_is_none_and_is_written_again(folder, damage, caplog):
     if damage == "gone":
         path.unlink()
     else:
-        path.write_bytes({"cut": whole[:-9], "changed": whole[:100] + b"?" + whole[101:], "empty": b""}[damage])
+        path.write_bytes(
+            {"cut": whole[:-9], "changed": whole[:100] + b"?" + whole[101:], "empty": b""}[damage]
+        )
     assert kernel_store.load(DOUBLE, 90) is None
     assert (f"{path} is damaged" in caplog.text) == (damage != "gone")
     kernel_store.store(DOUBLE, 90, MADE)
@@ -70,8 +90,10 @@ def test_a_damaged_file_is_none_and_is_written_again(folder, damage, caplog):
 
 def test_settings_of_triton(monkeypatch):
     kernel_store.store(DOUBLE, 90, MADE)
-    for name, value in (("TRITON_ALWAYS_COMPILE", "1"), ("TRITON_KERNEL_DUMP", "1"), ("DISABLE_PTXAS_OPT", "1"),
-                        ("TRITON_DEFAULT_FP_FUSION", "0"), ("TRITON_CACHE_DIR", "/elsewhere")):  # fmt: skip
+    for name, value in (("TRITON_ALWAYS_COMPILE", "1"), ("TRITON_KERNEL_DUMP", "1"),
+    ("DISABLE_PTXAS_OPT", "1"),
+                        ("TRITON_DEFAULT_FP_FUSION", "0"), ("TRITON_CACHE_DIR",
+                        "/elsewhere")):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
             assert kernel_store.load(DOUBLE, 90) is None, name
@@ -87,7 +109,9 @@ def test_another_triton(monkeypatch, tmp_path):
     compiler.parent.mkdir(parents=True)
     compiler.write_text("one")
     spec = importlib.util.spec_from_file_location(
-        "triton", tmp_path / "triton" / "__init__.py", submodule_search_locations=[str(tmp_path / "triton")]
+        "triton",
+        tmp_path / "triton" / "__init__.py",
+        submodule_search_locations=[str(tmp_path / "triton")],
     )
     with monkeypatch.context() as patch:
         patch.setattr(importlib.util, "find_spec", lambda name: spec)
@@ -95,7 +119,9 @@ def test_another_triton(monkeypatch, tmp_path):
         kernel_store.store(DOUBLE, 90, MADE)
         assert kernel_store.load(DOUBLE, 90) == MADE
         compiler.write_text("another")
-        assert kernel_store.load(DOUBLE, 90) == MADE  # not while the process lives, which has imported the first
+        assert (
+            kernel_store.load(DOUBLE, 90) == MADE
+        )  # not while the process lives, which has imported the first
         kernel_store._triton.cache_clear()
         assert kernel_store.load(DOUBLE, 90) is None
     kernel_store._triton.cache_clear()
@@ -105,7 +131,7 @@ def test_a_folder_that_cannot_be_written_to(monkeypatch, caplog):
     def full(path, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tracer_core.entries.replace_file", full)
+    monkeypatch.setattr("tracer_core.storage.entries.replace_file", full)
     with caplog.at_level("INFO", logger="tracer_core"):
         kernel_store.store(DOUBLE, 90, MADE)
     assert "double is not kept: [Errno 28]" in caplog.text
@@ -130,4 +156,8 @@ def test_a_second_process_needs_no_triton():
         "assert not any(name.partition('.')[0] == 'triton' for name in sys.modules)\n"
     )
     for program in (first, second):
-        subprocess.run([sys.executable, "-c", begin + program], check=True, env=os.environ | {"TRITON_INTERPRET": "0"})
+        subprocess.run(
+            [sys.executable, "-c", begin + program],
+            check=True,
+            env=os.environ | {"TRITON_INTERPRET": "0"},
+        )

@@ -13,8 +13,9 @@ from tests.support.processes import reported_by
 
 pytest.importorskip("triton")
 
-#: `note_sizes`: bytes of each parameter of the launches to come; `notes`: of each launch its function, grid, threads, shared
-#: memory and parameters. A matrix's description starts with what it was made from.
+#: `note_sizes`: bytes of each parameter of the launches to come; `notes`: of each launch its
+#: function, grid, threads, shared memory and parameters. A matrix's description starts with what it
+#: was made from.
 DRIVER = r"""
 #include <cstdint>
 #include <cstring>
@@ -93,7 +94,9 @@ def noted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("driver")
     (folder / "driver.cpp").write_text(DRIVER)
     library = str(folder / "libcuda.so.1")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(folder / "driver.cpp")], check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", library, str(folder / "driver.cpp")], check=True
+    )
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder)}
     return reported_by("-c", textwrap.dedent(SCRIPT), environment=environment, timeout=200)
 
@@ -102,7 +105,8 @@ def test_matrices_come_after_the_other_parameters(noted):
     head, values, rest = noted["bulk"][:4], noted["bulk"][4:7], noted["bulk"][7:]
     assert head == [111, 7, 384, 20] and values == [4096 + 16, 8192, 7]
     first, second, scratch = rest[:20], rest[20:40], rest[40:]
-    # element type, address, columns, rows, bytes a row, columns and rows of a copy, -, swizzle, L2, zeros beyond the ends
+    # element type, address, columns, rows, bytes a row, columns and rows of a copy, -, swizzle, L2,
+    # zeros beyond the ends
     assert first[:11] == [9, 4096 + 16 + 32, 1000, 500, 2048, 64, 64, 0, 3, 2, 0]
     assert first[16:] == [500, 1000, 1024, 1]
     assert second[:11] == [11, 8192, 256, 7, 1024, 32, 32, 0, 2, 2, 0]

@@ -1,4 +1,6 @@
-"""Triton kernels that a program launches itself: nodes of the graph, or explained breaks. Run by Triton's interpreter."""
+"""Triton kernels that a program launches itself: nodes of the graph, or explained breaks. Run by
+Triton's interpreter.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ DEVICE = "cuda" if ON_GPU else "cpu"
 pytestmark = (
     pytest.mark.gpu
     if ON_GPU
-    else pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="no GPU, and Triton does not interpret")
+    else pytest.mark.skipif(
+        os.environ.get("TRITON_INTERPRET") != "1", reason="no GPU, and Triton does not interpret"
+    )
 )
 
 
@@ -100,7 +104,9 @@ def test_a_launch_is_a_node_of_the_graph(backend):
 def test_a_grid_that_asks_for_the_parameters():
     def program(x, y):
         out = torch.zeros_like(x)
-        added[lambda given: (triton.cdiv(given["n"], given["BLOCK"]), 1)](x, y, out, x.numel(), 1.0, BLOCK=32)
+        added[lambda given: (triton.cdiv(given["n"], given["BLOCK"]), 1)](
+            x, y, out, x.numel(), 1.0, BLOCK=32
+        )
         return out
 
     fast = tracer_core.compile(program, backend="eager", fullgraph=True)
@@ -212,14 +218,16 @@ def test_a_helper_that_is_given_a_pointer_may_write():
         return out * 2
 
     x = R(16)
-    torch.testing.assert_close(tracer_core.compile(program, backend="eager", fullgraph=True)(x), (x + 1) * 2)
+    torch.testing.assert_close(
+        tracer_core.compile(program, backend="eager", fullgraph=True)(x), (x + 1) * 2
+    )
 
 
 def test_sources_that_hide_what_is_written():
     class Kernel:
         @staticmethod
         def fn(x_ptr):
-            f = lambda p: tl.store(p, 0)  # noqa: E731
+            f = lambda p: tl.store(p, 0)
             f(x_ptr)
 
     with pytest.raises(Unclear):
@@ -229,7 +237,9 @@ def test_sources_that_hide_what_is_written():
 def test_one_operator_a_kernel_and_layout():
     block = triton_launches.Constant(32, "int 32")
     tensors = tuple((name, "Tensor", None) for name in ("x_ptr", "a_ptr", "b_ptr"))
-    layout = triton_launches.Layout((*tensors, ("n", "SymInt", None), ("BLOCK", "constant", block)), ())
+    layout = triton_launches.Layout(
+        (*tensors, ("n", "SymInt", None), ("BLOCK", "constant", block)), ()
+    )
     first = triton_launches.operator_for(two, layout)
     assert triton_launches.operator_for(two, layout) is first and first[1] == (4, 5)
 
@@ -255,7 +265,14 @@ def doubled(x_ptr, out_ptr, value: tl.constexpr, BLOCK: tl.constexpr):
 def test_another_kernel_and_other_constants_are_other_graphs():
     x = R(16)
     fast = tracer_core.compile(with_kernel, backend="eager", fullgraph=True)
-    for kernel, constant in ((typed, 2), (doubled, 2), (typed, 4), (typed, 2.0), (doubled, 2), (typed, 0.5)):
+    for kernel, constant in (
+        (typed, 2),
+        (doubled, 2),
+        (typed, 4),
+        (typed, 2.0),
+        (doubled, 2),
+        (typed, 0.5),
+    ):
         torch.testing.assert_close(fast(kernel, x, constant), with_kernel(kernel, x, constant))
 
 

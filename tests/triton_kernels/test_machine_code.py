@@ -20,7 +20,9 @@ def report(tmp_path_factory):
 
 
 def test_no_kernel_adds_pairs_of_16_bit_integers(report):
-    """ptxas up to 13.1 makes 0 of the constant where only the upper half of a pair is read (`without_pairs`)."""
+    """ptxas up to 13.1 makes 0 of the constant where only the upper half of a pair is read
+    (`without_pairs`).
+    """
     assert report["pairs in Triton's PTX"] > 0  # else this kernel shows nothing
     assert report["pairs in its machine code"] > 0
     assert report["pairs in ours"] == 0

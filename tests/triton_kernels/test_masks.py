@@ -1,4 +1,6 @@
-"""Attention masks that are known when a graph is compiled become flags: graphs of fake CUDA tensors."""
+"""Attention masks that are known when a graph is compiled become flags: graphs of fake CUDA
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,12 @@ def attentions(mask_of, phase=Phase.INFERENCE, dropout=0.0, reader=EFFICIENT):
 
 
 def positions(make):
-    rows = make(aten.unsqueeze.default, make(aten.arange.default, SIZE, device=torch.device("cuda:0")), 1)
-    columns = make(aten.unsqueeze.default, make(aten.arange.default, SIZE, device=torch.device("cuda:0")), 0)
+    rows = make(
+        aten.unsqueeze.default, make(aten.arange.default, SIZE, device=torch.device("cuda:0")), 1
+    )
+    columns = make(
+        aten.unsqueeze.default, make(aten.arange.default, SIZE, device=torch.device("cuda:0")), 0
+    )
     return rows, columns
 
 
@@ -82,7 +88,9 @@ def everything(make):
 def window(make):
     rows, columns = positions(make)
     near = make(aten.ge.Tensor, columns, make(aten.sub.Tensor, rows, 3))
-    return as_numbers(make, make(aten.bitwise_and.Tensor, make(aten.le.Tensor, columns, rows), near))
+    return as_numbers(
+        make, make(aten.bitwise_and.Tensor, make(aten.le.Tensor, columns, rows), near)
+    )
 
 
 def strict(make):
@@ -98,7 +106,9 @@ def finite(make):
 def of_an_input(make):
     rows, columns = positions(make)
     given = make.input(SIZE, SIZE, dtype=torch.bool)
-    return as_numbers(make, make(aten.bitwise_and.Tensor, make(aten.le.Tensor, columns, rows), given))
+    return as_numbers(
+        make, make(aten.bitwise_and.Tensor, make(aten.le.Tensor, columns, rows), given)
+    )
 
 
 def for_cudnn(make):
@@ -119,7 +129,9 @@ def test_what_is_known_becomes_a_flag():
 
 @pytest.mark.usefixtures("no_flash")
 def test_what_torch_writes_for_cudnn_hides_too():
-    """-65504 for what a mask of booleans hides; no other operator is given that number by torch itself."""
+    """-65504 for what a mask of booleans hides; no other operator is given that number by torch
+    itself.
+    """
     assert attentions(for_cudnn, reader=CUDNN) == ((None, False, 0.0, True), {"scale": 0.5})
     assert attentions(causal, reader=CUDNN) == ((None, False, 0.0, True), {"scale": 0.5})
     assert attentions(everything, reader=CUDNN) == ((None, False, 0.0, False), {"scale": 0.5})

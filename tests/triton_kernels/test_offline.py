@@ -1,4 +1,6 @@
-"""Graphs on CUDA devices that are not there: lowered on fake tensors, kernels compiled to machine code."""
+"""Graphs on CUDA devices that are not there: lowered on fake tensors, kernels compiled to machine
+code.
+"""
 
 from __future__ import annotations
 
@@ -83,12 +85,16 @@ def test_copies_between_devices_are_operators(report):
 
 def test_loops_on_two_devices_are_refused_by_name(report):
     assert "an operand on cpu in a graph of cuda:0" in report["reasons"]["operand"]
-    assert report["reasons"]["result"] is None  # nothing on the device reads it: it runs beside (host_side)
+    assert (
+        report["reasons"]["result"] is None
+    )  # nothing on the device reads it: it runs beside (host_side)
 
 
 @pytest.mark.parametrize("way", ["bulk", "walking", "TF32 by bulk copies"])
 def test_bulk_copies_on_sm_90(report, way):
-    """The kernel, and the one for memory that begins elsewhere: what launch.cpp hands each of them."""
+    """The kernel, and the one for memory that begins elsewhere: what launch.cpp hands each of
+    them.
+    """
     made = report[way]
     assert made["bulk copies"][0] > 0 and made["bulk copies"][1] == 0
     assert made["matrices"] == [2, 0] and made["tensor cores"] > 0 and made["scratch"] == 0

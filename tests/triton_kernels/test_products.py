@@ -1,4 +1,6 @@
-"""Products and convolutions as kernels of ours (max-autotune), run by Triton's interpreter; measurement is replaced."""
+"""Products and convolutions as kernels of ours (max-autotune), run by Triton's interpreter;
+measurement is replaced.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from tests.inductor.compiling import clones, flat, tolerance
 from tests.inductor.compiling import compiled as compiled_plainly
 from tests.inductor.test_operators import R
 
-pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+pytestmark = pytest.mark.skipif(
+    not interpreting(), reason="Triton compiles for a GPU in this process"
+)
 
 aten = torch.ops.aten
 SMALL = (32, 32, 32, 4, 2)
@@ -31,7 +35,9 @@ SMALL = (32, 32, 32, 4, 2)
 
 @pytest.fixture(autouse=True)
 def ours(monkeypatch):
-    """Our kernel wins with small blocks, and TF32 is allowed (the interpreter multiplies in float32)."""
+    """Our kernel wins with small blocks, and TF32 is allowed (the interpreter multiplies in
+    float32).
+    """
     monkeypatch.setattr(matmul, "choose", lambda c, choice: next(iter(choice.kernels)))
     monkeypatch.setattr(matmul, "candidates", lambda work, device: [Blocks(*SMALL)])
     monkeypatch.setattr(matmul, "tf32_allowed", lambda convolution: True)
@@ -89,8 +95,16 @@ CASES = {
     "product": (lambda a, b: a @ b, (R(40, 33), R(33, 50)), (1, 0)),
     "exact blocks": (lambda a, b: a @ b, (R(64, 32), R(32, 64)), (1, 0)),
     "weights as linear has them": (lambda x, w: F.linear(x, w), (R(40, 33), R(50, 33)), (1, 0)),
-    "bias, activation, residual": (residual, (R(2, 20, 40), R(48, 40), R(48), R(2, 20, 48)), (1, 0)),
-    "computed factor": (lambda x, w: F.linear(x.relu() * 0.5, w), (R(3, 20, 40), R(48, 40)), (1, 0)),
+    "bias, activation, residual": (
+        residual,
+        (R(2, 20, 40), R(48, 40), R(48), R(2, 20, 48)),
+        (1, 0),
+    ),
+    "computed factor": (
+        lambda x, w: F.linear(x.relu() * 0.5, w),
+        (R(3, 20, 40), R(48, 40)),
+        (1, 0),
+    ),
     "both factors computed": (lambda x, w: x.neg() @ w.abs(), (R(40, 40), R(40, 40)), (1, 0)),
     "batches": (lambda a, b: torch.bmm(a, b) * 2, (R(3, 20, 33), R(3, 33, 24)), (1, 0)),
     "transposed batches": (
@@ -98,7 +112,11 @@ CASES = {
         (R(3, 33, 20), R(3, 24, 33)),
         (1, 0),
     ),
-    "float16": (lambda x, w, b: F.relu(F.linear(x, w, b)), (half(40, 64), half(48, 64), half(48)), (1, 0)),
+    "float16": (
+        lambda x, w, b: F.relu(F.linear(x, w, b)),
+        (half(40, 64), half(48, 64), half(48)),
+        (1, 0),
+    ),
     "widened afterwards": (
         lambda x, w: F.linear(x, w).float().tanh().half(),
         (half(40, 64), half(48, 64)),
@@ -113,8 +131,16 @@ CASES = {
     ),
     "a slice": (lambda a, b: a[:, 3:36] @ b[::2], (R(40, 50), R(66, 50)), None),
     "an input that is overwritten": (overwritten, (R(32, 32), R(32, 32), R(32, 32)), None),
-    "one after another": (lambda x, a, b: (x @ a).relu() @ b, (R(40, 32), R(32, 48), R(48, 32)), (2, 0)),
-    "two with shared rows": (lambda x, a, b: (x @ a) * (x @ b), (R(40, 32), R(32, 48), R(32, 48)), (2, 0)),
+    "one after another": (
+        lambda x, a, b: (x @ a).relu() @ b,
+        (R(40, 32), R(32, 48), R(48, 32)),
+        (2, 0),
+    ),
+    "two with shared rows": (
+        lambda x, a, b: (x @ a) * (x @ b),
+        (R(40, 32), R(32, 48), R(32, 48)),
+        (2, 0),
+    ),
     "convolution": (
         lambda x, w, b: F.conv2d(x, w, b, padding=1).relu(),
         (R(2, 16, 9, 8), R(24, 16, 3, 3), R(24)),
@@ -126,7 +152,11 @@ CASES = {
         (1, 0),
     ),
     "a part of what is computed": (_parts_of_what_is_computed, (R(40, 64), R(32, 48)), None),
-    "pixels of computed images": (_squeezed, (R(2, 20, 5, 5), R(24, 20, 1, 1), R(20, 24, 1, 1)), None),
+    "pixels of computed images": (
+        _squeezed,
+        (R(2, 20, 5, 5), R(24, 20, 1, 1), R(20, 24, 1, 1)),
+        None,
+    ),
     "convolution of points": (
         lambda x, w, y: F.conv2d(x, w) + y,
         (R(2, 16, 5, 5), R(24, 16, 1, 1), R(2, 24, 5, 5)),
@@ -212,14 +242,22 @@ def test_products_of_float32_follow_the_setting(monkeypatch):
     assert made == [False]
 
 
-@pytest.mark.parametrize("name", ["bias, activation, residual", "a slice", "batches", "convolution", "rows"])
+@pytest.mark.parametrize(
+    "name", ["bias, activation, residual", "a slice", "batches", "convolution", "rows"]
+)
 def test_what_is_measured_can_run(name, monkeypatch):
-    """Every way that would be measured runs on memory of its own: the operator, the kernel beside it, our kernels."""
+    """Every way that would be measured runs on memory of its own: the operator, the kernel beside
+    it, our kernels.
+    """
     seen = []
 
     def loaded(kernels, device):
         return dict(
-            zip(kernels, load_kernels([kernel for kernel, _ in kernels.values()], device), strict=True)
+            zip(
+                kernels,
+                load_kernels([kernel for kernel, _ in kernels.values()], device),
+                strict=True,
+            )
         )
 
     def choose(c, choice):
@@ -262,5 +300,9 @@ def test_images_that_stay_in_planes(monkeypatch):
 
 def test_a_product_for_which_no_block_is_small_enough(monkeypatch):
     monkeypatch.setattr(matmul, "candidates", real_candidates)
-    made = checked(lambda x, w: F.conv2d(x.mean((2, 3), keepdim=True), w).relu(), R(2, 40, 5, 5), R(16, 40, 1, 1))
+    made = checked(
+        lambda x, w: F.conv2d(x.mean((2, 3), keepdim=True), w).relu(),
+        R(2, 40, 5, 5),
+        R(16, 40, 1, 1),
+    )
     assert not made.compilation.blocks

@@ -1,5 +1,5 @@
-"""A sample of the random graphs; many more: ``nox -s random_graphs -- --count 5000 --jobs 8``, on a GPU
-``python -m tests.triton_kernels.random_graphs --device cuda --count 2000 --jobs 16``."""
+"""A sample of the random graphs; many more: ``nox -s random_graphs -- --count 5000 --jobs 8``, on a
+GPU ``python -m tests.triton_kernels.random_graphs --device cuda --count 2000 --jobs 16``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from tests.triton_kernels.random_graphs import beside_eager
 from tests.triton_kernels.random_graphs.beside_eager import run
 from tests.triton_kernels.random_graphs.program import Program, generate, result_edits
 
-interpreted_only = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+interpreted_only = pytest.mark.skipif(
+    not interpreting(), reason="Triton compiles for a GPU in this process"
+)
 
 
 @interpreted_only
@@ -30,7 +32,9 @@ def test_programs_give_eagers_answer(monkeypatch):
     monkeypatch.setattr(beside_eager, "compile_graph", compile)
     results = [run(generate(seed), 60.0) for seed in range(1, 18)]
     assert [result for result in results if result.status != "same"] == []
-    assert sum(one.kernels for one in kernels if one is not None) > 15  # else the sample would pass because nothing was compiled
+    assert (
+        sum(one.kernels for one in kernels if one is not None) > 15
+    )  # else the sample would pass because nothing was compiled
 
 
 @pytest.mark.gpu
@@ -41,7 +45,9 @@ def test_programs_give_eagers_answer_on_a_gpu(start):
 
 
 def test_a_seed_stands_for_one_program():
-    assert [str(generate(seed)) for seed in range(30)] == [str(generate(seed)) for seed in range(30)]
+    assert [str(generate(seed)) for seed in range(30)] == [
+        str(generate(seed)) for seed in range(30)
+    ]
 
 
 def test_a_wrong_answer_is_a_mismatch_and_made_smaller(monkeypatch):
@@ -62,6 +68,9 @@ def test_a_wrong_answer_is_a_mismatch_and_made_smaller(monkeypatch):
     result = run(program, 60.0)
     assert result.status == "mismatch" and "of 6 differ" in result.where
     small = minimise(
-        program, lambda p: run(p, 60.0).status == "mismatch", 60.0, (step_edits, result_edits, statement_edits)
+        program,
+        lambda p: run(p, 60.0).status == "mismatch",
+        60.0,
+        (step_edits, result_edits, statement_edits),
     )
     assert len(small.steps) == 1 and "t0" not in small.source

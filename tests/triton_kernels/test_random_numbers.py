@@ -15,7 +15,9 @@ from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import compiled
 from tests.inductor.reference import REFERENCE_OPS
 
-pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+pytestmark = pytest.mark.skipif(
+    not interpreting(), reason="Triton compiles for a GPU in this process"
+)
 
 
 def drawn(x, p=0.4):
@@ -36,7 +38,9 @@ def sources(fn, *inputs):
 def test_philox_by_the_book():
     """The known answers of Random123: counter and key 0."""
     seed, place = torch.tensor(0), torch.tensor([0, 1, 2**33 + 5])
-    found = REFERENCE_OPS["philox"](make("philox", const(0, torch.int64), const(0, torch.int64)), seed, place)
+    found = REFERENCE_OPS["philox"](
+        make("philox", const(0, torch.int64), const(0, torch.int64)), seed, place
+    )
     assert found[0].item() == torch.tensor(0x6627E8D5).float().mul(4.6566127342e-10).item()
     assert 0 <= found.min() and found.max() < 1 and found.unique().numel() == 3
 

@@ -1,4 +1,6 @@
-"""When inductor's graphs are recorded: modes, launches, the option; without a GPU, on the stand-in of tests/cudagraphs."""
+"""When inductor's graphs are recorded: modes, launches, the option; without a GPU, on the stand-in
+of tests/cudagraphs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from tracer_core.plugin_api import OptionError
 
 @pytest.fixture
 def device(monkeypatch):
-    monkeypatch.setattr(graphs, "get_backend", lambda name: dataclasses.replace(CUDAGRAPHS, available=None))
+    monkeypatch.setattr(
+        graphs, "get_backend", lambda name: dataclasses.replace(CUDAGRAPHS, available=None)
+    )
     simulated = SimulatedDevice()
     undo = states.install(torch.device("cpu"), simulated)
     yield simulated
@@ -57,7 +61,12 @@ def test_the_default_mode_records_many_launches_where_it_pays(device):
 @pytest.mark.parametrize(
     ("fn", "mode", "options", "why"),
     [
-        (lambda x: torch.sort(x.cos())[0], "default", {}, "2 launches, and in mode 'default' it takes 6"),
+        (
+            lambda x: torch.sort(x.cos())[0],
+            "default",
+            {},
+            "2 launches, and in mode 'default' it takes 6",
+        ),
         (many, "default", {"recordings": False}, "options={'recordings': False}"),
         (many, "max-autotune-no-cudagraphs", {}, "mode 'max-autotune-no-cudagraphs' makes none"),
     ],
@@ -70,14 +79,23 @@ def test_left_alone_and_said_why(device, fn, mode, options, why):
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
 def test_a_mode_that_records_and_the_option_not_to_contradict_each_other(mode):
-    with pytest.raises(OptionError, match=f"mode '{mode}' records every graph.*goes with mode 'default'"):
+    with pytest.raises(
+        OptionError, match=f"mode '{mode}' records every graph.*goes with mode 'default'"
+    ):
         tracer_core.compile(many, mode=mode, options={"recordings": False})
 
 
 def test_a_mode_that_cannot_record_says_why(monkeypatch, caplog):
-    monkeypatch.setattr(graphs, "get_backend", lambda name: dataclasses.replace(CUDAGRAPHS, available=lambda: "no device"))
+    monkeypatch.setattr(
+        graphs,
+        "get_backend",
+        lambda name: dataclasses.replace(CUDAGRAPHS, available=lambda: "no device"),
+    )
     plain, runner = wrapped(many, "reduce-overhead", R(30))
-    assert runner is plain and "mode 'reduce-overhead' runs without CUDA graphs: no device" in caplog.text
+    assert (
+        runner is plain
+        and "mode 'reduce-overhead' runs without CUDA graphs: no device" in caplog.text
+    )
     assert graphs.report()[-1][1] == "runs without CUDA graphs: no device"
 
 
@@ -92,7 +110,9 @@ def test_modes_that_ask_for_it_record_the_second_call(device):
     assert isinstance(runner, GraphedRunner)
 
 
-@pytest.mark.parametrize(("mode", "replays"), [("default", 2), ("reduce-overhead", 5), ("max-autotune", 5)])
+@pytest.mark.parametrize(
+    ("mode", "replays"), [("default", 2), ("reduce-overhead", 5), ("max-autotune", 5)]
+)
 def test_what_was_stored_is_recorded_where_it_is_restored(device, mode, replays):
     """By the same rules, and without the graph that it was made from."""
     _, runner = wrapped(many, mode, R(30))
@@ -118,7 +138,9 @@ def test_sizes_that_change_are_not_recorded_at_once(device):
 
 
 def test_several_graphs_keep_their_recordings(device):
-    """Fields of this backend's options that are named like the recorder's mean other things (`recordings`)."""
+    """Fields of this backend's options that are named like the recorder's mean other things
+    (`recordings`).
+    """
     runners = [wrapped(many, "reduce-overhead", R(30 + k))[1] for k in range(3)]
     for _ in range(2):
         for k, runner in enumerate(runners):
@@ -133,14 +155,18 @@ def test_several_graphs_keep_their_recordings(device):
 
 @pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
 def test_recordings_share_the_memory_of_what_is_no_result(device):
-    """Results have memory of their own and stay right while they are held, whatever else is replayed."""
+    """Results have memory of their own and stay right while they are held, whatever else is
+    replayed.
+    """
 
     def program(x, w):
         parts = [x]
         for _ in range(2):
             parts.append(parts[-1] @ w)
         for part in parts:
-            x = x @ part  # operators alone: interpreted kernels are no part of a simulated recording
+            x = (
+                x @ part
+            )  # operators alone: interpreted kernels are no part of a simulated recording
         return x, x @ w
 
     sizes, runners, held = (660, 640), [], []  # the second fits into the blocks of the first
@@ -150,12 +176,16 @@ def test_recordings_share_the_memory_of_what_is_no_result(device):
     for _ in range(5):
         for size, runner in zip(sizes, runners, strict=True):
             x, w = torch.randn(size, size), torch.randn(size, size) / size**0.5
-            held.append((x, w, runner([x, w]), program(x, w)))  # an input that is dropped might come back at its address
+            held.append(
+                (x, w, runner([x, w]), program(x, w))
+            )  # an input that is dropped might come back at its address
     for *_, result, expected in held:
         torch.testing.assert_close(result, list(expected))
     shared, _ = states.of(torch.device("cpu")).shared_pool()
     own = [pool.nbytes for pool in device.pools if pool is not shared]
-    assert sorted(own) == sorted(2 * [sum(_in_blocks(4 * size**2) for _ in range(2)) for size in sizes])
+    assert sorted(own) == sorted(
+        2 * [sum(_in_blocks(4 * size**2) for _ in range(2)) for size in sizes]
+    )
     assert 0 < shared.nbytes <= 6 * _in_blocks(4 * 660**2)
 
 

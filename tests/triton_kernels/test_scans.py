@@ -1,4 +1,6 @@
-"""Running sums, products and extremes as Triton kernels, interpreted: rows in registers, rows walked in a loop, parts of rows."""
+"""Running sums, products and extremes as Triton kernels, interpreted: rows in registers, rows
+walked in a loop, parts of rows.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # of NumPy: infinities less infinities
 ]
 
-NAN = torch.tensor([[1.0, 5.0, 5.0, float("nan"), 7.0, 2.0], [-1.0, -2.0, -1.0, -1.0, float("-inf"), 3.0]])
+NAN = torch.tensor(
+    [[1.0, 5.0, 5.0, float("nan"), 7.0, 2.0], [-1.0, -2.0, -1.0, -1.0, float("-inf"), 3.0]]
+)
 FAR = torch.tensor([[float("-inf")] * 3 + [1.0, 2.0, float("inf"), 0.0]])
 
 SCANS = {
@@ -73,7 +77,10 @@ def test_parts_of_few_long_rows(monkeypatch):
     x[1, 13] = float("nan")
     made = checked(lambda x: (x.cumsum(1), (x + 1).cumprod(1), x.cummax(1).values), x)
     assert externs(made) == ()
-    assert sum("_parts" in text or "associative_scan" in text for text in made.compilation.sources) >= 4
+    assert (
+        sum("_parts" in text or "associative_scan" in text for text in made.compilation.sources)
+        >= 4
+    )
     made = checked(lambda x: (x.t().cumsum(0), x.cummin(1).values), I(-4, 5, 3, 40))
     assert externs(made) == ()
     # Positions cannot be put together from parts, and 41 has no parts.

@@ -1,4 +1,6 @@
-"""Long sums of few rows are cut into parts on GPUs, in line with the loops that make their terms; run by the interpreter."""
+"""Long sums of few rows are cut into parts on GPUs, in line with the loops that make their terms;
+run by the interpreter.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from inductor_backend.schedule import split_reductions
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import I, R
 
-pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+pytestmark = pytest.mark.skipif(
+    not interpreting(), reason="Triton compiles for a GPU in this process"
+)
 
 last = {"memory_format": torch.channels_last}
 
@@ -34,7 +38,15 @@ def statistics(x):
 
 
 def whole(x):
-    return x.sum(), x.amax(), (x - 20).amax(), x.amin(), (x > 8).any(), (x < 9).all(), (x + 30).amin()
+    return (
+        x.sum(),
+        x.amax(),
+        (x - 20).amax(),
+        x.amin(),
+        (x > 8).any(),
+        (x < 9).all(),
+        (x + 30).amin(),
+    )
 
 
 def normalised(x, w, b):
@@ -54,7 +66,8 @@ def channels_last(*sizes):
 CASES = {
     "columns": (lambda x: x.sum(0), (R(1024, 24),), 2),
     "columns and what makes them": (gelu_gradient, (R(8, 128, 40), R(8, 128, 40)), 2),
-    "two sums of the same rows": (norm_gradients, (R(8, 64, 48), R(8, 64, 48), R(8, 64, 1), R(8, 64, 1)), 2),
+    "two sums of the same rows": (norm_gradients, (R(8, 64, 48), R(8, 64, 48), R(8, 64, 1), R(8,
+    64, 1)), 2),
     "images": (statistics, (R(4, 8, 16, 16),), None),
     "channels-last images": (statistics, (R(4, 8, 16, 16).to(**last),), None),
     "channels-last, odd": (statistics, (R(3, 5, 15, 17).to(**last),), None),
@@ -62,9 +75,12 @@ CASES = {
     "a prime's statistics": (statistics, (R(1009, 3, 1, 1).to(**last),), None),
     "all of a prime": (lambda x: (x.sum(), x.var(), x.amax()), (R(4099),), 4),
     "a prime of whole numbers": (whole, (I(-9, 9, 4099),), 2),
-    "a prime of products": (lambda x: ((1 + x / 500).prod(0), (x / 500 - 1).prod(0)), (R(1009, 3),), 2),
-    "a prime looked up": (lambda x, i: (x[i].sum(0), (x[i] == x[0]).any(0)), (R(7, 3), I(1, 7, 1009)), 2),
-    "a prime that is padded": (lambda x: F.pad(x, (0, 0, 1, 0), value=3.0).sum(0), (R(1008, 3),), 2),
+    "a prime of products": (lambda x: ((1 + x / 500).prod(0), (x / 500 - 1).prod(0)), (R(1009,
+    3),), 2),
+    "a prime looked up": (lambda x, i: (x[i].sum(0), (x[i] == x[0]).any(0)), (R(7, 3), I(1, 7,
+    1009)), 2),
+    "a prime that is padded": (lambda x: F.pad(x, (0, 0, 1, 0), value=3.0).sum(0), (R(1008, 3),),
+    2),
     "few odd columns": (lambda x: (x.sum(0), x.var(0)), (R(301, 77),), 1),
     "a prime of twos": (lambda x: x.sum(1), (R(2, 8209),), 2),
     "images normalised": (normalised, (channels_last(4, 64, 8, 8), R(64), R(64)), 1),
@@ -73,7 +89,8 @@ CASES = {
     "few channels normalised": (normalised, (channels_last(4, 24, 16, 16), R(24), R(24)), 3),
     "a norm's gradients": (
         image_norm_gradients,
-        (channels_last(4, 64, 8, 8), channels_last(4, 64, 8, 8), R(64), R(64) / 9, R(64).abs() + 0.5), 1,
+        (channels_last(4, 64, 8, 8), channels_last(4, 64, 8, 8), R(64), R(64) / 9,
+        R(64).abs() + 0.5), 1,
     ),
     "long rows": (lambda x: (x.sum(1), x.amax(1)), (R(2, 5000),), None),
     "all": (lambda x: x.sum(), (R(20_000),), 2),
@@ -94,7 +111,9 @@ def test_parts_give_the_whole(name, dynamic):
         made = compiled(fn, *inputs, dynamic=dynamic)
     for ours, eager in zip(made(*clones(inputs)), expected, strict=True):
         assert (ours.dtype, ours.shape, ours.stride()) == (eager.dtype, eager.shape, eager.stride())
-        bounds = {"atol": 2e-3, "rtol": 1e-4} if eager.dtype == torch.float32 else tolerance(eager.dtype)
+        bounds = (
+            {"atol": 2e-3, "rtol": 1e-4} if eager.dtype == torch.float32 else tolerance(eager.dtype)
+        )
         torch.testing.assert_close(ours, eager, **bounds)
     if kernels is not None and not dynamic:
         assert made.kernels == kernels
@@ -106,7 +125,7 @@ def with_some(number):
     return x
 
 
-places = lambda x: (x.argmax(), x.argmin())  # noqa: E731
+places = lambda x: (x.argmax(), x.argmin())
 
 #: name -> (program, input)
 PLACES = {
@@ -133,7 +152,9 @@ def test_places_are_found_in_parts(name, monkeypatch):
 
 
 def test_neighbours_read_neighbours():
-    """A program's threads read along memory: the channels of channels-last images, not their parts."""
+    """A program's threads read along memory: the channels of channels-last images, not their
+    parts.
+    """
     with interpreted():
         made = compiled(lambda x: x.sum((0, 2, 3)), R(16, 64, 14, 14).to(**last))
     first = made.source.split("@triton.jit")[1]
@@ -150,7 +171,9 @@ GROWING = {
 
 @pytest.mark.parametrize("name", GROWING)
 def test_sizes_that_change(name):
-    """Symbolic sizes have no divisors: parts of one length, as many as there are, the last one shorter."""
+    """Symbolic sizes have no divisors: parts of one length, as many as there are, the last one
+    shorter.
+    """
     fn, inputs = GROWING[name]
     with interpreted():
         made = compiled(fn, *inputs(4504), dynamic=True)

@@ -1,4 +1,6 @@
-"""What a training graph for a GPU holds and launches: counted without one, so that neither grows unseen."""
+"""What a training graph for a GPU holds and launches: counted without one, so that neither grows
+unseen.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from inductor_backend.ir.target import interpreted
 from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import compiled
 from tests.triton_kernels.simulated_memory import MiB, of_inference, of_module
-from tracer_core.aten import compact
+from tracer_core.aot import saved_tensors
 
 F = torch.nn.functional
 aten = torch.ops.aten
@@ -24,8 +26,10 @@ aten = torch.ops.aten
 
 @pytest.fixture
 def as_on_gpus(monkeypatch):
-    """Positions of maxima are kept as they are on CUDA devices; TF32 is allowed, so that images are channels-last."""
-    monkeypatch.setattr(compact, "FUSES_INTEGERS", {"cpu"})
+    """Positions of maxima are kept as they are on CUDA devices; TF32 is allowed, so that images are
+    channels-last.
+    """
+    monkeypatch.setattr(saved_tensors, "FUSES_INTEGERS", {"cpu"})
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
 
 
@@ -47,17 +51,22 @@ class Stem(nn.Module):
 @pytest.fixture(scope="module")
 def stem():
     with pytest.MonkeyPatch.context() as patch, torch.device("meta"):
-        patch.setattr(compact, "FUSES_INTEGERS", {"cpu"})
+        patch.setattr(saved_tensors, "FUSES_INTEGERS", {"cpu"})
         patch.setattr(torch.backends.cudnn, "allow_tf32", True)
         return of_module(Stem().train(), torch.empty(8, 3, 64, 64))
 
 
 def test_what_is_saved_for_a_backward(stem):
-    """Results of convolutions, one byte for each position of a maximum, one image of what blocks add up."""
+    """Results of convolutions, one byte for each position of a maximum, one image of what blocks
+    add up.
+    """
     split = stem.graphs.split
     conv, pooled = 8 * 64 * 32 * 32, 8 * 64 * 16 * 16
     assert split.saved_bytes <= 4 * (conv + 3 * pooled) + pooled + 64 * 1024
-    kinds = {node.meta["val"].dtype for node in stem.graphs.backward.graph.graph.find_nodes(op="placeholder")}
+    kinds = {
+        node.meta["val"].dtype
+        for node in stem.graphs.backward.graph.graph.find_nodes(op="placeholder")
+    }
     assert torch.int8 in kinds and torch.int64 not in kinds
 
 
@@ -74,11 +83,26 @@ def test_gradients_are_laid_out_as_soon_as_they_are_there(as_on_gpus):
     """Of weights, from channels-last: else all would be held twice in the end."""
     layers = [nn.Conv2d(a, b, 3, bias=False) for a, b in ((3, 16), (16, 32), (32, 48), (48, 64))]
     with torch.device("meta"):
-        named = [(f"layer_{at}", part.to("meta")) for at, layer in enumerate(layers) for part in (layer, nn.ReLU())]
-        net = nn.Sequential(OrderedDict((f"{name}_{type(part).__name__}", part) for name, part in named))
+        named = [
+            (f"layer_{at}", part.to("meta"))
+            for at, layer in enumerate(layers)
+            for part in (layer, nn.ReLU())
+        ]
+        net = nn.Sequential(
+            OrderedDict((f"{name}_{type(part).__name__}", part) for name, part in named)
+        )
         backward = of_module(net.train(), torch.empty(4, 3, 32, 32)).backward
-    made = {name: at for at, group in enumerate(backward.plan.groups) for node in group.nodes for name in node.writes}
-    weights = [group.extern for group in backward.plan.groups if group.extern is not None and group.extern.outputs[1]]
+    made = {
+        name: at
+        for at, group in enumerate(backward.plan.groups)
+        for node in group.nodes
+        for name in node.writes
+    }
+    weights = [
+        group.extern
+        for group in backward.plan.groups
+        if group.extern is not None and group.extern.outputs[1]
+    ]
     copies = [
         (at, made[weight.outputs[1]])
         for weight in weights
@@ -91,15 +115,25 @@ def test_gradients_are_laid_out_as_soon_as_they_are_there(as_on_gpus):
 def test_a_first_convolution_gets_its_gradient_as_the_others_do(stem):
     """Channels innermost, although no gradient of the image is asked for."""
     program = stem.backward.program
-    found = [n for n in program.nodes if getattr(n, "target", None) is aten.convolution_backward.default]
+    found = [
+        n for n in program.nodes if getattr(n, "target", None) is aten.convolution_backward.default
+    ]
     assert len(found) == 5
     assert all(one.layout.strides[1] == 1 for node in found for one in node.args[:3])
-    assert not any("max_pool" in str(step.extern.target) for step in stem.backward.steps if step.extern is not None)
+    assert not any(
+        "max_pool" in str(step.extern.target)
+        for step in stem.backward.steps
+        if step.extern is not None
+    )
 
 
 def test_attention_layers_without_gradients_are_compiled_whole():
-    """Input, the sums before and after, a norm and the widest activation (four inputs): no part of a graph holds more."""
-    layer = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True, norm_first=True, activation="gelu")
+    """Input, the sums before and after, a norm and the widest activation (four inputs): no part of
+    a graph holds more.
+    """
+    layer = nn.TransformerEncoderLayer(
+        64, 4, 256, batch_first=True, norm_first=True, activation="gelu"
+    )
     layers = {f"layer_{number}": copy.deepcopy(layer).to("meta") for number in range(3)}
     x = torch.empty(8, 128, 64, device="meta")
     memory, made = of_inference(nn.Sequential(OrderedDict(layers)).eval(), x)
@@ -123,7 +157,7 @@ POOLS = {
 @pytest.mark.parametrize("narrow", [False, True])
 def test_gradients_of_max_pools(name, narrow, as_on_gpus, monkeypatch):
     """Equal maxima, NaN and infinities among them; what is saved may be a byte."""
-    monkeypatch.setattr(compact, "FUSES_INTEGERS", {"cpu"} if narrow else set())
+    monkeypatch.setattr(saved_tensors, "FUSES_INTEGERS", {"cpu"} if narrow else set())
     torch.manual_seed(0)
     kernel, stride, padding = POOLS[name]
     x = torch.randn(2, 3, 9, 8).round(decimals=0)
@@ -167,11 +201,18 @@ def test_many_windows_over_an_element_stay_with_aten():
     y, where = F.max_pool2d(x, 5, 1, 0, return_indices=True)
 
     def gradient(y, x, where):
-        return aten.max_pool2d_with_indices_backward(y, x, [5, 5], [1, 1], [0, 0], [1, 1], False, where) * 2
+        return (
+            aten.max_pool2d_with_indices_backward(
+                y, x, [5, 5], [1, 1], [0, 0], [1, 1], False, where
+            )
+            * 2
+        )
 
     with interpreted():
         made = compiled(gradient, y, x, where)
-    assert made.compilation.runner.artifact.fallbacks == ("aten.max_pool2d_with_indices_backward.default",)
+    assert made.compilation.runner.artifact.fallbacks == (
+        "aten.max_pool2d_with_indices_backward.default",
+    )
     torch.testing.assert_close(made(y, x, where)[0], gradient(y, x, where))
 
 

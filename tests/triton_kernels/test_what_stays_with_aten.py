@@ -26,7 +26,9 @@ def test_every_op_has_a_form_or_is_known_to_have_none():
 
 
 @pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
-@pytest.mark.parametrize("name", ["digamma", "gcd", "lcm", "i0", "special.i0e", "special.i1", "special.i1e"])
+@pytest.mark.parametrize(
+    "name", ["digamma", "gcd", "lcm", "i0", "special.i0e", "special.i1", "special.i1e"]
+)
 def test_an_operator_that_needs_an_op_without_a_form_stays_with_aten(name):
     operator = attrgetter(name)(torch)
     x = torch.arange(1, 21) if name in ("gcd", "lcm") else torch.rand(20) + 1

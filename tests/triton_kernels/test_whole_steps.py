@@ -1,4 +1,6 @@
-"""Whole training steps on GPUs: optimizers are a few kernels, and what changes from step to step is read from memory."""
+"""Whole training steps on GPUs: optimizers are a few kernels, and what changes from step to step is
+read from memory.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,20 @@ from tests.inductor.test_operators import R
 from tests.support.training_steps import step, train_beside
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
+pytestmark = pytest.mark.skipif(
+    not interpreting(), reason="Triton compiles for a GPU in this process"
+)
 
 F = torch.nn.functional
 
 
 def layers():
     """Parameters of equal sizes, twelve of them; counters of batches."""
-    block = [m for _ in range(4) for m in (torch.nn.Linear(6, 6, bias=False), torch.nn.BatchNorm1d(6), torch.nn.Tanh())]
+    block = [
+        m
+        for _ in range(4)
+        for m in (torch.nn.Linear(6, 6, bias=False), torch.nn.BatchNorm1d(6), torch.nn.Tanh())
+    ]
     return torch.nn.Sequential(*block, torch.nn.Linear(6, 3))
 
 
@@ -42,7 +50,8 @@ def compilations(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("Adam", {"amsgrad": True}), ("AdamW", {"weight_decay": 0.1}), ("SGD", {"momentum": 0.9, "nesterov": True}),
+        ("Adam", {"amsgrad": True}), ("AdamW", {"weight_decay": 0.1}), ("SGD", {"momentum": 0.9,
+        "nesterov": True}),
         ("RMSprop", {"centered": True}), ("NAdam", {}),
     ],
 )  # fmt: skip
@@ -54,7 +63,8 @@ def test_steps_with_numbers_that_change(kind, options, compilations):
         train_beside(
             tracer_core.compile(step, fullgraph=True),
             (theirs, copy.deepcopy(theirs)),
-            lambda parameters: getattr(torch.optim, kind)(parameters, lr=0.01, foreach=True, **options),
+            lambda parameters: getattr(torch.optim, kind)(parameters, lr=0.01, foreach=True,
+            **options),
             lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8),
             batches, atol=1e-5, rtol=1e-4,
         )  # fmt: skip
@@ -63,7 +73,11 @@ def test_steps_with_numbers_that_change(kind, options, compilations):
     assert last.runner.with_numbers  # a recording can read other numbers in each replay
     updates = [group for group in last.plan.groups if group.updates > 1]
     assert any(len(group.loops) >= 8 for group in updates)  # several parameters in a launch
-    foreach = [s.extern.target for s in last.steps if s.extern is not None and "_foreach" in str(s.extern.target)]
+    foreach = [
+        s.extern.target
+        for s in last.steps
+        if s.extern is not None and "_foreach" in str(s.extern.target)
+    ]
     assert foreach == []
 
 
@@ -81,7 +95,9 @@ def test_lists_of_several_dtypes_stay_with_aten(compilations):
 
 
 def accumulated(model, x, target):
-    """Backwards that share kernels: the operand of one's loop is read after another's loop has stored its result."""
+    """Backwards that share kernels: the operand of one's loop is read after another's loop has
+    stored its result.
+    """
     model.zero_grad()
     for part in (slice(0, 4), slice(4, 8)):
         loss = F.cross_entropy(model(x[part]), target[part]) / 2

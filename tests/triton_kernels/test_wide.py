@@ -1,5 +1,5 @@
-"""Tensors of more than 2^31 elements, whose offsets need 64 bits: on a real GPU against eager, bit for bit; their kernels'
-form for small tensors by Triton's interpreter."""
+"""Tensors of more than 2^31 elements, whose offsets need 64 bits: on a real GPU against eager, bit
+for bit; their kernels' form for small tensors by Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def small_numbers(*sizes):
 
 
 def near_the_end(count, rows):
-    return torch.tensor([0, 5, rows - 2, rows - 1, *range(rows - count, rows - 2)], device="cuda")[:count]
+    return torch.tensor([0, 5, rows - 2, rows - 1, *range(rows - count, rows - 2)], device="cuda")[
+        :count
+    ]
 
 
 def looked_up():
@@ -126,7 +128,9 @@ LOOPS = {
 @pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops_that_count_their_passes(name, monkeypatch):
-    """As loops to an end that 32 bits do not hold are written: Triton would take that for a negative number."""
+    """As loops to an end that 32 bits do not hold are written: Triton would take that for a
+    negative number.
+    """
     monkeypatch.setattr(addressing, "NARROW", 100)
     monkeypatch.setattr(tiling, "LONGEST_PERSISTENT", 64)
     fn, *inputs = LOOPS[name]

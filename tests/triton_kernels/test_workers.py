@@ -1,5 +1,5 @@
-"""Processes that compile kernels: what they give, what they say, when there are some, how they end. Without a GPU: code for
-sm_90."""
+"""Processes that compile kernels: what they give, what they say, when there are some, how they end.
+Without a GPU: code for sm_90."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ import triton
 
 from inductor_backend.runtime.cuda import compile_workers
 from inductor_backend.runtime.cuda.compile_workers import MANY, Worker, Workers, as_many_as_here
-from inductor_backend.runtime.cuda.triton_compile import Binary, Kernel, NotCompiled, NotKept, target_of
+from inductor_backend.runtime.cuda.triton_compile import (
+    Binary,
+    Kernel,
+    NotCompiled,
+    NotKept,
+    target_of,
+)
 
 TEXT = """
 @triton.jit
@@ -32,7 +38,9 @@ KILLED = "import os, signal\nif os.getpid() != {me}: os.kill(os.getpid(), signal
 
 
 def kernel_of(text: str) -> Kernel:
-    return Kernel("twice", text.replace("{me}", str(os.getpid())), ["*fp32", "*fp32"], 0, {"BLOCK": 256}, 4)
+    return Kernel(
+        "twice", text.replace("{me}", str(os.getpid())), ["*fp32", "*fp32"], 0, {"BLOCK": 256}, 4
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,7 +62,9 @@ HERE = Binary("twice", b"made here", 4, 0, 0, ())
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
-    """The kernels that were asked of this process; under Triton's interpreter, as in these tests, it cannot compile."""
+    """The kernels that were asked of this process; under Triton's interpreter, as in these tests,
+    it cannot compile.
+    """
     asked = []
 
     def compile_here(kernel, target):
@@ -123,7 +133,10 @@ def test_the_environment_is_this_process_as_it_is_now(worker, monkeypatch, tmp_p
 
 
 def test_prints_go_to_standard_error_and_torch_is_not_imported(capfd):
-    loud = "import sys\nprint('with torch' if 'torch' in sys.modules else 'without', flush=True)\n" + TEXT
+    loud = (
+        "import sys\nprint('with torch' if 'torch' in sys.modules else 'without', flush=True)\n"
+        + TEXT
+    )
     fresh = Worker()
     fresh.build(kernel_of(loud), target_of(90))
     fresh.end()
@@ -166,14 +179,19 @@ print(said(worker.build) == said(binary_of), "unknown_function" in said(binary_o
 def test_this_process_makes_the_same_and_says_the_same(tmp_path):
     """And has what was made there: the names in Triton's cache are the same."""
     environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
-    run = subprocess.run([sys.executable, "-c", ALIKE], env=environment, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", ALIKE], env=environment, capture_output=True, text=True
+    )
     assert (run.stdout, run.stderr) == ("not kept\nTrue True\nTrue True\n", "")
 
 
 def test_a_compiler_that_dies_takes_only_its_process_along(workers, told, here):
     some(workers)
     died, made = build(workers, kernel_of(DEADLY), kernel_of(TEXT))
-    assert died.detail == "Triton's compiler died of kernel twice, twice: it did not compile twice (exit status 7)"
+    assert (
+        died.detail
+        == "Triton's compiler died of kernel twice, twice: it did not compile twice (exit status 7)"
+    )
     assert [made, *build(workers, kernel_of(TEXT))] == [made, made]
     assert not told and not here
 
@@ -194,7 +212,10 @@ def test_where_a_process_hangs_threads_compile(workers, told, monkeypatch):
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [("Popen", "Resource temporarily unavailable"), ("executable", "a process that compiles did not start (exit status 1)")],
+    [
+        ("Popen", "Resource temporarily unavailable"),
+        ("executable", "a process that compiles did not start (exit status 1)"),
+    ],
 )
 def test_where_none_starts_threads_compile(workers, told, fault, said, monkeypatch):
     if fault == "Popen":
@@ -206,7 +227,9 @@ def test_where_none_starts_threads_compile(workers, told, fault, said, monkeypat
 
 
 def test_settings_that_other_processes_would_not_see_are_for_threads(workers, monkeypatch):
-    monkeypatch.setitem(vars(triton.knobs.runtime), "add_stages_inspection_hook", lambda *stages: ("", ""))
+    monkeypatch.setitem(
+        vars(triton.knobs.runtime), "add_stages_inspection_hook", lambda *stages: ("", "")
+    )
     assert build(workers, *[kernel_of(TEXT)] * 2 * MANY) == [HERE] * 2 * MANY
 
 
@@ -246,7 +269,9 @@ print(*(one.process.pid for one in workers._all), flush=True)
 def test_they_end_with_the_process_whose_they_are():
     """Killed, and with a child left that was forked after they had started."""
     ending = "child = os.fork()\nif child == 0: time.sleep(100)\nprint(child, flush=True)\nos.kill(os.getpid(), 9)"
-    started = subprocess.Popen([sys.executable, "-c", PROGRAM + ending], stdout=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM + ending], stdout=subprocess.PIPE, text=True
+    )
     numbers = [int(word) for word in started.stdout.readline().split()]
     child = int(started.stdout.readline())
     try:

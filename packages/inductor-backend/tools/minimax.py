@@ -38,17 +38,22 @@ def fit(f: Function, low: float, high: float, terms: int, single: bool = True) -
     points = nodes(low, high, 6 * terms)
     while len(known) < terms:
         done = list(known)
-        free = least_squares(lambda x: f(x) - mp.polyval(done[::-1] or [0], x), points, len(done), terms)
+        free = least_squares(
+            lambda x: f(x) - mp.polyval(done[::-1] or [0], x), points, len(done), terms
+        )
         known.append(rounded(free[0], single))
     return known
 
 
-def report(name: str, f: Function, low: float, high: float, terms: int, single: bool = True) -> None:
+def report(
+    name: str, f: Function, low: float, high: float, terms: int, single: bool = True
+) -> None:
     c = fit(f, low, high, terms, single)
     grid = [low + (high - low) * mp.mpf(i) / 400 for i in range(401)]
     worst = max(abs(mp.polyval(c[::-1], x) - f(x)) for x in grid if x != 0)
     print(
-        f"// {name} on [{mp.nstr(low, 6)}, {mp.nstr(high, 6)}], greatest absolute error {mp.nstr(worst, 3)}"
+        f"// {name} on [{mp.nstr(low, 6)}, {mp.nstr(high, 6)}], greatest absolute error"
+        f" {mp.nstr(worst, 3)}"
     )
     print(", ".join((float(value).hex() + ("f" if single else "")) for value in c))
 
@@ -70,10 +75,22 @@ def main() -> None:
         root,
         9,
     )
-    report("(sin(r)-r)/r^3 in r^2", lambda s: (mp.sin(mp.sqrt(s)) / mp.sqrt(s) - 1) / s, 1e-8, 0.62, 3)
-    report("(cos(r)-1+r^2/2)/r^4 in r^2", lambda s: (mp.cos(mp.sqrt(s)) - 1 + s / 2) / s**2, 1e-8, 0.62, 3)
-    report("(tan(r)-r)/r^3 in r^2", lambda s: (mp.tan(mp.sqrt(s)) / mp.sqrt(s) - 1) / s, 1e-8, 0.62, 7)
-    report("(tanh(x)-x)/x^3 in x^2", lambda s: (mp.tanh(mp.sqrt(s)) / mp.sqrt(s) - 1) / s, 1e-8, 0.4, 6)
+    report(
+        "(sin(r)-r)/r^3 in r^2", lambda s: (mp.sin(mp.sqrt(s)) / mp.sqrt(s) - 1) / s, 1e-8, 0.62, 3
+    )
+    report(
+        "(cos(r)-1+r^2/2)/r^4 in r^2",
+        lambda s: (mp.cos(mp.sqrt(s)) - 1 + s / 2) / s**2,
+        1e-8,
+        0.62,
+        3,
+    )
+    report(
+        "(tan(r)-r)/r^3 in r^2", lambda s: (mp.tan(mp.sqrt(s)) / mp.sqrt(s) - 1) / s, 1e-8, 0.62, 7
+    )
+    report(
+        "(tanh(x)-x)/x^3 in x^2", lambda s: (mp.tanh(mp.sqrt(s)) / mp.sqrt(s) - 1) / s, 1e-8, 0.4, 6
+    )
     report("(erf(x)-x)/x in x^2", lambda s: mp.erf(mp.sqrt(s)) / mp.sqrt(s) - 1, 1e-8, 0.88, 7)
     report("-log(erfc(t))/t", lambda t: -mp.log(mp.erfc(t)) / t, 0.9, 4.0, 10)
     report("-log(erfc(t))/t for gelu", nonzero(lambda t: -mp.log(mp.erfc(t)) / t), 0, 4.3, 11)
@@ -96,7 +113,10 @@ def main() -> None:
         ("log10 2", mp.log(2) / mp.log(10)),
     ):
         hi = rounded(value, True)
-        print(f"// {name} float: {float(hi).hex()} + {float(rounded(value - hi, True)).hex()}", end="   ")
+        print(
+            f"// {name} float: {float(hi).hex()} + {float(rounded(value - hi, True)).hex()}",
+            end="   ",
+        )
         hi = rounded(value, False)
         print(f"double: {float(hi).hex()} + {float(rounded(value - hi, False)).hex()}")
 

@@ -1,8 +1,9 @@
 """Runs a random program beside eager, or builds the machine code of its kernels.
 
-In: a `Program`. Out: a `Result` as the random programs of the tracer have: "same", "mismatch", "crash" (a call or a
-build failed), "late" or "invalid" (eager refuses it). What always holds: every call is judged as the operator sweep
-judges one (`tests.opinfo.judge`): by eager, and by what is true in double precision.
+In: a `Program`. Out: a `Result` as the random programs of the tracer have: "same", "mismatch",
+"crash" (a call or a build failed), "late" or "invalid" (eager refuses it). What always holds: every
+call is judged as the operator sweep judges one (`tests.opinfo.judge`): by eager, and by what is
+true in double precision.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def run(program: Program, seconds: float, device: str = "cpu") -> Result:
     backend = INTERPRETED if device == "cpu" else "inductor"
     try:
         eager = program.function()
-        ours = tracer_core.compile(program.function(), backend=backend, dynamic=program.dynamic or None)
+        ours = tracer_core.compile(
+            program.function(), backend=backend, dynamic=program.dynamic or None
+        )
         with time_limit(seconds), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for call in range(len(program.steps)):
@@ -87,7 +90,9 @@ def _gradients(result: Any, inputs: Sequence[Any]) -> list[Any]:
     starts = [x for x in inputs if x.requires_grad]
     if not ends:
         return []
-    return list(torch.autograd.grad(ends, starts, [torch.ones_like(x) for x in ends], allow_unused=True))
+    return list(
+        torch.autograd.grad(ends, starts, [torch.ones_like(x) for x in ends], allow_unused=True)
+    )
 
 
 def _truth(program: Program, inputs: Sequence[torch.Tensor]) -> tuple[Outcome, list[Outcome]]:
@@ -131,5 +136,3 @@ def run_eagerly(program: Program, seconds: float, device: str = "cpu") -> bool:
     except OutOfTime:
         return False
     return True
-
-

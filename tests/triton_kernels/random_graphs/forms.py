@@ -1,7 +1,8 @@
 """What a line of a random program may be.
 
-In: nothing. Out: `TABLES`: tables of forms and how often each is tried. What always holds: a form that jumps (comparisons,
-rounding, places of extremes) asks for exact values, those that no rounding has touched: a difference there is a fault.
+In: nothing. Out: `TABLES`: tables of forms and how often each is tried. What always holds: a form
+that jumps (comparisons, rounding, places of extremes) asks for exact values, those that no rounding
+has touched: a difference there is a fault.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ Kind = Callable[[torch.Tensor], bool]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """text: {a} and {b} stand for values, {d} for a dimension of a, {i} and {j} for places along a's first and last one.
-    kinds: what a and b have to be; needs: whether they must be exact; keeps: whether the result then is."""
+    """text: {a} and {b} stand for values, {d} for a dimension of a, {i} and {j} for places along
+    a's first and last one. kinds: what a and b have to be; needs: whether they must be exact;
+    keeps: whether the result then is."""
 
     text: str
     kinds: tuple[Kind, ...]
@@ -318,11 +320,16 @@ WRITES = _forms("""
     {a}.select(0, 0).copy_({a}.select(0, -1))
     {a}.masked_fill_({a} == {a}, 1)
     {a}.view_as({a}).mul_(2)
-""", lambda x: solid(x) and number(x) and not any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride())), number)  # fmt: skip
+""", lambda x: solid(x) and number(x) and not any(s == 0 and n > 1 for n, s in zip(x.shape,
+x.stride())), number)  # fmt: skip
 
-CASTS = _forms("\n".join(f"{{a}}.to(torch.{name})" for name in ("float32", "float64", "bfloat16", "float16")), number)
+CASTS = _forms(
+    "\n".join(f"{{a}}.to(torch.{name})" for name in ("float32", "float64", "bfloat16", "float16")),
+    number,
+)
 
 #: Kinds of steps, and how often each is tried.
 TABLES: tuple[tuple[list[Form], float], ...] = (
-    (SMOOTH, 3), (PLAIN, 4), (JUMPS, 3), (WHOLE, 2), (REDUCED, 4), (POOLED, 0.5), (GATHERS, 2), (WRITES, 1.2), (CASTS, 1),
+    (SMOOTH, 3), (PLAIN, 4), (JUMPS, 3), (WHOLE, 2), (REDUCED, 4), (POOLED, 0.5), (GATHERS, 2),
+    (WRITES, 1.2), (CASTS, 1),
 )  # fmt: skip

@@ -1,9 +1,11 @@
-"""``python -m tests.triton_kernels.random_graphs --count N --start-seed S --jobs J [--device cuda] [--build] [--limit S]``
+"""``python -m tests.triton_kernels.random_graphs --count N --start-seed S --jobs J [--device cuda]
+[--build] [--limit S]``
 
-In: how many programs, from which seed, in how many processes, for how long. Out: what differs from eager, with a program
-made as short as it could be, and how many were run. By default Triton's interpreter runs the kernels; ``--device cuda``:
-the GPU; ``--build``: they are only compiled, for sm_80 and sm_90. What always holds: a process that hangs or dies is
-told with its seed (`tests.random_programs.workers`).
+In: how many programs, from which seed, in how many processes, for how long. Out: what differs from
+eager, with a program made as short as it could be, and how many were run. By default Triton's
+interpreter runs the kernels; ``--device cuda``: the GPU; ``--build``: they are only compiled, for
+sm_80 and sm_90. What always holds: a process that hangs or dies is told with its seed
+(`tests.random_programs.workers`).
 """
 
 from __future__ import annotations
@@ -22,14 +24,22 @@ _BATCH = 20
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.triton_kernels.random_graphs", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.triton_kernels.random_graphs", description=__doc__
+    )
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--start-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--device", default="cpu", help="cpu: by Triton's interpreter")
-    parser.add_argument("--build", action="store_true", help="only build machine code, without a GPU")
-    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no batch is begun")
-    parser.add_argument("--minimise", type=float, default=60.0, help="seconds to make a failing program smaller")
+    parser.add_argument(
+        "--build", action="store_true", help="only build machine code, without a GPU"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="seconds after which no batch is begun"
+    )
+    parser.add_argument(
+        "--minimise", type=float, default=60.0, help="seconds to make a failing program smaller"
+    )
     parser.add_argument("--seconds", type=float, default=120.0, help="time limit of one program")
     options = parser.parse_args()
     if options.device == "cpu" and not options.build:
@@ -58,7 +68,11 @@ class Told:
         self.done |= news["done"]
         for seed, failure in news["failures"].items():
             if seed not in self.failures:
-                print(f"seed {seed}: {failure['status']}: {failure['where'][:300]}", file=sys.stderr, flush=True)
+                print(
+                    f"seed {seed}: {failure['status']}: {failure['where'][:300]}",
+                    file=sys.stderr,
+                    flush=True,
+                )
         self.failures |= news["failures"]
         if time.monotonic() > self.until:
             self.crew.todo.clear()
@@ -66,7 +80,9 @@ class Told:
     def end(self) -> int:
         for seed, failure in sorted(self.failures.items(), key=lambda pair: int(pair[0])):
             if self.done[seed] not in ("same", "invalid"):
-                print(f"== seed {seed}: {failure['status']}: {failure['where'][:1200]}\n{failure['program']}")
+                print(
+                    f"== seed {seed}: {failure['status']}: {failure['where'][:1200]}\n{failure['program']}"
+                )
         counts = collections.Counter(self.done.values())
         told = ", ".join(f"{count} {status}" for status, count in counts.most_common())
         print(f"{len(self.done)} programs: {told}; {time.monotonic() - self.started:.0f} s")
@@ -75,7 +91,9 @@ class Told:
 
 def _serve(device: str, only_build: bool, pipe: Any, plan: Plan, trace: str) -> None:
     """A worker's life."""
-    batches = batches_of(pipe, trace, limited=device == "cpu")  # a GPU's driver reserves more memory than there is
+    batches = batches_of(
+        pipe, trace, limited=device == "cpu"
+    )  # a GPU's driver reserves more memory than there is
     for _, seeds, eagerly in batches:
         for seed in seeds:
             _seed(pipe.send, plan, seed, device, only_build, eagerly)

@@ -1,7 +1,8 @@
 """A random program and how a seed makes one: types, layouts, sizes, reductions, gathers, writes.
 
-In: a seed. Out: a `Program`: the text of a function, what makes its inputs, and the sizes of its calls. What always
-holds: eager ran it on the CPU when it was made; what jumps is computed only from exact values (`forms`).
+In: a seed. Out: a `Program`: the text of a function, what makes its inputs, and the sizes of its
+calls. What always holds: eager ran it on the CPU when it was made; what jumps is computed only from
+exact values (`forms`).
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ MOST = 1500
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """inputs: text of each, over the sizes s0, s1, s2; source: the function. steps: its calls: the sizes, and before how
-    many elements of their memory the inputs begin (their addresses are then no multiples of 16). dynamic: compiled for
-    sizes that change; gradients: whether floats require them."""
+    """inputs: text of each, over the sizes s0, s1, s2; source: the function. steps: its calls: the
+    sizes, and before how many elements of their memory the inputs begin (their addresses are then
+    no multiples of 16). dynamic: compiled for sizes that change; gradients: whether floats require
+    them."""
 
     seed: int
     inputs: tuple[str, ...]
@@ -75,7 +77,9 @@ class Program:
 def _filled(
     generator: torch.Generator, dtype: str, sizes: Sequence[int], special: bool, begin: int
 ) -> torch.Tensor:
-    """Numbers that are exact in every type; special: with NaN, infinities, -0.0, or the ends of the type."""
+    """Numbers that are exact in every type; special: with NaN, infinities, -0.0, or the ends of the
+    type.
+    """
     kind = getattr(torch, dtype)
     whole = torch.randint(-16, 17, sizes, generator=generator)
     ends: list[Any] = []
@@ -98,9 +102,15 @@ def _filled(
 def result_edits(program: Program) -> Iterator[Edit]:
     """The program without one of its results."""
     for number, node in enumerate(ast.walk(ast.parse(program.source))):
-        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and len(node.value.elts) > 1:
+        if (
+            isinstance(node, ast.Return)
+            and isinstance(node.value, ast.Tuple)
+            and len(node.value.elts) > 1
+        ):
             for place in range(len(node.value.elts)):
-                yield edit(number, "value", lambda result, place=place: bool(result.elts.pop(place)))  # type: ignore[misc]
+                yield edit(
+                    number, "value", lambda result, place=place: bool(result.elts.pop(place))
+                )  # type: ignore[misc]
 
 
 def generate(seed: int) -> Program:
@@ -121,7 +131,9 @@ def generate(seed: int) -> Program:
     made = [name for name in making.live if name.startswith("t")] or ["i0.clone()"]
     results = list(dict.fromkeys([*rng.sample(made, min(len(made), rng.randint(1, 4))), made[-1]]))
     body = "\n    ".join([*making.lines, f"return ({', '.join(results)},)"])
-    return program.with_source(f"def program({', '.join(f'i{k}' for k in range(len(inputs)))}):\n    {body}\n")
+    return program.with_source(
+        f"def program({', '.join(f'i{k}' for k in range(len(inputs)))}):\n    {body}\n"
+    )
 
 
 def _input(rng: random.Random, symbols: Sequence[int], gradients: bool) -> str:
@@ -158,7 +170,9 @@ def _input(rng: random.Random, symbols: Sequence[int], gradients: bool) -> str:
 
 @dataclass
 class Making:
-    """Mutable: a program being made. live: name -> tensor of the first call; exact: names of exact values."""
+    """Mutable: a program being made. live: name -> tensor of the first call; exact: names of exact
+    values.
+    """
 
     rng: random.Random
     live: dict[str, torch.Tensor]
@@ -170,7 +184,9 @@ class Making:
     def line(self, writes: bool) -> None:
         """One more, or none where nothing fits."""
         for _ in range(20):
-            (forms,) = self.rng.choices([forms for forms, _ in TABLES], [weight for _, weight in TABLES])
+            (forms,) = self.rng.choices(
+                [forms for forms, _ in TABLES], [weight for _, weight in TABLES]
+            )
             if forms is WRITES and not writes:
                 continue
             try:
@@ -183,7 +199,9 @@ class Making:
         a = self._pick(form.kinds[0], form.needs)
         parts = {"a": a}
         if forms is GATHERS:
-            small = self._pick(lambda x: integral(x) and x.dtype is not torch.uint8 and x.numel() <= 200, True)
+            small = self._pick(
+                lambda x: integral(x) and x.dtype is not torch.uint8 and x.numel() <= 200, True
+            )
             parts |= {
                 "i": f"({small}.long() % {a}.shape[0])",
                 "j": f"({small}.long() % {a}.shape[-1] - {a}.shape[-1])",
@@ -214,7 +232,9 @@ class Making:
         exec(text, scope)
         self.lines.append(text)
         if parts["b"] not in self.exact or target.is_floating_point():
-            self.exact -= {name for name, x in self.live.items() if x.untyped_storage().data_ptr() == home}
+            self.exact -= {
+                name for name, x in self.live.items() if x.untyped_storage().data_ptr() == home
+            }
         return True
 
     def _pick(self, wanted: Kind, exact: bool) -> str:

@@ -1,9 +1,9 @@
 """The backend itself.
 
-In: a functional ATen graph with fake tensors in ``meta["val"]``. Out: a runner of the same graph with fewer operators:
-``x + a * b`` is ``addcmul(x, a, b)``, ``x + a @ b`` is ``addmm(x, a, b)``, ``x * sigmoid(x)`` is ``silu(x)``; what was done
-is counted, see `reports`. What always holds: a rewrite changes no shape, stride or dtype: each is tried on the fake
-tensors first.
+In: a functional ATen graph with fake tensors in ``meta["val"]``. Out: a runner of the same graph
+with fewer operators: ``x + a * b`` is ``addcmul(x, a, b)``, ``x + a @ b`` is ``addmm(x, a, b)``,
+``x * sigmoid(x)`` is ``silu(x)``; what was done is counted, see `reports`. What always holds: a
+rewrite changes no shape, stride or dtype: each is tried on the fake tensors first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """graph: its name. before, after: how many operators it had and has. rewrites: how often each rule was used."""
+    """graph: its name. before, after: how many operators it had and has. rewrites: how often each
+    rule was used.
+    """
 
     graph: str
     before: int
@@ -29,7 +31,10 @@ class Report:
     rewrites: dict[str, int]
 
     def __str__(self) -> str:
-        done = ", ".join(f"{count} {name}" for name, count in self.rewrites.items() if count) or "nothing to do"
+        done = (
+            ", ".join(f"{count} {name}" for name, count in self.rewrites.items() if count)
+            or "nothing to do"
+        )
         return f"{self.graph}: {self.before} operators, {self.after} now ({done})"
 
 
@@ -63,7 +68,8 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     return run
 
 
-#: What a rule gives for a node that it matches: the operator and its arguments that take the node's place.
+#: What a rule gives for a node that it matches: the operator and its arguments that take the node's
+#: place.
 Replacement = tuple[Any, tuple[torch.fx.Node, ...]]
 
 
@@ -97,7 +103,9 @@ def replace(graph: torch.fx.Graph, node: torch.fx.Node, found: Replacement) -> N
 
 
 def fits(node: torch.fx.Node, found: Replacement) -> bool:
-    """Whether the replacement gives the node's shape, strides and dtype, from floating-point tensors."""
+    """Whether the replacement gives the node's shape, strides and dtype, from floating-point
+    tensors.
+    """
     target, arguments = found
     if not all(is_floating(argument) for argument in arguments):
         return False
@@ -107,7 +115,9 @@ def fits(node: torch.fx.Node, found: Replacement) -> bool:
         return False
     expected = node.meta["val"]
     return bool(
-        result.shape == expected.shape and result.stride() == expected.stride() and result.dtype == expected.dtype
+        result.shape == expected.shape
+        and result.stride() == expected.stride()
+        and result.dtype == expected.dtype
     )
 
 
@@ -126,15 +136,25 @@ def added(node: torch.fx.Node, target: Any, fused: Any) -> Replacement | None:
 def gated(node: torch.fx.Node) -> Replacement | None:
     """``x * sigmoid(x)``."""
     for gate, other in (node.args[:2], node.args[1::-1]):
-        if isinstance(gate, torch.fx.Node) and gate.target is aten.sigmoid.default and gate.args[0] is other:
+        if (
+            isinstance(gate, torch.fx.Node)
+            and gate.target is aten.sigmoid.default
+            and gate.args[0] is other
+        ):
             return aten.silu.default, (other,)  # type: ignore[return-value]
     return None
 
 
 #: Rule -> (operators that it begins at, what it makes of one of them).
 RULES: dict[str, tuple[frozenset[Any], Callable[[torch.fx.Node], Replacement | None]]] = {
-    "addcmul": (frozenset({aten.add.Tensor}), lambda node: added(node, aten.mul.Tensor, aten.addcmul.default)),
-    "addmm": (frozenset({aten.add.Tensor}), lambda node: added(node, aten.mm.default, aten.addmm.default)),
+    "addcmul": (
+        frozenset({aten.add.Tensor}),
+        lambda node: added(node, aten.mul.Tensor, aten.addcmul.default),
+    ),
+    "addmm": (
+        frozenset({aten.add.Tensor}),
+        lambda node: added(node, aten.mm.default, aten.addmm.default),
+    ),
     "silu": (frozenset({aten.mul.Tensor}), gated),
 }
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PeepholeOptions:
-    """fuse: whether to fuse at all. max_fusions: fuse only the first so many places of each graph (None:
-    all), to find by bisection which one changes a result."""
+    """fuse: whether to fuse at all. max_fusions: fuse only the first so many places of each graph
+    (None: all), to find by bisection which one changes a result."""
 
     fuse: bool = True
     max_fusions: int | None = None

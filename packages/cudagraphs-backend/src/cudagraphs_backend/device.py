@@ -1,8 +1,8 @@
 """The narrow interface to a device that can record and replay its work, and CUDA behind it.
 
-In: nothing. Out: `Device`, what the mechanism needs of a device, and `CudaDevice`. What always holds: `capture`
-either gives a recording of all that the function launched, or raises, with streams, allocator and random number
-generators as they were before.
+In: nothing. Out: `Device`, what the mechanism needs of a device, and `CudaDevice`. What always
+holds: `capture` either gives a recording of all that the function launched, or raises, with
+streams, allocator and random number generators as they were before.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ class Graph(Protocol):
 
 
 class Device(Protocol):
-    """A device that records. current_stream: the caller's, as a number. capturing: somebody records on it.
-    wait_for_stream: what the current stream does next waits for all that `stream` was given so far (`stream`: from
-    `stream_object`). new_pool: memory that recordings allocate from. capture: see `CudaDevice.capture`.
-    lie_in_pool: whether tensors were allocated there. reserved_bytes: memory that was taken from the device;
-    total_bytes: what it has; free_bytes: what of that nobody uses now. timed: see `pacing`."""
+    """A device that records. current_stream: the caller's, as a number. capturing: somebody records
+    on it. wait_for_stream: what the current stream does next waits for all that `stream` was given
+    so far (`stream`: from `stream_object`). new_pool: memory that recordings allocate from.
+    capture: see `CudaDevice.capture`. lie_in_pool: whether tensors were allocated there.
+    reserved_bytes: memory that was taken from the device; total_bytes: what it has; free_bytes:
+    what of that nobody uses now. timed: see `pacing`."""
 
     def current_stream(self) -> int: ...
 
@@ -47,7 +48,11 @@ class Device(Protocol):
     def new_pool(self) -> Any: ...
 
     def capture(
-        self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator], scratch: Any = None
+        self,
+        body: Callable[[], T],
+        pool: Any,
+        generators: Sequence[torch.Generator],
+        scratch: Any = None,
     ) -> tuple[Graph, T]: ...
 
     def lie_in_pool(self, tensors: Sequence[torch.Tensor], pool: Any) -> bool: ...
@@ -107,12 +112,17 @@ class CudaDevice:
         return torch.cuda.graph_pool_handle()
 
     def capture(
-        self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator], scratch: Any = None
+        self,
+        body: Callable[[], T],
+        pool: Any,
+        generators: Sequence[torch.Generator],
+        scratch: Any = None,
     ) -> tuple[Graph, T]:
-        """Records what `body` launches, on a side stream, with memory from `pool`; nothing is executed. generators:
-        those it draws from beside the default one. scratch: a pool for what body does not place (see `placement`);
-        None: all comes from `pool`. Raises what body raises, or RuntimeError for what cannot be
-        recorded (a synchronisation, a copy from pageable memory)."""
+        """Records what `body` launches, on a side stream, with memory from `pool`; nothing is
+        executed. generators: those it draws from beside the default one. scratch: a pool for what
+        body does not place (see `placement`); None: all comes from `pool`. Raises what body raises,
+        or RuntimeError for what cannot be recorded (a synchronisation, a copy from pageable
+        memory)."""
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
@@ -145,8 +155,8 @@ class CudaDevice:
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """On the side stream, without garbage collection (which may destroy events and graphs, an error during a
-        capture), and with cuBLAS workspaces that belong to the recording alone."""
+        """On the side stream, without garbage collection (which may destroy events and graphs, an
+        error during a capture), and with cuBLAS workspaces that belong to the recording alone."""
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -159,14 +169,17 @@ class CudaDevice:
                 gc.enable()
 
     def _recover(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
-        """After a capture that failed: the allocator still routes to the pool, and the default generator believes
-        that it is being recorded; a recording of next to nothing that succeeds ends that."""
+        """After a capture that failed: the allocator still routes to the pool, and the default
+        generator believes that it is being recorded; a recording of next to nothing that succeeds
+        ends that."""
         torch_private.stop_allocating(self.index, pool)
         del graph
         torch.cuda.synchronize(self.index)
         with self._quiet():
             one = torch.zeros(1, device=torch.device("cuda", self.index))
-            self._record(torch.cuda.CUDAGraph(), lambda: one.add_(1), torch.cuda.graph_pool_handle())
+            self._record(
+                torch.cuda.CUDAGraph(), lambda: one.add_(1), torch.cuda.graph_pool_handle()
+            )
         torch.cuda.synchronize(self.index)
 
     def lie_in_pool(self, tensors: Sequence[torch.Tensor], pool: Any) -> bool:
@@ -184,7 +197,11 @@ class CudaDevice:
     def free_bytes(self) -> int:
         """Of the device, and what the allocator keeps for later."""
         free, _ = torch.cuda.mem_get_info(self.index)
-        return int(free) + torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
+        return (
+            int(free)
+            + torch.cuda.memory_reserved(self.index)
+            - torch.cuda.memory_allocated(self.index)
+        )
 
     def timed(self, body: Callable[[], T]) -> tuple[T, Timing]:
         """Runs body between two events; nothing waits for them."""

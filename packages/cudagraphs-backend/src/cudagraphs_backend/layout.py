@@ -1,8 +1,8 @@
 """How tensors lie in memory, as far as copies and recordings ask.
 
-In: tensors. Out: buffers of the same layout, copies, and what the results of a run share their memory with. What
-always holds: a buffer or copy has sizes and strides of its source; only tensors whose elements all have a place of
-their own are copied into.
+In: tensors. Out: buffers of the same layout, copies, and what the results of a run share their
+memory with. What always holds: a buffer or copy has sizes and strides of its source; only tensors
+whose elements all have a place of their own are copied into.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def can_be_copied(tensor: torch.Tensor) -> bool:
 
 def buffer_like(tensor: torch.Tensor) -> torch.Tensor:
     """Memory of a tensor's layout, with values not set."""
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -48,15 +50,18 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
     copy = tensor.clone()
     if copy.stride() == tensor.stride():
         return copy
-    span = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    span = (
+        sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        + 1
+    )
     flat = tensor.as_strided((span,), (1,), tensor.storage_offset()).clone()
     return flat.as_strided(tensor.shape, tensor.stride(), 0).data
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result of a run. nbytes: of its storage (0: no tensor). source: the input whose memory it shares, or None.
-    shared: another result shares its memory."""
+    """One result of a run. nbytes: of its storage (0: no tensor). source: the input whose memory it
+    shares, or None. shared: another result shares its memory."""
 
     nbytes: int = 0
     source: int | None = None
@@ -70,7 +75,8 @@ def results_of(outputs: Sequence[Any], inputs: Sequence[Any]) -> tuple[Result, .
         if isinstance(value, torch.Tensor):
             owners.setdefault(storage_key(value.untyped_storage()), index)
     keys = [
-        storage_key(value.untyped_storage()) if isinstance(value, torch.Tensor) else None for value in outputs
+        storage_key(value.untyped_storage()) if isinstance(value, torch.Tensor) else None
+        for value in outputs
     ]
     counts = Counter(keys)
     found = []

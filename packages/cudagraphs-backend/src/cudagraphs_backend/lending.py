@@ -1,13 +1,15 @@
-"""Results that stay in a recording: what a program does with them that the number of their owners does not show.
+"""Results that stay in a recording: what a program does with them that the number of their owners
+does not show.
 
-In: recordings, and the storages that they keep. Out: a recording's `streamed`, set when a program tells the allocator that
-another stream reads one of them; `gradients_may_stay`, whether even a recording that nobody asked for may keep gradients;
-`sent`, whether other processes may read results.
-What always holds: `record_stream` is watched in every mode of autograd before anything is kept; gradients are copied while
-they may go to other processes or to collectives, and where work is not on the default stream (autograd itself then tells
-the allocator, behind the dispatcher).
+In: recordings, and the storages that they keep. Out: a recording's `streamed`, set when a program
+tells the allocator that another stream reads one of them; `gradients_may_stay`, whether even a
+recording that nobody asked for may keep gradients; `sent`, whether other processes may read
+results. What always holds: `record_stream` is watched in every mode of autograd before anything is
+kept; gradients are copied while they may go to other processes or to collectives, and where work is
+not on the default stream (autograd itself then tells the allocator, behind the dispatcher).
 
-Copies of gradients are as much memory as the gradients, and two passes over it (BERT on an H100: 418 MiB, 0.34 of 10.3 ms).
+Copies of gradients are as much memory as the gradients, and two passes over it (BERT on an H100:
+418 MiB, 0.34 of 10.3 ms).
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ def _distributed() -> bool:
 
 
 def sent() -> bool:
-    """Whether this process has sent a CUDA tensor to another one, which may read it after it is dropped here. Its handle
-    is bytes; what comes from the workers of a loader has other keys."""
+    """Whether this process has sent a CUDA tensor to another one, which may read it after it is
+    dropped here. Its handle is bytes; what comes from the workers of a loader has other keys."""
     module = sys.modules.get("torch.multiprocessing.reductions")
     return module is not None and any(isinstance(key, bytes) for key in list(module.shared_cache))
 

@@ -1,8 +1,10 @@
-"""Numbers that change from call to call, outside the recordings that use them: learning rates, counters of steps.
+"""Numbers that change from call to call, outside the recordings that use them: learning rates,
+counters of steps.
 
-In: a `GraphedRunner` whose run takes a tensor of numbers as its last input, and a function that makes this tensor on the host.
-Out: `WithNumbers`, a runner of the graph's own inputs. What always holds: the tensor on the device stays at its address, so that
-recordings read it in place; it is written in the order of the calls, and by one call at a time until that has launched.
+In: a `GraphedRunner` whose run takes a tensor of numbers as its last input, and a function that
+makes this tensor on the host. Out: `WithNumbers`, a runner of the graph's own inputs. What always
+holds: the tensor on the device stays at its address, so that recordings read it in place; it is
+written in the order of the calls, and by one call at a time until that has launched.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ import torch
 from cudagraphs_backend.runner import GraphedRunner
 from cudagraphs_backend.state import DeviceState
 
-#: The inputs of a call -> their numbers on the host, in memory that the device may copy from at its leisure.
+#: The inputs of a call -> their numbers on the host, in memory that the device may copy from at its
+#: leisure.
 Numbers = Callable[[list[Any]], torch.Tensor]
 
 
 class WithNumbers:
-    """Mutable: the tensor on the device is made at the first call. recorded_as: see `wrapping.wrap`."""
+    """Mutable: the tensor on the device is made at the first call. recorded_as: see
+    `wrapping.wrap`.
+    """
 
     recorded_as: dict[str, Any] | None = None
 
@@ -34,7 +39,9 @@ class WithNumbers:
         values = self._numbers(inputs)
         given = [0.0 if isinstance(value, float) else value for value in inputs]
         inputs.clear()  # as a runner may: what was handed over is held no longer than needed
-        if state.device.capturing():  # somebody else's recording: numbers of this call are constants of it
+        if (
+            state.device.capturing()
+        ):  # somebody else's recording: numbers of this call are constants of it
             given.append(self._constant(values))
             return self.runner(given)
         with state.lock:

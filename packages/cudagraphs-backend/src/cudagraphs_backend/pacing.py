@@ -1,7 +1,9 @@
-"""Whether the host or the device sets the pace of a graph: only where it is the host does a recording pay.
+"""Whether the host or the device sets the pace of a graph: only where it is the host does a
+recording pay.
 
-In: timed plain runs. Out: `Pace`, which asks for runs until it can tell. What always holds: nothing waits for the
-device; a run whose end the device has not reached when the next call comes counts as one that the device slows down.
+In: timed plain runs. Out: `Pace`, which asks for runs until it can tell. What always holds: nothing
+waits for the device; a run whose end the device has not reached when the next call comes counts as
+one that the device slows down.
 """
 
 from __future__ import annotations
@@ -12,17 +14,19 @@ from dataclasses import dataclass, field
 #: Runs that are timed; more than half of them decide.
 RUNS = 3
 
-#: A call that takes the host less than this is no slower than a replay (decision 0011: 20 to 40 microseconds).
+#: A call that takes the host less than this is no slower than a replay (decision 0011: 20 to 40
+#: microseconds).
 SHORT = 60e-6
 
-#: The host sets the pace where it takes at least this part of the time between first and last launch on the device.
+#: The host sets the pace where it takes at least this part of the time between first and last
+#: launch on the device.
 HOST_PART = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """host: seconds that one run took the host. device: seconds from its first to its last launch on the device, None
-    where the device is not done with it."""
+    """host: seconds that one run took the host. device: seconds from its first to its last launch
+    on the device, None where the device is not done with it."""
 
     host: float
     device: Callable[[], float | None]

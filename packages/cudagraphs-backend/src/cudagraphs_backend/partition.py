@@ -1,7 +1,8 @@
 """Which values of the forward are kept for the backward: those that eager keeps.
 
-In: a joint graph. Out: names of forward nodes. What always holds: nothing but views and filled tensors is computed
-again: every operator is a kernel here, and a recomputed one costs a launch and a pass over memory.
+In: a joint graph. Out: names of forward nodes. What always holds: nothing but views and filled
+tensors is computed again: every operator is a kernel here, and a recomputed one costs a launch and
+a pass over memory.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ def saved(joint: torch.fx.GraphModule) -> Iterable[str]:
                     names[owner.name] = None
     (output,) = joint.graph.find_nodes(op="output")
     for gradient in output.args[0][1]:
-        if gradient is not None and gradient.meta.get("phase") == "forward" and _is_kept(_owner(gradient)):
+        if (
+            gradient is not None
+            and gradient.meta.get("phase") == "forward"
+            and _is_kept(_owner(gradient))
+        ):
             names[_owner(gradient).name] = None
     return names
 

@@ -1,8 +1,10 @@
-"""Where a recording's memory comes from: what stays is apart from what every recording may write over.
+"""Where a recording's memory comes from: what stays is apart from what every recording may write
+over.
 
-In: a lowered graph. Out: the same graph with calls round the operators whose memory its results live in. What always
-holds: outside a recording those calls do nothing; inside, results are allocated in memory of the recording's own,
-and everything else in the scratch memory that all recordings of a device share.
+In: a lowered graph. Out: the same graph with calls round the operators whose memory its results
+live in. What always holds: outside a recording those calls do nothing; inside, results are
+allocated in memory of the recording's own, and everything else in the scratch memory that all
+recordings of a device share.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _current = _Current()
 
 @contextlib.contextmanager
 def routed(router: Router) -> Iterator[None]:
-    """Inside, `to_results` and `to_scratch` of this thread reach `router`; memory is scratch to begin with."""
+    """Inside, `to_results` and `to_scratch` of this thread reach `router`; memory is scratch to
+    begin with.
+    """
     router.to_scratch()
     _current.router = router
     try:
@@ -61,7 +65,8 @@ def to(of_result: bool) -> None:
     (to_results if of_result else to_scratch)()
 
 
-#: Runs a graph, and calls what it is given before it allocates memory: with whether a result lives in that.
+#: Runs a graph, and calls what it is given before it allocates memory: with whether a result lives
+#: in that.
 PlacedRunner = Callable[[list[Any], Callable[[bool], None]], Sequence[Any]]
 
 

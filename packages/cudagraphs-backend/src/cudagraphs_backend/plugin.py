@@ -1,7 +1,7 @@
 """Registers the backend ``cudagraphs``: a graph's operators, recorded once and replayed.
 
-In: the hook call. Out: the `Backend`. What always holds: listing it imports neither torch.cuda's graphs nor the
-mechanism.
+In: the hook call. Out: the `Backend`. What always holds: listing it imports neither torch.cuda's
+graphs nor the mechanism.
 """
 
 from __future__ import annotations

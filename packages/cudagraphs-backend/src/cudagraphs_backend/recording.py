@@ -1,9 +1,11 @@
-"""One recording of a graph: the buffers it reads from, the results it writes to, and whether it may run.
+"""One recording of a graph: the buffers it reads from, the results it writes to, and whether it may
+run.
 
-In: a runner, the inputs of a call and a `Plan`. Out: a `Recording`: `matches` (the addresses it was made for),
-`free` (nobody holds its results), `replay`. What always holds: a result that stays in the recording's memory is
-never written to while a tensor, a view, a saved tensor or a storage object of it is alive; what is handed out is a
-new tensor object in each call; a recording whose memory somebody moved (`resize_` of its storage) is not used again.
+In: a runner, the inputs of a call and a `Plan`. Out: a `Recording`: `matches` (the addresses it was
+made for), `free` (nobody holds its results), `replay`. What always holds: a result that stays in
+the recording's memory is never written to while a tensor, a view, a saved tensor or a storage
+object of it is alive; what is handed out is a new tensor object in each call; a recording whose
+memory somebody moved (`resize_` of its storage) is not used again.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ COPIED_TOGETHER = 4
 
 
 class Kind(enum.Enum):
-    """What a call gets for a result. KEEP: an alias of the recording's memory. COPY: a copy of it. INPUT: a view of
-    the call's input. CONSTANT: a number, the same in every call of these sizes."""
+    """What a call gets for a result. KEEP: an alias of the recording's memory. COPY: a copy of it.
+    INPUT: a view of the call's input. CONSTANT: a number, the same in every call of these sizes."""
 
     KEEP = "keep"
     COPY = "copy"
@@ -38,9 +40,9 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """copied: inputs that are copied into buffers. direct: inputs that are read where they are. written: inputs that
-    the graph writes to. kinds: one for each output. generators: beside the default one. lends: it keeps
-    results that the program sees (`lending`)."""
+    """copied: inputs that are copied into buffers. direct: inputs that are read where they are.
+    written: inputs that the graph writes to. kinds: one for each output. generators: beside the
+    default one. lends: it keeps results that the program sees (`lending`)."""
 
     copied: tuple[int, ...]
     direct: tuple[int, ...]
@@ -64,16 +66,25 @@ class NotRecordable(Exception):
 
 
 class Misplaced(Exception):
-    """A result lies in scratch memory although its graph places results: fakes share memory where tensors do not."""
+    """A result lies in scratch memory although its graph places results: fakes share memory where
+    tensors do not.
+    """
 
 
 class Recording:
-    """Mutable. places: `run` says where its results are allocated (`placement`). used: when it was last replayed.
-    closed: thrown away. nbytes: of its memory. place: see `Plan.place`. streamed: a program has told the allocator that
-    another stream reads a kept result: its memory may be in use when nobody owns it any more."""
+    """Mutable. places: `run` says where its results are allocated (`placement`). used: when it was
+    last replayed. closed: thrown away. nbytes: of its memory. place: see `Plan.place`. streamed: a
+    program has told the allocator that another stream reads a kept result: its memory may be in use
+    when nobody owns it any more."""
 
     def __init__(
-        self, state: DeviceState, run: Runner, inputs: Sequence[Any], plan: Plan, *, places: bool = False
+        self,
+        state: DeviceState,
+        run: Runner,
+        inputs: Sequence[Any],
+        plan: Plan,
+        *,
+        places: bool = False,
     ) -> None:
         self.plan = plan
         self.used = next(state.ticks)
@@ -103,13 +114,17 @@ class Recording:
             scratch,
         )
         if scratch is not None:
-            kept = [one for one, kind in zip(outputs, plan.kinds, strict=False) if kind is Kind.KEEP]
+            kept = [
+                one for one, kind in zip(outputs, plan.kinds, strict=False) if kind is Kind.KEEP
+            ]
             if not state.device.lie_in_pool(kept, pool):
                 self._graph.reset()
                 raise Misplaced
             del kept
         own = [one for one in outputs if isinstance(one, torch.Tensor)]
-        results = {torch_private.storage_key(s): s.nbytes() for s in (one.untyped_storage() for one in own)}
+        results = {
+            torch_private.storage_key(s): s.nbytes() for s in (one.untyped_storage() for one in own)
+        }
         buffers = sum(buffer.untyped_storage().nbytes() for buffer in self._buffers)
         self.nbytes = (
             max(taken, sum(results.values())) + buffers
@@ -123,10 +138,13 @@ class Recording:
         kinds = self.plan.kinds
         facts = results_of(outputs, given)
         if len(outputs) != len(kinds) or any(
-            (kind is Kind.INPUT) != (fact.source is not None) for kind, fact in zip(kinds, facts, strict=True)
+            (kind is Kind.INPUT) != (fact.source is not None)
+            for kind, fact in zip(kinds, facts, strict=True)
         ):
             self.close()
-            raise NotRecordable("its results do not share memory with its inputs as in the run before")
+            raise NotRecordable(
+                "its results do not share memory with its inputs as in the run before"
+            )
         self._views: dict[int, tuple[int, tuple[Any, ...]]] = {}
         self._outputs = [one.data if isinstance(one, torch.Tensor) else one for one in outputs]
         for index, fact in enumerate(facts):
@@ -146,7 +164,11 @@ class Recording:
             for index, (one, kind) in enumerate(zip(self._outputs, kinds, strict=True))
             if kind is Kind.COPY and one.clone().stride() != one.stride()
         ]
-        copied = [index for index, kind in enumerate(kinds) if kind is Kind.COPY and index not in self._odd]
+        copied = [
+            index
+            for index, kind in enumerate(kinds)
+            if kind is Kind.COPY and index not in self._odd
+        ]
         self._together = [i for i in copied if isinstance(self._outputs[i], torch.Tensor)]
         if len(self._together) < COPIED_TOGETHER:
             self._together = []
@@ -180,7 +202,9 @@ class Recording:
         return not self._keys or self._owners() == (self._uses, self._references)
 
     def replay(self, inputs: list[Any]) -> list[Any]:
-        """The results for these inputs. The caller holds the lock, and has asked `matches` and `free`."""
+        """The results for these inputs. The caller holds the lock, and has asked `matches` and
+        `free`.
+        """
         if torch.is_grad_enabled():
             with torch.no_grad():
                 return self._replay(inputs)
@@ -190,7 +214,9 @@ class Recording:
         state = self._state
         self.used = next(state.ticks)
         where = state.order(self._where)
-        if self._kept:  # who had the results of the replay before read them on its stream, maybe to this moment
+        if (
+            self._kept
+        ):  # who had the results of the replay before read them on its stream, maybe to this moment
             self._where = where
         if self._buffers:
             torch_private.copy_all(self._buffers, [inputs[index] for index in self.plan.copied])

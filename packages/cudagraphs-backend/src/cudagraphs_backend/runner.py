@@ -1,9 +1,10 @@
 """Runs a graph by its recordings: chooses one that fits the call, makes one, or runs plainly.
 
-In: another runner, its graph and `CompileSpec`. Out: `GraphedRunner`, a runner with the same results. What always
-holds: a recording is only replayed for inputs that it was made for and while nobody holds its results; whatever
-does not fit (a size seen for the first time, addresses that keep changing, a call inside somebody's recording)
-runs plainly, and the reasons that last are in `row()`.
+In: another runner, its graph and `CompileSpec`. Out: `GraphedRunner`, a runner with the same
+results. What always holds: a recording is only replayed for inputs that it was made for and while
+nobody holds its results; whatever does not fit (a size seen for the first time, addresses that keep
+changing, a call inside somebody's recording) runs plainly, and the reasons that last are in
+`row()`.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from cudagraphs_backend.screening import Traits
 from cudagraphs_backend.state import DeviceState
 from tracer_core.plugin_api import CompileSpec, Phase, Role, Runner, logger, stage
 
-#: Bytes of results that are copied out, for each operator of the graph: copying costs two passes over them, and a
-#: graph of many operators moves far more than that. Beyond the limit a result stays in the recording.
+#: Bytes of results that are copied out, for each operator of the graph: copying costs two passes
+#: over them, and a graph of many operators moves far more than that. Beyond the limit a result
+#: stays in the recording.
 COPIED_PER_OPERATOR = 256 * 1024
 COPIED_AT_MOST = 64 * 2**20
 
-#: More small results than this are not copied one by one: handing out an alias is several times cheaper.
+#: More small results than this are not copied one by one: handing out an alias is several times
+#: cheaper.
 COPIES_AT_MOST = 16
 
 #: Sets of addresses that one size is recorded for.
@@ -44,8 +47,8 @@ _RESTLESS = f"its parameters or saved values come at more than {ADDRESSES} addre
 #: Sizes that are remembered.
 SIZES = 1024
 
-#: Recordings that are made only where they pay: the part of the device's memory that must be free, the sizes of one
-#: graph, and the bytes of results that are copied in each call.
+#: Recordings that are made only where they pay: the part of the device's memory that must be free,
+#: the sizes of one graph, and the bytes of results that are copied in each call.
 FREE_MEMORY = 0.25
 MEASURED_SIZES = 8
 COPIES_UNASKED = 512 * 2**20
@@ -56,8 +59,8 @@ GIVE_UP = 4
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one graph. recordings: that are alive, of `sizes` sizes; nbytes: that they hold. replays, plain:
-    calls. reason: why it (or one of its sizes) runs plainly, or ""."""
+    """What became of one graph. recordings: that are alive, of `sizes` sizes; nbytes: that they
+    hold. replays, plain: calls. reason: why it (or one of its sizes) runs plainly, or ""."""
 
     name: str
     backend: str
@@ -73,15 +76,22 @@ class Row:
         """The row in words."""
         calls = f"calls replayed: {self.replays}, plain: {self.plain}"
         if self.recordings:
-            held = f"{self.recordings} recorded for {self.sizes} sizes, {self.nbytes / 2**20:.1f} MiB"
+            held = (
+                f"{self.recordings} recorded for {self.sizes} sizes, {self.nbytes / 2**20:.1f} MiB"
+            )
             return "; ".join(filter(None, (f"CUDA graphs: {held}; {calls}", self.reason)))
-        return f"runs without CUDA graphs: {self.reason}" if self.reason else f"CUDA graphs: none recorded yet; {calls}"
+        return (
+            f"runs without CUDA graphs: {self.reason}"
+            if self.reason
+            else f"CUDA graphs: none recorded yet; {calls}"
+        )
 
 
 class Entry:
-    """Mutable: the recordings of one set of sizes. runs: plain ones so far. pointers: of the last call that had no
-    recording. copied: inputs that come at other addresses each time. seen: addresses of the other inputs. pace: of
-    timed runs, where recordings are made only if they pay."""
+    """Mutable: the recordings of one set of sizes. runs: plain ones so far. pointers: of the last
+    call that had no recording. copied: inputs that come at other addresses each time. seen:
+    addresses of the other inputs. pace: of timed runs, where recordings are made only if they pay.
+    """
 
     __slots__ = ("copied", "pace", "pointers", "reason", "recordings", "results", "runs", "seen")
 
@@ -96,7 +106,8 @@ class Entry:
         self.reason = ""
 
 
-#: Those that are alive, by number. Not a WeakSet: other threads compile while somebody asks for a report.
+#: Those that are alive, by number. Not a WeakSet: other threads compile while somebody asks for a
+#: report.
 _runners: weakref.WeakValueDictionary[int, GraphedRunner] = weakref.WeakValueDictionary()
 
 
@@ -106,8 +117,8 @@ def runners() -> list[GraphedRunner]:
 
 
 class GraphedRunner:
-    """Mutable. See the module's docstring. run_placed: does what `run` does, and says where memory is to come from.
-    recorded_as: see `wrapping.wrap`."""
+    """Mutable. See the module's docstring. run_placed: does what `run` does, and says where memory
+    is to come from. recorded_as: see `wrapping.wrap`."""
 
     recorded_as: dict[str, Any] | None = None
 
@@ -125,22 +136,28 @@ class GraphedRunner:
         self._device, self._lock = state.device, state.lock
         self._tensors = (
             *traits.tensors,
-            *range(traits.inputs, len(spec.inputs)),  # what the runner is given beside the graph's inputs
+            *range(
+                traits.inputs, len(spec.inputs)
+            ),  # what the runner is given beside the graph's inputs
         )
-        #: Inputs whose addresses are expected to last: a new address is a new recording, not a copy.
+        #: Inputs whose addresses are expected to last: a new address is a new recording, not a
+        #: copy.
         self._lasting = frozenset(
             index
             for index in self._tensors
             if spec.inputs[index].stable_address or spec.inputs[index].role in _LASTING
         )
         self._numbers = tuple(i for i in range(len(spec.inputs)) if i not in set(self._tensors))
-        self._shaped = tuple(i for i in self._tensors if i not in self._lasting) if spec.sizes else ()
+        self._shaped = (
+            tuple(i for i in self._tensors if i not in self._lasting) if spec.sizes else ()
+        )
         self._operators, self._generators = traits.operators, traits.generators
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._reasons: dict[str, None] = {}
         self._replays = self._plain = 0
         self._lends = options.outputs == "saved" and spec.phase is Phase.BACKWARD
-        self._streamed = False  # whether a program used a kept result on another stream: all are copied from then on
+        # whether a program used a kept result on another stream: all are copied from then on
+        self._streamed = False
         _runners[id(self)] = self
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
@@ -157,7 +174,9 @@ class GraphedRunner:
         return self._run_plainly(key, inputs)
 
     def _key(self, inputs: list[Any]) -> Any:
-        """What a recording depends on beside addresses: sizes, numbers, and how torch chooses kernels."""
+        """What a recording depends on beside addresses: sizes, numbers, and how torch chooses
+        kernels.
+        """
         sizes = tuple([(*inputs[i].shape, *inputs[i].stride()) for i in self._shaped])
         numbers = tuple([_exact(inputs[i]) for i in self._numbers])
         return torch.is_inference_mode_enabled(), torch_private.numeric_settings(), sizes, numbers
@@ -182,17 +201,23 @@ class GraphedRunner:
             return None
         if not self._settled(entry, inputs):
             return None
-        keep = self._options.outputs != "copy" and busy < self._options.copies and not self._streamed
+        keep = (
+            self._options.outputs != "copy" and busy < self._options.copies and not self._streamed
+        )
         return self._record(entry, inputs, keep)
 
     def _may_lend(self) -> bool:
-        """Whether what the program sees may stay in a recording: gradients, where nobody asked for one (`lending`)."""
+        """Whether what the program sees may stay in a recording: gradients, where nobody asked for
+        one (`lending`).
+        """
         if self._options.outputs == "auto":
             return not lending.sent()
         return self._lends and lending.gradients_may_stay(self._device.current_stream())
 
     def _pays(self, entry: Entry) -> bool:
-        """Whether timed runs speak for a recording of this size; if they speak against it, it is not asked again."""
+        """Whether timed runs speak for a recording of this size; if they speak against it, it is
+        not asked again.
+        """
         entry.reason = entry.pace.against() or ""
         if entry.reason:
             logger().info("%s, cudagraphs: not recorded: %s", self._spec.name, entry.reason)
@@ -204,16 +229,23 @@ class GraphedRunner:
         """What a recording that nobody asked for must not cost."""
         if self._device.free_bytes() < self._device.total_bytes() * FREE_MEMORY:
             return "the device is short of memory"
-        if self._spec.sizes and sum(bool(one.recordings) for one in self._entries.values()) >= MEASURED_SIZES:
+        if (
+            self._spec.sizes
+            and sum(bool(one.recordings) for one in self._entries.values()) >= MEASURED_SIZES
+        ):
             return f"{MEASURED_SIZES} of its sizes are recorded"
         visible = [r for i, r in enumerate(entry.results) if not self._stays(i)]
         if any(result.shared for result in visible):
             return "its results share memory with each other"
         nbytes = sum(result.nbytes for result in visible if result.source is None)
-        return f"its results of {nbytes >> 20} MiB are much to copy" if nbytes > COPIES_UNASKED else ""
+        return (
+            f"its results of {nbytes >> 20} MiB are much to copy" if nbytes > COPIES_UNASKED else ""
+        )
 
     def _settled(self, entry: Entry, inputs: list[Any]) -> bool:
-        """Whether the addresses of this call are worth a recording. Inputs that moved are copied from now on."""
+        """Whether the addresses of this call are worth a recording. Inputs that moved are copied
+        from now on.
+        """
         pointers = self._pointers(inputs)
         earlier = entry.pointers
         assert earlier is not None
@@ -225,7 +257,9 @@ class GraphedRunner:
             entry.seen.clear()
         if moved:
             entry.copied |= moved
-            for recording in entry.recordings:  # those read the moved inputs in place: hardly of use again
+            for (
+                recording
+            ) in entry.recordings:  # those read the moved inputs in place: hardly of use again
                 if not moved.isdisjoint(recording.plan.direct):
                     recording.close()
             entry.recordings = [one for one in entry.recordings if not one.closed]
@@ -239,9 +273,10 @@ class GraphedRunner:
         return False
 
     def _restless(self, entry: Entry, inputs: list[Any], moved: set[int]) -> set[int]:
-        """Saved values that are copied from now on, because the program has them, too, so that they come at ever new
-        addresses: what has moved, if it is little beside the rest (all of it lies elsewhere where a forward has several
-        recordings), or what has come at more addresses than are recorded for."""
+        """Saved values that are copied from now on, because the program has them, too, so that they
+        come at ever new addresses: what has moved, if it is little beside the rest (all of it lies
+        elsewhere where a forward has several recordings), or what has come at more addresses than
+        are recorded for."""
         anchored = self._anchored(entry)
         saved = {i for i in anchored if self._spec.inputs[i].role is Role.SAVED_ACTIVATION}
         found = saved & moved
@@ -288,7 +323,9 @@ class GraphedRunner:
             made = self._recorded(plan, inputs)
         except NotRecordable as error:
             return str(error)
-        except Exception as error:  # the plain run that follows raises it again if it is the program's own
+        except (
+            Exception
+        ) as error:  # the plain run that follows raises it again if it is the program's own
             return f"{type(error).__name__}: {error}".splitlines()[0]
         if made.nbytes > self._state.limit(self._options):
             made.close()
@@ -300,7 +337,13 @@ class GraphedRunner:
         run_placed = self._run_placed
         if run_placed is not None:
             try:
-                return Recording(self._state, lambda given: run_placed(given, placement.to), inputs, plan, places=True)
+                return Recording(
+                    self._state,
+                    lambda given: run_placed(given, placement.to),
+                    inputs,
+                    plan,
+                    places=True,
+                )
             except Misplaced:
                 self._run_placed = None
         return Recording(self._state, self._run, inputs, plan)
@@ -310,13 +353,15 @@ class GraphedRunner:
         direct = tuple(i for i in self._tensors if i not in entry.copied)
         kinds = self._kinds(entry.results, keep)
         lends = any(
-            kind is Kind.KEEP and not spec.saved for kind, spec in zip(kinds, self._spec.outputs, strict=True)
+            kind is Kind.KEEP and not spec.saved
+            for kind, spec in zip(kinds, self._spec.outputs, strict=True)
         )
         return Plan(copied, direct, self._spec.mutations, kinds, self._generators, lends)
 
     def _kinds(self, results: Sequence[Result], keep: bool) -> tuple[Kind, ...]:
-        """What the caller gets for each result. Results that only the backward reads, and gradients, are dropped
-        soon and stay; what the program sees is copied if that costs little beside the graph itself."""
+        """What the caller gets for each result. Results that only the backward reads, and
+        gradients, are dropped soon and stay; what the program sees is copied if that costs little
+        beside the graph itself."""
         limit = min(COPIED_PER_OPERATOR * self._operators, COPIED_AT_MOST)
         visible = [r.nbytes for i, r in enumerate(results) if not self._stays(i) and r.nbytes]
         few = len(visible) <= COPIES_AT_MOST
@@ -324,11 +369,14 @@ class GraphedRunner:
         kinds = []
         for index, result in enumerate(results):
             if not result.nbytes:
-                kinds.append(Kind.CONSTANT if self._spec.outputs[index].dtype is None else Kind.COPY)
+                kinds.append(
+                    Kind.CONSTANT if self._spec.outputs[index].dtype is None else Kind.COPY
+                )
             elif result.source is not None:
                 kinds.append(Kind.INPUT)
             elif keep and (
-                self._stays(index) or (anything and (result.shared or not few or result.nbytes > limit))
+                self._stays(index)
+                or (anything and (result.shared or not few or result.nbytes > limit))
             ):
                 kinds.append(Kind.KEEP)
             else:
@@ -337,26 +385,32 @@ class GraphedRunner:
 
     def _stays(self, index: int) -> bool:
         """Results that stay in the recording, however small they are."""
-        return self._spec.outputs[index].saved or (self._spec.phase is Phase.BACKWARD and self._may_lend())
+        return self._spec.outputs[index].saved or (
+            self._spec.phase is Phase.BACKWARD and self._may_lend()
+        )
 
     def _say(self, reason: str) -> None:
         """Logs why a call runs plainly, once."""
         if reason not in self._reasons:
             self._reasons[reason] = None
-            logger().warning("%s, cudagraphs: runs without a recording: %s", self._spec.name, reason)
+            logger().warning(
+                "%s, cudagraphs: runs without a recording: %s", self._spec.name, reason
+            )
 
     def _described(self, plan: Plan, made: Recording) -> str:
         kinds = ", ".join(f"{sum(k is kind for k in plan.kinds)} {kind.value}" for kind in Kind)
         return (
-            f"{self._spec.name} ({self._spec.phase.value}): {len(plan.direct)} inputs read in place, "
-            f"{len(plan.copied)} copied, {len(plan.written)} written to; results: {kinds}; "
-            f"{made.nbytes / 2**20:.1f} MiB"
+            f"{self._spec.name} ({self._spec.phase.value}): {len(plan.direct)} inputs read in"
+            f" place, {len(plan.copied)} copied, {len(plan.written)} written to; results: {kinds};"
+            f" {made.nbytes / 2**20:.1f} MiB"
         )
 
     def _run_plainly(self, key: Any, inputs: list[Any]) -> Sequence[Any]:
         entry = self._entries.get(key)
         warming = entry is None or entry.runs < self._options.warmup or not entry.results
-        given = list(inputs) if warming else []  # what a backward has read last can be freed, but for that
+        given = (
+            list(inputs) if warming else []
+        )  # what a backward has read last can be freed, but for that
         timing = None
         try:
             if self._options.measured and entry is not None and entry.runs and entry.pace.wanted:
@@ -402,7 +456,12 @@ class GraphedRunner:
     def row(self) -> Row:
         """What became of this graph."""
         with self._lock:
-            made = [one for entry in self._entries.values() for one in entry.recordings if not one.closed]
+            made = [
+                one
+                for entry in self._entries.values()
+                for one in entry.recordings
+                if not one.closed
+            ]
             return Row(
                 self._spec.name,
                 self._spec.backend,
@@ -412,7 +471,11 @@ class GraphedRunner:
                 sum(one.nbytes for one in made),
                 self._replays,
                 self._plain,
-                "; ".join(dict.fromkeys([*self._reasons, *(e.reason for e in self._entries.values() if e.reason)])),
+                "; ".join(
+                    dict.fromkeys(
+                        [*self._reasons, *(e.reason for e in self._entries.values() if e.reason)]
+                    )
+                ),
             )
 
 

@@ -1,8 +1,9 @@
 """What cannot be recorded, seen in the graph before anything runs.
 
-In: nodes of a lowered graph. Out: a reason for each operator that waits for the device, works on another one, or
-whose sizes depend on data; the generators that a graph draws from. What always holds: what is not seen here and
-cannot be recorded either makes the recording fail, and the graph runs without one.
+In: nodes of a lowered graph. Out: a reason for each operator that waits for the device, works on
+another one, or whose sizes depend on data; the generators that a graph draws from. What always
+holds: what is not seen here and cannot be recorded either makes the recording fail, and the graph
+runs without one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ _DATA_TAGS = tuple(
 )
 
 #: Operators that say by strides and an offset where in their operand's memory they read.
-_BY_OFFSET = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
+_BY_OFFSET = frozenset(
+    {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
+)
 
 _INDEXING = frozenset(
     {
@@ -65,7 +68,10 @@ def supports(node: torch.fx.Node) -> str | None:
     if target in _INDEXING and any(_is_mask(index) for index in node.args[1]):  # type: ignore[union-attr]
         return "cannot be recorded: a mask as an index is counted on the host"
     if target in _BY_OFFSET and _is_of_an_input(node.args[0]):  # type: ignore[arg-type]
-        return "cannot be recorded: it reads an input's memory by an offset, which a copy of the input does not have"
+        return (
+            "cannot be recorded: it reads an input's memory by an offset, which a copy of the input"
+            " does not have"
+        )
     for value in _tensors((node, *node.all_input_nodes)):
         if not states.records(value.device.type):
             return f"works on {value.device.type} tensors, which CUDA graphs do not record"
@@ -79,7 +85,11 @@ def whole_graph(graph: torch.fx.Graph) -> str | None:
             reason = supports(node)
             if reason is not None:
                 return f"{node.target}: {reason}"
-        elif node.op == "placeholder" and node.users and any(not states.records(v.device.type) for v in _tensors((node,))):
+        elif (
+            node.op == "placeholder"
+            and node.users
+            and any(not states.records(v.device.type) for v in _tensors((node,)))
+        ):
             return f"input {node.name} is a {node.meta['val'].device.type} tensor"
     read = [node for node in graph.nodes if node.op != "placeholder" or node.users]
     devices = {value.device for value in _tensors(read)}
@@ -89,7 +99,9 @@ def whole_graph(graph: torch.fx.Graph) -> str | None:
 
 
 def device_of(graph: torch.fx.Graph) -> torch.device | None:
-    """The device that the graph works on: that of the first tensor that is read or made; None where there is none."""
+    """The device that the graph works on: that of the first tensor that is read or made; None where
+    there is none.
+    """
     for node in graph.nodes:
         if node.op == "placeholder" and not node.users:
             continue
@@ -100,9 +112,9 @@ def device_of(graph: torch.fx.Graph) -> torch.device | None:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """All that recordings have to know of a graph, so that one that was stored can be recorded without it. device: that it
-    works on. reason: against a recording. tensors: positions of the inputs that are tensors. inputs, operators: how many.
-    generators: that operators are given."""
+    """All that recordings have to know of a graph, so that one that was stored can be recorded
+    without it. device: that it works on. reason: against a recording. tensors: positions of the
+    inputs that are tensors. inputs, operators: how many. generators: that operators are given."""
 
     device: torch.device | None
     reason: str | None
@@ -115,7 +127,12 @@ class Traits:
         """As JSON can hold it; None where it cannot."""
         if self.device is None or self.reason is not None or self.generators:
             return None
-        return {"device": str(self.device), "tensors": list(self.tensors), "inputs": self.inputs, "operators": self.operators}
+        return {
+            "device": str(self.device),
+            "tensors": list(self.tensors),
+            "inputs": self.inputs,
+            "operators": self.operators,
+        }
 
     @staticmethod
     def restored(found: Mapping[str, Any]) -> Traits:
@@ -131,7 +148,11 @@ def traits_of(graph: torch.fx.Graph) -> Traits:
     return Traits(
         device,
         "it has no tensors" if device is None else whole_graph(graph),
-        tuple(i for i, node in enumerate(placeholders) if isinstance(node.meta.get("val"), torch.Tensor)),
+        tuple(
+            i
+            for i, node in enumerate(placeholders)
+            if isinstance(node.meta.get("val"), torch.Tensor)
+        ),
         len(placeholders),
         sum(node.op == "call_function" for node in graph.nodes),
         generators(graph),

@@ -1,8 +1,9 @@
 """What the recordings of one device share: a lock, the order of replays, the pool, and a budget.
 
-In: a `Device`. Out: a `DeviceState`, one a device, and `states` to find it. What always holds: recordings that
-share the pool are replayed one after the other, also on different streams; a recording is only replayed by a thread
-that holds the lock; recordings beyond the budget are thrown away, least recently used first.
+In: a `Device`. Out: a `DeviceState`, one a device, and `states` to find it. What always holds:
+recordings that share the pool are replayed one after the other, also on different streams; a
+recording is only replayed by a thread that holds the lock; recordings beyond the budget are thrown
+away, least recently used first.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ Where = tuple[int, Any]
 
 
 class Member(Protocol):
-    """What the budget knows of a recording. used: when it was last replayed, as a count. nbytes: what it holds."""
+    """What the budget knows of a recording. used: when it was last replayed, as a count. nbytes:
+    what it holds.
+    """
 
     used: int
     nbytes: int
@@ -34,7 +37,9 @@ class Member(Protocol):
 
 
 class DeviceState:
-    """Mutable. members: the recordings that are alive, by weak references: their owners are the graphs they were made for."""
+    """Mutable. members: the recordings that are alive, by weak references: their owners are the
+    graphs they were made for.
+    """
 
     def __init__(self, device: Device, where: torch.device) -> None:
         self.device, self.where = device, where
@@ -50,13 +55,16 @@ class DeviceState:
 
     @property
     def members(self) -> list[Member]:
-        """The recordings that are alive. A list of its own: finalizers, which take members away, run at any time."""
+        """The recordings that are alive. A list of its own: finalizers, which take members away,
+        run at any time.
+        """
         found = [reference() for reference in list(self._members.values())]
         return [one for one in found if one is not None]
 
     def discard(self, member: Member, graph: Graph, memory: Any) -> None:
-        """Throws away a recording's graph, then its memory. Finalizers call it, in any thread: what they throw away while
-        somebody records waits for that to end, since no graph may be destroyed then, nor the device waited for."""
+        """Throws away a recording's graph, then its memory. Finalizers call it, in any thread: what
+        they throw away while somebody records waits for that to end, since no graph may be
+        destroyed then, nor the device waited for."""
         self._members.pop(id(member), None)
         self._thrown.append((graph, memory))
         self._empty()
@@ -74,8 +82,9 @@ class DeviceState:
             self.lock.release()
 
     def order(self, earlier: Where | None = None) -> Where:
-        """Makes a replay on the current stream wait for the one before it, if that was on another stream. earlier: where
-        else there may be work that must be done first. Returns where it is: the same object until the stream changes."""
+        """Makes a replay on the current stream wait for the one before it, if that was on another
+        stream. earlier: where else there may be work that must be done first. Returns where it is:
+        the same object until the stream changes."""
         self._empty()
         last = self._last
         stream = self.device.current_stream()
@@ -90,8 +99,9 @@ class DeviceState:
         return now
 
     def shared_pool(self) -> tuple[Any, Graph]:
-        """The pool of what no recording leaves there after a replay, and a recording of next to nothing that keeps it alive:
-        to be held by whoever records there, since the allocator knows of one pool a graph, and gone with the last of them."""
+        """The pool of what no recording leaves there after a replay, and a recording of next to
+        nothing that keeps it alive: to be held by whoever records there, since the allocator knows
+        of one pool a graph, and gone with the last of them."""
         shared = self._shared
         if shared is None:
             pool = self.device.new_pool()
@@ -100,7 +110,11 @@ class DeviceState:
         return shared
 
     def record(
-        self, body: Callable[[], T], pool: Any, generators: Sequence[torch.Generator], scratch: Any = None
+        self,
+        body: Callable[[], T],
+        pool: Any,
+        generators: Sequence[torch.Generator],
+        scratch: Any = None,
     ) -> tuple[Graph, T, int]:
         """A recording of `body`, its result, and how much memory was taken for it."""
         self._empty()
@@ -115,8 +129,8 @@ class DeviceState:
         return graph, result, max(self.device.reserved_bytes() - before, 0)
 
     def _retire(self, pool: Any) -> None:
-        """A pool in which a capture failed takes no other one: torch 2.11 believes that it is still recorded to.
-        Recordings that are in it keep it alive, by the anchor where they hold that."""
+        """A pool in which a capture failed takes no other one: torch 2.11 believes that it is still
+        recorded to. Recordings that are in it keep it alive, by the anchor where they hold that."""
         if self._shared is not None and self._shared[0] is pool:
             self._shared = None
 
@@ -125,9 +139,13 @@ class DeviceState:
         return sum(member.nbytes for member in self.members)
 
     def admit(self, newest: Member, options: CudaGraphsOptions) -> None:
-        """Throws away the least recently used recordings until count and memory fit, but never the newest."""
+        """Throws away the least recently used recordings until count and memory fit, but never the
+        newest.
+        """
         limit = self.limit(options)
-        others = sorted((one for one in self.members if one is not newest), key=lambda one: one.used)
+        others = sorted(
+            (one for one in self.members if one is not newest), key=lambda one: one.used
+        )
         thrown = False
         while others and (len(others) + 1 > options.recordings or self.held_bytes() > limit):
             others.pop(0).close()
@@ -141,7 +159,9 @@ class DeviceState:
         return self.device.total_bytes() // 3 if mib is None else mib * 2**20
 
     def make_room(self) -> None:
-        """Throws every recording away and gives the memory back, as far as nobody holds results in it."""
+        """Throws every recording away and gives the memory back, as far as nobody holds results in
+        it.
+        """
         with self.lock:
             self.device.synchronize()
             for member in self.members:
@@ -161,8 +181,8 @@ class DeviceState:
 
 
 class States:
-    """Mutable: the state of each device, made when it is first asked for. Devices of other kinds can be put in by
-    `install` (the tests' stand-in)."""
+    """Mutable: the state of each device, made when it is first asked for. Devices of other kinds
+    can be put in by `install` (the tests' stand-in)."""
 
     def __init__(self) -> None:
         self._states: dict[torch.device, DeviceState] = {}

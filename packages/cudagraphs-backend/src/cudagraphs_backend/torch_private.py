@@ -1,8 +1,9 @@
 """The one door to names that torch does not promise to keep.
 
-Out: plain functions over storages, addresses, streams and the CUDA allocator. Nothing else in this package uses a
-private torch name. What always holds: where a name is absent (a torch without CUDA, another version) there is a
-slower way of the same meaning, or the function says that nothing was there to do.
+Out: plain functions over storages, addresses, streams and the CUDA allocator. Nothing else in this
+package uses a private torch name. What always holds: where a name is absent (a torch without CUDA,
+another version) there is a slower way of the same meaning, or the function says that nothing was
+there to do.
 
 Tried on torch 2.11.0 (CUDA 13) and 2.13.0 (CPU).
 """
@@ -20,7 +21,9 @@ storage_uses: Callable[[int], int] = torch._C._storage_Use_Count
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
-    """The address of the storage's C++ object: equal for two live tensors exactly if they share their memory."""
+    """The address of the storage's C++ object: equal for two live tensors exactly if they share
+    their memory.
+    """
     return int(storage._cdata)
 
 
@@ -54,8 +57,9 @@ def drop_cublas_workspaces() -> None:
 
 
 def stop_allocating(device: int, pool: Any) -> None:
-    """After a capture that failed: the allocator no longer looks at its pool, and the failed graph no longer holds it.
-    Where the capture was ended in order (an exception of Python's), torch has done both and says so by raising."""
+    """After a capture that failed: the allocator no longer looks at its pool, and the failed graph
+    no longer holds it. Where the capture was ended in order (an exception of Python's), torch has
+    done both and says so by raising."""
     try:
         torch._C._cuda_endAllocateToPool(device, pool)
     except RuntimeError as error:
@@ -70,8 +74,9 @@ _watching: list[torch.library.Library] = []
 
 
 def watch_record_stream(seen: Callable[[int], None]) -> bool:
-    """From here on calls `seen` with the key of each storage that is given to `record_stream`, before torch does what it does.
-    False, and nothing, where this torch lacks what it takes. It is called in inference mode too, by the second key."""
+    """From here on calls `seen` with the key of each storage that is given to `record_stream`,
+    before torch does what it does. False, and nothing, where this torch lacks what it takes. It is
+    called in inference mode too, by the second key."""
     below = getattr(torch._C, "_AutoDispatchBelowAutograd", None)
     without = getattr(torch._C, "_ExcludeDispatchKeyGuard", None)
     if below is None or without is None:
@@ -92,13 +97,17 @@ def watch_record_stream(seen: Callable[[int], None]) -> bool:
 
 def can_switch_pools() -> bool:
     """Whether a capture may take memory from several pools."""
-    names = ("_cuda_endAllocateToPool", "_cuda_beginAllocateCurrentThreadToPool", "_cuda_releasePool")
+    names = (
+        "_cuda_endAllocateToPool",
+        "_cuda_beginAllocateCurrentThreadToPool",
+        "_cuda_releasePool",
+    )
     return all(hasattr(torch._C, name) for name in names)
 
 
 def switch_pool(device: int, leave: Any, enter: Any) -> None:
-    """What this thread allocates comes from `enter` and no longer from `leave`. Both are held by graphs: the count
-    that the allocator adds for `enter` is taken back."""
+    """What this thread allocates comes from `enter` and no longer from `leave`. Both are held by
+    graphs: the count that the allocator adds for `enter` is taken back."""
     torch._C._cuda_endAllocateToPool(device, leave)
     torch._C._cuda_beginAllocateCurrentThreadToPool(device, enter)
     torch._C._cuda_releasePool(device, enter)
@@ -115,9 +124,11 @@ def lie_in_pool(tensors: Sequence[torch.Tensor], pool: Any) -> bool:
     return all(any(low <= address < high for low, high in segments) for address in addresses)
 
 
-#: Not `_get_cublas_allow_tf32` and its like: they raise once a program has set `torch.backends.cuda.matmul.fp32_precision`.
+#: Not `_get_cublas_allow_tf32` and its like: they raise once a program has set
+#: `torch.backends.cuda.matmul.fp32_precision`.
 _PRECISIONS = tuple(
-    functools.partial(torch._C._get_fp32_precision_getter, "cuda", kind) for kind in ("matmul", "conv", "rnn")
+    functools.partial(torch._C._get_fp32_precision_getter, "cuda", kind)
+    for kind in ("matmul", "conv", "rnn")
 )
 
 _SETTINGS: tuple[Callable[[], Any], ...] = _PRECISIONS + tuple(

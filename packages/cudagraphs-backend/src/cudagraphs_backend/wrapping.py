@@ -1,7 +1,8 @@
 """Puts recordings round a runner, where its graph can be recorded.
 
-In: a runner for a lowered graph, the graph, its `CompileSpec`. Out: a runner with the same results. What always
-holds: where nothing can be recorded the runner comes back as it is, and `report` has the reason.
+In: a runner for a lowered graph, the graph, its `CompileSpec`. Out: a runner with the same results.
+What always holds: where nothing can be recorded the runner comes back as it is, and `report` has
+the reason.
 """
 
 from __future__ import annotations
@@ -34,19 +35,26 @@ def wrap(
     run_placed: placement.PlacedRunner | None = None,
     numbers: Numbers | None = None,
 ) -> Runner:
-    """`run`, replayed from recordings on CUDA devices. graph: or, where a stored runner is back without its graph, the
-    attribute ``recorded_as`` of what came out when it was wrapped first. options: None takes them from `spec.options` where
-    those are this backend's, else the defaults. run_placed: does the same, and calls its second argument with True before it
-    allocates memory that its results live in, with False before other memory. numbers: `run` takes one more input, a tensor
-    of the floats that a call brings, and reads these nowhere else."""
-    traits = screening.traits_of(graph.graph) if isinstance(graph, torch.fx.GraphModule) else Traits.restored(graph)
+    """`run`, replayed from recordings on CUDA devices. graph: or, where a stored runner is back
+    without its graph, the attribute ``recorded_as`` of what came out when it was wrapped first.
+    options: None takes them from `spec.options` where those are this backend's, else the defaults.
+    run_placed: does the same, and calls its second argument with True before it allocates memory
+    that its results live in, with False before other memory. numbers: `run` takes one more input, a
+    tensor of the floats that a call brings, and reads these nowhere else."""
+    traits = (
+        screening.traits_of(graph.graph)
+        if isinstance(graph, torch.fx.GraphModule)
+        else Traits.restored(graph)
+    )
     reason = traits.reason
     state = None if traits.device is None or reason is not None else states.of(traits.device)
     with stage("cudagraphs", graph=spec.name) as record:
         record.text = reason or "recorded at the call after the first of each size"
     if state is None:
         _refused.append(
-            Row(spec.name, spec.backend, spec.phase.value, 0, 0, 0, 0, 0, reason or "no such device")
+            Row(
+                spec.name, spec.backend, spec.phase.value, 0, 0, 0, 0, 0, reason or "no such device"
+            )
         )
         logger().info("%s, cudagraphs: runs without a recording: %s", spec.name, reason)
         return run
@@ -57,7 +65,9 @@ def wrap(
     else:
         given = InputSpec("numbers", Role.BUFFER, "numbers", stable_address=True)
         spec = dataclasses.replace(spec, inputs=(*spec.inputs, given))
-        wrapped = WithNumbers(GraphedRunner(run, traits, spec, state, options, run_placed), state, numbers)
+        wrapped = WithNumbers(
+            GraphedRunner(run, traits, spec, state, options, run_placed), state, numbers
+        )
     wrapped.recorded_as = traits.stored()
     return wrapped
 
@@ -83,11 +93,13 @@ def _called(graph: torch.fx.GraphModule) -> Runner:
 
 
 def report() -> list[Row]:
-    """A row for every graph that was called since the last reset and is alive, and for those that are not recorded."""
+    """A row for every graph that was called since the last reset and is alive, and for those that
+    are not recorded.
+    """
     rows = [one.row() for one in runner.runners()]
-    return sorted((row for row in rows if row.replays or row.plain), key=lambda row: row.name) + list(
-        _refused
-    )
+    return sorted(
+        (row for row in rows if row.replays or row.plain), key=lambda row: row.name
+    ) + list(_refused)
 
 
 def told() -> list[tuple[str, str]]:
@@ -96,7 +108,9 @@ def told() -> list[tuple[str, str]]:
 
 
 def reset() -> None:
-    """Throws every recording away and gives its memory back; graphs record again when they are next called."""
+    """Throws every recording away and gives its memory back; graphs record again when they are next
+    called.
+    """
     for one in runner.runners():
         one.forget()
     states.clear()

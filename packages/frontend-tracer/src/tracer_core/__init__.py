@@ -1,16 +1,27 @@
-"""tracer_core: captures PyTorch programs as FX graphs while they run, for backends found at run time.
+"""tracer_core: captures PyTorch programs as FX graphs while they run, for backends found at run
+time.
 
-In: ``tracer_core.compile(model, backend=...)``. Out: the same model, compiled when it is called. This
-module only names what is public; importing it imports torch and no backend, and the tracer itself is
-imported when something is first compiled. ``tracer_core.backends`` is the public function: it is bound
-after the module of that name was imported, which ``from tracer_core.backends import ...`` still reaches.
+In: ``tracer_core.compile(model, backend=...)``. Out: the same model, compiled when it is called.
+This module only names what is public; importing it imports torch and no backend, and the tracer
+itself is imported when something is first compiled. ``tracer_core.registry.discovery`` is the
+public function: it is bound after the module of that name was imported, which ``from
+tracer_core.registry.discovery import ...`` still reaches.
 """
 
 from __future__ import annotations
 
 from tracer_core import errors
-from tracer_core.api import backends, compile, explain, last_compile, list_backends, load, reset, save
-from tracer_core.backends import BackendRow, register
+from tracer_core.api import (
+    backends,
+    compile,
+    explain,
+    last_compile,
+    list_backends,
+    load,
+    reset,
+    save,
+)
+from tracer_core.contract.version import __version__
 from tracer_core.markers import (
     allow_in_graph,
     assume_constant_result,
@@ -21,7 +32,7 @@ from tracer_core.markers import (
     mark_dynamic,
     mark_static,
 )
-from tracer_core.version import __version__
+from tracer_core.registry.discovery import BackendRow, register
 
 __all__ = [
     "BackendRow",

@@ -3,16 +3,20 @@
 In: a function, method or nn.Module and settings. Out: the same thing, compiled when it is called.
 
 Where the tracer acts (it is imported when something is first compiled, not with this module):
-- `compile` validates everything (`tracer_core.validation`) and hands a plain function with a frozen
-  `CompileConfig` to `tracer_core.runtime.CompiledFunction`. A bound method is its function with the
-  object as first argument; a module is ``type(module).__call__`` with the *original* module as first
-  argument, so hooks are captured; any other callable object goes through `call_object`.
-- `explain` delegates to `tracer_core.report.explain`; `reset` to `tracer_core.runtime.reset`, the
-  backends that were used, and the discovery of plug-ins.
-- `disable`, `graph_break`, `mark_dynamic`, ... leave marks (`tracer_core.markers`) that the tracer reads.
+- `compile` validates everything (`tracer_core.dispatch.validation`) and hands a plain function with
+  a frozen `CompileConfig` to `tracer_core.execution.compiled_function.CompiledFunction`. A bound
+  method is its function with the object as first argument; a module is ``type(module).__call__``
+  with the *original* module as first argument, so hooks are captured; any other callable object
+  goes through `call_object`.
+- `explain` delegates to `tracer_core.explanation.explain`; `reset` to
+  `tracer_core.execution.compiled_function.reset`, the backends that were used, and the discovery of
+  plug-ins.
+- `disable`, `graph_break`, `mark_dynamic`, ... leave marks (`tracer_core.markers`) that the tracer
+  reads.
 
-What always holds: `compile` raises for every mistake that can be known before the first call; it never
-changes what it is given; compiling a compiled object compiles its original with the new settings.
+What always holds: `compile` raises for every mistake that can be known before the first call; it
+never changes what it is given; compiling a compiled object compiles its original with the new
+settings.
 """
 
 from __future__ import annotations
@@ -28,17 +32,28 @@ from typing import Any, TypeVar, overload
 import torch
 from torch.compiler import is_compiling as torch_is_compiling
 
-from tracer_core import events, logs, stages, torch_private, validation
-from tracer_core.auto.choice import Choice
-from tracer_core.auto.plan import Plan, plan_of, runs
-from tracer_core.backends import BackendRow, forget, mark_used, reset_used, rows
-from tracer_core.backends import list_backends as available_names
+from tracer_core import torch_private
+from tracer_core.autoselect.candidates import Plan, plan_of, runs
+from tracer_core.autoselect.choice import Choice
 from tracer_core.compiled_module import call_object, share
 from tracer_core.contract.backend import Backend
+from tracer_core.debug import logs, stages
+from tracer_core.debug.stages import StageRecord, StageRecords
+from tracer_core.dispatch import validation
 from tracer_core.errors import OptionError, TracerError
-from tracer_core.markers import COMPILED, Compiled, compiled, disabled, look_like, put_mark, uncompiled
+from tracer_core.markers import (
+    COMPILED,
+    Compiled,
+    compiled,
+    disabled,
+    look_like,
+    put_mark,
+    uncompiled,
+)
 from tracer_core.options import CompileConfig
-from tracer_core.stages import StageRecord, StageRecords
+from tracer_core.registry import events
+from tracer_core.registry.discovery import BackendRow, forget, mark_used, reset_used, rows
+from tracer_core.registry.discovery import list_backends as available_names
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -79,18 +94,19 @@ def compile(
 ) -> Any:
     """A form of `model` that is captured and compiled by `backend` when it is called.
 
-    model: a function, a bound method, an nn.Module, or any callable object; None: returns a decorator,
-    so that ``@compile`` and ``@compile(fullgraph=True)`` both work. backend: a name from
+    model: a function, a bound method, an nn.Module, or any callable object; None: returns a
+    decorator, so that ``@compile`` and ``@compile(fullgraph=True)`` both work. backend: a name from
     `list_backends()`, a `Backend`, or a callable ``backend(gm, example_inputs)`` as written for
-    torch.compile, or a list of these (also of pairs with options; ``"auto"``: all that are installed): each graph is
-    compiled by all of them in the background and served by the fastest that gives eager's results, see
-    `tracer_core.auto_backend.AutoOptions`; ``choices()`` of what is returned shows the tables. fullgraph: a graph
-    break is a GraphBreakError, a call beyond the recompile limit that nothing compiled fits a RecompileLimitError,
-    and nothing ever runs natively: where the program cannot be captured, or its graph fails, a TracerError says
-    why. dynamic: None: a size that changed becomes symbolic; True: symbolic from the start; False: always static.
-    mode: ``"default"``, ``"reduce-overhead"``, ``"max-autotune"`` or ``"max-autotune-no-cudagraphs"``, as far as
-    the backend has it. options: the backend's options dataclass, or a dict with its field names; never changed.
-    disable: returns `model` as it is.
+    torch.compile, or a list of these (also of pairs with options; ``"auto"``: all that are
+    installed): each graph is compiled by all of them in the background and served by the fastest
+    that gives eager's results, see `tracer_core.registry.auto.AutoOptions`; ``choices()`` of what
+    is returned shows the tables. fullgraph: a graph break is a GraphBreakError, a call beyond the
+    recompile limit that nothing compiled fits a RecompileLimitError, and nothing ever runs
+    natively: where the program cannot be captured, or its graph fails, a TracerError says why.
+    dynamic: None: a size that changed becomes symbolic; True: symbolic from the start; False:
+    always static. mode: ``"default"``, ``"reduce-overhead"``, ``"max-autotune"`` or
+    ``"max-autotune-no-cudagraphs"``, as far as the backend has it. options: the backend's options
+    dataclass, or a dict with its field names; never changed. disable: returns `model` as it is.
 
     A compiled function has the original's name, signature and attributes. A compiled module is an
     instance of the original's class that shares its state (see `tracer_core.compiled_module`); its
@@ -142,26 +158,28 @@ def list_backends() -> list[str]:
 
 
 def backends() -> list[BackendRow]:
-    """A row for every installed backend: name, distribution, version, devices, training, shapes, whether
-    it is available, and if not why not. Imports no backend's engine."""
+    """A row for every installed backend: name, distribution, version, devices, training, shapes,
+    whether it is available, and if not why not. Imports no backend's engine."""
     return rows()
 
 
 def explain(fn: Callable[..., Any]) -> Callable[..., Any]:
     """``explain(fn)(*args)`` runs `fn` under capture and reports its graphs, breaks and guards.
 
-    The report has `graphs`, `graph_count`, `graph_break_count`, `op_count`, `guards`, and for each break
-    the user's line, the reason and what would remove it. fn: compiled or not; of a compiled one the report also says how
-    its graphs run by now (`runs`: recorded as CUDA graphs, or why not), and, where several backends compile them
-    (``backend="auto"``), the `choices` so far.
+    The report has `graphs`, `graph_count`, `graph_break_count`, `op_count`, `guards`, and for each
+    break the user's line, the reason and what would remove it. fn: compiled or not; of a compiled
+    one the report also says how its graphs run by now (`runs`: recorded as CUDA graphs, or why
+    not), and, where several backends compile them (``backend="auto"``), the `choices` so far.
     """
     _demand_compilable(fn)
     if (refusal := torch_private.refusal()) is not None:
         raise TracerError(f"explain: {refusal}")
-    from tracer_core.report import explain as implementation  # heavy: the tracer
+    from tracer_core.explanation import explain as implementation  # heavy: the tracer
 
     behind = compiled(fn)
-    explained: Callable[..., Any] = implementation(uncompiled(fn), None if behind is None else behind.function)
+    explained: Callable[..., Any] = implementation(
+        uncompiled(fn), None if behind is None else behind.function
+    )
     return explained
 
 
@@ -170,7 +188,7 @@ def reset() -> None:
 
     Calls the `reset` of each backend that was used. Files in the cache folder stay.
     """
-    runtime = sys.modules.get("tracer_core.runtime")
+    runtime = sys.modules.get("tracer_core.execution.compiled_function")
     if runtime is not None:
         runtime.reset()
     reset_used()
@@ -178,10 +196,11 @@ def reset() -> None:
 
 
 def last_compile(fn: Callable[..., Any]) -> StageRecords:
-    """The stages of the last compile of `fn`, in the order in which they finished, with their seconds: a tuple of
-    `StageRecord`, printed as a table. A backward is compiled when it first runs. The last rows, ``runs``, say what became
-    of the graphs since: recorded as CUDA graphs, or why not. Where this release of torch lacks names that tracer-core looks
-    for, the first row, ``missing_in_torch``, lists them.
+    """The stages of the last compile of `fn`, in the order in which they finished, with their
+    seconds: a tuple of `StageRecord`, printed as a table. A backward is compiled when it first
+    runs. The last rows, ``runs``, say what became of the graphs since: recorded as CUDA graphs, or
+    why not. Where this release of torch lacks names that tracer-core looks for, the first row,
+    ``missing_in_torch``, lists them.
 
     A stage whose text is costly to make has it only if TRACER_DEBUG is set or a plug-in listens to
     stages. Empty if nothing was compiled yet. Raises OptionError if `fn` is not a compiled object.
@@ -192,28 +211,36 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     records = stages.records_of(behind.function)
     told = runs(behind.function.config, {record.graph for record in records if record.graph})
     lacking = torch_private.not_found()
-    text = f"torch {torch.__version__} has no {', '.join(lacking)}: what needs them ends the graph or runs natively"
+    text = (
+        f"torch {torch.__version__} has no {', '.join(lacking)}: what needs them ends the graph or"
+        " runs natively"
+    )
     missing = (StageRecord("missing_in_torch", 0.0, text),) if lacking else ()
-    return StageRecords((*missing, *records, *(StageRecord("runs", 0.0, text, graph) for graph, text in told)))
+    return StageRecords(
+        (*missing, *records, *(StageRecord("runs", 0.0, text, graph) for graph, text in told))
+    )
 
 
 def save(compiled: Any, path: str | os.PathLike[str]) -> Any:
-    """Stores what `compiled` has captured, for `load` in another process: returns a `StoreReport` with the
-    names stored, and those left out with the reason. See `tracer_core.stored` for the file and errors."""
-    from tracer_core.stored import save as implementation  # heavy: the tracer
+    """Stores what `compiled` has captured, for `load` in another process: returns a `StoreReport`
+    with the names stored, and those left out with the reason. See `tracer_core.execution.artifact`
+    for the file and errors."""
+    from tracer_core.execution.artifact import save as implementation  # heavy: the tracer
 
     return implementation(compiled, path)
 
 
 def load(compiled: Any, path: str | os.PathLike[str]) -> int:
-    """Gives `compiled` (just made by `compile()`) what `save` stored at `path`, so that its first call
-    traces and compiles nothing. Returns how many variants there were. See `tracer_core.stored`."""
-    from tracer_core.stored import load as implementation  # heavy: the tracer
+    """Gives `compiled` (just made by `compile()`) what `save` stored at `path`, so that its first
+    call traces and compiles nothing. Returns how many variants there were. See
+    `tracer_core.execution.artifact`."""
+    from tracer_core.execution.artifact import load as implementation  # heavy: the tracer
 
     return implementation(compiled, path)
 
 
-# Inside ---------------------------------------------------------------------------------------------
+# Inside
+# ---------------------------------------------------------------------------------------------
 
 
 def _demand_compilable(model: Any) -> None:
@@ -230,10 +257,15 @@ def _compile(model: Any, config: CompileConfig) -> Any:
     model = _behind_torch_compile(model)
     if _is_torch_compiled_module(model):
         return share(
-            model, lambda call, module: _traced(_call_original, config), _mark_method, _methods(config)
+            model,
+            lambda call, module: _traced(_call_original, config),
+            _mark_method,
+            _methods(config),
         )
     if isinstance(model, torch.nn.Module):
-        return share(model, lambda call, module: _traced(call, config), _mark_method, _methods(config))
+        return share(
+            model, lambda call, module: _traced(call, config), _mark_method, _methods(config)
+        )
     if isinstance(model, (staticmethod, classmethod)):
         return type(model)(_compile(model.__func__, config))
     if inspect.ismethod(model):
@@ -244,8 +276,9 @@ def _compile(model: Any, config: CompileConfig) -> Any:
 
 
 def _behind_torch_compile(model: Any) -> Any:
-    """The function that torch.compile was given; anything else as it is. Decorators copy attributes, but what they
-    wrap is torch.compile's function, not the one that it says it was made of."""
+    """The function that torch.compile was given; anything else as it is. Decorators copy
+    attributes, but what they wrap is torch.compile's function, not the one that it says it was made
+    of."""
     while inspect.isfunction(model):
         original = getattr(model, "_torchdynamo_orig_callable", None)
         if original is None or vars(model).get("__wrapped__") is not original:
@@ -262,13 +295,15 @@ def _is_torch_compiled_module(model: Any) -> bool:
 
 def _call_original(module: Any, /, *args: Any, **kwargs: Any) -> Any:
     """What is traced for a module that torch.compile returned."""
-    original = module.__dict__["_modules"]["_orig_mod"]  # its class answers attributes in its own way
+    original = module.__dict__["_modules"][
+        "_orig_mod"
+    ]  # its class answers attributes in its own way
     return original(*args, **kwargs)
 
 
 def _methods(config: CompileConfig) -> dict[str, Callable[..., Any]]:
-    """What compiled objects have besides: `choices` where several backends are tried, and `refresh` and
-    `release_originals` where parameters are constants (``freeze=True``)."""
+    """What compiled objects have besides: `choices` where several backends are tried, and `refresh`
+    and `release_originals` where parameters are constants (``freeze=True``)."""
     plan = None if config is None else plan_of(config)
     if plan is not None:
         return {"choices": functools.partial(_choices, plan), **_frozen_methods(plan.frozen)}
@@ -277,8 +312,8 @@ def _methods(config: CompileConfig) -> dict[str, Callable[..., Any]]:
 
 
 def _choices(plan: Plan, wait: float = 0.0) -> tuple[Choice, ...]:
-    """The table of each graph so far: its candidates, how they did, and who serves it. wait: seconds to wait for
-    trials that go on."""
+    """The table of each graph so far: its candidates, how they did, and who serves it. wait:
+    seconds to wait for trials that go on."""
     end = time.perf_counter() + wait
     for trial in tuple(plan.trials):
         trial.wait(max(0.0, end - time.perf_counter()))
@@ -290,19 +325,25 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
         return {}
 
     def refresh() -> None:
-        """Reads all parameters again at the next call: after writes that leave no trace (``.data``, NumPy)."""
-        from tracer_core.aten.frozen import refresh as implementation  # heavy: the tracer
+        """Reads all parameters again at the next call: after writes that leave no trace (``.data``,
+        NumPy).
+        """
+        from tracer_core.aot.frozen_parameters import refresh as implementation  # heavy: the tracer
 
         for config in configs:
             implementation(config.options)
 
     def release_originals() -> int:
-        """Gives back the memory of parameters that the graphs so far read packed only; returns how many bytes.
+        """Gives back the memory of parameters that the graphs so far read packed only; returns how
+        many bytes.
 
-        Call it after the calls that matter (all input sizes): from then on such a parameter has no values, what reads
-        it (another graph, eager code, ``state_dict()``) raises RuntimeError naming it, and ``refresh()`` raises too.
+        Call it after the calls that matter (all input sizes): from then on such a parameter has no
+        values, what reads it (another graph, eager code, ``state_dict()``) raises RuntimeError
+        naming it, and ``refresh()`` raises too.
         """
-        from tracer_core.aten.frozen import release_originals as implementation  # heavy: the tracer
+        from tracer_core.aot.frozen_parameters import (
+            release_originals as implementation,  # heavy: the tracer
+        )
 
         return sum(implementation(config.options) for config in configs)
 
@@ -311,7 +352,7 @@ def _frozen_methods(configs: Sequence[CompileConfig]) -> dict[str, Callable[...,
 
 def _traced(function: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
     """The tracer's callable for a Python function."""
-    from tracer_core.runtime import CompiledFunction  # heavy: the tracer
+    from tracer_core.execution.compiled_function import CompiledFunction  # heavy: the tracer
 
     traced: Callable[..., Any] = CompiledFunction(function, config)
     return traced
@@ -322,7 +363,9 @@ def _compiled_function(function: Callable[..., Any], config: CompileConfig) -> C
 
     # A real function, so that it binds as a method and passes inspect.isfunction.
     def call(*args: Any, **kwargs: Any) -> Any:
-        if torch_is_compiling():  # torch.compile and torch.export trace the original, not our own code
+        if (
+            torch_is_compiling()
+        ):  # torch.compile and torch.export trace the original, not our own code
             return function(*args, **kwargs)
         return traced(*args, **kwargs)
 

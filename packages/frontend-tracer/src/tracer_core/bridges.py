@@ -1,8 +1,9 @@
 """Our backends for torch's own compiler.
 
-In: the name of one of our backends. Out: a function ``(gm, example_inputs, **kwargs)`` that torch's compiler can call;
-packages publish it as ``tracer_<name>`` in the entry-point group ``torch_dynamo_backends``, with the value
-``tracer_core.bridges:tracer_<name>``. (The other way, their backends for us: `tracer_core.torch_style`.)
+In: the name of one of our backends. Out: a function ``(gm, example_inputs, **kwargs)`` that torch's
+compiler can call; packages publish it as ``tracer_<name>`` in the entry-point group
+``torch_dynamo_backends``, with the value ``tracer_core.bridges:tracer_<name>``. (The other way,
+their backends for us: `tracer_core.registry.torch_style`.)
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracer_core.contract.backend import Backend
 from tracer_core.plugin_api import compile_graph
-from tracer_core.torch_style import PREFIX
+from tracer_core.registry.torch_style import PREFIX
 
 if TYPE_CHECKING:
     import torch

@@ -1,21 +1,22 @@
 """A module that shares everything with another module, except how it is called.
 
-In: an nn.Module and a function that replaces its ``__call__`` and ``forward``. Out: an instance of a
-generated subclass of the module's class whose ``__dict__`` *is* the original's, so that parameters,
-buffers, submodules, hooks, flags and attributes are one and the same: whatever is changed through one is
-seen through the other; `isinstance`, `state_dict()` keys and `train()`/`eval()` are the original's.
+In: an nn.Module and a function that replaces its ``__call__`` and ``forward``. Out: an instance of
+a generated subclass of the module's class whose ``__dict__`` *is* the original's, so that
+parameters, buffers, submodules, hooks, flags and attributes are one and the same: whatever is
+changed through one is seen through the other; `isinstance`, `state_dict()` keys and
+`train()`/`eval()` are the original's.
 
 What always holds:
-- methods inherited from the class (``generate()``, a wrapper's ``self.module(...)``) run with the shared
-  module as ``self`` and so reach the replaced call;
-- the replaced call itself is given the *original* module, so that ``self`` there is what its parents and
-  children know;
+- methods inherited from the class (``generate()``, a wrapper's ``self.module(...)``) run with the
+  shared module as ``self`` and so reach the replaced call;
+- the replaced call itself is given the *original* module, so that ``self`` there is what its
+  parents and children know;
 - pickle, copy and deepcopy give the original class;
 - an object that merely has the generated class, but not the shared ``__dict__`` (a replica made by
   DataParallel), is called as its original class would be.
 
-Not seen by the original: a later assignment to the shared module's ``__class__`` (parametrisations that
-swap the class of the root module itself): apply those before compiling.
+Not seen by the original: a later assignment to the shared module's ``__class__`` (parametrisations
+that swap the class of the root module itself): apply those before compiling.
 """
 
 from __future__ import annotations
@@ -51,19 +52,26 @@ _NO_METHODS: Mapping[str, Callable[..., Any]] = types.MappingProxyType({})
 
 
 def share(
-    module: M, replace: Replace, mark: MarkMethod, methods: Mapping[str, Callable[..., Any]] = _NO_METHODS
+    module: M,
+    replace: Replace,
+    mark: MarkMethod,
+    methods: Mapping[str, Callable[..., Any]] = _NO_METHODS,
 ) -> M:
-    """A module that shares `module`'s state and is called through ``replace(type(module).__call__, module)``.
+    """A module that shares `module`'s state and is called through ``replace(type(module).__call__,
+    module)``.
 
-    ``forward`` is replaced likewise, so that code that calls ``m.forward(x)`` is served too: as in eager
-    PyTorch, that runs no hooks. methods: functions that the shared module has besides. Raises
-    OptionError if the class has ``__slots__``, cannot be subclassed or has something else by the name of a method.
+    ``forward`` is replaced likewise, so that code that calls ``m.forward(x)`` is served too: as in
+    eager PyTorch, that runs no hooks. methods: functions that the shared module has besides. Raises
+    OptionError if the class has ``__slots__``, cannot be subclassed or has something else by the
+    name of a method.
     """
     module = unshared(module)
     cls = type(module)
     slots = [name for base in cls.__mro__ for name in _slots(base)]
     if slots:
-        raise OptionError(f"{cls.__qualname__} has __slots__ ({', '.join(slots)}), which cannot be shared")
+        raise OptionError(
+            f"{cls.__qualname__} has __slots__ ({', '.join(slots)}), which cannot be shared"
+        )
     namespace: dict[str, Any] = {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
@@ -76,17 +84,22 @@ def share(
     for name, function in methods.items():
         if hasattr(module, name):
             raise OptionError(
-                f"{cls.__qualname__} has an attribute {name!r} already, which compile() gives a method of its own"
+                f"{cls.__qualname__} has an attribute {name!r} already, which compile() gives a"
+                " method of its own"
             )
         namespace[name] = staticmethod(function)
     for name in ("__call__", "forward"):
         call = getattr(cls, name, None)
         if inspect.isfunction(call):  # a ScriptModule's forward is not: it stays as it is
             namespace[name] = _method(call, module, replace, mark)
-    if isinstance(module, fx.GraphModule):  # recompile() sets `forward` on type(self): the original's
+    if isinstance(
+        module, fx.GraphModule
+    ):  # recompile() sets `forward` on type(self): the original's
         namespace["recompile"] = lambda self: cast(fx.GraphModule, _plain(self)).recompile()
     try:
-        generated = types.new_class(cls.__name__, (cls,), exec_body=lambda body: body.update(namespace))
+        generated = types.new_class(
+            cls.__name__, (cls,), exec_body=lambda body: body.update(namespace)
+        )
     except TypeError as error:
         raise OptionError(f"{cls.__qualname__} cannot be subclassed: {error}") from error
     shared: M = object.__new__(generated)
@@ -109,7 +122,9 @@ def is_shared(module: nn.Module) -> bool:
 
 
 def _plain(module: nn.Module) -> nn.Module:
-    """A module of the original class with `module`'s state: the original itself, except for a replica."""
+    """A module of the original class with `module`'s state: the original itself, except for a
+    replica.
+    """
     original = unshared(module)
     if original is module:
         original = object.__new__(type(getattr(type(module), SHARED)))
@@ -120,9 +135,9 @@ def _plain(module: nn.Module) -> nn.Module:
 def _reduce(original: nn.Module, protocol: Any) -> Any:
     """How `original` is pickled, when it is found under another object.
 
-    pickle refuses ``copyreg.__newobj__`` for a class that is not the pickled object's own, so the same
-    construction is spelled with a function that it does not look into. What it writes loads without
-    tracer_core.
+    pickle refuses ``copyreg.__newobj__`` for a class that is not the pickled object's own, so the
+    same construction is spelled with a function that it does not look into. What it writes loads
+    without tracer_core.
     """
     reduced = original.__reduce_ex__(protocol)
     if isinstance(reduced, str) or reduced[0] is not copyreg.__newobj__:  # type: ignore[attr-defined]
@@ -141,7 +156,8 @@ def _method(
 
     @functools.wraps(call)
     def method(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        # torch.compile and torch.export trace the original: what they would see below is our own code.
+        # torch.compile and torch.export trace the original: what they would see below is our own
+        # code.
         if torch_is_compiling() or self.__dict__ is not state:
             return call(self, *args, **kwargs)
         return replacement(module, *args, **kwargs)
@@ -157,5 +173,7 @@ def _slots(base: type) -> list[str]:
 
 
 def call_object(target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """What is traced for a callable that is not a Python function: `target` is its first argument."""
+    """What is traced for a callable that is not a Python function: `target` is its first
+    argument.
+    """
     return target(*args, **kwargs)

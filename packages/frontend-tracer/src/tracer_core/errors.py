@@ -37,7 +37,9 @@ class BackendError(TracerError):
 
 
 class BackendNotFoundError(TracerError, KeyError):
-    """No installed backend has that name. name; installed: names that are; hint: what to install."""
+    """No installed backend has that name. name; installed: names that are; hint: what to
+    install.
+    """
 
     def __init__(self, name: str, installed: list[str], hint: str = "") -> None:
         self.name, self.installed, self.hint = name, installed, hint
@@ -55,8 +57,9 @@ class OptionError(TracerError, ValueError):
 
 
 class MarkedSizeError(TracerError):
-    """The program cannot keep what `mark_dynamic` promised of a size. size: ``x.shape[0]``; promised: its range;
-    found: what the program asks of it; location: ``file:line in function`` of the line that does."""
+    """The program cannot keep what `mark_dynamic` promised of a size. size: ``x.shape[0]``;
+    promised: its range; found: what the program asks of it; location: ``file:line in function`` of
+    the line that does."""
 
     def __init__(self, size: str, promised: str, found: str, location: str) -> None:
         self.size, self.promised, self.found, self.location = size, promised, found, location
@@ -64,9 +67,11 @@ class MarkedSizeError(TracerError):
         number = rest.partition(" ")[0]
         line = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
         super().__init__(
-            f"{size} was marked dynamic ({promised}), but the program asks that {found}, at {location}"
+            f"{size} was marked dynamic ({promised}), but the program asks that {found}, at"
+            f" {location}"
             + (f"\n      {line}" if line else "")
-            + "\n  Change that line, give mark_dynamic the range that it allows, or take the mark away (mark_static)."
+            + "\n  Change that line, give mark_dynamic the range that it allows, or take the mark"
+            " away (mark_static)."
         )
 
 
@@ -75,10 +80,10 @@ class VerifyError(TracerError):
 
 
 class RecompileLimit(Exception):
-    """Facts of `RecompileLimitWarning` and `RecompileLimitError`. function: that reached its limit. count:
-    how often it was compiled. source: what kept changing, as the program writes it (``cfg.step``; "" if
-    unknown); values: texts of what it was, the last one now. reason: the guard that failed last. hint: what
-    helps."""
+    """Facts of `RecompileLimitWarning` and `RecompileLimitError`. function: that reached its limit.
+    count: how often it was compiled. source: what kept changing, as the program writes it
+    (``cfg.step``; "" if unknown); values: texts of what it was, the last one now. reason: the guard
+    that failed last. hint: what helps."""
 
     def __init__(
         self,
@@ -92,25 +97,29 @@ class RecompileLimit(Exception):
         self.function, self.count, self.reason = function, count, reason
         self.source, self.values, self.hint = source, values, hint
         shown = values if len(values) < 7 else (*values[:3], "...", *values[-2:])
-        why = f" because {source} kept changing ({', '.join(shown)})" if source and len(values) > 2 else ""
+        why = (
+            f" because {source} kept changing ({', '.join(shown)})"
+            if source and len(values) > 2
+            else ""
+        )
         super().__init__(
-            f"{function} was compiled {count} times{why}{self._then}; the guard that failed last: {reason}"
-            + (f"\n  What helps: {hint}" if hint else "")
+            f"{function} was compiled {count} times{why}{self._then}; the guard that failed last:"
+            f" {reason}" + (f"\n  What helps: {hint}" if hint else "")
         )
 
     _then = ""
 
 
 class RecompileLimitWarning(RecompileLimit, UserWarning):
-    """A function was compiled too often: calls that nothing compiled fits run it as plain Python from now on.
-    Given once a function."""
+    """A function was compiled too often: calls that nothing compiled fits run it as plain Python
+    from now on. Given once a function."""
 
     _then = " and now runs as plain Python where nothing that was compiled fits"
 
 
 class RecompileLimitError(RecompileLimit, TracerError):
-    """The same under ``fullgraph=True``, where nothing runs as plain Python: raised by each call that would
-    have to be compiled again. Calls that fit what was compiled go on."""
+    """The same under ``fullgraph=True``, where nothing runs as plain Python: raised by each call
+    that would have to be compiled again. Calls that fit what was compiled go on."""
 
     _then = ", which is the limit, and fullgraph=True lets nothing run as plain Python"
 

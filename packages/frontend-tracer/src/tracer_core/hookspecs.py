@@ -1,11 +1,13 @@
 """The hook specification: what a plug-in of the entry-point group ``tracer_core`` may implement.
 
-In: nothing. Out: the pluggy specification that `tracer_core.backends` registers. A plug-in is a module
-(or object) whose functions are marked with `tracer_core.plugin_api.hookimpl`; it may leave out arguments
-that it does not need, so arguments can be added here without breaking it.
+In: nothing. Out: the pluggy specification that `tracer_core.registry.discovery` registers. A
+plug-in is a module (or object) whose functions are marked with `tracer_core.plugin_api.hookimpl`;
+it may leave out arguments that it does not need, so arguments can be added here without breaking
+it.
 
 What always holds: hooks run while something is compiled, never on a compiled call; no hook's result
-depends on the order in which plug-ins were installed; what a listener raises is logged, and the compile goes on.
+depends on the order in which plug-ins were installed; what a listener raises is logged, and the
+compile goes on.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ def tracer_graph_captured(name: str, gm: torch.fx.GraphModule, backend: str) -> 
 def tracer_graph_break(kind: str, reason: str, location: str, hint: str) -> None:
     """Capture stopped at an instruction that will run natively.
 
-    kind: its name in the table of breaks. reason: what happened. location: ``file:line in function``
-    of the user's code. hint: what would remove the break, or "".
+    kind: its name in the table of breaks. reason: what happened. location: ``file:line in
+    function`` of the user's code. hint: what would remove the break, or "".
     """
 
 

@@ -1,12 +1,13 @@
 """What users put on functions and tensors to steer capture, and how the tracer reads it.
 
-In: user code (`disable`, `allow_in_graph`, `mark_dynamic`, ...), and the same marks made by torch's own
-`torch.compiler` functions, which are honoured by the attributes they leave, without importing their
-module. Out: attributes on wrappers, functions and tensors, read through `disabled`, `compiled`, `role`,
-`dynamic_dims` and `static_dims`.
+In: user code (`disable`, `allow_in_graph`, `mark_dynamic`, ...), and the same marks made by torch's
+own `torch.compiler` functions, which are honoured by the attributes they leave, without importing
+their module. Out: attributes on wrappers, functions and tensors, read through `disabled`,
+`compiled`, `role`, `dynamic_dims` and `static_dims`.
 
-What always holds: a marked function runs as before when nothing is being traced; a mark knows the object
-that it was put on, so a decorator that copies attributes (`functools.wraps`) does not copy its meaning.
+What always holds: a marked function runs as before when nothing is being traced; a mark knows the
+object that it was put on, so a decorator that copies attributes (`functools.wraps`) does not copy
+its meaning.
 """
 
 from __future__ import annotations
@@ -63,12 +64,13 @@ class FunctionRole(enum.Enum):
     CONSTANT_RESULT = "assume_constant_result"
 
 
-#: Roles of functions that take no attributes (C functions). The function is kept, so that its id stays
-#: its own.
+#: Roles of functions that take no attributes (C functions). The function is kept, so that its id
+#: stays its own.
 _roles_of_builtins: dict[int, tuple[Any, FunctionRole]] = {}
 
 
-# What users call ------------------------------------------------------------------------------------
+# What users call
+# ------------------------------------------------------------------------------------
 
 
 @overload
@@ -76,11 +78,12 @@ def disable(fn: F, *, reason: str = ...) -> F: ...
 @overload
 def disable(fn: None = ..., *, reason: str = ...) -> Callable[[F], F]: ...
 def disable(fn: Any = None, *, reason: str = "") -> Any:
-    """A form of `fn` that is never traced: a compiled caller breaks its graph and calls it natively.
+    """A form of `fn` that is never traced: a compiled caller breaks its graph and calls it
+    natively.
 
-    fn: a function or method; an nn.Module is given as a module that shares its parameters. Usable as a
-    decorator with and without arguments. reason: shown with the graph break. `fn` itself is not changed.
-    Raises OptionError if `fn` is not callable, or is a class.
+    fn: a function or method; an nn.Module is given as a module that shares its parameters. Usable
+    as a decorator with and without arguments. reason: shown with the graph break. `fn` itself is
+    not changed. Raises OptionError if `fn` is not callable, or is a class.
     """
     if fn is None:
         return functools.partial(disable, reason=reason)
@@ -107,7 +110,8 @@ def allow_in_graph(fn: F) -> F:
 
 
 def disallow_in_graph(fn: F) -> F:
-    """Marks `fn` (a torch operator, say) never to be recorded: the graph breaks and it runs natively.
+    """Marks `fn` (a torch operator, say) never to be recorded: the graph breaks and it runs
+    natively.
 
     Returns `fn`. Raises OptionError if it is not callable.
     """
@@ -124,7 +128,9 @@ def assume_constant_result(fn: F) -> F:
 
 
 def graph_break(message: str = "") -> None:
-    """Breaks the graph here. Does nothing when nothing is being traced. message: shown with the break."""
+    """Breaks the graph here. Does nothing when nothing is being traced. message: shown with the
+    break.
+    """
 
 
 def is_compiling() -> bool:
@@ -141,15 +147,18 @@ def mark_dynamic(
 ) -> None:
     """Makes size `dim` of `t` symbolic from the first compile on, within ``min..max`` (inclusive).
 
-    dim: one or several dimensions, negative ones counting from the end. With ``min=1`` the graph serves size 1 too, where
-    that is no other program (else 1 gets a graph of its own, as it does without `min`). Raises OptionError if a
-    dimension does not exist, the range is empty, or the present size lies outside it.
+    dim: one or several dimensions, negative ones counting from the end. With ``min=1`` the graph
+    serves size 1 too, where that is no other program (else 1 gets a graph of its own, as it does
+    without `min`). Raises OptionError if a dimension does not exist, the range is empty, or the
+    present size lies outside it.
     """
     dims: dict[int, tuple[int | None, int | None]] = dict(getattr(t, DYNAMIC_DIMS, {}))
     for index in _dimensions(t, dim):
         size = t.shape[index]
         if (min is not None and size < min) or (max is not None and size > max):
-            raise OptionError(f"mark_dynamic: size {size} of dimension {index} is outside {min}..{max}")
+            raise OptionError(
+                f"mark_dynamic: size {size} of dimension {index} is outside {min}..{max}"
+            )
         dims[index] = (min, max)
     static = frozenset(getattr(t, STATIC_DIMS, frozenset())) - dims.keys()
     setattr(t, DYNAMIC_DIMS, dims)
@@ -167,7 +176,8 @@ def mark_static(t: torch.Tensor, dim: int | Sequence[int] | None = None) -> None
     setattr(t, STATIC_DIMS, frozenset(getattr(t, STATIC_DIMS, frozenset())) | chosen)
 
 
-# What the tracer reads ------------------------------------------------------------------------------
+# What the tracer reads
+# ------------------------------------------------------------------------------
 
 
 def disabled(fn: Any) -> str | None:
@@ -175,12 +185,16 @@ def disabled(fn: Any) -> str | None:
     fn = _marked_object(fn)
     reason: str | None = read_mark(fn, DISABLE)
     if reason is None and getattr(fn, "_torchdynamo_disable", False):
-        reason = getattr(fn, "_torchdynamo_disable_msg", None) or "marked with torch.compiler.disable"
+        reason = (
+            getattr(fn, "_torchdynamo_disable_msg", None) or "marked with torch.compiler.disable"
+        )
     return reason
 
 
 def compiled(fn: Any) -> Compiled | None:
-    """What stands behind `fn` if `compile()` returned it (function, bound method or module), else None."""
+    """What stands behind `fn` if `compile()` returned it (function, bound method or module), else
+    None.
+    """
     found: Compiled | None = read_mark(_marked_object(fn), COMPILED)
     return found
 
@@ -197,7 +211,9 @@ def uncompiled(fn: Any) -> Any:
 
 
 def role(fn: Any) -> FunctionRole | None:
-    """What the user declared `fn` to be, or None. Honours `torch.compiler.assume_constant_result`."""
+    """What the user declared `fn` to be, or None. Honours
+    `torch.compiler.assume_constant_result`.
+    """
     fn = _marked_object(fn)
     found = _roles_of_builtins.get(id(fn))
     if found is not None:
@@ -211,7 +227,9 @@ def role(fn: Any) -> FunctionRole | None:
 
 
 def dynamic_dims(t: torch.Tensor) -> dict[int, tuple[int | None, int | None]]:
-    """Dimension -> (lowest, highest) size, for every dimension marked by us or by torch's mark_dynamic."""
+    """Dimension -> (lowest, highest) size, for every dimension marked by us or by torch's
+    mark_dynamic.
+    """
     theirs: dict[int, tuple[int | None, int | None]] = dict.fromkeys(
         getattr(t, "_dynamo_dynamic_indices", ()), (None, None)
     )
@@ -226,11 +244,14 @@ def static_dims(t: torch.Tensor) -> frozenset[int]:
     return ours | frozenset(getattr(t, "_dynamo_static_indices", ()))
 
 
-# Inside ---------------------------------------------------------------------------------------------
+# Inside
+# ---------------------------------------------------------------------------------------------
 
 
 def put_mark(fn: Any, name: str, value: Any) -> None:
-    """Marks `fn`. Raises AttributeError or TypeError if it takes no attributes or weak references."""
+    """Marks `fn`. Raises AttributeError or TypeError if it takes no attributes or weak
+    references.
+    """
     setattr(fn, name, Mark(weakref.ref(fn), value))
 
 
@@ -260,7 +281,9 @@ def _pass_on(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def look_like(wrapper: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
     """Gives `wrapper` the name, documentation, signature and (of a function) attributes of `fn`."""
-    copied = ("__dict__",) if inspect.isfunction(fn) else ()  # another object's __dict__ is its state
+    copied = (
+        ("__dict__",) if inspect.isfunction(fn) else ()
+    )  # another object's __dict__ is its state
     return functools.update_wrapper(wrapper, fn, updated=copied)
 
 

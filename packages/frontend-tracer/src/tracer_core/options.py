@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # For the annotation only: plugin_api re-exports env(), so it must be able to import this module.
+    # For the annotation only: plugin_api re-exports env(), so it must be able to import this
+    # module.
     from tracer_core.contract.backend import Backend
 
 
@@ -29,9 +30,9 @@ class CompileConfig:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """logs: names in TRACER_LOGS. debug: folder of TRACER_DEBUG (``"1"`` means ``./tracer_debug``) or
-    None. cache_dir: TRACER_CACHE_DIR. strict: TRACER_STRICT. check: TRACER_CHECK (verify every IR).
-    python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards)."""
+    """logs: names in TRACER_LOGS. debug: folder of TRACER_DEBUG (``"1"`` means ``./tracer_debug``)
+    or None. cache_dir: TRACER_CACHE_DIR. strict: TRACER_STRICT. check: TRACER_CHECK (verify every
+    IR). python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards)."""
 
     logs: frozenset[str]
     debug: str | None

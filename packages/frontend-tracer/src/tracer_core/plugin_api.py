@@ -2,9 +2,10 @@
 
 In: nothing but torch and the standard library, so that importing it costs what importing torch
 costs. Out: the types a backend fills in (`Backend`) and is handed (`CompileSpec`), the hook marker
-(`hookimpl`), services (`lower`, `compile_graph`, `get_backend`; for backends over an engine `contiguous_graph`,
-`promote`, `node_probe` and `add_alarm`; for tables of operators `operators`), and the core's errors, environment,
-stages, loggers and cache folders, re-exported so that a backend needs no other import.
+(`hookimpl`), services (`lower`, `compile_graph`, `get_backend`; for backends over an engine
+`contiguous_graph`, `promote`, `node_probe` and `add_alarm`; for tables of operators `operators`),
+and the core's errors, environment, stages, loggers and cache folders, re-exported so that a backend
+needs no other import.
 
 A backend's engine (triton, onnxruntime, tvm, ...) is never imported to *list* it: `compile`,
 `supports`, `available`, `options` and the other callables may be given as ``"module:attribute"``
@@ -19,13 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracer_core.cache_location import (
-    CacheLocationError,
-    cache_folder,
-    demand_room,
-    leave_folder,
-    private_folder,
-)
 from tracer_core.contract.backend import (
     API_VERSION,
     DEFAULT_MODES,
@@ -46,8 +40,8 @@ from tracer_core.contract.specs import (
     SizeSpec,
     Training,
 )
-from tracer_core.entries import FORMAT as ENTRY_FORMAT
-from tracer_core.entries import Entries, replace_file
+from tracer_core.debug.logs import enabled, logger, note
+from tracer_core.debug.stages import StageRecord, debug_folder, stage, wants_text
 from tracer_core.errors import (
     BackendError,
     BackendNotFoundError,
@@ -55,9 +49,16 @@ from tracer_core.errors import (
     TracerError,
     VerifyError,
 )
-from tracer_core.logs import enabled, logger, note
 from tracer_core.options import Environment, env
-from tracer_core.stages import StageRecord, debug_folder, stage, wants_text
+from tracer_core.storage.cache_location import (
+    CacheLocationError,
+    cache_folder,
+    demand_room,
+    leave_folder,
+    private_folder,
+)
+from tracer_core.storage.entries import FORMAT as ENTRY_FORMAT
+from tracer_core.storage.entries import Entries, replace_file
 from tracer_core.torch_private.names import operators
 
 if TYPE_CHECKING:
@@ -113,14 +114,20 @@ __all__ = [
     "wants_text",
 ]
 
-def lower(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Backend | str, **kwargs: Any) -> Any:
+
+def lower(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: Backend | str, **kwargs: Any
+) -> Any:
     """Lowers a torch-level graph to the IR that `backend` asks for, without the tracer.
 
-    backend: an instance or an installed name. See `tracer_core.aten.lower.lower` for the other arguments, result and errors.
+    backend: an instance or an installed name. See `tracer_core.aot.lower.lower` for the other
+    arguments, result and errors.
     """
-    from tracer_core.aten.lower import lower as implementation  # heavy: FakeTensor, make_fx
+    from tracer_core.aot.lower import lower as implementation  # heavy: FakeTensor, make_fx
 
-    return implementation(gm, inputs, get_backend(backend) if isinstance(backend, str) else backend, **kwargs)
+    return implementation(
+        gm, inputs, get_backend(backend) if isinstance(backend, str) else backend, **kwargs
+    )
 
 
 def compile_graph(
@@ -130,9 +137,10 @@ def compile_graph(
     `supports`, the backend's compile and the check of its first result.
 
     inputs: one real or fake tensor (or int) a placeholder. kwargs: ``options``, ``mode``, ``name``.
-    See `tracer_core.dispatch.compile_torch_graph`. Raises BackendError, BackendNotFoundError, OptionError.
+    See `tracer_core.dispatch.compile_graph.compile_torch_graph`. Raises BackendError,
+    BackendNotFoundError, OptionError.
     """
-    from tracer_core.dispatch import compile_torch_graph  # heavy: FakeTensor, make_fx
+    from tracer_core.dispatch.compile_graph import compile_torch_graph  # heavy: FakeTensor, make_fx
 
     runner: Runner = compile_torch_graph(gm, inputs, backend, **kwargs)
     return runner
@@ -140,15 +148,18 @@ def compile_graph(
 
 def get_backend(name: str) -> Backend:
     """The installed backend of that name. Raises BackendNotFoundError with what is installed."""
-    from tracer_core.backends import get  # heavy: entry points
+    from tracer_core.registry.discovery import get  # heavy: entry points
 
     return get(name)
 
 
 def contiguous_graph(graph: torch.fx.GraphModule) -> Any:
-    """For engines whose results are contiguous and that never write to an input: the graph in that form, and how
-    its results become what the spec promises. See `tracer_core.contiguous`."""
-    from tracer_core.contiguous import contiguous_graph as implementation  # heavy: torch
+    """For engines whose results are contiguous and that never write to an input: the graph in that
+    form, and how its results become what the spec promises. See
+    `tracer_core.engine_support.contiguous`."""
+    from tracer_core.engine_support.contiguous import (
+        contiguous_graph as implementation,  # heavy: torch
+    )
 
     return implementation(graph)
 
@@ -159,33 +170,37 @@ def add_alarm(
     eager: Callable[..., Any],
     total: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """For engines whose results are PyTorch's for all but a few values: adds one result to the graph, the alarm, in place.
-    faults: for each node the values for which the engine must not have it, or None. Gives an object with the result's
-    `name`, `sounds(value)`, and `eager`, which gives PyTorch's results for a call with such values; None where no node has
-    a fault. See `tracer_core.alarms`."""
-    from tracer_core.alarms import add_alarm as implementation  # heavy: torch
+    """For engines whose results are PyTorch's for all but a few values: adds one result to the
+    graph, the alarm, in place. faults: for each node the values for which the engine must not have
+    it, or None. Gives an object with the result's `name`, `sounds(value)`, and `eager`, which gives
+    PyTorch's results for a call with such values; None where no node has a fault. See
+    `tracer_core.engine_support.value_checks`."""
+    from tracer_core.engine_support.value_checks import add_alarm as implementation  # heavy: torch
 
     return implementation(graph, faults, eager, total)
 
 
 def checks_indices(node: torch.fx.Node) -> bool:
-    """Whether an alarm can check the indices of an operator (`Fault.INDEX`), so that an engine need not."""
-    from tracer_core.alarms import checkable  # heavy: torch
+    """Whether an alarm can check the indices of an operator (`Fault.INDEX`), so that an engine need
+    not.
+    """
+    from tracer_core.engine_support.value_checks import checkable  # heavy: torch
 
     return checkable(node)
 
 
 def promote(graph: torch.fx.Graph) -> None:
-    """For engines whose operators want arguments of one dtype: adds the casts that ATen's type promotion makes, in
-    place. See `tracer_core.promotion`."""
-    from tracer_core.promotion import promote as implementation  # heavy: torch
+    """For engines whose operators want arguments of one dtype: adds the casts that ATen's type
+    promotion makes, in place. See `tracer_core.engine_support.type_promotion`."""
+    from tracer_core.engine_support.type_promotion import promote as implementation  # heavy: torch
 
     implementation(graph)
 
 
 def node_probe(build: Callable[[Any], Callable[[list[Any]], Sequence[Any]]], engine: str) -> Any:
-    """A ``(node) -> None | reason`` for `Backend.supports` that asks the engine itself, by running the one node on
-    seeded data and comparing with PyTorch. See `tracer_core.one_node.NodeProbe`."""
-    from tracer_core.one_node import NodeProbe  # heavy: torch
+    """A ``(node) -> None | reason`` for `Backend.supports` that asks the engine itself, by running
+    the one node on seeded data and comparing with PyTorch. See
+    `tracer_core.engine_support.op_support.NodeProbe`."""
+    from tracer_core.engine_support.op_support import NodeProbe  # heavy: torch
 
     return NodeProbe(build, engine)

@@ -1,8 +1,8 @@
 """Storing a compiled graph and running it in another process.
 
-In: a runner made by this backend, or stored bytes. Out: JSON text as bytes (module text, the library's
-binary in base64, constants), or a runner that needs no compiler. What always holds: nothing is unpickled;
-a library built for another processor, or damaged, raises BackendError.
+In: a runner made by this backend, or stored bytes. Out: JSON text as bytes (module text, the
+library's binary in base64, constants), or a runner that needs no compiler. What always holds:
+nothing is unpickled; a library built for another processor, or damaged, raises BackendError.
 """
 
 from __future__ import annotations
@@ -44,11 +44,18 @@ def _tensor_from_json(stored: dict[str, Any]) -> torch.Tensor:
 
 
 def serialize(runner: Runner) -> bytes:
-    """The runner as JSON. Raises BackendError for a runner that this backend did not make, or that has several forms."""
+    """The runner as JSON. Raises BackendError for a runner that this backend did not make, or that
+    has several forms.
+    """
     artifact = getattr(runner, "artifact", None)
     if not isinstance(artifact, Artifact):
-        several = "or has kernels for each setting of TF32 and of deterministic algorithms, which are not stored"
-        raise BackendError("inductor", "serialize", f"{runner!r} was not made by this backend, {several}")
+        several = (
+            "or has kernels for each setting of TF32 and of deterministic algorithms, which are not"
+            " stored"
+        )
+        raise BackendError(
+            "inductor", "serialize", f"{runner!r} was not made by this backend, {several}"
+        )
     library = artifact.library
     stored = {
         "format": FORMAT,
@@ -56,7 +63,9 @@ def serialize(runner: Runner) -> bytes:
         "device": artifact.device,
         "gpu": None if artifact.device is None else torch.cuda.get_device_name(artifact.device),
         "recorded_as": getattr(runner, "recorded_as", None),
-        "library": None if library is None else base64.b64encode(library.read_binary()).decode("ascii"),
+        "library": (
+            None if library is None else base64.b64encode(library.read_binary()).decode("ascii")
+        ),
         "native": _native_binaries(artifact.natives),
         "constants": {name: _tensor_to_json(value) for name, value in artifact.constants.items()},
         "kernels": artifact.kernels,
@@ -72,16 +81,21 @@ def _native_binaries(functions: Sequence[str]) -> dict[str, str]:
     """The families of our own kernels that these functions are of, in base64."""
     families = dict.fromkeys(native.FAMILY_OF[name] for name in functions)
     return {
-        family: base64.b64encode(native.library(family).read_binary()).decode("ascii") for family in families
+        family: base64.b64encode(native.library(family).read_binary()).decode("ascii")
+        for family in families
     }
 
 
 def deserialize(data: bytes, spec: CompileSpec) -> Runner:
-    """The runner of stored bytes. Raises BackendError where they are of another format or damaged."""
+    """The runner of stored bytes. Raises BackendError where they are of another format or
+    damaged.
+    """
     try:
         stored = json.loads(data)
     except ValueError as error:
-        raise BackendError("inductor", "deserialize", f"the stored entry is damaged: {error}") from error
+        raise BackendError(
+            "inductor", "deserialize", f"the stored entry is damaged: {error}"
+        ) from error
     if stored.get("format") != FORMAT:
         raise BackendError(
             "inductor", "deserialize", f"format {stored.get('format')}, this version reads {FORMAT}"
@@ -91,7 +105,10 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
         gpu = torch.cuda.get_device_name(stored["device"])
     if stored["gpu"] != gpu:
         raise BackendError(
-            "inductor", "deserialize", f"it was stored for {stored['gpu']}, and here is {gpu or 'no CUDA device'}; store it again"
+            "inductor",
+            "deserialize",
+            f"it was stored for {stored['gpu']}, and here is {gpu or 'no CUDA device'}; store it"
+            " again",
         )
     library = None
     if stored["library"] is not None:
@@ -112,4 +129,6 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
         stored["device"],
         tuple(stored["natives"]),
     )
-    return runner if stored["recorded_as"] is None else recorded(runner, stored["recorded_as"], spec)
+    return (
+        runner if stored["recorded_as"] is None else recorded(runner, stored["recorded_as"], spec)
+    )

@@ -1,8 +1,8 @@
 """The stages that differ for graphs on CUDA devices.
 
-In: a `Compilation` whose program is lowered and inlined. Out: its fields, as the stages of the CPU fill them. What always
-holds: lowering, inlining and fusion are the same code as for the CPU, with other limits; products and convolutions are
-ATen's (cuBLAS, cuDNN, with torch's settings for TF32).
+In: a `Compilation` whose program is lowered and inlined. Out: its fields, as the stages of the CPU
+fill them. What always holds: lowering, inlining and fusion are the same code as for the CPU, with
+other limits; products and convolutions are ATen's (cuBLAS, cuDNN, with torch's settings for TF32).
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ if TYPE_CHECKING:
 #: Rows from which a reduction's kernel may hold other work too: fewer do not keep the device busy.
 ROWS_OF_A_FUSED_REDUCTION = 64
 
-#: Parameters of equal sizes that one kernel of an optimizer takes: more would want more registers than a thread has.
+#: Parameters of equal sizes that one kernel of an optimizer takes: more would want more registers
+#: than a thread has.
 UPDATES_OF_A_KERNEL = 8
 
-#: Bytes from which a tensor of its own, which the allocator has to find, may be better than a part of a call's arena.
+#: Bytes from which a tensor of its own, which the allocator has to find, may be better than a part
+#: of a call's arena.
 LARGE_TENSOR = 1 << 20
 
 #: Operators that only our rewrites make.
@@ -64,7 +66,9 @@ OWN = {
 
 
 def split(c: Compilation) -> None:
-    """Long reductions of few rows become two, so that the device is busy; scatters may come in any order."""
+    """Long reductions of few rows become two, so that the device is busy; scatters may come in any
+    order.
+    """
     c.program.nodes = [_in_any_order(node) for node in c.program.nodes]
     made = len(c.program.buffers)
     c.absorbed = split_reductions(c.program, c.sizes)
@@ -72,7 +76,9 @@ def split(c: Compilation) -> None:
 
 
 def _note_instances(c: Compilation, new: list[str]) -> None:
-    """What a node of an equal instance of the graph was split into is that instance's, too (`regions`)."""
+    """What a node of an equal instance of the graph was split into is that instance's, too
+    (`regions`).
+    """
     if c.cut is None:
         return
     assert c.lowered is not None
@@ -81,7 +87,9 @@ def _note_instances(c: Compilation, new: list[str]) -> None:
     for node in c.program.nodes:
         for name in node.reads():
             readers.setdefault(name, []).append(node)
-    for name in reversed(new):  # parts are read by what was made after them, or by the node that was split
+    for name in reversed(
+        new
+    ):  # parts are read by what was made after them, or by the node that was split
         found = {instances.get(other) for node in readers[name] for other in node.writes}
         (number,) = found if len(found) == 1 else (None,)
         if number is not None:
@@ -117,7 +125,13 @@ def bodies(c: Compilation) -> None:
         assert group.domain is not None
         c.bodies.append(
             kernel_body(
-                c.program, group.domain, group.loops, needed_outside, c.sizes, rows=False, in_registers=True
+                c.program,
+                group.domain,
+                group.loops,
+                needed_outside,
+                c.sizes,
+                rows=False,
+                in_registers=True,
             )
         )
 
@@ -127,7 +141,9 @@ def kernels(c: Compilation) -> None:
         body is not None and group.loops[0].product
         for group, body in zip(c.plan.groups, c.bodies, strict=True)
     ]
-    tiles = tiles_of(c, [None if own else body for own, body in zip(products, c.bodies, strict=True)])
+    tiles = tiles_of(
+        c, [None if own else body for own, body in zip(products, c.bodies, strict=True)]
+    )
     for group, body, own, tile in zip(c.plan.groups, c.bodies, products, tiles, strict=True):
         kernel: Any = None
         if body is not None and own:
@@ -147,14 +163,15 @@ def _reusable(
     number = {name: at for at, name in enumerate(kernel.pointers)}
     places = places_to_reuse(c.program, body)
     return tuple(  # of empty operands the kernel knows nothing
-        (number[name], tuple(number[other] for other in others if other in number)) for name, others in places.items()
+        (number[name], tuple(number[other] for other in others if other in number))
+        for name, others in places.items()
     )
 
 
 def memory(c: Compilation) -> None:
-    """What only kernels touch shares one allocation a call; what an operator touches is a tensor of its own, made in the
-    memory of another one where a kernel reads that last. Then the other one is a tensor, too, if that makes the most that a
-    call holds less."""
+    """What only kernels touch shares one allocation a call; what an operator touches is a tensor of
+    its own, made in the memory of another one where a kernel reads that last. Then the other one is
+    a tensor, too, if that makes the most that a call holds less."""
     touched = touched_storages(c.program, c.plan.groups, c.kernels)
     pairs = zip(touched, c.kernels, strict=True)
     by_operators = {name for names, kernel in pairs if kernel is None for name in names}
@@ -175,7 +192,11 @@ def memory(c: Compilation) -> None:
 
     c.memory, c.over = planned(arena)
     anywhere = _written_over(c, life, outputs, {})
-    large = {other for name, other in anywhere.items() if name not in arena and _is_large(arena.get(other))}
+    large = {
+        other
+        for name, other in anywhere.items()
+        if name not in arena and _is_large(arena.get(other))
+    }
     if large:
         second = planned({name: buffer for name, buffer in arena.items() if name not in large})
         if _most(owners, life, outputs, *second) < _most(owners, life, outputs, c.memory, c.over):
@@ -188,13 +209,21 @@ def _is_large(buffer: Buffer | None) -> bool:
 
 
 def _most(
-    owners: dict[str, Buffer], life: dict[str, Life], outputs: set[str], plan: MemoryPlan, over: dict[str, str]
+    owners: dict[str, Buffer],
+    life: dict[str, Life],
+    outputs: set[str],
+    plan: MemoryPlan,
+    over: dict[str, str],
 ) -> int:
     """The most bytes of its own that a call holds at once, apart from tensors of symbolic sizes."""
     change: Counter[int] = Counter()
     for name, buffer in owners.items():
         size = nbytes(buffer)
-        if buffer.kind is not BufferKind.INPUT and name not in plan.offsets and isinstance(size, int):
+        if (
+            buffer.kind is not BufferKind.INPUT
+            and name not in plan.offsets
+            and isinstance(size, int)
+        ):
             change[life[name].first + (name in over)] += size
             if name not in outputs:
                 change[life[name].last + 1] -= size
@@ -210,8 +239,8 @@ def verify_memory(c: Compilation) -> None:
 def _written_over(
     c: Compilation, life: dict[str, Life], outputs: set[str], arena: Container[str]
 ) -> dict[str, str]:
-    """Tensor -> the tensor in whose memory it is made: one that its kernel reads last, point by point. arena: what is no
-    tensor."""
+    """Tensor -> the tensor in whose memory it is made: one that its kernel reads last, point by
+    point. arena: what is no tensor."""
     found: dict[str, str] = {}
     owned = owned_results(c.program, [g.extern for g in c.plan.groups if g.extern is not None])
     for number, kernel in enumerate(c.kernels):
@@ -253,7 +282,9 @@ def group_steps(c: Compilation) -> None:
             step = c.steps[-1]
             allocate(step, list(kernel.pointers))
             comments = list(
-                dict.fromkeys(f"{o.op}: {o.user_frame}" for node in group.loops for o in node.origins)
+                dict.fromkeys(
+                    f"{o.op}: {o.user_frame}" for node in group.loops for o in node.origins
+                )
             )
             module.call(step.run, kernel, module.kernel(kernel, comments))  # type: ignore[arg-type]
         if number in c.memory.drop_after:
@@ -268,8 +299,11 @@ def module_text(c: Compilation) -> None:
     launched = sum(kernel is not None for kernel in c.kernels)
     operators = sum(step.extern is not None for step in c.steps)
     header = (
-        f"{plain(c.spec.name)}: {launched} fused kernels ({len(module.kernels)} different), {operators} operator calls.\n\n"
-        "Made by inductor_backend; runs alone: python output_code.py makes random inputs and prints its time.\n"
+        f"{plain(c.spec.name)}: {launched} fused kernels ({len(module.kernels)} different),"
+        f" {operators} operator calls.\n\nMade by inductor_backend; runs alone: python"
+        " output_code.py makes random inputs and prints its time.\n"
     )
-    wrapper = TritonWrapper(c.program, c.memory, c.spec.sizes, c.choices, module, c.target.device, c.over)
+    wrapper = TritonWrapper(
+        c.program, c.memory, c.spec.sizes, c.choices, module, c.target.device, c.over
+    )
     c.text = wrapper.module(c.steps, c.sources, header)

@@ -1,8 +1,8 @@
 """The compiler: one list of stages from an ATen graph to a runner.
 
-In: a functional ATen `torch.fx.GraphModule` and its `CompileSpec`. Out: a `Runner` with its `Artifact`
-in the attribute ``artifact``. What always holds: each stage is timed and may be dumped; a stage's
-verifier runs when TRACER_CHECK is set; a failure says which stage failed, on what.
+In: a functional ATen `torch.fx.GraphModule` and its `CompileSpec`. Out: a `Runner` with its
+`Artifact` in the attribute ``artifact``. What always holds: each stage is timed and may be dumped;
+a stage's verifier runs when TRACER_CHECK is set; a failure says which stage failed, on what.
 """
 
 from __future__ import annotations
@@ -51,7 +51,16 @@ from inductor_backend.schedule.kernel_choice import choose_externs
 from inductor_backend.schedule.memory_plan import given_up, lives, plan_memory, touched_storages
 from inductor_backend.subgraphs.check import same_plans
 from inductor_backend.subgraphs.replication import NotEqual, Scheduled, stamp
-from tracer_core.plugin_api import BackendError, CompileSpec, Runner, enabled, env, note, stage, wants_text
+from tracer_core.plugin_api import (
+    BackendError,
+    CompileSpec,
+    Runner,
+    enabled,
+    env,
+    note,
+    stage,
+    wants_text,
+)
 
 
 def _lower(c: Compilation) -> None:
@@ -91,7 +100,9 @@ def _bodies(c: Compilation) -> None:
         assert group.domain is not None
         column = is_column(c.program, group.domain, group.loops)
         c.bodies.append(
-            kernel_body(c.program, group.domain, group.loops, needed_outside, c.sizes, rows=not column)
+            kernel_body(
+                c.program, group.domain, group.loops, needed_outside, c.sizes, rows=not column
+            )
         )
 
 
@@ -107,7 +118,9 @@ def _kernels(c: Compilation) -> None:
 
 
 def _stamp(c: Compilation) -> None:
-    """From four equal regions to all; the whole graph is lowered where they turn out not to be equal."""
+    """From four equal regions to all; the whole graph is lowered where they turn out not to be
+    equal.
+    """
     if c.cut is None:
         return
     assert c.lowered is not None
@@ -177,7 +190,9 @@ def _group_steps(c: Compilation) -> None:
             assert step.run is not None
             allocate(step, kernel.pointers)
             comments = list(
-                dict.fromkeys(f"{o.op}: {o.user_frame}" for node in group.loops for o in node.origins)
+                dict.fromkeys(
+                    f"{o.op}: {o.user_frame}" for node in group.loops for o in node.origins
+                )
             )
             cpp.call(step.run, kernel, cpp.kernel(kernel, comments))
         if number in c.memory.drop_after:
@@ -191,8 +206,9 @@ def _module_text(c: Compilation) -> None:
     calls = sum(kernel is not None for kernel in c.kernels)
     externs = sum(step.extern is not None for step in c.steps)
     header = (
-        f"{plain(c.spec.name)}: {calls} fused kernels ({kernels} different), {externs} operator calls.\n\n"
-        "Made by inductor_backend; runs alone: python output_code.py makes random inputs and prints its time.\n"
+        f"{plain(c.spec.name)}: {calls} fused kernels ({kernels} different), {externs} operator"
+        " calls.\n\nMade by inductor_backend; runs alone: python output_code.py makes random"
+        " inputs and prints its time.\n"
     )
     wrapper = Wrapper(c.program, c.memory, c.spec.sizes, c.choices)
     if c.spec.mutations:
@@ -202,8 +218,9 @@ def _module_text(c: Compilation) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """What a runner was made from: module text, C++ sources, library (None: no kernels), counts. device: the CUDA device that
-    it was made for, None: the CPU. natives: functions of our own kernels that the module calls."""
+    """What a runner was made from: module text, C++ sources, library (None: no kernels), counts.
+    device: the CUDA device that it was made for, None: the CPU. natives: functions of our own
+    kernels that the module calls."""
 
     text: str
     sources: tuple[str, ...]
@@ -240,7 +257,11 @@ def _load(c: Compilation) -> None:
 
 def load_module(text: str, library: Any, constants: dict[str, torch.Tensor], name: str) -> Runner:
     """Executes a module's text and returns its `call`."""
-    namespace: dict[str, Any] = {"__name__": f"inductor_{name}", "LIBRARY": library, "CONSTANTS": constants}
+    namespace: dict[str, Any] = {
+        "__name__": f"inductor_{name}",
+        "LIBRARY": library,
+        "CONSTANTS": constants,
+    }
     exec(compile(text.partition(f"\n{EXAMPLE}")[0], f"<inductor {name}>", "exec"), namespace)
     runner: Runner = namespace["call"]
     if EARLY in namespace:
@@ -250,8 +271,8 @@ def load_module(text: str, library: Any, constants: dict[str, torch.Tensor], nam
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A stage on one kind of device. run: fills fields of the compilation; verify: raises VerifyError; suffix: of the file in
-    the debug folder."""
+    """A stage on one kind of device. run: fills fields of the compilation; verify: raises
+    VerifyError; suffix: of the file in the debug folder."""
 
     run: Callable[[Compilation], None]
     verify: Callable[[Compilation], None] | None = None
@@ -260,7 +281,9 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """cpu, cuda: what it does for graphs of that device; None: the device has no such stage. dump: its result as text."""
+    """cpu, cuda: what it does for graphs of that device; None: the device has no such stage. dump:
+    its result as text.
+    """
 
     name: str
     cpu: Action | None
@@ -272,7 +295,9 @@ class Stage:
         return self.cuda if c.target.triton else self.cpu
 
 
-def _everywhere(run: Callable[[Compilation], None], verify: Callable[[Compilation], None] | None = None) -> tuple[Action, Action]:
+def _everywhere(
+    run: Callable[[Compilation], None], verify: Callable[[Compilation], None] | None = None
+) -> tuple[Action, Action]:
     step = Action(run, verify)
     return step, step
 
@@ -289,32 +314,42 @@ def _kernel_bodies(c: Compilation) -> None:
     verify.bodies(c.program, c.bodies)
 
 
-#: From an ATen graph to a runner. On CUDA "split" follows inlining, so that what a reduction reads is in its body.
+#: From an ATen graph to a runner. On CUDA "split" follows inlining, so that what a reduction reads
+#: is in its body.
 PIPELINE = (
     Stage("lower", *_everywhere(_lower, _program), lambda c: printer.program(c.program)),
-    Stage("inline", *_everywhere(_inline, _program), lambda c: printer.inlined(c.program, c.not_inlined)),
+    Stage("inline", *_everywhere(_inline, _program), lambda c: printer.inlined(c.program,
+    c.not_inlined)),
     Stage("epilogue", Action(_epilogue, _program), None, lambda c: "\n".join(c.absorbed)),
     Stage("split", None, Action(cuda_stages.split, _program), lambda c: "\n".join(c.absorbed)),
     Stage("matmul", None, Action(matmul.choose_products, _program),
           lambda c: "\n".join(f"{name}: {blocks}" for name, blocks in c.blocks.items())),
-    Stage("fuse", Action(_fuse, _plan), Action(cuda_stages.fuse_for_gpu, _plan), lambda c: printer.plan(c.plan)),
-    Stage("externs", Action(_externs), Action(cuda_stages.externs), lambda c: printer.externs(c.program, c.choices)),
+    Stage("fuse", Action(_fuse, _plan), Action(cuda_stages.fuse_for_gpu, _plan),
+    lambda c: printer.plan(c.plan)),
+    Stage("externs", Action(_externs), Action(cuda_stages.externs),
+    lambda c: printer.externs(c.program, c.choices)),
     Stage("bodies", Action(_bodies, _kernel_bodies), Action(cuda_stages.bodies, _kernel_bodies),
           lambda c: printer.bodies(c.bodies)),
     Stage("kernels", Action(_kernels),
           Action(cuda_stages.kernels, lambda c: verify.reusable(c.program, c.bodies, c.kernels))),
     Stage("replicate", *_everywhere(_stamp, _verify_stamp), lambda c: c.stamped),
-    Stage("memory", Action(_memory, lambda c: verify.memory(c.program, c.plan, c.kernels, c.memory)),
-          Action(cuda_stages.memory, cuda_stages.verify_memory), lambda c: printer.memory(c.memory)),
-    Stage("group_runs", Action(_group_steps, suffix="cpp"), Action(cuda_stages.group_steps, suffix="py"),
+    Stage("memory", Action(_memory, lambda c: verify.memory(c.program, c.plan, c.kernels,
+    c.memory)),
+          Action(cuda_stages.memory, cuda_stages.verify_memory),
+          lambda c: printer.memory(c.memory)),
+    Stage("group_runs", Action(_group_steps, suffix="cpp"), Action(cuda_stages.group_steps,
+    suffix="py"),
           lambda c: "\n".join(c.sources)),
-    Stage("module", Action(_module_text, suffix="py"), Action(cuda_stages.module_text, suffix="py"), lambda c: c.text),
+    Stage("module", Action(_module_text, suffix="py"), Action(cuda_stages.module_text,
+    suffix="py"), lambda c: c.text),
     Stage("build", *_everywhere(_load)),
 )  # fmt: skip
 
 
 def run_stages(c: Compilation, until: str | None = None) -> Compilation:
-    """Runs the stages in order (until: the last to run). Raises BackendError naming stage and cause."""
+    """Runs the stages in order (until: the last to run). Raises BackendError naming stage and
+    cause.
+    """
     check = env().check
     steps = [(item, step) for item in PIPELINE if (step := item.step(c)) is not None]
     for number, (item, step) in enumerate(steps, 1):
@@ -328,12 +363,16 @@ def run_stages(c: Compilation, until: str | None = None) -> Compilation:
                 detail, dump = f"{type(error).__name__}: {error}", None
                 if isinstance(error, BackendError):
                     detail, dump = error.detail, error.dump
-                where = f"inductor stage {number}/{len(steps)} {item.name!r} failed on {c.spec.name}"
+                where = (
+                    f"inductor stage {number}/{len(steps)} {item.name!r} failed on {c.spec.name}"
+                )
                 raise BackendError("inductor", item.name, f"{where}: {detail}", dump) from error
             if item.dump is not None and wants_text():
                 record.text = item.dump(c)
             elif item.name == "module":
-                record.text = c.text.partition("\n")[0].strip('"')  # kernels and operators of a call, counted
+                record.text = c.text.partition("\n")[0].strip(
+                    '"'
+                )  # kernels and operators of a call, counted
             if item.name == "module" and enabled("output_code"):
                 note("output_code", "%s:\n%s", c.spec.name, c.text)
         c.seconds[item.name] = time.perf_counter() - before
@@ -348,14 +387,18 @@ def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
 
 
 def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its rules."""
+    """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its
+    rules.
+    """
     cut = cpu_scalars.split(gm, spec)
     if cut is not None:
         return cut.whole(compile_graph(cut.graph, cut.spec))
     triton = target_of(gm.graph).triton
     if spec.constants:
         if triton:
-            raise BackendError("inductor", "freeze", "freeze=True is not built for graphs on CUDA devices")
+            raise BackendError(
+                "inductor", "freeze", "freeze=True is not built for graphs on CUDA devices"
+            )
         return _compile_frozen(with_own_attention(with_known_tensors(gm, spec), spec), spec)
     c = started_for_gpu(gm, spec) if triton else started(gm, spec)
     if not triton:
@@ -372,7 +415,9 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 
 
 def started(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
-    """The compilation for CPUs of a graph, or of what stands for it where regions of it are equal."""
+    """The compilation for CPUs of a graph, or of what stands for it where regions of it are
+    equal.
+    """
     if not pays_anywhere(gm, spec):
         repeats = find_repeats(gm.graph) if fusion_fuel() is None else None
         if repeats is None:
@@ -387,12 +432,14 @@ def started(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
 
 
 def started_for_gpu(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
-    """The same for a GPU. Convolutions of all instances say how images lie, and products that are measured are measured
-    once anyway: such graphs are lowered whole."""
+    """The same for a GPU. Convolutions of all instances say how images lie, and products that are
+    measured are measured once anyway: such graphs are lowered whole."""
     gm = with_aligned_products(with_known_masks(gm, spec))
     whole = fusion_fuel() is not None or spec.mode in matmul.TUNED_MODES
     repeats = None if whole else find_repeats(gm.graph)
-    if repeats is None or any(repeats.calls[at].target in CONVOLUTIONS for at in repeats.instance(0)):
+    if repeats is None or any(
+        repeats.calls[at].target in CONVOLUTIONS for at in repeats.instance(0)
+    ):
         return start(gm, spec)
     cut = cut_out(gm, repeats)
     return _standing_for(cut, cut.small, spec)
@@ -409,13 +456,21 @@ def _prepared(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModu
     return with_own_kernels(with_own_attention(with_known_tensors(gm, spec), spec), spec)
 
 
-def _in_the_same_layout(first: Compilation, gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner | None:
-    """The graph again, for other settings. The backward counts on the layout of what the first returned."""
+def _in_the_same_layout(
+    first: Compilation, gm: torch.fx.GraphModule, spec: CompileSpec
+) -> Runner | None:
+    """The graph again, for other settings. The backward counts on the layout of what the first
+    returned.
+    """
     c = start(gm, spec)
     c.images_last = first.program.images_last
     runner = run_stages(c).runner
     if c.program.channels_last != first.program.channels_last:
-        raise BackendError("inductor", "lower", f"{spec.name}: with other settings, other saved values would be channels-last")
+        raise BackendError(
+            "inductor",
+            "lower",
+            f"{spec.name}: with other settings, other saved values would be channels-last",
+        )
     return runner
 
 
@@ -425,7 +480,9 @@ def _compile_frozen(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         frozen = freeze(gm, spec)
         if wants_text():
             record.text = frozen.graph.print_readable(print_output=False)
-    kernel_prebuild.start_lowered([*frozen.graph.graph.nodes, *(node for node, _ in frozen.folded.steps)])
+    kernel_prebuild.start_lowered(
+        [*frozen.graph.graph.nodes, *(node for node, _ in frozen.folded.steps)]
+    )
     runner = run_stages(started(frozen.graph, frozen.spec)).runner
     assert runner is not None
     return FrozenRunner(runner, frozen)

@@ -1,7 +1,7 @@
 """Registration of the backend; imports nothing heavy.
 
-In: nothing. Out: the hook `tracer_backends`. What always holds: the compiler itself is imported when the
-first graph is compiled.
+In: nothing. Out: the hook `tracer_backends`. What always holds: the compiler itself is imported
+when the first graph is compiled.
 """
 
 from __future__ import annotations
@@ -25,11 +25,18 @@ BACKEND = Backend(
     devices=frozenset({"cpu", "cuda"}),
     modes=MappingProxyType(
         {
-            "default": "fused kernels, operators as PyTorch has them; on CUDA devices graphs are recorded (cudagraphs-backend) "
-            "where timed calls show that it pays",
-            "reduce-overhead": "on CUDA devices, all graphs are recorded and replayed (cudagraphs-backend); else the same",
-            "max-autotune": "reduce-overhead, with own products, convolutions and launch configurations where they were "
-            "measured to be quicker on CUDA devices; else the same as default",
+            "default": (
+                "fused kernels, operators as PyTorch has them; on CUDA devices graphs are recorded"
+                " (cudagraphs-backend) where timed calls show that it pays"
+            ),
+            "reduce-overhead": (
+                "on CUDA devices, all graphs are recorded and replayed (cudagraphs-backend); else"
+                " the same"
+            ),
+            "max-autotune": (
+                "reduce-overhead, with own products, convolutions and launch configurations where"
+                " they were measured to be quicker on CUDA devices; else the same as default"
+            ),
             "max-autotune-no-cudagraphs": "max-autotune without recordings",
         }
     ),

@@ -1,7 +1,7 @@
 """Every private name of torch that this package uses. Tried on torch 2.13.0.
 
-In: nothing. Out: functions with public-looking names. What always holds: no other module of the package
-imports a private torch module.
+In: nothing. Out: functions with public-looking names. What always holds: no other module of the
+package imports a private torch module.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def tf32_allowed(convolution: bool) -> bool:
     """Whether products (or convolutions) of float32 on CUDA may round to TF32 now."""
     import torch
 
-    return bool(torch._C._get_fp32_precision_getter("cuda", "conv" if convolution else "matmul") == "tf32")
+    return bool(
+        torch._C._get_fp32_precision_getter("cuda", "conv" if convolution else "matmul") == "tf32"
+    )
 
 
 def keep_device_busy(cycles: int) -> None:
@@ -45,7 +47,9 @@ def keep_device_busy(cycles: int) -> None:
 
 
 def lazy_graph_module(root: Any, graph: Any) -> Any:
-    """A GraphModule that writes its Python code when somebody runs or prints it, which for most graphs is never."""
+    """A GraphModule that writes its Python code when somebody runs or prints it, which for most
+    graphs is never.
+    """
     import torch
 
     try:

@@ -1,9 +1,10 @@
 """Attention whose mask forbids a row every key: eager gives zeros, its ONNX form gives NaN.
 
-In: an fx graph of ATen operators with values. Out: the same graph, in which the results of attention with a mask are zeros
-in such rows. What always holds: NaN that comes from the inputs stays (an ``IsNaN`` behind the softmax, as torch.onnx writes
-it, would lose it); one mask is looked through once, however many layers it serves. Rows like these are those of a batch
-that is padded on the left.
+In: an fx graph of ATen operators with values. Out: the same graph, in which the results of
+attention with a mask are zeros in such rows. What always holds: NaN that comes from the inputs
+stays (an ``IsNaN`` behind the softmax, as torch.onnx writes it, would lose it); one mask is looked
+through once, however many layers it serves. Rows like these are those of a batch that is padded on
+the left.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def forbidden_rows_are_zeros(graph: torch.fx.Graph) -> None:
         for result in [one for one in node.users if one.args[1] == 0]:
             if mask not in empty:
                 empty[mask] = _rows(mask)
-            take_place(call_after(result, aten.masked_fill.Scalar, result, empty[mask], 0.0), result)
+            take_place(
+                call_after(result, aten.masked_fill.Scalar, result, empty[mask], 0.0), result
+            )
 
 
 def refusal(node: torch.fx.Node) -> str | None:
@@ -44,7 +47,11 @@ def refusal(node: torch.fx.Node) -> str | None:
     query, key = given[0].meta["val"], given[1].meta["val"]
     if query.dtype is torch.float64:
         return "its ONNX form computes the scale in float32"
-    return "its ONNX form wants as many heads of keys as of queries" if query.shape[1] != key.shape[1] else None
+    return (
+        "its ONNX form wants as many heads of keys as of queries"
+        if query.shape[1] != key.shape[1]
+        else None
+    )
 
 
 def _mask(node: torch.fx.Node) -> Any:

@@ -1,11 +1,12 @@
 """Calls a session on torch's own memory: no tensor is copied on the way in or out.
 
-In: a session, an `Exported` and the spec. Out: a runner. Inputs are bound by address (a non-contiguous one is
-made contiguous first); parameters are bound again only if their address changed; outputs are fresh torch
-tensors that ONNX Runtime writes into. A call whose alarm sounds gets eager's results.
+In: a session, an `Exported` and the spec. Out: a runner. Inputs are bound by address (a
+non-contiguous one is made contiguous first); parameters are bound again only if their address
+changed; outputs are fresh torch tensors that ONNX Runtime writes into. A call whose alarm sounds
+gets eager's results.
 
-What always holds: an IOBinding belongs to one running call, so threads and recursion do not share one; a
-tensor that is bound lives as long as the call.
+What always holds: an IOBinding belongs to one running call, so threads and recursion do not share
+one; a tensor that is bound lives as long as the call.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from tracer_core.plugin_api import CompileSpec
 
 
 class Binding:
-    """An IOBinding and what it holds (mutable). bound: address and shape of each input, in the order of the runner's.
-    written: the addresses of outputs of known sizes, by their numbers. alarm: where the session writes its alarm, if it has
-    one, and heard(): the number that is there."""
+    """An IOBinding and what it holds (mutable). bound: address and shape of each input, in the
+    order of the runner's. written: the addresses of outputs of known sizes, by their numbers.
+    alarm: where the session writes its alarm, if it has one, and heard(): the number that is there.
+    """
 
     __slots__ = ("alarm", "bound", "heard", "input", "output", "run", "written")
 
@@ -42,27 +44,36 @@ class Binding:
 class BoundSession:
     """The runner (mutable: it keeps idle bindings).
 
-    session: an onnxruntime.InferenceSession. device: where inputs and outputs live. frozen: names of inputs of the graph
-    that are initialisers of the session; held: what must live as long as they do. written_early: see
-    `CompileSpec.mutations`.
+    session: an onnxruntime.InferenceSession. device: where inputs and outputs live. frozen: names
+    of inputs of the graph that are initialisers of the session; held: what must live as long as
+    they do. written_early: see `CompileSpec.mutations`.
     """
 
     written_early: frozenset[int] = frozenset()
 
     def __init__(
-        self, session: Any, exported: Exported, spec: CompileSpec, frozen: Container[str] = (), held: Any = None
+        self,
+        session: Any,
+        exported: Exported,
+        spec: CompileSpec,
+        frozen: Container[str] = (),
+        held: Any = None,
     ) -> None:
         self._session = session
         self._device = spec.device
         self._place = raw_device(spec.device.type, spec.device.index or 0)
         self._inputs = [
             (place, index, name, element_type(dtype))
-            for place, (index, name, dtype) in enumerate(one for one in exported.graph.inputs if one[1] not in frozen)
+            for place, (index, name, dtype) in enumerate(
+                one for one in exported.graph.inputs if one[1] not in frozen
+            )
         ]
         self._forms = exported.graph.forms(spec)
-        #: (sizes where they are known and the buffer is the result, dtype, name, its number to ONNX Runtime, form) of each.
+        #: (sizes where they are known and the buffer is the result, dtype, name, its number to ONNX
+        #: Runtime, form) of each.
         self._outputs = [
-            (form.plain, form.dtype, form.name, element_type(form.dtype), form) for form in self._forms
+            (form.plain, form.dtype, form.name, element_type(form.dtype), form)
+            for form in self._forms
         ]
         self._finish = exported.graph.finish
         #: Whether every buffer is the result as it is.
@@ -91,7 +102,9 @@ class BoundSession:
         return outputs
 
     def _bind_outputs(self, binding: Binding, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Fresh memory for the results. What Python does here is cold after a session has run: every line costs."""
+        """Fresh memory for the results. What Python does here is cold after a session has run:
+        every line costs.
+        """
         device, place, bind, nowhere = self._device, self._place, binding.output, self._nowhere
         buffers = []
         for index, (sizes, dtype, name, kind, form) in enumerate(self._outputs):
@@ -101,7 +114,9 @@ class BoundSession:
             else:
                 buffer = torch.empty(sizes, dtype=dtype, device=device)
                 address = buffer.data_ptr() or nowhere
-                if binding.written.get(index) != address:  # often the memory of a result that was dropped
+                if (
+                    binding.written.get(index) != address
+                ):  # often the memory of a result that was dropped
                     bind(name, place, kind, sizes, address)
                     binding.written[index] = address
             buffers.append(buffer)
@@ -111,12 +126,24 @@ class BoundSession:
         binding = Binding(self._session, len(self._inputs))
         if self._alarm is not None:
             alarm = binding.alarm = torch.zeros((), device=self._device)
-            binding.output(self._alarm.name, self._place, element_type(alarm.dtype), alarm.shape, alarm.data_ptr())
-            binding.heard = functools.partial(_float_at, alarm.data_ptr()) if alarm.device.type == "cpu" else alarm.item
+            binding.output(
+                self._alarm.name,
+                self._place,
+                element_type(alarm.dtype),
+                alarm.shape,
+                alarm.data_ptr(),
+            )
+            binding.heard = (
+                functools.partial(_float_at, alarm.data_ptr())
+                if alarm.device.type == "cpu"
+                else alarm.item
+            )
         return binding
 
     def _bind_inputs(self, binding: Binding, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Binds what changed since this binding was used last; gives the tensors that must stay alive."""
+        """Binds what changed since this binding was used last; gives the tensors that must stay
+        alive.
+        """
         kept = []
         bound = binding.bound
         for place, index, name, kind in self._inputs:

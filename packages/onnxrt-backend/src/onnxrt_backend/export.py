@@ -1,7 +1,8 @@
 """Translates a lowered ATen graph to ONNX.
 
-In: a functional ATen graph. Out: an `Exported`: the serialised model, which graph inputs it reads under which
-names, and the graph whose results it writes. What always holds: results are as `tracer_core.contiguous` says.
+In: a functional ATen graph. Out: an `Exported`: the serialised model, which graph inputs it reads
+under which names, and the graph whose results it writes. What always holds: results are as
+`tracer_core.engine_support.contiguous` says.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from tracer_core.plugin_api import add_alarm, contiguous_graph, promote
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """model: serialised ONNX. graph: a `tracer_core.contiguous.ContiguousGraph`: its inputs and results are the
-    model's. alarm: says of which calls ONNX Runtime has other results than eager (`tracer_core.alarms.Alarm`), or None."""
+    """model: serialised ONNX. graph: a `tracer_core.engine_support.contiguous.ContiguousGraph`: its
+    inputs and results are the model's. alarm: says of which calls ONNX Runtime has other results
+    than eager (`tracer_core.engine_support.value_checks.Alarm`), or None."""
 
     model: bytes
     graph: Any

@@ -1,9 +1,10 @@
 """Parameters as initialisers of the model (``freeze=True``).
 
-In: an `Exported` whose constants are inputs, and at run time their values. Out: a runner over a session in which they
-are initialisers, so that ONNX Runtime folds and packs them. What always holds: the values reach ONNX Runtime beside the
-serialised model (which may not exceed 2 GB) and without a copy of ours where they are contiguous; a constant that NumPy
-has no dtype for stays an input; the core makes a new runner when one of them changes.
+In: an `Exported` whose constants are inputs, and at run time their values. Out: a runner over a
+session in which they are initialisers, so that ONNX Runtime folds and packs them. What always
+holds: the values reach ONNX Runtime beside the serialised model (which may not exceed 2 GB) and
+without a copy of ours where they are contiguous; a constant that NumPy has no dtype for stays an
+input; the core makes a new runner when one of them changes.
 """
 
 from __future__ import annotations
@@ -21,20 +22,23 @@ from tracer_core.plugin_api import BackendError, CompileSpec, Runner, stage
 
 #: dtypes that tensors and NumPy arrays share.
 NUMPY_DTYPES = frozenset({
-    torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+    torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool,
 })  # fmt: skip
 
 
 class Freezable:
-    """What the backend gives for a graph with constants: see `CompileSpec.constants`. reads: all of them, because ONNX
-    Runtime may go on reading the tensors' own memory."""
+    """What the backend gives for a graph with constants: see `CompileSpec.constants`. reads: all of
+    them, because ONNX Runtime may go on reading the tensors' own memory."""
 
     def __init__(self, exported: Exported, spec: CompileSpec) -> None:
         self._exported, self._spec = exported, spec
         self.reads = frozenset(range(len(spec.constants)))
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        raise BackendError("onnxrt", "run", f"{self._spec.name} is called before its constants were prepared")
+        raise BackendError(
+            "onnxrt", "run", f"{self._spec.name} is called before its constants were prepared"
+        )
 
     def prepare(self, tensors: Sequence[torch.Tensor]) -> Runner:
         """A runner for these values."""
@@ -71,7 +75,11 @@ def with_initializers(model: bytes, values: dict[str, torch.Tensor]) -> bytes:
         made.name, made.data_type = name, element_type(tensor.dtype)
         made.dims.extend(tensor.shape)
         made.data_location = onnx.TensorProto.EXTERNAL
-        for key, value in (("location", "parameters"), ("offset", "0"), ("length", str(tensor.nbytes))):
+        for key, value in (
+            ("location", "parameters"),
+            ("offset", "0"),
+            ("length", str(tensor.nbytes)),
+        ):
             entry = made.external_data.add()
             entry.key, entry.value = key, value
     return bytes(proto.SerializeToString())

@@ -1,8 +1,9 @@
-"""Means of images as pooling, which stays in ONNX Runtime's blocked layout (a mean leaves it: 1 % of resnet18).
+"""Means of images as pooling, which stays in ONNX Runtime's blocked layout (a mean leaves it: 1 %
+of resnet18).
 
-In: an fx graph of ATen operators with values. Out: the same graph, in which means over the last two dimensions of float32
-images of known sizes are average pools of one window. What always holds: windows are small enough for a plain sum to be as
-exact as eager's.
+In: an fx graph of ATen operators with values. Out: the same graph, in which means over the last two
+dimensions of float32 images of known sizes are average pools of one window. What always holds:
+windows are small enough for a plain sum to be as exact as eager's.
 """
 
 from __future__ import annotations
@@ -40,11 +41,18 @@ def _window(node: torch.fx.Node) -> list[int] | None:
     source: Any = node.args[0]
     dims: Any = node.args[1]
     value = source.meta["val"]
-    if value.dim() != 4 or value.dtype is not torch.float32 or node.kwargs.get("dtype") not in (None, torch.float32):
+    if (
+        value.dim() != 4
+        or value.dtype is not torch.float32
+        or node.kwargs.get("dtype") not in (None, torch.float32)
+    ):
         return None
     if not isinstance(dims, (list, tuple)) or sorted(dim % 4 for dim in dims) != [2, 3]:
         return None
     window = list(value.shape[2:])
-    if not all(isinstance(size, int) and size > 0 for size in window) or window[0] * window[1] > MOST:
+    if (
+        not all(isinstance(size, int) and size > 0 for size in window)
+        or window[0] * window[1] > MOST
+    ):
         return None
     return window

@@ -1,10 +1,13 @@
-"""What the exporter writes in a roundabout way, made plain: what ONNX Runtime folds, fuses and runs without copies of lists.
+"""What the exporter writes in a roundabout way, made plain: what ONNX Runtime folds, fuses and runs
+without copies of lists.
 
-In: an `onnx_ir.Model` as the exporter makes it. Out: the same model with ``Cast`` where ``CastLike`` stood and the dtype is
-known, and with ``Split`` where a list of parts was made of which parts are taken. What always holds: values, dtypes and the
-names of what stays are as they were; what is not known at compile time is left alone. Why: ONNX Runtime knows ``CastLike``
-only as a function, which it opens up after it has folded constants, so that scales of attention, bounds of ranges and masks
-would be computed in every call, and the patterns that it looks for (a scaled product of matrices) would not be there.
+In: an `onnx_ir.Model` as the exporter makes it. Out: the same model with ``Cast`` where
+``CastLike`` stood and the dtype is known, and with ``Split`` where a list of parts was made of
+which parts are taken. What always holds: values, dtypes and the names of what stays are as they
+were; what is not known at compile time is left alone. Why: ONNX Runtime knows ``CastLike`` only as
+a function, which it opens up after it has folded constants, so that scales of attention, bounds of
+ranges and masks would be computed in every call, and the patterns that it looks for (a scaled
+product of matrices) would not be there.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from typing import Any
 
 #: Operators whose result has their first input's dtype.
 KEEPS_DTYPE = frozenset({
-    "Abs", "Add", "Ceil", "Clip", "Concat", "Div", "Exp", "Expand", "Flatten", "Floor", "Gather", "Identity", "Log", "MatMul",
-    "Max", "Min", "Mul", "Neg", "Reciprocal", "Reshape", "Sigmoid", "Slice", "Softmax", "Sqrt", "Squeeze", "Sub", "Tanh",
+    "Abs", "Add", "Ceil", "Clip", "Concat", "Div", "Exp", "Expand", "Flatten", "Floor", "Gather",
+    "Identity", "Log", "MatMul",
+    "Max", "Min", "Mul", "Neg", "Reciprocal", "Reshape", "Sigmoid", "Slice", "Softmax", "Sqrt",
+    "Squeeze", "Sub", "Tanh",
     "Transpose", "Unsqueeze",
 })  # fmt: skip
 
@@ -39,7 +44,9 @@ def _cast(node: Any) -> None:
 
 
 def _dtype(value: Any) -> Any:
-    """The dtype of a value, or None where nothing says it: the exporter notes those of the graph's own values only."""
+    """The dtype of a value, or None where nothing says it: the exporter notes those of the graph's
+    own values only.
+    """
     import onnx_ir as ir
 
     while value.dtype is None:
@@ -47,7 +54,12 @@ def _dtype(value: Any) -> Any:
         if constant is not None:
             return constant.dtype
         maker = value.producer()
-        if maker is None or maker.domain or maker.op_type not in KEEPS_DTYPE or maker.inputs[0] is None:
+        if (
+            maker is None
+            or maker.domain
+            or maker.op_type not in KEEPS_DTYPE
+            or maker.inputs[0] is None
+        ):
             return None
         value = maker.inputs[0]
     return value.dtype
@@ -63,18 +75,37 @@ def _split(node: Any) -> None:
     if sizes is None or len(takers) < len(uses) or node.outputs[0].is_graph_output():
         return
     axis, parts = _axis(node), len(sizes)
-    made = [ir.node("Constant", [], attributes={"value": ir.tensor(sizes, dtype=ir.DataType.INT64)})]
-    made.append(ir.node("Split", [node.inputs[0], made[0].outputs[0]], attributes={"axis": axis}, num_outputs=parts))
-    squeezed = "keepdims" in node.attributes and len(node.inputs) == 1 and not node.attributes["keepdims"].as_int()
+    made = [
+        ir.node("Constant", [], attributes={"value": ir.tensor(sizes, dtype=ir.DataType.INT64)})
+    ]
+    made.append(
+        ir.node(
+            "Split",
+            [node.inputs[0], made[0].outputs[0]],
+            attributes={"axis": axis},
+            num_outputs=parts,
+        )
+    )
+    squeezed = (
+        "keepdims" in node.attributes
+        and len(node.inputs) == 1
+        and not node.attributes["keepdims"].as_int()
+    )
     if squeezed:
-        made.append(ir.node("Constant", [], attributes={"value": ir.tensor([axis], dtype=ir.DataType.INT64)}))
+        made.append(
+            ir.node(
+                "Constant", [], attributes={"value": ir.tensor([axis], dtype=ir.DataType.INT64)}
+            )
+        )
     node.graph.insert_before(node, made)
     split = made[1]
     for taker, number in takers.items():
         if squeezed:
             _replace(taker, [ir.node("Squeeze", [split.outputs[number], made[2].outputs[0]])])
         else:
-            ir.convenience.replace_all_uses_with(taker.outputs[0], split.outputs[number], replace_graph_outputs=True)
+            ir.convenience.replace_all_uses_with(
+                taker.outputs[0], split.outputs[number], replace_graph_outputs=True
+            )
             taker.graph.remove(taker, safe=True)
     node.graph.remove(node, safe=True)
 
@@ -94,7 +125,9 @@ def _axis(node: Any) -> int:
 
 
 def _sizes(node: Any) -> list[int] | None:
-    """How long the parts of a SplitToSequence are, or None where that is not known at compile time."""
+    """How long the parts of a SplitToSequence are, or None where that is not known at compile
+    time.
+    """
     import onnx_ir as ir
 
     value = node.inputs[0]
@@ -116,4 +149,6 @@ def _sizes(node: Any) -> list[int] | None:
 def _replace(node: Any, made: list[Any]) -> None:
     import onnx_ir as ir
 
-    ir.convenience.replace_nodes_and_values(node.graph, node, [node], made, list(node.outputs), list(made[-1].outputs))
+    ir.convenience.replace_nodes_and_values(
+        node.graph, node, [node], made, list(node.outputs), list(made[-1].outputs)
+    )

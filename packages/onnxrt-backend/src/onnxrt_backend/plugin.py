@@ -1,8 +1,9 @@
 """Registers the backend ``onnxrt``: ATen graphs, translated by torch.onnx, run by ONNX Runtime.
 
-In: the hook call; then a lowered ATen graph and its spec. Out: a runner. What always holds: listing the
-backend imports neither onnx nor onnxruntime; parameters are inputs of the model, bound by address, so that
-writing to them is seen by the next call, unless the user's option ``freeze`` makes them constants.
+In: the hook call; then a lowered ATen graph and its spec. Out: a runner. What always holds: listing
+the backend imports neither onnx nor onnxruntime; parameters are inputs of the model, bound by
+address, so that writing to them is seen by the next call, unless the user's option ``freeze`` makes
+them constants.
 """
 
 from __future__ import annotations
@@ -23,8 +24,14 @@ REQUIRED = {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxrunt
 
 def available() -> str | None:
     """Why the backend cannot run here, or None. Looks for the packages without importing them."""
-    missing = [name for module, name in REQUIRED.items() if importlib.util.find_spec(module) is None]
-    return f"not installed: {', '.join(missing)} (pip install {' '.join(missing)})" if missing else None
+    missing = [
+        name for module, name in REQUIRED.items() if importlib.util.find_spec(module) is None
+    ]
+    return (
+        f"not installed: {', '.join(missing)} (pip install {' '.join(missing)})"
+        if missing
+        else None
+    )
 
 
 def check(options: Any, mode: str) -> None:
@@ -63,7 +70,9 @@ def tracer_backends() -> list[Backend]:
             shapes="symbolic",
             devices=frozenset({"cpu", "cuda"}),
             params="constants",
-            modes={"default": "ONNX Runtime's own graph optimisations, see the option of that name"},
+            modes={
+                "default": "ONNX Runtime's own graph optimisations, see the option of that name"
+            },
             supports="onnxrt_backend.support:supports",
             options="onnxrt_backend.options:Options",
             reset="onnxrt_backend.support:reset",

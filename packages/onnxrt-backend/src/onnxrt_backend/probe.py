@@ -1,8 +1,9 @@
 """How ONNX Runtime runs a graph of one operator, for the question whether it can.
 
-In: an fx graph of one ATen operator. Out: a function of its inputs. Raises what the exporter or ONNX Runtime
-raises. What always holds: one thread; optimised as a whole graph is, because what the probe
-lets pass must not fail there (without, ONNX Runtime overlooks axes of tensors that have none).
+In: an fx graph of one ATen operator. Out: a function of its inputs. Raises what the exporter or
+ONNX Runtime raises. What always holds: one thread; optimised as a whole graph is, because what the
+probe lets pass must not fail there (without, ONNX Runtime overlooks axes of tensors that have
+none).
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tracer_core.plugin_api import add_alarm, promote
 
 
 def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]]:
-    """graph: placeholders, one operator (with the items of it that are read), output. It is changed."""
+    """graph: placeholders, one operator (with the items of it that are read), output. It is
+    changed.
+    """
     import onnxruntime
 
     names = [node.name for node in graph.find_nodes(op="placeholder")]

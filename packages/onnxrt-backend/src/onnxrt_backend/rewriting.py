@@ -1,7 +1,7 @@
 """Edits of fx graphs that the mends before the translation are made of.
 
-In: nodes of an fx graph with values. Out: new nodes with values. What always holds: a node that takes another's place has
-its name, because the results of a graph are known by their names.
+In: nodes of an fx graph with values. Out: new nodes with values. What always holds: a node that
+takes another's place has its name, because the results of a graph are known by their names.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Sessions of ONNX Runtime: made from a model and the user's options.
 
-In: a serialised model, options, a device. Out: an `onnxruntime.InferenceSession`, or a BackendError that says
-what is missing. What always holds: a provider that is asked for and not there is an error, never another one.
+In: a serialised model, options, a device. Out: an `onnxruntime.InferenceSession`, or a BackendError
+that says what is missing. What always holds: a provider that is asked for and not there is an
+error, never another one.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from tracer_core.plugin_api import BackendError
 NAME = "onnxrt"
 
 #: The provider for each device type, where the user names none.
-PROVIDERS = {"cpu": ("CPUExecutionProvider",), "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider")}
+PROVIDERS = {
+    "cpu": ("CPUExecutionProvider",),
+    "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider"),
+}
 
-#: How long, in microseconds, an idle thread of a session waits at full speed for more work: longer than the operators that
-#: run on one thread, or every operator behind one of them would wake it. ONNX Runtime's own answer is about 20 ms: a
-#: program of two sessions, or of a session and PyTorch, would share its cores with threads that only wait.
+#: How long, in microseconds, an idle thread of a session waits at full speed for more work: longer
+#: than the operators that run on one thread, or every operator behind one of them would wake it.
+#: ONNX Runtime's own answer is about 20 ms: a program of two sessions, or of a session and PyTorch,
+#: would share its cores with threads that only wait.
 WAIT = {"session.intra_op.spin_duration_us": "1000"}
 
 
@@ -38,14 +43,19 @@ def providers(options: Options, device: str) -> tuple[str, ...]:
     missing = [name for name in wanted if name not in there]
     if missing:
         raise BackendError(
-            NAME, "session", f"{', '.join(missing)} is not in this onnxruntime, which has {', '.join(there)}"
+            NAME,
+            "session",
+            f"{', '.join(missing)} is not in this onnxruntime, which has {', '.join(there)}",
         )
     return wanted
 
 
-def session(model: bytes, options: Options, device: str, initializers: Mapping[str, Any] | None = None) -> Any:
-    """An InferenceSession for a model. initializers: values of those that the model says are elsewhere, by name
-    (`OrtValue`s: they are not limited to the 2 GB of a serialised model). Raises BackendError."""
+def session(
+    model: bytes, options: Options, device: str, initializers: Mapping[str, Any] | None = None
+) -> Any:
+    """An InferenceSession for a model. initializers: values of those that the model says are
+    elsewhere, by name (`OrtValue`s: they are not limited to the 2 GB of a serialised model). Raises
+    BackendError."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()

@@ -1,9 +1,9 @@
 """Which operators ONNX Runtime can run here: asked of ONNX Runtime itself.
 
-In: a node of an ATen graph. Out: None, or the reason against it. An operator must be in torch.onnx's table,
-must not draw random numbers (ONNX Runtime has its own stream, so results would not be eager's), and a model
-of this one node must load and compute what PyTorch computes (`plugin_api.node_probe`). The answer is kept for
-nodes that look alike.
+In: a node of an ATen graph. Out: None, or the reason against it. An operator must be in
+torch.onnx's table, must not draw random numbers (ONNX Runtime has its own stream, so results would
+not be eager's), and a model of this one node must load and compute what PyTorch computes
+(`plugin_api.node_probe`). The answer is kept for nodes that look alike.
 """
 
 from __future__ import annotations
@@ -33,26 +33,41 @@ ENDING = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_o
 _LOSES = "ONNX Runtime loses NaN in it"
 _QUOTIENT = "ONNX has it by way of a rounded quotient"
 
-#: Operators whose ONNX forms differ at infinities and NaN, for very small or large values, or where quotients are nearly
-#: whole: no probe looks there. Of floating point only.
+#: Operators whose ONNX forms differ at infinities and NaN, for very small or large values, or where
+#: quotients are nearly whole: no probe looks there. Of floating point only.
 SPECIAL = {
     **dict.fromkeys(("atan2", "arctan2"), _LOSES),
-    **dict.fromkeys(("sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "msort"), _LOSES),
+    **dict.fromkeys(
+        ("sort", "argsort", "topk", "kthvalue", "median", "nanmedian", "msort"), _LOSES
+    ),
     **dict.fromkeys(("remainder", "floor_divide"), _QUOTIENT),
-    **dict.fromkeys(("log1p", "expm1"), "ONNX has it by way of a sum with 1, which rounds small values away"),
-    **dict.fromkeys(("erfc", "special_erfcx"), "ONNX has it by way of a sum with 1, which rounds small values away"),
-    **dict.fromkeys(("logaddexp", "logaddexp2", "logcumsumexp"), "ONNX has it by way of exponentials that overflow"),
+    **dict.fromkeys(
+        ("log1p", "expm1"), "ONNX has it by way of a sum with 1, which rounds small values away"
+    ),
+    **dict.fromkeys(
+        ("erfc", "special_erfcx"),
+        "ONNX has it by way of a sum with 1, which rounds small values away",
+    ),
+    **dict.fromkeys(
+        ("logaddexp", "logaddexp2", "logcumsumexp"),
+        "ONNX has it by way of exponentials that overflow",
+    ),
     "clamp_min": "ONNX Runtime's Clip with one bound makes infinity the largest number",
     "clamp_max": "ONNX Runtime's Clip with one bound makes infinity the largest number",
     "sign": "ONNX Runtime's Sign gives a number for NaN",
     "sgn": "ONNX Runtime's Sign gives a number for NaN",
-    **dict.fromkeys(("heaviside", "xlogy", "special_xlogy"), "its ONNX form chooses by comparisons, which NaN fails"),
+    **dict.fromkeys(
+        ("heaviside", "xlogy", "special_xlogy"),
+        "its ONNX form chooses by comparisons, which NaN fails",
+    ),
 }
 
-#: Operators that ONNX Runtime, or the ONNX form, computes in floating point: whole numbers of more than 53 bits are rounded,
-#: and sums that overflow do not wrap round. Of whole numbers only.
+#: Operators that ONNX Runtime, or the ONNX form, computes in floating point: whole numbers of more
+#: than 53 bits are rounded, and sums that overflow do not wrap round. Of whole numbers only.
 ROUNDING = {
-    **dict.fromkeys(("sum", "prod"), "ONNX Runtime adds up and multiplies whole numbers in floating point"),
+    **dict.fromkeys(
+        ("sum", "prod"), "ONNX Runtime adds up and multiplies whole numbers in floating point"
+    ),
     **dict.fromkeys(("fmod", "div", "divide"), "ONNX has it by way of floating point"),
 }
 
@@ -106,11 +121,15 @@ def _is_small(node: torch.fx.Node, name: str) -> bool:
     """Whether an operator of `ROUNDING` gives numbers of 53 bits at most."""
     source: Any = node.args[0]
     dtype = source.meta["val"].dtype
-    return dtype is torch.bool or (name == "sum" and dtype is not torch.int64 and node.meta["val"].dtype is torch.int64)
+    return dtype is torch.bool or (
+        name == "sum" and dtype is not torch.int64 and node.meta["val"].dtype is torch.int64
+    )
 
 
 def argument(node: torch.fx.Node, name: str) -> Any:
-    """What an operator is given for an argument: its default where it is left out, None if it has none."""
+    """What an operator is given for an argument: its default where it is left out, None if it has
+    none.
+    """
     target: Any = node.target
     for position, declared in enumerate(target._schema.arguments):
         if declared.name == name:

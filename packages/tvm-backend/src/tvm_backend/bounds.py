@@ -1,7 +1,8 @@
-"""Our converters of clamps and of the largest or smallest of two or many: NaN stays NaN, which TVM's own lose.
+"""Our converters of clamps and of the largest or smallest of two or many: NaN stays NaN, which
+TVM's own lose.
 
-In: the importer and a node. Out: a Relax expression of comparisons. What always holds: bounds of a clamp are numbers or sizes of
-the graph; a lower bound gives way to an upper one below it.
+In: the importer and a node. Out: a Relax expression of comparisons. What always holds: bounds of a
+clamp are numbers or sizes of the graph; a lower bound gives way to an upper one below it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ from tvm_backend.tvm_private import Converter
 
 
 def reducer(largest: bool) -> Any:
-    """The largest, or smallest, along axes of reduction; of nothing but one infinity, that; NaN where there is one."""
+    """The largest, or smallest, along axes of reduction; of nothing but one infinity, that; NaN
+    where there is one.
+    """
     from tvm import te, tirx
 
     def first(a: Any, b: Any) -> Any:
         beyond = a >= b if largest else a <= b
         return tirx.Select(tirx.any(beyond, tirx.isnan(a)), a, b)
 
-    return te.comm_reducer(first, lambda dtype: tirx.const(float("-inf" if largest else "inf"), dtype))
+    return te.comm_reducer(
+        first, lambda dtype: tirx.const(float("-inf" if largest else "inf"), dtype)
+    )
 
 
 def _extreme(largest: bool) -> Converter:
@@ -38,8 +43,12 @@ def _extreme(largest: bool) -> Converter:
         keepdim = bool(rest[1]) if len(rest) > 1 else bool(node.kwargs.get("keepdim", False))
         if not rank or not node.meta["val"].dtype.is_floating_point:
             name = "max" if largest else "min"
-            return importer.block_builder.emit(getattr(relax.op, name)(x, axis=dims or None, keepdims=keepdim))
-        return importer.block_builder.emit_te(_over, x, dims, keepdim, largest, primfunc_name_hint="extreme")
+            return importer.block_builder.emit(
+                getattr(relax.op, name)(x, axis=dims or None, keepdims=keepdim)
+            )
+        return importer.block_builder.emit_te(
+            _over, x, dims, keepdim, largest, primfunc_name_hint="extreme"
+        )
 
     return convert
 
@@ -81,7 +90,9 @@ def _within(x: Any, low: Any, high: Any) -> Any:
     from tvm import te, tirx
 
     def bound(given: Any) -> Any:
-        return tirx.const(given, x.dtype) if isinstance(given, (int, float)) else given.astype(x.dtype)
+        return (
+            tirx.const(given, x.dtype) if isinstance(given, (int, float)) else given.astype(x.dtype)
+        )
 
     def value(*at: Any) -> Any:
         found = x[at]

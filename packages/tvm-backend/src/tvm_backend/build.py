@@ -1,8 +1,8 @@
 """From a Relax module to an executable: fused, scheduled, compiled for a target.
 
-In: a Relax module and the user's options. Out: an executable of TVM's virtual machine. What always holds: schedules
-come from the record database where it has one, then from our rules for the CPU, then from TVM's; nothing is tuned
-unless the options say so.
+In: a Relax module and the user's options. Out: an executable of TVM's virtual machine. What always
+holds: schedules come from the record database where it has one, then from our rules for the CPU,
+then from TVM's; nothing is tuned unless the options say so.
 """
 
 from __future__ import annotations
@@ -20,23 +20,30 @@ NAME = "tvm"
 
 
 def target_of(text: str | None, device: str) -> Any:
-    """The TVM target of a device type, or the one that the user names. Raises BackendError for one that is none."""
+    """The TVM target of a device type, or the one that the user names. Raises BackendError for one
+    that is none.
+    """
     import tvm
 
     if text is None:
         if device == "cpu":
             found = tvm.target.Target.from_device("cpu").export()
-            # searches want to know for how many threads; the program's own, so that records fit what will run
+            # searches want to know for how many threads; the program's own, so that records fit
+            # what will run
             return tvm.target.Target({**found, "num-cores": torch.get_num_threads()})
         return tvm.target.Target.from_device(tvm.device(device, 0))
     try:
         return tvm.target.Target(text)
     except Exception as error:  # TVM's errors have no common base but Exception
-        raise BackendError(NAME, "target", f"{text!r} is no TVM target: {str(error).splitlines()[0]}") from error
+        raise BackendError(
+            NAME, "target", f"{text!r} is no TVM target: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def with_constants(module: Any, values: Mapping[str, torch.Tensor]) -> Any:
-    """The module with these parameters bound to values, by name; TVM reads the tensors' own memory."""
+    """The module with these parameters bound to values, by name; TVM reads the tensors' own
+    memory.
+    """
     import tvm
     from tvm import relax
 
@@ -45,13 +52,17 @@ def with_constants(module: Any, values: Mapping[str, torch.Tensor]) -> Any:
 
 
 def fused(module: Any) -> Any:
-    """The module as functions of loops, those that can run together in one. To be called below a target."""
+    """The module as functions of loops, those that can run together in one. To be called below a
+    target.
+    """
     import tvm
     from tvm import relax
 
     passes = relax.transform
-    fuse = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(), passes.DeadCodeElimination(),
-            passes.LegalizeOps(), passes.AnnotateTIROpPattern(), passes.FoldConstant(), passes.FuseOps(),
+    fuse = [passes.DecomposeOpsForInference(), passes.CanonicalizeBindings(),
+    passes.DeadCodeElimination(),
+            passes.LegalizeOps(), passes.AnnotateTIROpPattern(), passes.FoldConstant(),
+            passes.FuseOps(),
             passes.FuseTIR()]  # fmt: skip
     return tvm.transform.Sequential(fuse)(module)
 

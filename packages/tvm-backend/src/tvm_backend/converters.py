@@ -1,8 +1,8 @@
 """Our converters, for operators that TVM's importer lacks or converts to something else.
 
-In: the importer and a node. Out: a Relax expression. What always holds: `tracer_core`'s probe of one node compares what
-they compute with PyTorch before a graph uses them, so a form that a converter does not take may be refused by
-raising NotImplementedError.
+In: the importer and a node. Out: a Relax expression. What always holds: `tracer_core`'s probe of
+one node compares what they compute with PyTorch before a graph uses them, so a form that a
+converter does not take may be refused by raising NotImplementedError.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _select_dim(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _power(importer: Any, node: torch.fx.Node) -> Any:
-    """Squares and cubes as products, as PyTorch computes them; TVM's pow is wrong for negative bases."""
+    """Squares and cubes as products, as PyTorch computes them; TVM's pow is wrong for negative
+    bases.
+    """
     from tvm import relax
 
     x, exponent = importer.retrieve_args(node)
@@ -59,7 +61,9 @@ def _product(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _multiplied(importer: Any, a: Any, b: Any, dtype: torch.dtype) -> Any:
-    """a @ b. Of a transposed matrix (a weight of torch.nn.Linear), as it lies: nothing is transposed in memory."""
+    """a @ b. Of a transposed matrix (a weight of torch.nn.Linear), as it lies: nothing is
+    transposed in memory.
+    """
     from tvm import relax
 
     builder, left, right = importer.block_builder, importer.env[a], importer.env[b]
@@ -68,7 +72,9 @@ def _multiplied(importer: Any, a: Any, b: Any, dtype: torch.dtype) -> Any:
     original = _transposed(b)
     if original is None:
         return products.product(builder, left, right, b.name in importer.frozen)
-    return products.transposed(builder, left, importer.env[original], original.name in importer.frozen)
+    return products.transposed(
+        builder, left, importer.env[original], original.name in importer.frozen
+    )
 
 
 def _transposed(node: torch.fx.Node) -> torch.fx.Node | None:
@@ -84,7 +90,9 @@ def _transposed(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _product_and_sum(importer: Any, node: torch.fx.Node) -> Any:
-    """addmm as PyTorch computes it where nothing is scaled; TVM's own is float32 whatever the arguments are."""
+    """addmm as PyTorch computes it where nothing is scaled; TVM's own is float32 whatever the
+    arguments are.
+    """
     from tvm import relax
 
     if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("beta", 1) != 1:
@@ -112,7 +120,9 @@ def _elementary(function: Callable[[Any], Any], name: str) -> Converter:
 
         x = importer.env[node.args[0]]
         if node.meta["val"].dtype is torch.float32 and x.ty.dtype == "float32":
-            body = lambda x: te.compute(x.shape, lambda *at: function(x[at]), name=function.__name__)  # noqa: E731
+            body = lambda x: te.compute(
+                x.shape, lambda *at: function(x[at]), name=function.__name__
+            )
             return importer.block_builder.emit_te(
                 body, x, primfunc_name_hint=function.__name__, primfunc_attrs=products.POINTWISE
             )
@@ -138,24 +148,31 @@ def _softmax(importer: Any, node: torch.fx.Node) -> Any:
     builder, last = importer.block_builder, len(x.ty.shape) - 1
     if x.ty.dtype != "float32" or dim not in (-1, last) or last < 0:
         return builder.emit(relax.op.nn.softmax(x, dim))
-    return builder.emit_te(rows.softmax, x, primfunc_name_hint="softmax", primfunc_attrs=products.FUSABLE)
+    return builder.emit_te(
+        rows.softmax, x, primfunc_name_hint="softmax", primfunc_attrs=products.FUSABLE
+    )
 
 
 #: By the operator's name below ``aten``.
-CONVERTERS: dict[str, Converter] = {
-    "t.default": _permute_last_two,
-    "_softmax.default": _softmax,
-    "addmm.default": _product_and_sum,
-    "bmm.default": _product,
-    "convolution.default": convolution,
-    "erf.default": _elementary(elementary.erf, "erf"),
-    "exp.default": _elementary(elementary.exp, "exp"),
-    "gelu.default": _gelu,
-    "mm.default": _product,
-    "pow.Tensor_Scalar": _power,
-    "relu.default": _relu,
-    "select.int": _select_dim,
-    "sigmoid.default": _elementary(elementary.sigmoid, "sigmoid"),
-    "silu.default": _elementary(elementary.silu, "nn.silu"),
-    "tanh.default": _elementary(elementary.tanh, "tanh"),
-} | BOUNDS | INDEXING | POOLING
+CONVERTERS: dict[str, Converter] = (
+    {
+        "t.default": _permute_last_two,
+        "_softmax.default": _softmax,
+        "addmm.default": _product_and_sum,
+        "bmm.default": _product,
+        "convolution.default": convolution,
+        "erf.default": _elementary(elementary.erf, "erf"),
+        "exp.default": _elementary(elementary.exp, "exp"),
+        "gelu.default": _gelu,
+        "mm.default": _product,
+        "pow.Tensor_Scalar": _power,
+        "relu.default": _relu,
+        "select.int": _select_dim,
+        "sigmoid.default": _elementary(elementary.sigmoid, "sigmoid"),
+        "silu.default": _elementary(elementary.silu, "nn.silu"),
+        "tanh.default": _elementary(elementary.tanh, "tanh"),
+    }
+    | BOUNDS
+    | INDEXING
+    | POOLING
+)

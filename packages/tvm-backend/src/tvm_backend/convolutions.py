@@ -1,14 +1,18 @@
 """Our converter of convolutions: written so that the default schedules find vectors in them.
 
-In: the importer and a ``convolution`` node. Out: a Relax expression. What always holds: sums run over the same products as
-in PyTorch; what has none of the forms below goes to TVM's own converter.
+In: the importer and a ``convolution`` node. Out: a Relax expression. What always holds: sums run
+over the same products as in PyTorch; what has none of the forms below goes to TVM's own converter.
 
-TVM's own form has the last axis of the image as its only vector, and loses sight of rows in grouped convolutions. Forms:
+TVM's own form has the last axis of the image as its only vector, and loses sight of rows in grouped
+convolutions. Forms:
 
-- one result pixel: a product of two matrices for each group, both operands as they lie; taps that meet padding alone are cut;
+- one result pixel: a product of two matrices for each group, both operands as they lie; taps that
+  meet padding alone are cut;
 - windows of one pixel: a product over all pixels of an image;
-- narrow images: output channels are the vector, weights are packed so (with freeze: while TVM compiles);
-- other groups, depthwise ones among them: an axis of the groups and one of their channels, so that a tile has rows.
+- narrow images: output channels are the vector, weights are packed so (with freeze: while TVM
+  compiles);
+- other groups, depthwise ones among them: an axis of the groups and one of their channels, so that
+  a tile has rows.
 """
 
 from __future__ import annotations
@@ -47,12 +51,16 @@ class Window:
     @property
     def results(self) -> int:
         """How many places the window has."""
-        return (self.size + 2 * self.padding - self.dilation * (self.taps - 1) - 1) // self.stride + 1
+        return (
+            self.size + 2 * self.padding - self.dilation * (self.taps - 1) - 1
+        ) // self.stride + 1
 
     @property
     def inside(self) -> range:
         """Of a window with one place, the taps that meet the image."""
-        places = [tap for tap in range(self.taps) if 0 <= tap * self.dilation - self.padding < self.size]
+        places = [
+            tap for tap in range(self.taps) if 0 <= tap * self.dilation - self.padding < self.size
+        ]
         return range(places[0], places[-1] + 1) if places else range(0)
 
     @property
@@ -62,7 +70,9 @@ class Window:
 
 
 def convolution(importer: Any, node: torch.fx.Node) -> Any:
-    """``convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)``"""
+    """``convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding,
+    groups)``
+    """
     given = _windows(node)
     if given is None:
         return theirs(importer, node)
@@ -103,7 +113,13 @@ def _windows(node: torch.fx.Node) -> tuple[tuple[Window, Window], int] | None:
         return int(values[axis] if len(values) > 1 else values[0])
 
     first, second = (
-        Window(shape[2 + axis], weights[2 + axis], of(stride, axis), of(padding, axis), of(dilation, axis))
+        Window(
+            shape[2 + axis],
+            weights[2 + axis],
+            of(stride, axis),
+            of(padding, axis),
+            of(dilation, axis),
+        )
         for axis in (0, 1)
     )
     return ((first, second), int(groups)) if isinstance(groups, int) else None  # type: ignore[redundant-expr]
@@ -124,7 +140,9 @@ def _plus(importer: Any, result: Any, bias: Any) -> Any:
     return emit(relax.op.add(result, emit(relax.op.reshape(importer.env[bias], (1, -1, 1, 1)))))
 
 
-def _one_pixel(importer: Any, x: Any, weight: Any, windows: tuple[Window, Window], groups: int) -> Any:
+def _one_pixel(
+    importer: Any, x: Any, weight: Any, windows: tuple[Window, Window], groups: int
+) -> Any:
     from tvm import relax, te
 
     op, emit = relax.op, importer.block_builder.emit
@@ -133,7 +151,9 @@ def _one_pixel(importer: Any, x: Any, weight: Any, windows: tuple[Window, Window
         taps = window.inside
         if len(taps) != window.taps:
             weight = emit(op.strided_slice(weight, [axis], [taps.start], [taps.stop]))
-        first, last = (tap * window.dilation - window.padding for tap in (taps.start, taps.stop - 1))
+        first, last = (
+            tap * window.dilation - window.padding for tap in (taps.start, taps.stop - 1)
+        )
         if (first, last - first + 1) != (0, window.size) or window.dilation > 1:
             x = emit(op.strided_slice(x, [axis], [first], [last + 1], [window.dilation]))
     length = math.prod(int(size) for size in tuple(weight.ty.shape)[1:])
@@ -143,7 +163,9 @@ def _one_pixel(importer: Any, x: Any, weight: Any, windows: tuple[Window, Window
     def by_rows(a: Any, b: Any) -> Any:
         k = te.reduce_axis((0, length), name="k")
         shape = (a.shape[0], b.shape[0], b.shape[1])
-        return te.compute(shape, lambda n, g, o: te.sum(a[n, g, k] * b[g, o, k], axis=k), name="pixel_by_rows")
+        return te.compute(
+            shape, lambda n, g, o: te.sum(a[n, g, k] * b[g, o, k], axis=k), name="pixel_by_rows"
+        )
 
     result = importer.block_builder.emit_te(by_rows, x, weight, primfunc_name_hint="pixel_by_rows")
     return emit(op.reshape(result, (images, outputs, 1, 1)))
@@ -159,7 +181,9 @@ def _points(importer: Any, x: Any, weight: Any, windows: tuple[Window, Window]) 
     def points(a: Any, b: Any) -> Any:
         k = te.reduce_axis((0, b.shape[1]), name="k")
         shape = (a.shape[0], b.shape[0], a.shape[2])
-        return te.compute(shape, lambda n, o, p: te.sum(b[o, k] * a[n, k, p], axis=k), name="points")
+        return te.compute(
+            shape, lambda n, o, p: te.sum(b[o, k] * a[n, k, p], axis=k), name="points"
+        )
 
     a = emit(op.reshape(x, (images, inputs, height * width)))
     b = emit(op.reshape(weight, (outputs, inputs)))
@@ -172,18 +196,31 @@ def _padded(te: Any, tirx: Any, x: Any, windows: tuple[Window, ...], fill: float
     if not any(window.padding for window in windows):
         return x
     first, second = windows
-    shape = (x.shape[0], x.shape[1], first.size + 2 * first.padding, second.size + 2 * second.padding)
+    shape = (
+        x.shape[0],
+        x.shape[1],
+        first.size + 2 * first.padding,
+        second.size + 2 * second.padding,
+    )
 
     def value(n: Any, c: Any, h: Any, w: Any) -> Any:
-        places = [(place - window.padding, window) for place, window in zip((h, w), windows, strict=True)]
-        bounds = [test for at, window in places if window.padding for test in (at >= 0, at < window.size)]
+        places = [
+            (place - window.padding, window) for place, window in zip((h, w), windows, strict=True)
+        ]
+        bounds = [
+            test for at, window in places if window.padding for test in (at >= 0, at < window.size)
+        ]
         at = [place for place, _ in places]
-        return tirx.if_then_else(tirx.all(*bounds), x[n, c, at[0], at[1]], tirx.const(fill, x.dtype))
+        return tirx.if_then_else(
+            tirx.all(*bounds), x[n, c, at[0], at[1]], tirx.const(fill, x.dtype)
+        )
 
     return te.compute(shape, value, name="padded")
 
 
-def _by_channels(importer: Any, x: Any, weight: Any, windows: tuple[Window, Window], groups: int, vector: int) -> Any:
+def _by_channels(
+    importer: Any, x: Any, weight: Any, windows: tuple[Window, Window], groups: int, vector: int
+) -> Any:
     from tvm import relax, te, tirx
 
     op, emit = relax.op, importer.block_builder.emit
@@ -195,21 +232,30 @@ def _by_channels(importer: Any, x: Any, weight: Any, windows: tuple[Window, Wind
 
     def by_channels(a: Any, b: Any) -> Any:
         read = _padded(te, tirx, a, windows, 0.0)
-        c, i, j = (te.reduce_axis((0, size), name=name) for size, name in zip(tuple(b.shape)[2:5], "cij", strict=True))
+        c, i, j = (
+            te.reduce_axis((0, size), name=name)
+            for size, name in zip(tuple(b.shape)[2:5], "cij", strict=True)
+        )
 
         def value(n: Any, g: Any, block: Any, h: Any, w: Any, o: Any) -> Any:
             at = h * first.stride + i * first.dilation, w * second.stride + j * second.dilation
-            return te.sum(read[n, g * inputs + c, at[0], at[1]] * b[g, block, c, i, j, o], axis=(c, i, j))
+            return te.sum(
+                read[n, g * inputs + c, at[0], at[1]] * b[g, block, c, i, j, o], axis=(c, i, j)
+            )
 
         shape = (a.shape[0], groups, blocks, first.results, second.results, vector)
         return te.compute(shape, value, name="by_channels")
 
-    result = importer.block_builder.emit_te(by_channels, x, packed, primfunc_name_hint="by_channels")
+    result = importer.block_builder.emit_te(
+        by_channels, x, packed, primfunc_name_hint="by_channels"
+    )
     result = emit(op.permute_dims(result, [0, 1, 2, 5, 3, 4]))
     return emit(op.reshape(result, (images, outputs, first.results, second.results)))
 
 
-def _by_groups(importer: Any, x: Any, weight: Any, windows: tuple[Window, Window], groups: int) -> Any:
+def _by_groups(
+    importer: Any, x: Any, weight: Any, windows: tuple[Window, Window], groups: int
+) -> Any:
     from tvm import relax, te, tirx
 
     images, outputs, inputs = x.ty.shape[0], int(weight.ty.shape[0]), int(weight.ty.shape[1])
@@ -217,7 +263,10 @@ def _by_groups(importer: Any, x: Any, weight: Any, windows: tuple[Window, Window
 
     def by_groups(a: Any, b: Any) -> Any:
         read = _padded(te, tirx, a, windows, 0.0)
-        c, i, j = (te.reduce_axis((0, size), name=name) for size, name in zip(tuple(b.shape)[2:5], "cij", strict=True))
+        c, i, j = (
+            te.reduce_axis((0, size), name=name)
+            for size, name in zip(tuple(b.shape)[2:5], "cij", strict=True)
+        )
 
         def value(n: Any, g: Any, o: Any, h: Any, w: Any) -> Any:
             at = h * first.stride + i * first.dilation, w * second.stride + j * second.dilation

@@ -6,6 +6,8 @@ import torch
 
 #: dtypes as TVM names them; others it has not, or not on the CPU.
 DTYPES = {
-    torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.int64: "int64",
-    torch.int32: "int32", torch.int16: "int16", torch.int8: "int8", torch.uint8: "uint8", torch.bool: "bool",
+    torch.float32: "float32", torch.float64: "float64", torch.float16: "float16",
+    torch.int64: "int64",
+    torch.int32: "int32", torch.int16: "int16", torch.int8: "int8", torch.uint8: "uint8",
+    torch.bool: "bool",
 }  # fmt: skip

@@ -1,10 +1,11 @@
 """Elementary functions of float32 as polynomials, so that loops over them are vectors.
 
-In: an expression of TVM of float32. Out: another one. What always holds: exp, erf and tanh are within 3 units in the last
-place, the others are their formulas in these; NaN stays NaN, and infinities give what PyTorch gives. TVM's own are calls
-of the C library, one a number.
+In: an expression of TVM of float32. Out: another one. What always holds: exp, erf and tanh are
+within 3 units in the last place, the others are their formulas in these; NaN stays NaN, and
+infinities give what PyTorch gives. TVM's own are calls of the C library, one a number.
 
-The coefficients are least in their largest error, fitted in float64 (Lawson's weights on Chebyshev's points).
+The coefficients are least in their largest error, fitted in float64 (Lawson's weights on
+Chebyshev's points).
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 #: (exp(r) - 1 - r) / r**2 for |r| up to log(2) / 2.
-EXP = (0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.0083687175065279, 0.0013814596459269524)
+EXP = (
+    0.4999999403953552,
+    0.1666652113199234,
+    0.04166838899254799,
+    0.0083687175065279,
+    0.0013814596459269524,
+)
 
 #: Below the first, exp is 0; above the second, infinite.
 SMALLEST, LARGEST = -104.0, 89.0
@@ -22,16 +29,25 @@ SMALLEST, LARGEST = -104.0, 89.0
 #: log(2) in two parts: whole numbers below 2**9 times the first are exact.
 LOG2_HIGH, LOG2_LOW = 0.693359375, -2.1219444005469057e-4
 
-#: erf(x) / x by x**2, for |x| up to the bound; log(erfc(x)) by x from there to 4, beyond which erf is 1.
+#: erf(x) / x by x**2, for |x| up to the bound; log(erfc(x)) by x from there to 4, beyond which erf
+#: is 1.
 ERF_BOUND = 0.92
-ERF_SMALL = (1.128379225730896, -0.37612631916999817, 0.11283663660287857, -0.026857705786824226, 0.005196951795369387,
+ERF_SMALL = (1.128379225730896, -0.37612631916999817, 0.11283663660287857, -0.026857705786824226,
+0.005196951795369387,
              -0.0008097702520899475, 8.185090700862929e-05)  # fmt: skip
-ERF_LARGE = (0.0001692051737336442, -1.1294883489608765, -0.6334008574485779, -0.10822038352489471, 0.025080617517232895,
+ERF_LARGE = (0.0001692051737336442, -1.1294883489608765, -0.6334008574485779, -0.10822038352489471,
+0.025080617517232895,
              -0.004156255163252354, 0.00043139359331689775, -2.0828621927648783e-05)  # fmt: skip
 
 #: (tanh(x) / x - 1) / x**2 by x**2, for |x| up to the bound.
 TANH_BOUND = 0.58
-TANH_SMALL = (-0.33333298563957214, 0.13331924378871918, -0.053783826529979706, 0.02079596370458603, -0.005895150359719992)
+TANH_SMALL = (
+    -0.33333298563957214,
+    0.13331924378871918,
+    -0.053783826529979706,
+    0.02079596370458603,
+    -0.005895150359719992,
+)
 
 
 def exp(x: Any) -> Any:
@@ -43,13 +59,20 @@ def exp(x: Any) -> Any:
         within = _choose(x < SMALLEST, SMALLEST, _choose(x > LARGEST, LARGEST, x))
         number = _choose(x < SMALLEST, SMALLEST, _choose(x < LARGEST, x, LARGEST))
         whole = tirx.floor(number * _number(1 / math.log(2)) + _number(0.5))
-        return _let(whole, lambda n: _let(within - n * _number(LOG2_HIGH) - n * _number(LOG2_LOW), lambda r: power(n, r)))
+        return _let(
+            whole,
+            lambda n: _let(
+                within - n * _number(LOG2_HIGH) - n * _number(LOG2_LOW), lambda r: power(n, r)
+            ),
+        )
 
     def power(n: Any, r: Any) -> Any:
         fraction = r * r * _polynomial(EXP, r) + r + _number(1)
         count = n.astype("int32")
         # In two steps: 2**128 and 2**-150 are no numbers of float32.
-        return _let(count, lambda n: _let(n >> 1, lambda half: fraction * _two_to(half) * _two_to(n - half)))
+        return _let(
+            count, lambda n: _let(n >> 1, lambda half: fraction * _two_to(half) * _two_to(n - half))
+        )
 
     return _let(x, reduced)
 
@@ -74,7 +97,9 @@ def tanh(x: Any) -> Any:
 
     def of(x: Any) -> Any:
         size = tirx.abs(x)
-        small = _let(x * x, lambda square: x * (square * _polynomial(TANH_SMALL, square) + _number(1)))
+        small = _let(
+            x * x, lambda square: x * (square * _polynomial(TANH_SMALL, square) + _number(1))
+        )
         large = _number(1) - _number(2) / (exp(size + size) + _number(1))
         return _choose(size < TANH_BOUND, small, _with_sign(large, x))
 
@@ -99,7 +124,7 @@ def gelu(x: Any) -> Any:
 def gelu_tanh(x: Any) -> Any:
     """The same by tanh."""
     scale = math.sqrt(2 / math.pi)
-    inner: Callable[[Any], Any] = lambda x: _number(scale) * (x + _number(0.044715) * x * x * x)  # noqa: E731
+    inner: Callable[[Any], Any] = lambda x: _number(scale) * (x + _number(0.044715) * x * x * x)
     return _let(x, lambda x: _number(0.5) * x * (_number(1) + tanh(inner(x))))
 
 
@@ -124,7 +149,7 @@ def _choose(condition: Any, value: Any, other: Any) -> Any:
     """Both are computed."""
     from tvm import tirx
 
-    of = lambda given: _number(given) if isinstance(given, float) else given  # noqa: E731
+    of = lambda given: _number(given) if isinstance(given, float) else given
     return tirx.Select(condition, of(value), of(other))
 
 

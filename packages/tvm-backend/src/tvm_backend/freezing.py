@@ -1,8 +1,9 @@
 """Parameters as constants of the module (``freeze=True``).
 
-In: a Relax module whose constants are parameters of ``main``, and at run time their values. Out: a runner over an
-executable in which they are bound, so that TVM computes what depends on them alone while it compiles. What always holds:
-the executable may read the tensors' own memory; the core makes a new runner when one of them changes.
+In: a Relax module whose constants are parameters of ``main``, and at run time their values. Out: a
+runner over an executable in which they are bound, so that TVM computes what depends on them alone
+while it compiles. What always holds: the executable may read the tensors' own memory; the core
+makes a new runner when one of them changes.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from tvm_backend.machine import Machine, aligned
 
 
 class Freezable:
-    """What the backend gives for a graph with constants: see `CompileSpec.constants`. reads: all of them, because what
-    is bound is not copied."""
+    """What the backend gives for a graph with constants: see `CompileSpec.constants`. reads: all of
+    them, because what is bound is not copied."""
 
     def __init__(self, module: Any, graph: Any, alarm: Any, spec: CompileSpec) -> None:
         self._module, self._graph, self._alarm, self._spec = module, graph, alarm, spec
         self.reads = frozenset(range(len(spec.constants)))
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        raise BackendError("tvm", "run", f"{self._spec.name} is called before its constants were prepared")
+        raise BackendError(
+            "tvm", "run", f"{self._spec.name} is called before its constants were prepared"
+        )
 
     def prepare(self, tensors: Sequence[torch.Tensor]) -> Runner:
         """A runner for these values."""
@@ -39,5 +42,7 @@ class Freezable:
         }
         with stage("tvm freeze", graph=spec.name):
             target = target_of(spec.options.target, spec.device.type)
-            executable = build(with_constants(self._module, values), target, spec.options, spec.name)
+            executable = build(
+                with_constants(self._module, values), target, spec.options, spec.name
+            )
         return Machine(executable, self._graph, self._alarm, spec, frozenset(values), values)

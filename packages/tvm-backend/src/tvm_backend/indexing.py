@@ -1,8 +1,11 @@
-"""Our converters of operators with indices: rows of tables, elements along a dimension, lists of positions.
+"""Our converters of operators with indices: rows of tables, elements along a dimension, lists of
+positions.
 
-In: the importer and a node. Out: a Relax expression. What always holds: indices are inside their dimensions and not negative,
-because the alarm's checks stand before each of these operators (`tracer_core.alarms`); what TVM compiles reads where they say.
-Index tensors of one operator broadcast together, as PyTorch has it; TVM's importer takes some lists of them one by one.
+In: the importer and a node. Out: a Relax expression. What always holds: indices are inside their
+dimensions and not negative, because the alarm's checks stand before each of these operators
+(`tracer_core.engine_support.value_checks`); what TVM compiles reads where they say. Index tensors
+of one operator broadcast together, as PyTorch has it; TVM's importer takes some lists of them one
+by one.
 """
 
 from __future__ import annotations
@@ -23,7 +26,11 @@ def fault(node: torch.fx.Node) -> Fault | None:
     """For which values eager's results must be taken."""
     if node.target in POSITIONS:
         return Fault.INFINITE
-    return Fault.INDEX if getattr(node.target, "__name__", "") in INDEXING and checks_indices(node) else None
+    return (
+        Fault.INDEX
+        if getattr(node.target, "__name__", "") in INDEXING and checks_indices(node)
+        else None
+    )
 
 
 def _rows(importer: Any, node: torch.fx.Node) -> Any:
@@ -56,7 +63,9 @@ def _gather(importer: Any, node: torch.fx.Node) -> Any:
     dim %= len(x.ty.shape)
 
     def body(x: Any, index: Any) -> Any:
-        return te.compute(index.shape, lambda *at: x[(*at[:dim], index[at], *at[dim + 1 :])], name="gathered")
+        return te.compute(
+            index.shape, lambda *at: x[(*at[:dim], index[at], *at[dim + 1 :])], name="gathered"
+        )
 
     return importer.block_builder.emit_te(body, x, index, primfunc_name_hint="gather")
 
@@ -73,7 +82,9 @@ def _emit(importer: Any, x: Any, indices: Sequence[Any]) -> Any:
 
 
 def _taken(x: Any, indices: dict[int, Any]) -> Any:
-    """indices: by the dimension that each is for. Dimensions that are not next to each other come first in the result."""
+    """indices: by the dimension that each is for. Dimensions that are not next to each other come
+    first in the result.
+    """
     from tvm import te
 
     shape = _broadcast([one.shape for one in indices.values()])
@@ -87,7 +98,11 @@ def _taken(x: Any, indices: dict[int, Any]) -> Any:
         spots = dict(zip(kept, rest, strict=True))
         for dim, index in indices.items():
             own = place[len(place) - len(index.shape) :]
-            spots[dim] = index[tuple(0 if _is_one(size) else one for size, one in zip(index.shape, own, strict=True))]
+            spots[dim] = index[
+                tuple(
+                    0 if _is_one(size) else one for size, one in zip(index.shape, own, strict=True)
+                )
+            ]
         return x[tuple(spots[dim] for dim in range(len(x.shape)))]
 
     return te.compute((*sizes[:start], *shape, *sizes[start:]), value, name="taken")
@@ -104,7 +119,11 @@ def _broadcast(shapes: Sequence[Any]) -> list[Any]:
 
 
 def _is_one(size: Any) -> bool:
-    return bool(getattr(size, "value", size) == 1) if isinstance(getattr(size, "value", size), int) else False
+    return (
+        bool(getattr(size, "value", size) == 1)
+        if isinstance(getattr(size, "value", size), int)
+        else False
+    )
 
 
 #: By the operator's name below ``aten``.

@@ -1,11 +1,12 @@
 """Calls an executable on torch's own memory: no tensor is copied on the way in or out.
 
-In: an executable, the graph it was made from and the spec. Out: a runner. Tensors go in and come back by DLPack, whose
-owners keep the memory alive; a non-contiguous input is made contiguous first.
+In: an executable, the graph it was made from and the spec. Out: a runner. Tensors go in and come
+back by DLPack, whose owners keep the memory alive; a non-contiguous input is made contiguous first.
 
-What always holds: a virtual machine belongs to one running call, so threads and recursion do not share one; a result
-that shares memory with an input or another result is copied, because the graph promises results of their own; TVM's
-thread pool is as large as torch's, and binds no thread to a processor.
+What always holds: a virtual machine belongs to one running call, so threads and recursion do not
+share one; a result that shares memory with an input or another result is copied, because the graph
+promises results of their own; TVM's thread pool is as large as torch's, and binds no thread to a
+processor.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import torch
 
 from tracer_core.plugin_api import CompileSpec
 
-# Read when TVM's thread pool begins. Else it binds the thread that calls it to the first processor, and with it all threads and
-# processes that it starts later: torch's own work, compilers.
+# Read when TVM's thread pool begins. Else it binds the thread that calls it to the first processor,
+# and with it all threads and processes that it starts later: torch's own work, compilers.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
 #: What TVM's vector loads take for granted of an address (as torch's own allocations are).
@@ -28,14 +29,21 @@ ALIGNMENT = 64
 
 
 class Machine:
-    """The runner (mutable: it keeps idle virtual machines). alarm: says which calls' results must be eager's (None: none);
-    it is the executable's last result. frozen: names of inputs of the graph that are constants of the executable; held:
-    what must live as long as they do. written_early: see `CompileSpec.mutations`."""
+    """The runner (mutable: it keeps idle virtual machines). alarm: says which calls' results must
+    be eager's (None: none); it is the executable's last result. frozen: names of inputs of the
+    graph that are constants of the executable; held: what must live as long as they do.
+    written_early: see `CompileSpec.mutations`."""
 
     written_early: frozenset[int] = frozenset()
 
     def __init__(
-        self, executable: Any, graph: Any, alarm: Any, spec: CompileSpec, frozen: Container[str] = (), held: Any = None
+        self,
+        executable: Any,
+        graph: Any,
+        alarm: Any,
+        spec: CompileSpec,
+        frozen: Container[str] = (),
+        held: Any = None,
     ) -> None:
         import tvm
 
@@ -54,7 +62,9 @@ class Machine:
             main = self._idle.pop()
         except IndexError:
             main = self._make()
-        results = [_own(value) for value in main(*(_argument(inputs[index]) for index in self._inputs))]
+        results = [
+            _own(value) for value in main(*(_argument(inputs[index]) for index in self._inputs))
+        ]
         self._idle.append(main)
         outputs: Sequence[Any]
         if self._alarm is not None and self._alarm.sounds(results.pop()):
@@ -93,7 +103,11 @@ def _argument(value: Any) -> Any:
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a copy where it begins in the middle of what TVM loads at once."""
-    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone(memory_format=torch.contiguous_format)
+    return (
+        tensor
+        if tensor.data_ptr() % ALIGNMENT == 0
+        else tensor.clone(memory_format=torch.contiguous_format)
+    )
 
 
 def _own(value: Any) -> torch.Tensor:

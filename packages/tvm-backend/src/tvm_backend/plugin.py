@@ -1,8 +1,9 @@
-"""Registers the backend ``tvm``: ATen graphs, translated to Relax, run by Apache TVM's virtual machine.
+"""Registers the backend ``tvm``: ATen graphs, translated to Relax, run by Apache TVM's virtual
+machine.
 
-In: the hook call; then a lowered ATen graph and its spec. Out: a runner. What always holds: listing the backend does
-not import TVM; parameters are inputs of the module, so writing to them is seen by the next call, unless the user's
-option ``freeze`` makes them constants.
+In: the hook call; then a lowered ATen graph and its spec. Out: a runner. What always holds: listing
+the backend does not import TVM; parameters are inputs of the module, so writing to them is seen by
+the next call, unless the user's option ``freeze`` makes them constants.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ def check(options: Any, mode: str) -> None:
 
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    """A runner for a lowered graph. Raises BackendError, or what TVM's importer or compiler raises."""
+    """A runner for a lowered graph. Raises BackendError, or what TVM's importer or compiler
+    raises.
+    """
     from tvm_backend.build import build, target_of  # heavy: tvm
     from tvm_backend.freezing import Freezable  # heavy: torch
     from tvm_backend.indexing import fault  # heavy: torch
@@ -55,7 +58,9 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         alarm = add_alarm(made.graph, fault, graph)
         promote(made.graph)
         constants = frozenset(spec.constants)
-        module = relax_module(made.graph, [name for index, name, _ in made.inputs if index in constants])
+        module = relax_module(
+            made.graph, [name for index, name, _ in made.inputs if index in constants]
+        )
     if spec.constants:
         return Freezable(module, made, alarm, spec)
     with stage("tvm build", graph=spec.name):

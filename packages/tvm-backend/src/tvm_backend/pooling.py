@@ -1,8 +1,9 @@
 """Our converter of max pooling: the largest of a window, NaN where there is one.
 
-In: the importer and a node of ``max_pool1d``, 2d or 3d, with indices or without. Out: a Relax expression; where ATen gives
-indices too, a tuple with numbers in their place (a graph that reads them is refused by the probe, as with TVM's own
-converter). What always holds: NaN is not lost, which TVM's maximum does, and a window of padding alone gives -inf.
+In: the importer and a node of ``max_pool1d``, 2d or 3d, with indices or without. Out: a Relax
+expression; where ATen gives indices too, a tuple with numbers in their place (a graph that reads
+them is refused by the probe, as with TVM's own converter). What always holds: NaN is not lost,
+which TVM's maximum does, and a window of padding alone gives -inf.
 """
 
 from __future__ import annotations
@@ -24,17 +25,28 @@ def max_pool(dimensions: int, indices: bool) -> Converter:
         from tvm import relax
 
         x, kernel, *rest = importer.retrieve_args(node)
-        given: list[Any] = list(rest[:3])  # ceil_mode, the last argument, is in the sizes of the result
+        given: list[Any] = list(
+            rest[:3]
+        )  # ceil_mode, the last argument, is in the sizes of the result
         stride, padding, dilation = given + [None, 0, 1][len(given) :]
         value: Any = node.meta["val"]
         sizes = (value[0] if indices else value).shape[-dimensions:]
-        if not all(isinstance(size, int) for size in (*sizes, *node.args[0].meta["val"].shape[-dimensions:])):  # type: ignore[union-attr]
+        if not all(
+            isinstance(size, int)
+            for size in (*sizes, *node.args[0].meta["val"].shape[-dimensions:])
+        ):  # type: ignore[union-attr]
             raise NotImplementedError("max pooling of images whose size changes")
         if not node.args[0].meta["val"].dtype.is_floating_point:  # type: ignore[union-attr]
             raise NotImplementedError("max pooling of whole numbers")
         steps = [_each(one, dimensions) for one in (kernel, stride or kernel, padding, dilation)]
-        result = importer.block_builder.emit_te(_largest, x, *steps, list(sizes), primfunc_name_hint="largest")
-        return importer.block_builder.emit(relax.Tuple([result, relax.op.zeros_like(result)])) if indices else result
+        result = importer.block_builder.emit_te(
+            _largest, x, *steps, list(sizes), primfunc_name_hint="largest"
+        )
+        return (
+            importer.block_builder.emit(relax.Tuple([result, relax.op.zeros_like(result)]))
+            if indices
+            else result
+        )
 
     return convert
 
@@ -46,7 +58,12 @@ def _each(values: Any, dimensions: int) -> list[int]:
 
 
 def _largest(
-    x: Any, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], sizes: list[int]
+    x: Any,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    sizes: list[int],
 ) -> Any:
     from tvm import te, tirx
 
@@ -63,10 +80,14 @@ def _largest(
             size = x.shape[lead + axis]
             if padding[axis]:
                 tests.append(spot >= 0)
-            if (sizes[axis] - 1) * stride[axis] + (kernel[axis] - 1) * dilation[axis] - padding[axis] >= int(size):
+            if (sizes[axis] - 1) * stride[axis] + (kernel[axis] - 1) * dilation[axis] - padding[
+                axis
+            ] >= int(size):
                 tests.append(spot < size)
         read = x[(*place[:lead], *at)]
-        return larger(tirx.if_then_else(tirx.all(*tests), read, least) if tests else read, axis=taps)
+        return larger(
+            tirx.if_then_else(tirx.all(*tests), read, least) if tests else read, axis=taps
+        )
 
     return te.compute((*x.shape[:lead], *sizes), value, name="largest")
 

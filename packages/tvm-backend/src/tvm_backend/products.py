@@ -1,12 +1,14 @@
 """Products of matrices, written so that their loops can be tiled whatever the sizes are.
 
-In: two tensors of a Relax module, ``a`` by rows; ``b`` by columns, or transposed, by rows. Out: the product, emitted. What
-always holds: sizes that no tile divides, symbolic ones among them, are rounded up in a buffer of the product's own: rows
-beyond the last one repeat it, columns beyond it are zeros, and neither reaches the result.
+In: two tensors of a Relax module, ``a`` by rows; ``b`` by columns, or transposed, by rows. Out: the
+product, emitted. What always holds: sizes that no tile divides, symbolic ones among them, are
+rounded up in a buffer of the product's own: rows beyond the last one repeat it, columns beyond it
+are zeros, and neither reaches the result.
 
-The steps are one function, which FuseOps hands to what reads the result element by element. Where sizes are symbolic
-they are functions of their own, because TVM cannot prove that one step writes all that the next one reads; so are the
-tiles of a frozen weight, which FoldConstant then makes while TVM compiles.
+The steps are one function, which FuseOps hands to what reads the result element by element. Where
+sizes are symbolic they are functions of their own, because TVM cannot prove that one step writes
+all that the next one reads; so are the tiles of a frozen weight, which FoldConstant then makes
+while TVM compiles.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from typing import Any
 
 from tvm_backend.tiles import ROWS, SMALL, TILE_ROWS, largest, vectors
 
-#: Attributes of a function of products: what reads the result, element by element, may be fused with it; or nothing may.
+#: Attributes of a function of products: what reads the result, element by element, may be fused
+#: with it; or nothing may.
 FUSABLE, ALONE = {"op_pattern": 4}, {"op_pattern": 8}
 
 #: Of a function of single elements.
@@ -33,7 +36,8 @@ FEW = 8
 #: So many times the rows, tiles of a transposed matrix cost as much to make as they gain.
 GAIN = 3
 
-#: Longer sums are added up in parts, as other libraries do: one long sum in float32 is less exact. And most parts.
+#: Longer sums are added up in parts, as other libraries do: one long sum in float32 is less exact.
+#: And most parts.
 LONGEST, PARTS = 512, 16
 
 
@@ -45,14 +49,16 @@ def transposed(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
     sizes = _size(rows), _size(columns), _size(length)
     many = frozen or (None not in sizes and sizes[0] * GAIN > sizes[2])  # type: ignore[operator]
     if many and (sizes[0] is None or sizes[0] >= min(ROWS)) and width >= FEW:
-        return _in_tiles(builder, a, b, width, height or largest(sizes[0], ROWS), _tiles_of_rows, alone=frozen)
+        return _in_tiles(
+            builder, a, b, width, height or largest(sizes[0], ROWS), _tiles_of_rows, alone=frozen
+        )
     low = _height(rows, SMALL)
     if low is None:
         if sizes[1] is None or sizes[1] < 2 * FEW or largest(sizes[1], SMALL[:4]) > 1:
             return builder.emit_te(_by_rows, a, b, primfunc_attrs=FUSABLE)
         low = largest(sizes[0], (4, 3, 2))
     if sizes[0] is not None:
-        joined = lambda a, b: _joined_rows(_tiles_by_rows(a, b, low), rows, columns)  # noqa: E731
+        joined = lambda a, b: _joined_rows(_tiles_by_rows(a, b, low), rows, columns)
         return builder.emit_te(joined, a, b, primfunc_attrs=FUSABLE, primfunc_name_hint="by_rows")
     tiles = builder.emit_te(_tiles_by_rows, a, b, low, primfunc_attrs=ALONE)
     return builder.emit_te(_joined_rows, tiles, rows, columns)
@@ -63,14 +69,20 @@ def product(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
     rows, length = a.ty.shape[-2], a.ty.shape[-1]
     width, whole = _width(b.ty.shape[-1])
     height, size = _height(rows, ROWS), _size(rows)
-    if whole and height is None and (size is None or size < min(ROWS) or (_parts_of(length) == 1 and not frozen)):
+    if (
+        whole
+        and height is None
+        and (size is None or size < min(ROWS) or (_parts_of(length) == 1 and not frozen))
+    ):
         return builder.emit_te(_by_columns, a, b, primfunc_attrs=FUSABLE)
     made = None if whole and not (frozen and width >= FEW) else _tiles_of_columns
     return _in_tiles(builder, a, b, width, height or largest(size, ROWS), made, alone=frozen)
 
 
 def _in_tiles(builder: Any, a: Any, b: Any, width: int, height: int, made: Any, alone: bool) -> Any:
-    """The product of a and the tiles that `made` makes of b (None: of b as it lies). alone: they are constants."""
+    """The product of a and the tiles that `made` makes of b (None: of b as it lies). alone: they
+    are constants.
+    """
     rows = a.ty.shape[-2]
     columns = b.ty.shape[-1 if made is not _tiles_of_rows else -2]
     symbolic = any(_size(size) is None for size in (*a.ty.shape, *b.ty.shape))
@@ -78,15 +90,20 @@ def _in_tiles(builder: Any, a: Any, b: Any, width: int, height: int, made: Any, 
         b, made = builder.emit_te(made, b, width, primfunc_attrs=ALONE), _as_they_are
 
     def tiles(a: Any, b: Any) -> Any:
-        return _tiles_of_product(a, b if made is None else made(b, width), columns, height, width, made is not None)
+        return _tiles_of_product(
+            a, b if made is None else made(b, width), columns, height, width, made is not None
+        )
 
     if symbolic:
-        return builder.emit_te(_joined, builder.emit_te(tiles, a, b, primfunc_attrs=ALONE), rows, columns)
-    joined = lambda a, b: _joined(tiles(a, b), rows, columns)  # noqa: E731
+        return builder.emit_te(
+            _joined, builder.emit_te(tiles, a, b, primfunc_attrs=ALONE), rows, columns
+        )
+    joined = lambda a, b: _joined(tiles(a, b), rows, columns)
     return builder.emit_te(joined, a, b, primfunc_attrs=FUSABLE, primfunc_name_hint="by_columns")
 
 
-# Steps, in TVM's expression language --------------------------------------------------------------------
+# Steps, in TVM's expression language
+# --------------------------------------------------------------------
 
 
 def _by_rows(a: Any, b: Any) -> Any:
@@ -121,7 +138,9 @@ def _tiles_by_rows(a: Any, b: Any, height: int) -> Any:
     return te.compute(
         (_parts(rows, height), height, wide),
         lambda tile, i, j: te.sum(
-            a[te.min(tile * height + i, rows - 1), k] * b[te.min(j, columns - 1) if padded else j, k], axis=k
+            a[te.min(tile * height + i, rows - 1), k]
+            * b[te.min(j, columns - 1) if padded else j, k],
+            axis=k,
         ),
         name="by_rows",
         attrs={TILE_ROWS: 1},
@@ -198,7 +217,9 @@ def _joined(tiles: Any, rows: Any, columns: Any) -> Any:
     def element(*at: Any) -> Any:
         *where, i, j = at
         place = (j // width, i // height, i % height, j % width)
-        return functools.reduce(operator.add, [tiles[(*where, part, *place)] for part in range(int(parts))])
+        return functools.reduce(
+            operator.add, [tiles[(*where, part, *place)] for part in range(int(parts))]
+        )
 
     return te.compute((*batch, rows, columns), element, name="columns")
 
@@ -208,7 +229,10 @@ def _parts_of(length: Any) -> int:
     size = _size(length)
     if size is None:
         return 1
-    return next((parts for parts in range(1, PARTS + 1) if size % parts == 0 and size // parts <= LONGEST), 1)
+    return next(
+        (parts for parts in range(1, PARTS + 1) if size % parts == 0 and size // parts <= LONGEST),
+        1,
+    )
 
 
 def _divides(width: int, columns: Any) -> bool:
@@ -217,7 +241,9 @@ def _divides(width: int, columns: Any) -> bool:
 
 
 def _width(columns: Any) -> tuple[int, bool]:
-    """Of a tile, and whether it divides the columns, or there are too few to be worth tiles of their own."""
+    """Of a tile, and whether it divides the columns, or there are too few to be worth tiles of
+    their own.
+    """
     lanes, _ = vectors()
     size = _size(columns)
     width = largest(size, (2 * lanes, lanes))
@@ -227,7 +253,9 @@ def _width(columns: Any) -> tuple[int, bool]:
 
 
 def _height(rows: Any, heights: Iterable[int]) -> int | None:
-    """Rows of a tile to which their number is rounded up; None where a tile divides it, or there are few."""
+    """Rows of a tile to which their number is rounded up; None where a tile divides it, or there
+    are few.
+    """
     size = _size(rows)
     tall = [height for height in heights if height >= 4]
     if size is None:
@@ -235,7 +263,10 @@ def _height(rows: Any, heights: Iterable[int]) -> int | None:
     if size < 4 or largest(size, tall) > 1:
         return None
     wasted = {height: -size % height / size for height in tall}
-    return next((height for height in tall if wasted[height] <= WASTE), min(tall, key=lambda height: wasted[height]))
+    return next(
+        (height for height in tall if wasted[height] <= WASTE),
+        min(tall, key=lambda height: wasted[height]),
+    )
 
 
 def _parts(size: Any, part: int) -> Any:

@@ -1,7 +1,8 @@
 """Sums and largest elements of rows, as many partial ones as a vector has lanes.
 
-In: a tensor of TVM's expression language. Out: another one. What always holds: a row's length may be any: what is left
-beyond whole vectors is taken element by element, and rows of a symbolic length are altogether.
+In: a tensor of TVM's expression language. Out: another one. What always holds: a row's length may
+be any: what is left beyond whole vectors is taken element by element, and rows of a symbolic length
+are altogether.
 """
 
 from __future__ import annotations
@@ -21,18 +22,24 @@ def softmax(x: Any) -> Any:
 
     *batch, length = x.shape
     largest = _over_rows(x, te.max, te.max, "largest")
-    powers = te.compute(x.shape, lambda *at: elementary.exp(x[at] - largest[at[:-1]]), name="powers")
+    powers = te.compute(
+        x.shape, lambda *at: elementary.exp(x[at] - largest[at[:-1]]), name="powers"
+    )
     total = _over_rows(powers, te.sum, lambda a, b: a + b, "total")
     return te.compute((*batch, length), lambda *at: powers[at] / total[at[:-1]], name="softmax")
 
 
-def _over_rows(x: Any, reduce: Callable[..., Any], join: Callable[[Any, Any], Any], name: str) -> Any:
+def _over_rows(
+    x: Any, reduce: Callable[..., Any], join: Callable[[Any, Any], Any], name: str
+) -> Any:
     """One number a row."""
     from tvm import te
 
     *batch, length = x.shape
     size = getattr(length, "value", length)
-    if not isinstance(size, int) or size < 2 * LANES:  # of no elements TVM's reductions leave what was in memory
+    if (
+        not isinstance(size, int) or size < 2 * LANES
+    ):  # of no elements TVM's reductions leave what was in memory
         k = te.reduce_axis((0, length), name="k")
         return te.compute(tuple(batch), lambda *at: reduce(x[(*at, k)], axis=k), name=name)
     whole, left = divmod(size, LANES)
@@ -44,11 +51,15 @@ def _over_rows(x: Any, reduce: Callable[..., Any], join: Callable[[Any, Any], An
         attrs={TILE_LANES: 1},
     )
     lane = te.reduce_axis((0, LANES), name="lane")
-    head = te.compute(tuple(batch), lambda *at: reduce(partial[(*at, lane)], axis=lane), name=f"{name}_head")
+    head = te.compute(
+        tuple(batch), lambda *at: reduce(partial[(*at, lane)], axis=lane), name=f"{name}_head"
+    )
     if not left:
         return head
     rest = te.reduce_axis((0, left), name="rest")
     tail = te.compute(
-        tuple(batch), lambda *at: reduce(x[(*at, whole * LANES + rest)], axis=rest), name=f"{name}_tail"
+        tuple(batch),
+        lambda *at: reduce(x[(*at, whole * LANES + rest)], axis=rest),
+        name=f"{name}_tail",
     )
     return te.compute(tuple(batch), lambda *at: join(head[at], tail[at]), name=name)

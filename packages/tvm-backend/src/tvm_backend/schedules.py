@@ -1,8 +1,9 @@
-"""Default schedules for the CPU: loops of convolutions and products tiled for registers, everything vectorised.
+"""Default schedules for the CPU: loops of convolutions and products tiled for registers, everything
+vectorised.
 
-In: a fused Relax module. Out: the module with its loop nests scheduled, where they are of a known form. What always
-holds: only TVM's own schedule primitives are used, which keep what a loop nest computes; what was scheduled already (by
-recorded searches) or refuses a primitive stays as it is.
+In: a fused Relax module. Out: the module with its loop nests scheduled, where they are of a known
+form. What always holds: only TVM's own schedule primitives are used, which keep what a loop nest
+computes; what was scheduled already (by recorded searches) or refuses a primitive stays as it is.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def scheduled(function: Any) -> Any:
                 tile(schedule, block)
             else:
                 _vectorise(schedule, block)
-    except Exception as error:  # a primitive's refusal; its errors have no common base but Exception
+    except (
+        Exception
+    ) as error:  # a primitive's refusal; its errors have no common base but Exception
         note("stages", "tvm: no default schedule: %s", str(error).strip().splitlines()[0])
         return None
     return schedule.mod["main"].with_attr(DONE, True)
@@ -66,8 +69,9 @@ def _is_reduction(schedule: Any, block: Any) -> bool:
 
 
 def _inline(schedule: Any) -> None:
-    """Pointwise steps become a part of the pointwise step that reads them; what a sum reads is computed before it, and so is
-    what an elementary function reads that has one in it: TVM's simplifier goes through each way through both."""
+    """Pointwise steps become a part of the pointwise step that reads them; what a sum reads is
+    computed before it, and so is what an elementary function reads that has one in it: TVM's
+    simplifier goes through each way through both."""
     outputs = {schedule.get(block).name_hint for block in schedule.get_output_blocks("root")}
     for block in _blocks(schedule):
         readers = schedule.get_consumers(block)
@@ -75,7 +79,9 @@ def _inline(schedule: Any) -> None:
             continue
         if not readers or any(_is_reduction(schedule, reader) for reader in readers):
             continue
-        if not (_has_lets(schedule, block) and any(_has_lets(schedule, reader) for reader in readers)):
+        if not (
+            _has_lets(schedule, block) and any(_has_lets(schedule, reader) for reader in readers)
+        ):
             schedule.compute_inline(block)
 
 

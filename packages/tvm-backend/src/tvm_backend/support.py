@@ -1,8 +1,9 @@
 """Which operators TVM can run here: asked of TVM itself.
 
-In: a node of an ATen graph. Out: None, or the reason against it. An operator must have a converter, must not draw
-random numbers (TVM has its own stream), its tensors must have dtypes that TVM has, and a module of this one node
-must compile and compute what PyTorch computes (`plugin_api.node_probe`). The answer is kept for nodes that look alike.
+In: a node of an ATen graph. Out: None, or the reason against it. An operator must have a converter,
+must not draw random numbers (TVM has its own stream), its tensors must have dtypes that TVM has,
+and a module of this one node must compile and compute what PyTorch computes
+(`plugin_api.node_probe`). The answer is kept for nodes that look alike.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from tvm_backend.dtypes import DTYPES
 from tvm_backend.indexing import fault
 from tvm_backend.translate import relax_module
 
-#: Operators whose kernels in PyTorch raise for an index out of range; TVM's read, or write, whatever is there. Those of which
-#: an alarm checks the indices run all the same (`indexing.fault`).
+#: Operators whose kernels in PyTorch raise for an index out of range; TVM's read, or write,
+#: whatever is there. Those of which an alarm checks the indices run all the same
+#: (`indexing.fault`).
 UNCHECKED = frozenset({
-    "embedding", "embedding_bag", "gather", "index", "index_add", "index_copy", "index_fill", "index_put", "_unsafe_index",
-    "_unsafe_index_put", "index_select", "nll_loss", "nll_loss_forward", "nll_loss2d_forward", "one_hot", "put", "scatter",
-    "scatter_add", "scatter_reduce", "take", "take_along_dim", "index_reduce", "repeat_interleave", "bincount",
+    "embedding", "embedding_bag", "gather", "index", "index_add", "index_copy", "index_fill",
+    "index_put", "_unsafe_index",
+    "_unsafe_index_put", "index_select", "nll_loss", "nll_loss_forward", "nll_loss2d_forward",
+    "one_hot", "put", "scatter",
+    "scatter_add", "scatter_reduce", "take", "take_along_dim", "index_reduce", "repeat_interleave",
+    "bincount",
 })  # fmt: skip
 
 
@@ -36,11 +41,27 @@ DIVIDING = frozenset({"div", "divide", "floor_divide", "fmod", "remainder"})
 #: Operators in which what TVM compiles loses NaN, of floating point only. No probe looks at NaN.
 LOSING_NAN = frozenset({"max.dim", "min.dim", "elu.default"})
 
-#: Operators that are neither pointwise nor views, and add nothing up: those that TVM may have in float16.
-MOVES = frozenset({
-    "_to_copy", "cat", "clone", "constant_pad_nd", "copy", "flip", "full_like", "max_pool1d", "max_pool2d", "max_pool3d",
-    "max_pool2d_with_indices", "max_pool3d_with_indices", "repeat", "roll", "stack",
-})
+#: Operators that are neither pointwise nor views, and add nothing up: those that TVM may have in
+#: float16.
+MOVES = frozenset(
+    {
+        "_to_copy",
+        "cat",
+        "clone",
+        "constant_pad_nd",
+        "copy",
+        "flip",
+        "full_like",
+        "max_pool1d",
+        "max_pool2d",
+        "max_pool3d",
+        "max_pool2d_with_indices",
+        "max_pool3d_with_indices",
+        "repeat",
+        "roll",
+        "stack",
+    }
+)
 
 
 def supports(node: torch.fx.Node) -> str | None:
@@ -56,17 +77,29 @@ def supports(node: torch.fx.Node) -> str | None:
     name = target.overloadpacket.__name__.rstrip("_")
     if name in UNCHECKED and fault(node) is None and not _fixed_index(node):
         return "TVM does not check its indices"
-    if target.__name__ in LOSING_NAN and any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
+    if target.__name__ in LOSING_NAN and any(
+        tensor.dtype.is_floating_point for tensor in _probe.operands(node)
+    ):
         return "TVM loses NaN in it"
-    if name.startswith("avg_pool") and _ceils(node) and any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape):
+    if (
+        name.startswith("avg_pool")
+        and _ceils(node)
+        and any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape)
+    ):
         return "TVM cannot tell others what symbolic size a pooling with ceil_mode gives"
     if name == "any" and node.args[0].meta["val"].dtype is torch.uint8:  # type: ignore[union-attr]
         return "TVM's any of bytes is not 0 or 1"
-    if _adds_up(target, name) and any(tensor.dtype is torch.float16 for tensor in _probe.operands(node)):
+    if _adds_up(target, name) and any(
+        tensor.dtype is torch.float16 for tensor in _probe.operands(node)
+    ):
         return "TVM adds up float16 in float16"
     if name in ("eq", "ne") and node.args[0] is node.args[1]:
         return "TVM takes a number to be equal to itself, which NaN is not"
-    if name in DIVIDING and isinstance(node.args[1], torch.fx.Node) and not node.meta["val"].dtype.is_floating_point:
+    if (
+        name in DIVIDING
+        and isinstance(node.args[1], torch.fx.Node)
+        and not node.meta["val"].dtype.is_floating_point
+    ):
         return "TVM does not check whole-number divisors for zero"
     if target.__name__ not in CONVERTERS and target.__name__ not in tvm_private.converted():
         return "TVM's importer has no converter for it"
@@ -80,7 +113,9 @@ def _ceils(node: torch.fx.Node) -> bool:
 
 
 def _adds_up(target: Any, name: str) -> bool:
-    """Whether an operator may compute sums. Of long ones in float16 nothing is left; a probe sees only the first sizes."""
+    """Whether an operator may compute sums. Of long ones in float16 nothing is left; a probe sees
+    only the first sizes.
+    """
     views = any(result.alias_info is not None for result in target._schema.returns)
     return not views and name not in MOVES and torch.Tag.pointwise not in target.tags
 
@@ -88,7 +123,8 @@ def _adds_up(target: Any, name: str) -> bool:
 def _fixed_index(node: torch.fx.Node) -> bool:
     """Whether no index comes from a tensor of whole numbers that the program made."""
     return not any(
-        not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool for tensor in _probe.operands(node)
+        not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool
+        for tensor in _probe.operands(node)
     )
 
 
@@ -107,9 +143,15 @@ def _build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor
     def run(inputs: list[Any]) -> list[torch.Tensor]:
         import tvm_ffi
 
-        given = [value if isinstance(value, torch.Tensor) else tvm_ffi.Shape((int(value),)) for value in inputs]
+        given = [
+            value if isinstance(value, torch.Tensor) else tvm_ffi.Shape((int(value),))
+            for value in inputs
+        ]
         results = list(main(*given))[:n_results]
-        return [value if isinstance(value, torch.Tensor) else torch.from_dlpack(value) for value in results]
+        return [
+            value if isinstance(value, torch.Tensor) else torch.from_dlpack(value)
+            for value in results
+        ]
 
     return run
 

@@ -1,12 +1,14 @@
 """Tiles in registers for sums of products: convolutions and products of matrices.
 
-In: a schedule and one of its blocks, a sum. Out: the block's loops, scheduled where they are of a known form. What always
-holds: only TVM's own schedule primitives are used, which keep what a loop nest computes.
+In: a schedule and one of its blocks, a sum. Out: the block's loops, scheduled where they are of a
+known form. What always holds: only TVM's own schedule primitives are used, which keep what a loop
+nest computes.
 
-Two forms. Where the columns' operand lies by columns (``b[k, n]``, images), the nest is: the outer loops in parallel; a tile
-of rows by columns in registers; the sum's loops; the tile's rows unrolled, its columns one vector. Rows are a loop that
-the vector's loads do not depend on (output channels of a convolution), so each load serves all rows. Where both operands
-lie along the sum (``a[m, k] * b[n, k]``: weights as torch.nn.Linear has them), the sum itself is the vector: a tile's
+Two forms. Where the columns' operand lies by columns (``b[k, n]``, images), the nest is: the outer
+loops in parallel; a tile of rows by columns in registers; the sum's loops; the tile's rows
+unrolled, its columns one vector. Rows are a loop that the vector's loads do not depend on (output
+channels of a convolution), so each load serves all rows. Where both operands lie along the sum
+(``a[m, k] * b[n, k]``: weights as torch.nn.Linear has them), the sum itself is the vector: a tile's
 results are kept as so many partial sums, added up at the end.
 """
 
@@ -24,7 +26,8 @@ PARALLEL = 1 << 14
 
 REDUCTION = 2  # tirx.IterVar.CommReduce
 
-#: Lanes of a vector of float32, and how many a tile may keep in registers; on processors with AVX-512, and on others.
+#: Lanes of a vector of float32, and how many a tile may keep in registers; on processors with
+#: AVX-512, and on others.
 WIDE, NARROW = (16, 24), (8, 12)
 
 #: Columns of a tile of images or matrices, and rows, the best first; of a tile of partial sums.
@@ -45,9 +48,9 @@ def vectors() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Axes of a sum of products, by their position among the block's. rows: None where there is no such axis. dot: the sum
-    is the vector. matrix: every index is a loop as it is (no window slides). free: those that the vector's loads do not
-    depend on, rows among them."""
+    """Axes of a sum of products, by their position among the block's. rows: None where there is no
+    such axis. dot: the sum is the vector. matrix: every index is a loop as it is (no window
+    slides). free: those that the vector's loads do not depend on, rows among them."""
 
     rows: int | None
     column: int
@@ -86,7 +89,9 @@ def tile(schedule: Any, block: Any) -> None:
         _rows_by_columns(schedule, block, form, loops, extents)
 
 
-def _shared_out(schedule: Any, block: Any, loops: Sequence[Any], extents: Sequence[int | None]) -> None:
+def _shared_out(
+    schedule: Any, block: Any, loops: Sequence[Any], extents: Sequence[int | None]
+) -> None:
     """Any other sum, or maximum: its results are shared out among threads."""
     spatial, _ = _apart(schedule, block, loops)
     total = math.prod(size or PARALLEL for size in extents)
@@ -109,7 +114,9 @@ def _lanes(schedule: Any, block: Any, loops: Sequence[Any]) -> None:
     schedule.decompose_reduction(block, sums[0])
 
 
-def _rows_by_columns(schedule: Any, block: Any, form: Form, loops: Sequence[Any], extents: Sequence[int | None]) -> None:
+def _rows_by_columns(
+    schedule: Any, block: Any, form: Form, loops: Sequence[Any], extents: Sequence[int | None]
+) -> None:
     spatial, sums = _apart(schedule, block, loops)
     width = largest(extents[form.column], WIDTHS)
     if width == 1:
@@ -124,7 +131,9 @@ def _rows_by_columns(schedule: Any, block: Any, form: Form, loops: Sequence[Any]
         places[form.rows], row = schedule.split(loops[form.rows], factors=[None, height])
         inner = [row, vector]
     order = [i for i in spatial if i not in (form.rows, form.column)] if form.matrix else spatial
-    if form.matrix:  # columns before rows: what a tile of columns reads stays in the cache for all rows
+    if (
+        form.matrix
+    ):  # columns before rows: what a tile of columns reads stays in the cache for all rows
         order = [*order, form.column, *(() if form.rows is None else (form.rows,))]
     outer = [places.get(i, loops[i]) for i in order]
     schedule.reorder(*outer, *sums, *inner)
@@ -133,12 +142,15 @@ def _rows_by_columns(schedule: Any, block: Any, form: Form, loops: Sequence[Any]
     schedule.vectorize(vector)
     for loop in inner[:-1]:
         schedule.unroll(loop)
-    # A product has few rows: all its tiles are shared out. Of images, the last loop stays with its thread.
+    # A product has few rows: all its tiles are shared out. Of images, the last loop stays with its
+    # thread.
     schedule.parallel(schedule.fuse(*(outer if form.matrix or len(outer) == 1 else outer[:-1])))
     schedule.decompose_reduction(block, sums[0])  # last: the tile's zeros get loops like the tile's
 
 
-def _partial_sums(schedule: Any, block: Any, form: Form, loops: Sequence[Any], extents: Sequence[int | None]) -> None:
+def _partial_sums(
+    schedule: Any, block: Any, form: Form, loops: Sequence[Any], extents: Sequence[int | None]
+) -> None:
     """Both operands lie along the sum."""
     spatial, (total,) = _apart(schedule, block, loops)
     lanes, registers = vectors()
@@ -146,7 +158,9 @@ def _partial_sums(schedule: Any, block: Any, form: Form, loops: Sequence[Any], e
     if width == 1:
         _shared_out(schedule, block, loops, extents)
         return
-    height, columns = _square(extents[form.rows] if form.rows is not None else 1, extents[form.column], registers * 2 // 3)
+    height, columns = _square(
+        extents[form.rows] if form.rows is not None else 1, extents[form.column], registers * 2 // 3
+    )
     _, vector = schedule.split(total, factors=[None, width])
     partial = schedule.rfactor(vector, factor_axis=len(spatial))
     final = schedule.get_loops(block)
@@ -157,7 +171,11 @@ def _partial_sums(schedule: Any, block: Any, form: Form, loops: Sequence[Any], e
         places[axis], small = schedule.split(places[axis], factors=[None, factor])
         inner.append(small)
     others = [i for i in spatial if i not in (form.rows, form.column)]
-    order = [*(i for i in others if i not in form.free), form.column, *(i for i in others if i in form.free)]
+    order = [
+        *(i for i in others if i not in form.free),
+        form.column,
+        *(i for i in others if i in form.free),
+    ]
     outer = [places[i] for i in (*order, *(() if form.rows is None else (form.rows,)))]
     schedule.reorder(*outer, *reversed(inner), final[-1])
     schedule.set_scope(partial, 0, "local")
@@ -178,7 +196,9 @@ def _partial_sums(schedule: Any, block: Any, form: Form, loops: Sequence[Any], e
 def _apart(schedule: Any, block: Any, loops: Sequence[Any]) -> tuple[list[int], list[Any]]:
     """(positions of the axes that are no sums, loops of those that are)"""
     kinds = [int(axis.iter_type) == REDUCTION for axis in schedule.get(block).iter_vars]
-    return [i for i, reduced in enumerate(kinds) if not reduced], [loops[i] for i, reduced in enumerate(kinds) if reduced]
+    return [i for i, reduced in enumerate(kinds) if not reduced], [
+        loops[i] for i, reduced in enumerate(kinds) if reduced
+    ]
 
 
 def _height(rows: int | None, width: int) -> int:
@@ -193,7 +213,9 @@ def _square(rows: int | None, columns: int | None, registers: int) -> tuple[int,
         (height, width)
         for height in SMALL
         for width in SMALL
-        if height * width <= registers and largest(rows, [height]) == height and largest(columns, [width]) == width
+        if height * width <= registers
+        and largest(rows, [height]) == height
+        and largest(columns, [width]) == width
     ]
     return max(sizes, key=lambda size: size[0] * size[1] / (size[0] + size[1]))
 

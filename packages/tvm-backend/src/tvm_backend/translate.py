@@ -1,9 +1,9 @@
 """Translates a functional ATen graph to a Relax module.
 
-In: an fx graph of ATen operators with values in ``meta["val"]``, placeholders for tensors and sizes. Out: a module
-whose function ``main`` takes the placeholders in order and returns a tuple. What always holds: a symbolic size of the
-graph is one TIR variable of its name, read by TVM from the shapes of the arguments; a size that is an input is passed as
-a shape of one dimension.
+In: an fx graph of ATen operators with values in ``meta["val"]``, placeholders for tensors and
+sizes. Out: a module whose function ``main`` takes the placeholders in order and returns a tuple.
+What always holds: a symbolic size of the graph is one TIR variable of its name, read by TVM from
+the shapes of the arguments; a size that is an input is passed as a shape of one dimension.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tvm_backend.dtypes import DTYPES
 
 
 def relax_module(graph: torch.fx.Graph, frozen: Collection[str] = ()) -> Any:
-    """frozen: names of placeholders that will be constants. Raises what TVM's importer raises, and KeyError for a dtype
-    that TVM has not."""
+    """frozen: names of placeholders that will be constants. Raises what TVM's importer raises, and
+    KeyError for a dtype that TVM has not."""
     from tvm import relax, tirx
 
     placeholders = graph.find_nodes(op="placeholder")
@@ -30,7 +30,9 @@ def relax_module(graph: torch.fx.Graph, frozen: Collection[str] = ()) -> Any:
         if not isinstance(value, torch.SymInt):
             return int(value)
         expr = value.node.expr
-        if not expr.free_symbols <= symbols.keys():  # nothing binds its parts: it is a size of its own
+        if (
+            not expr.free_symbols <= symbols.keys()
+        ):  # nothing binds its parts: it is a size of its own
             return symbols.setdefault(expr, tirx.Var(f"d{len(symbols)}", "int64"))
         return _expression(expr, symbols, tirx)
 

@@ -1,9 +1,9 @@
 """MetaSchedule: its record database on disk, the search that fills it, and the use of its records.
 
-In: a fused Relax module, a target and the options. Out: the module with the best recorded schedules in it. What always
-holds: records of one target are never used for another (a folder each); a search adds to the database and
-never removes; with the same records the same schedules are used; a record is used only where the default schedule was
-not measured to be quicker (`weighing`).
+In: a fused Relax module, a target and the options. Out: the module with the best recorded schedules
+in it. What always holds: records of one target are never used for another (a folder each); a search
+adds to the database and never removes; with the same records the same schedules are used; a record
+is used only where the default schedule was not measured to be quicker (`weighing`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ RECORDS = "database_tuning_record.json"
 #: Seconds between two lines about a search.
 EVERY = 10.0
 
-#: Packages that TVM's search needs and does not ask for: without the first, making its builder ends the process.
+#: Packages that TVM's search needs and does not ask for: without the first, making its builder ends
+#: the process.
 NEEDED = {
     "cloudpickle": "TVM's search hands its work to other processes by the package cloudpickle",
     "psutil": "TVM's search counts processors by the package psutil",
@@ -38,7 +39,11 @@ NEEDED = {
 
 def folder(target: Any, options: Options) -> Path:
     """Where the records of a target are."""
-    root = Path(options.records) if options.records is not None else private_folder("tvm")[0] / "records"
+    root = (
+        Path(options.records)
+        if options.records is not None
+        else private_folder("tvm")[0] / "records"
+    )
     return root / hashlib.sha256(str(target).encode()).hexdigest()[:16]
 
 
@@ -66,7 +71,9 @@ def scheduled(module: Any, target: Any, options: Options, name: str) -> Any:
 def _search(module: Any, target: Any, options: Options, where: Path, name: str) -> None:
     """Tries what is left of the budget: what an interrupted search measured counts."""
     for package, what in NEEDED.items():
-        if (package != "xgboost" or options.cost_model == "xgb") and importlib.util.find_spec(package) is None:
+        if (package != "xgboost" or options.cost_model == "xgb") and importlib.util.find_spec(
+            package
+        ) is None:
             raise BackendError(NAME, "tuning", f"{what}: python -m pip install {package}")
     from tvm.s_tir import meta_schedule
 
@@ -76,7 +83,13 @@ def _search(module: Any, target: Any, options: Options, where: Path, name: str) 
     left = min(options.trials, options.trials_per_operator * len(tasks)) - sum(tried)
     if left <= 0 or not tasks:
         return
-    log.warning("tvm: tuning %s with %d trials (%d are recorded); records in %s", name, left, sum(tried), where)
+    log.warning(
+        "tvm: tuning %s with %d trials (%d are recorded); records in %s",
+        name,
+        left,
+        sum(tried),
+        where,
+    )
     start = time.perf_counter()
     with stage("tvm tune", graph=name):
         meta_schedule.relax_integration.tune_relax(
@@ -87,7 +100,10 @@ def _search(module: Any, target: Any, options: Options, where: Path, name: str) 
             max_trials_global=left,
             max_trials_per_task=options.trials_per_operator,
             cost_model=options.cost_model,
-            measure_callbacks=[*meta_schedule.measure_callback.MeasureCallback.create("default"), _progress(left)],
+            measure_callbacks=[
+                *meta_schedule.measure_callback.MeasureCallback.create("default"),
+                _progress(left),
+            ],
             seed=sum(tried),  # a search that goes on tries others than the one before it
         )
     log.warning("tvm: tuned %s in %.0f s", name, time.perf_counter() - start)
@@ -117,7 +133,9 @@ def _progress(trials: int) -> Any:
             super().__init__()
             self.done, self.start, self.said = 0, time.perf_counter(), 0.0
 
-        def apply(self, scheduler: Any, task: int, candidates: Any, built: Any, results: Any) -> None:
+        def apply(
+            self, scheduler: Any, task: int, candidates: Any, built: Any, results: Any
+        ) -> None:
             """Called by TVM after each batch of measurements."""
             self.done += len(candidates)
             seconds = time.perf_counter() - self.start

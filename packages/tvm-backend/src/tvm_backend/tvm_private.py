@@ -1,7 +1,8 @@
 """The one door to names that TVM does not promise to keep.
 
-Out: `translate`, an fx graph of ATen operators as a Relax module, and which operators TVM's importer has converters
-for. It is TVM's own importer for exported programs, entered below the ExportedProgram: the graph is exported already.
+Out: `translate`, an fx graph of ATen operators as a Relax module, and which operators TVM's
+importer has converters for. It is TVM's own importer for exported programs, entered below the
+ExportedProgram: the graph is exported already.
 
 Tried on apache-tvm 0.27.0.
 """
@@ -14,7 +15,8 @@ from typing import Any
 
 import torch
 
-#: ``(importer, arguments) -> Relax expression``: our converters, for operators that TVM lacks or gets wrong.
+#: ``(importer, arguments) -> Relax expression``: our converters, for operators that TVM lacks or
+#: gets wrong.
 Converter = Callable[[Any, torch.fx.Node], Any]
 
 
@@ -44,8 +46,8 @@ def theirs(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _emitted(builder: Any, converter: Callable[[torch.fx.Node], Any], node: torch.fx.Node) -> Any:
-    """What a converter makes, as a variable: some of TVM's give an expression whose type nobody has inferred, which the next
-    converter cannot read."""
+    """What a converter makes, as a variable: some of TVM's give an expression whose type nobody has
+    inferred, which the next converter cannot read."""
     from tvm import relax
 
     made = converter(node)
@@ -61,9 +63,10 @@ def translate(
 ) -> Any:
     """The Relax module of a graph; its function ``main`` returns a tuple of the graph's outputs.
 
-    parameters: the function's parameters, (name, Relax type). values: what placeholders without a parameter of their
-    name stand for (sizes: TIR variables). frozen: names of parameters that will be constants; converters of ours find
-    them as ``importer.frozen``. Raises what the importer raises.
+    parameters: the function's parameters, (name, Relax type). values: what placeholders without a
+    parameter of their name stand for (sizes: TIR variables). frozen: names of parameters that will
+    be constants; converters of ours find them as ``importer.frozen``. Raises what the importer
+    raises.
     """
     from tvm import relax
 

@@ -1,10 +1,11 @@
 """Recorded schedules against the default ones: each function is given the quicker.
 
-In: a module before and after records were applied to it, and the folder of the records. Out: `weigh` measures both
-forms of every function that has a record, in turns in this process, and keeps the figures beside the records
-(``weighed.json``); `choose` takes records back where the default was quicker, or where the two disagreed. What always holds:
-choosing measures nothing, so that the same folder always gives the same schedules; a function that was not weighed has
-its record; of a file that cannot be read, none has.
+In: a module before and after records were applied to it, and the folder of the records. Out:
+`weigh` measures both forms of every function that has a record, in turns in this process, and keeps
+the figures beside the records (``weighed.json``); `choose` takes records back where the default was
+quicker, or where the two disagreed. What always holds: choosing measures nothing, so that the same
+folder always gives the same schedules; a function that was not weighed has its record; of a file
+that cannot be read, none has.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from tvm_backend.dtypes import DTYPES
 
 FILE = "weighed.json"
 
-#: Rounds, seconds of a turn of one form in a round, and by how much two forms' results may differ, of the largest element.
+#: Rounds, seconds of a turn of one form in a round, and by how much two forms' results may differ,
+#: of the largest element.
 ROUNDS, SECONDS, APART = 5, 0.02, 1e-3
 
 log = logger("stages")
@@ -55,7 +57,9 @@ def weigh(plain: Any, recorded: Any, target: Any, where: Path) -> None:
             "us": _in_turns(calls),
         }
         if not known[key]["agree"]:
-            log.warning("tvm: the recorded schedule of %s computes something else: it is not used", name)
+            log.warning(
+                "tvm: the recorded schedule of %s computes something else: it is not used", name
+            )
         _write(where, known)
 
 
@@ -68,13 +72,20 @@ def choose(plain: Any, recorded: Any, where: Path) -> Any:
         if known is None or not _worth_having(known.get(_key(before))):
             recorded[name] = before
             taken.append(name)
-    note("stages", "tvm: recorded schedules for %d functions; %d have quicker defaults", len(every), len(taken))
+    note(
+        "stages",
+        "tvm: recorded schedules for %d functions; %d have quicker defaults",
+        len(every),
+        len(taken),
+    )
     return recorded
 
 
 def _worth_having(entry: Any) -> bool:
     """Whether a record is right and quicker, or was not weighed."""
-    return entry is None or bool(entry["agree"] and entry["us"]["recorded"] < entry["us"]["default"])
+    return entry is None or bool(
+        entry["agree"] and entry["us"]["recorded"] < entry["us"]["default"]
+    )
 
 
 def _replaced(plain: Any, recorded: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -104,17 +115,27 @@ def _arguments(function: Any) -> list[torch.Tensor] | None:
     for parameter in function.params:
         shape = getattr(parameter.ty, "shape", None)
         sizes: list[Any] = [] if shape is None else [getattr(size, "value", size) for size in shape]
-        if shape is None or not all(isinstance(size, int) for size in sizes) or str(parameter.ty.dtype) not in dtypes:
+        if (
+            shape is None
+            or not all(isinstance(size, int) for size in sizes)
+            or str(parameter.ty.dtype) not in dtypes
+        ):
             return None
         dtype = dtypes[str(parameter.ty.dtype)]
-        made.append(torch.rand(sizes).add(0.1).to(dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype))
+        made.append(
+            torch.rand(sizes).add(0.1).to(dtype)
+            if dtype.is_floating_point
+            else torch.zeros(sizes, dtype=dtype)
+        )
     return made
 
 
 def _built(function: Any, target: Any) -> Callable[..., Any]:
     import tvm
 
-    executable = tvm.compile(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), target=target)
+    executable = tvm.compile(
+        tvm.IRModule({"main": function.with_attr("global_symbol", "main")}), target=target
+    )
     run: Callable[..., Any] = executable["main"]
     return run
 
@@ -143,7 +164,9 @@ def _in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def _known(where: Path) -> dict[str, Any] | None:
-    """What was measured; None, and a warning, where the file cannot be read: nobody knows then which records are right."""
+    """What was measured; None, and a warning, where the file cannot be read: nobody knows then
+    which records are right.
+    """
     path = where / FILE
     try:
         text = path.read_text(encoding="utf-8")
@@ -154,7 +177,11 @@ def _known(where: Path) -> dict[str, Any] | None:
         for entry in found.values():
             bool(entry["agree"]), float(entry["us"]["recorded"]), float(entry["us"]["default"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        log.warning("tvm: %s cannot be read (%s): no record is used until a search weighs them again", path, error)
+        log.warning(
+            "tvm: %s cannot be read (%s): no record is used until a search weighs them again",
+            path,
+            error,
+        )
         return None
     return found
 

@@ -1,8 +1,8 @@
 """Arguments to parameters.
 
-In: a fresh frame and the arguments of a call. Out: the frame's locals filled as CPython would; a value
-that the trace has not looked at stays unread where it is bound to a plain parameter. Arguments that do
-not fit raise CPython's own TypeError.
+In: a fresh frame and the arguments of a call. Out: the frame's locals filled as CPython would; a
+value that the trace has not looked at stays unread where it is bound to a plain parameter.
+Arguments that do not fit raise CPython's own TypeError.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def bind(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) ->
     elif len(args) > n_positional:
         _mismatch(machine, frame, args, kwargs)
     accepted = {
-        name: i for i, name in enumerate(names[: n_positional + n_keyword]) if i >= raw.co_posonlyargcount
+        name: i
+        for i, name in enumerate(names[: n_positional + n_keyword])
+        if i >= raw.co_posonlyargcount
     }
     rest: dict[str, Any] = {}
     for name, value in kwargs.items():
@@ -75,17 +77,22 @@ def _mismatch(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any
     raw = frame.code.raw
     defaults, kw_defaults = machine.defaults_of(frame.function)
     code = _nothing.__code__.replace(
-        co_argcount=raw.co_argcount, co_posonlyargcount=raw.co_posonlyargcount, co_kwonlyargcount=raw.co_kwonlyargcount,
-        co_varnames=raw.co_varnames, co_nlocals=raw.co_nlocals, co_name=raw.co_name, co_qualname=raw.co_qualname,
+        co_argcount=raw.co_argcount, co_posonlyargcount=raw.co_posonlyargcount,
+        co_kwonlyargcount=raw.co_kwonlyargcount,
+        co_varnames=raw.co_varnames, co_nlocals=raw.co_nlocals, co_name=raw.co_name,
+        co_qualname=raw.co_qualname,
         co_flags=_nothing.__code__.co_flags | raw.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS),
     )  # fmt: skip
     alike = types.FunctionType(code, {}, frame.function.__name__, tuple(defaults))
     alike.__qualname__ = frame.function.__qualname__
     alike.__kwdefaults__ = dict(kw_defaults)
     alike(
-        *(_open(machine, value) for value in args), **{name: _open(machine, v) for name, v in kwargs.items()}
+        *(_open(machine, value) for value in args),
+        **{name: _open(machine, v) for name, v in kwargs.items()},
     )
-    machine.break_graph("native_python", f"the arguments do not fit {frame.function.__qualname__}()")
+    machine.break_graph(
+        "native_python", f"the arguments do not fit {frame.function.__qualname__}()"
+    )
     raise AssertionError
 
 

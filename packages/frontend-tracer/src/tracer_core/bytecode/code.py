@@ -1,8 +1,8 @@
 """Code objects, decoded once.
 
-In: a `types.CodeType`. Out: a `Code`: parallel lists of handlers and arguments indexed by instruction
-number (not offset), jump targets resolved, the exception table, and which locals are live where.
-Decoding is cached by code object and never refers to a frame.
+In: a `types.CodeType`. Out: a `Code`: parallel lists of handlers and arguments indexed by
+instruction number (not offset), jump targets resolved, the exception table, and which locals are
+live where. Decoding is cached by code object and never refers to a frame.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ UNSUPPORTED: dict[str, str] = {
 }
 
 
-#: Arguments of the intrinsics of 3.12 that make what is evaluated later (bounds of type parameters, aliases), or are
-#: legal at module level or in async generators only.
+#: Arguments of the intrinsics of 3.12 that make what is evaluated later (bounds of type parameters,
+#: aliases), or are legal at module level or in async generators only.
 _TYPE_PARAMETERS = {
     "CALL_INTRINSIC_1": frozenset({1, 2, 4, 11}),
     "CALL_INTRINSIC_2": frozenset({2, 3}),
@@ -82,10 +82,10 @@ class ExceptionRange:
 
 @dataclass(frozen=True)
 class Code:
-    """A decoded code object. names, handlers, args, lines: one a instruction. locals_names: localsplus
-    names. live[i] (only breaks ask): indices of fast locals read
-    at or after instruction i before being written (cells and free variables are always live).
-    unsupported: the first opcode without a handler, or an empty string."""
+    """A decoded code object. names, handlers, args, lines: one a instruction. locals_names:
+    localsplus names. live[i] (only breaks ask): indices of fast locals read at or after instruction
+    i before being written (cells and free variables are always live). unsupported: the first opcode
+    without a handler, or an empty string."""
 
     raw: types.CodeType
     names: tuple[str, ...]
@@ -108,14 +108,19 @@ _CACHE: WeakKeyDictionary[types.CodeType, Code] = WeakKeyDictionary()
 
 #: Opcodes whose decoded argument is `arg` itself although dis offers an argval.
 _RAW_ARGUMENT = frozenset(
-    {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE",
+    {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR",
+    "LOAD_CLOSURE",
      "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "LOAD_CLASSDEREF",
      "LOAD_FROM_DICT_OR_DEREF", "BINARY_OP", "COPY_FREE_VARS", "IS_OP", "CONTAINS_OP"}
 )  # fmt: skip
-_READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"})
+_READS = frozenset(
+    {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"}
+)
 _WRITES = frozenset({"STORE_FAST"})
 #: Names of functions that read the variables of the frame that calls them.
-_ASKS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint"})
+_ASKS_LOCALS = frozenset(
+    {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint"}
+)
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 _JUMPS_ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
 
@@ -191,7 +196,8 @@ _SPECIAL_ARGUMENTS: dict[str, Callable[[int, types.CodeType], Any]] = {
     "COMPARE_OP": lambda arg, raw: dis.cmp_op[arg >> 4 if _SINCE_312 else arg],
     "LOAD_SUPER_ATTR": lambda arg, raw: (raw.co_names[arg >> 2], bool(arg & 1), bool(arg & 2)),
     "LOAD_GLOBAL": lambda arg, raw: (raw.co_names[arg >> 1], bool(arg & 1)),
-    "LOAD_ATTR": lambda arg, raw: (raw.co_names[arg >> 1], bool(arg & 1)) if _SINCE_312 else (raw.co_names[arg], False),
+    "LOAD_ATTR": lambda arg, raw: (raw.co_names[arg >> 1],
+    bool(arg & 1)) if _SINCE_312 else (raw.co_names[arg], False),
 }  # fmt: skip
 
 
@@ -204,7 +210,9 @@ def _ranges(raw: types.CodeType, kept: list[Instruction], index_of: dict[int, in
 
 
 def _read_unseen(raw: types.CodeType, index: int) -> bool:
-    """Whether a local may be read by no instruction of its own: super() reads the first, locals() all."""
+    """Whether a local may be read by no instruction of its own: super() reads the first, locals()
+    all.
+    """
     if "__class__" in raw.co_freevars and index == 0 and raw.co_argcount:
         return True
     return not {"locals", "vars", "dir", "eval", "exec"}.isdisjoint(raw.co_names)
@@ -227,7 +235,9 @@ def _liveness(
     if asks_for_locals(raw):
         return (frozenset(range(n_locals)),) * len(names)  # it may ask for its variables by name
     jumps = [name in _JUMPS_ALWAYS for name in names]
-    has_target = [dis.opmap.get(name) in dis.hasjrel or dis.opmap.get(name) in dis.hasjabs for name in names]
+    has_target = [
+        dis.opmap.get(name) in dis.hasjrel or dis.opmap.get(name) in dis.hasjabs for name in names
+    ]
     handlers: list[list[int]] = [[] for _ in names]
     for entry in exceptions:
         for i in range(entry.start, entry.end):
@@ -255,6 +265,8 @@ def _liveness(
                 live[i] = out
                 changed = True
     always = frozenset(range(len(raw.co_varnames), n_locals)) | frozenset(
-        n for n, name in enumerate(raw.co_varnames) if name in raw.co_cellvars or _read_unseen(raw, n)
+        n
+        for n, name in enumerate(raw.co_varnames)
+        if name in raw.co_cellvars or _read_unseen(raw, n)
     )
     return tuple(frozenset(entry) | always for entry in live[: len(names)])

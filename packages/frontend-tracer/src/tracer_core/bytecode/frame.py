@@ -1,7 +1,7 @@
 """One activation of a Python function in the interpreter. Mutable: it is the machine's state.
 
-What always holds: `ip` is the next instruction; `stack` holds real objects (or `Unread` wrappers, see
-below); a local that is not bound is `NULL`.
+What always holds: `ip` is the next instruction; `stack` holds real objects (or `Unread` wrappers,
+see below); a local that is not bound is `NULL`.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ class Unread:
 
 
 class Frame:
-    """function: the Python function being run. code: its decoded code. locals: localsplus. on_return:
-    what the caller does with the result, one of None (push it), "discard", or ("instance", object).
-    exceptions: the stack of exceptions being handled (PUSH_EXC_INFO). yielded: set by YIELD_VALUE. namespace:
-    where a class body keeps its names, None for functions."""
+    """function: the Python function being run. code: its decoded code. locals: localsplus.
+    on_return: what the caller does with the result, one of None (push it), "discard", or
+    ("instance", object). exceptions: the stack of exceptions being handled (PUSH_EXC_INFO).
+    yielded: set by YIELD_VALUE. namespace: where a class body keeps its names, None for functions.
+    """
 
-    __slots__ = ("function", "code", "locals", "stack", "ip", "kw_names", "on_return", "exceptions", "saved",
+    __slots__ = ("function", "code", "locals", "stack", "ip", "kw_names", "on_return",
+    "exceptions", "saved",
                  "generator", "last", "namespace")  # fmt: skip
 
     def __init__(self, function: types.FunctionType, code: Code | None = None) -> None:

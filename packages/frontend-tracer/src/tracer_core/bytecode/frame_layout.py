@@ -1,8 +1,8 @@
 """A segment: one place where a call can be, and the guarded variants captured there.
 
-In: frames of an activation (`flatten`). Out: a key (where execution stands) and a flat tuple of values (the
-state), and back again (`FrameLayout.frames`). What always holds: two activations with equal keys have
-state tuples of equal layout.
+In: frames of an activation (`flatten`). Out: a key (where execution stands) and a flat tuple of
+values (the state), and back again (`FrameLayout.frames`). What always holds: two activations with
+equal keys have state tuples of equal layout.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import NULL, Frame
-from tracer_core.provenance import kept_when_dead
+from tracer_core.fx_capture.provenance import kept_when_dead
 
 #: What a variant returns when its guards do not hold.
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
@@ -22,8 +22,8 @@ MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
 
 @dataclass(frozen=True, slots=True)
 class FrameLayout:
-    """Where one frame stands. code, ip; locals: indices of the bound live locals; stack: True where a
-    value is (False: NULL); on_return: the rule's kind; n_exceptions: handled exceptions."""
+    """Where one frame stands. code, ip; locals: indices of the bound live locals; stack: True where
+    a value is (False: NULL); on_return: the rule's kind; n_exceptions: handled exceptions."""
 
     code: types.CodeType
     ip: int
@@ -36,15 +36,25 @@ class FrameLayout:
     @property
     def size(self) -> int:
         """How many state values the frame takes."""
-        return 1 + len(self.locals) + sum(self.stack) + self.n_exceptions + (self.on_return == "instance")
+        return (
+            1
+            + len(self.locals)
+            + sum(self.stack)
+            + self.n_exceptions
+            + (self.on_return == "instance")
+        )
 
 
-def layout_of(frame: Frame, keeps: Callable[[Any], bool] = kept_when_dead) -> tuple[FrameLayout, list[Any]]:
-    """The layout of a frame and its values in state order. keeps(value): whether a variable that nothing reads any
-    more still holds its object, until it is set, deleted or out of scope."""
+def layout_of(
+    frame: Frame, keeps: Callable[[Any], bool] = kept_when_dead
+) -> tuple[FrameLayout, list[Any]]:
+    """The layout of a frame and its values in state order. keeps(value): whether a variable that
+    nothing reads any more still holds its object, until it is set, deleted or out of scope."""
     live = frame.code.live[frame.ip] if frame.ip < len(frame.code.live) else frozenset()
     bound = tuple(
-        i for i, value in enumerate(frame.locals) if value is not NULL and (i in live or keeps(value))
+        i
+        for i, value in enumerate(frame.locals)
+        if value is not NULL and (i in live or keeps(value))
     )
     rule = frame.on_return
     kind = rule if rule is None or isinstance(rule, str) else rule[0]
@@ -54,7 +64,8 @@ def layout_of(frame: Frame, keeps: Callable[[Any], bool] = kept_when_dead) -> tu
     if kind == "instance":
         values.append(rule[1])
     layout = FrameLayout(
-        frame.code.raw, frame.ip, bound, tuple(value is not NULL for value in frame.stack), kind, frame.kw_names,
+        frame.code.raw, frame.ip, bound, tuple(value is not NULL for value in frame.stack), kind,
+        frame.kw_names,
         len(frame.exceptions),
     )  # fmt: skip
     return layout, values

@@ -1,8 +1,8 @@
 """The instructions of a code object, without what `dis` makes for printing.
 
-In: a `types.CodeType` of CPython 3.11 or 3.12. Out: its `Instruction`s. What always holds: caches and
-EXTENDED_ARG prefixes are folded into the instruction they belong to; `dis.get_instructions` says the same,
-several times slower (a test compares them).
+In: a `types.CodeType` of CPython 3.11 or 3.12. Out: its `Instruction`s. What always holds: caches
+and EXTENDED_ARG prefixes are folded into the instruction they belong to; `dis.get_instructions`
+says the same, several times slower (a test compares them).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _BACKWARD = frozenset(code for name, code in dis.opmap.items() if "JUMP_BACKWARD
 
 
 class Instruction(NamedTuple):
-    """begin: offset of its first prefix, where jumps to it go. offset: of itself. arg: None for operations without
-    one. target: offset that it may jump to, or None. line: of the source."""
+    """begin: offset of its first prefix, where jumps to it go. offset: of itself. arg: None for
+    operations without one. target: offset that it may jump to, or None. line: of the source."""
 
     name: str
     opcode: int
@@ -56,7 +56,9 @@ def instructions(raw: types.CodeType) -> list[Instruction]:
         line = line if known is None else known
         has_arg = opcode >= dis.HAVE_ARGUMENT
         found.append(
-            Instruction(names[opcode], opcode, arg if has_arg else None, begin, offset, target, line)
+            Instruction(
+                names[opcode], opcode, arg if has_arg else None, begin, offset, target, line
+            )
         )
         prefix, begin = 0, -1
     return found

@@ -1,8 +1,8 @@
 """Tracebacks of exceptions that come out of interpreted frames.
 
-In: an exception's traceback, which shows the interpreter's own frames, and the interpreted frame it came through.
-Out: the traceback that CPython would have made: file, line, column and function of the user's code. What always
-holds: entries of code that is not the interpreter's stay as they are.
+In: an exception's traceback, which shows the interpreter's own frames, and the interpreted frame it
+came through. Out: the traceback that CPython would have made: file, line, column and function of
+the user's code. What always holds: entries of code that is not the interpreter's stay as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tracer_core.bytecode.frame import Frame
 
 _UNIT = 2  # bytes of an instruction without its caches
 _NOP = dis.opmap["NOP"]
-#: An entry of a table of positions for up to 8 units that have none; their number less one is added.
+#: An entry of a table of positions for up to 8 units that have none; their number less one is
+#: added.
 _NO_POSITION, _LONGEST_RUN = 0x80 | 15 << 3, 8
 _OWN = (str(Path(__file__).parent.parent) + "/", "<tracer_core ")
 
@@ -35,7 +36,9 @@ def without_own(entry: types.TracebackType | None) -> types.TracebackType | None
 
 
 def extended(entry: types.TracebackType | None, frame: Frame) -> types.TracebackType:
-    """The traceback with an entry for an interpreted frame in front; `frame.last` is where it stands."""
+    """The traceback with an entry for an interpreted frame in front; `frame.last` is where it
+    stands.
+    """
     rest = without_own(entry)
     if is_raised_again(frame) and rest is not None and _shows(rest, frame.code.raw):
         return rest  # the frame is in the traceback already
@@ -43,7 +46,9 @@ def extended(entry: types.TracebackType | None, frame: Frame) -> types.Traceback
 
 
 def history(error: BaseException) -> tuple[tuple[str, str, int], ...]:
-    """The entries of an exception's traceback that are the program's: (file, function, instruction)."""
+    """The entries of an exception's traceback that are the program's: (file, function,
+    instruction).
+    """
     entries, entry = [], error.__traceback__
     while entry is not None:
         if not is_own(entry):
@@ -60,7 +65,9 @@ def is_raised_again(frame: Frame) -> bool:
 
 def continues(code: Code, index: int) -> bool:
     """Whether an instruction lets an exception go on: RERAISE, or ``raise`` without anything."""
-    return code.names[index] == "RERAISE" or (code.names[index] == "RAISE_VARARGS" and code.args[index] == 0)
+    return code.names[index] == "RERAISE" or (
+        code.names[index] == "RAISE_VARARGS" and code.args[index] == 0
+    )
 
 
 def rebuilt(passed: tuple[tuple[types.CodeType, int], ...]) -> types.TracebackType | None:
@@ -86,7 +93,9 @@ def _get_frame() -> types.FrameType:
 
 
 def _stand_in(raw: types.CodeType) -> types.FrameType:
-    """A host frame that looks like an interpreted one: its code has the same names and table of positions."""
+    """A host frame that looks like an interpreted one: its code has the same names and table of
+    positions.
+    """
     text, table = _fitting(_get_frame.__code__.co_code, raw)
     code = _get_frame.__code__.replace(
         co_filename=raw.co_filename, co_name=raw.co_name, co_qualname=raw.co_qualname,
@@ -97,8 +106,9 @@ def _stand_in(raw: types.CodeType) -> types.FrameType:
 
 
 def _fitting(text: bytes, raw: types.CodeType) -> tuple[bytes, bytes]:
-    """(instructions, table of positions) of one length. While a profiler or a debugger is on, CPython 3.11 unrolls
-    the table into an array that is as long as the code: a longer table would be written past its end."""
+    """(instructions, table of positions) of one length. While a profiler or a debugger is on,
+    CPython 3.11 unrolls the table into an array that is as long as the code: a longer table would
+    be written past its end."""
     missing = (len(text) - len(raw.co_code)) // _UNIT
     if missing <= 0:
         return text + bytes((_NOP, 0)) * -missing, raw.co_linetable

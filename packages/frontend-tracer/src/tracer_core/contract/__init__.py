@@ -1,1 +1,3 @@
-"""The contract between the core and a backend, as types: what a backend says of itself, what it is given, what it returns."""
+"""The contract between the core and a backend, as types: what a backend says of itself, what it is
+given, what it returns.
+"""

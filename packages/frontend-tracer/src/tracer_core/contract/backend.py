@@ -12,8 +12,8 @@ import pluggy
 
 from tracer_core.contract.specs import Training
 
-#: Every first-party backend and the template are built on it; see docs/writing_a_backend.md. `Backend.api` says which
-#: one a plug-in is written for.
+#: Every first-party backend and the template are built on it; see docs/writing_a_backend.md.
+#: `Backend.api` says which one a plug-in is written for.
 API_VERSION = "1"
 
 #: The pluggy project name and the entry-point group.
@@ -36,7 +36,8 @@ _CHOICES = {
     "params": ("inputs", "constants"),
 }
 #: Fields of `Backend` that are functions, or say where one is.
-_LAZY = ("compile", "decompositions", "partition", "supports", "options", "available", "check", "prepare", "reset", "wrap",
+_LAZY = ("compile", "decompositions", "partition", "supports", "options", "available", "check",
+"prepare", "reset", "wrap",
          "report", "serialize", "deserialize")  # fmt: skip
 
 DEFAULT_MODES: Mapping[str, str] = MappingProxyType({"default": "the backend's only mode"})
@@ -48,33 +49,35 @@ class Backend:
 
     name: what users pass as ``backend=``. compile: ``(graph, spec) -> Runner``, where `graph` is a
     `torch.fx.GraphModule` with fake tensors in ``meta["val"]`` and the user's file and line in
-    ``meta["user_frame"]`` (``"file.py:12 in forward"``) of every node.
-    description: one line. ir: ``"torch"`` (as captured), ``"aten"`` (functional ATen, input mutations
-    as trailing ``copy_`` nodes) or ``"core_aten"`` (decomposed to the core ATen set).
-    decompositions: ``() -> {OpOverload: function}``, added to the core's. keep_ops: names of operators
-    never decomposed (``"aten.gelu.default"``). training: which graphs it takes when gradients
-    are needed. partition: for `Training.JOINT`, ``(joint) -> names``: gets the joint graph, a GraphModule that
-    returns (outputs of the forward, gradients) and whose nodes have ``meta["phase"]`` ``"forward"`` or
-    ``"backward"``, and names the forward nodes whose values are saved for the backward; the rest is computed
-    again. fuses: chains of pointwise operators become one kernel, so the outputs of normalisations are computed again
-    by backward graphs rather than saved. params: ``"inputs"``, or ``"constants"``: where the user sets its option
-    ``freeze``, graphs for inference are compiled with `CompileSpec.constants`. modes: mode name -> what it means here.
-    shapes: ``"static"`` or ``"symbolic"``. numbers: ``"inputs"``: numbers of the program that change from call to
-    call are inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they always are), ``"constants"``: they are
-    guarded by value. data_sizes: ``"symbols"``: sizes that depend on data (nonzero, masks, ``.item()``) are symbols, which
-    nodes of a torch-level graph read and check (`tracer_core.recorder.data_sizes`), while ATen graphs are cut at such
-    operators and have inputs that show the sizes, which are never 0 or 1; ``"break"``: the graph ends there.
-    devices: device types it runs on.
-    supports: ``(node) -> None | reason``; nodes with a reason run eagerly and the core says so once.
-    options: a frozen dataclass of documented fields. available: ``() -> None | reason``, cheap.
-    check: ``(options, mode) -> None``, called by ``compile()``; raises BackendError where a
-    toolchain is missing, so that the user learns it before the first call. prepare: ``(captured graph) -> None``,
-    called before a graph is lowered: starts in the background what the graph will need and takes long. reset: forgets all
-    in-process state. wrap: ``(runner, graph, spec) -> Runner``: runs another backend's runner its own way, as
-    CUDA graphs do. report: ``() -> pairs (name of a graph, text)``: what became of graphs since they were compiled
-    (`CompileSpec.name`; recorded or why not), for `explain` and `last_compile`.
-    serialize: ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. api: the `API_VERSION`
-    that the plug-in is written for, as a literal; with another one it is not loaded.
+    ``meta["user_frame"]`` (``"file.py:12 in forward"``) of every node. description: one line. ir:
+    ``"torch"`` (as captured), ``"aten"`` (functional ATen, input mutations as trailing ``copy_``
+    nodes) or ``"core_aten"`` (decomposed to the core ATen set). decompositions: ``() ->
+    {OpOverload: function}``, added to the core's. keep_ops: names of operators never decomposed
+    (``"aten.gelu.default"``). training: which graphs it takes when gradients are needed. partition:
+    for `Training.JOINT`, ``(joint) -> names``: gets the joint graph, a GraphModule that returns
+    (outputs of the forward, gradients) and whose nodes have ``meta["phase"]`` ``"forward"`` or
+    ``"backward"``, and names the forward nodes whose values are saved for the backward; the rest is
+    computed again. fuses: chains of pointwise operators become one kernel, so the outputs of
+    normalisations are computed again by backward graphs rather than saved. params: ``"inputs"``, or
+    ``"constants"``: where the user sets its option ``freeze``, graphs for inference are compiled
+    with `CompileSpec.constants`. modes: mode name -> what it means here. shapes: ``"static"`` or
+    ``"symbolic"``. numbers: ``"inputs"``: numbers of the program that change from call to call are
+    inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they always are), ``"constants"``:
+    they are guarded by value. data_sizes: ``"symbols"``: sizes that depend on data (nonzero, masks,
+    ``.item()``) are symbols, which nodes of a torch-level graph read and check
+    (`tracer_core.fx_capture.unbacked`), while ATen graphs are cut at such operators and have inputs
+    that show the sizes, which are never 0 or 1; ``"break"``: the graph ends there. devices: device
+    types it runs on. supports: ``(node) -> None | reason``; nodes with a reason run eagerly and the
+    core says so once. options: a frozen dataclass of documented fields. available: ``() -> None |
+    reason``, cheap. check: ``(options, mode) -> None``, called by ``compile()``; raises
+    BackendError where a toolchain is missing, so that the user learns it before the first call.
+    prepare: ``(captured graph) -> None``, called before a graph is lowered: starts in the
+    background what the graph will need and takes long. reset: forgets all in-process state. wrap:
+    ``(runner, graph, spec) -> Runner``: runs another backend's runner its own way, as CUDA graphs
+    do. report: ``() -> pairs (name of a graph, text)``: what became of graphs since they were
+    compiled (`CompileSpec.name`; recorded or why not), for `explain` and `last_compile`. serialize:
+    ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. api: the `API_VERSION` that the
+    plug-in is written for, as a literal; with another one it is not loaded.
     """
 
     name: str
@@ -115,19 +118,39 @@ class Backend:
                 choices = ", ".join(map(repr, allowed))
                 raise ValueError(f"backend {self.name!r}: {field_name}={value!r}; one of {choices}")
         if not isinstance(self.training, Training):
-            raise ValueError(f"backend {self.name!r}: training={self.training!r}; a member of plugin_api.Training")
+            raise ValueError(
+                f"backend {self.name!r}: training={self.training!r}; a member of"
+                " plugin_api.Training"
+            )
         if isinstance(self.devices, str) or not self.devices:
-            raise ValueError(f"backend {self.name!r}: devices={self.devices!r}; a set: frozenset({{'cpu'}})")
+            raise ValueError(
+                f"backend {self.name!r}: devices={self.devices!r}; a set: frozenset({{'cpu'}})"
+            )
         if isinstance(self.keep_ops, str):
-            raise ValueError(f"backend {self.name!r}: keep_ops={self.keep_ops!r}; a set: frozenset({{'aten.gelu.default'}})")
+            raise ValueError(
+                f"backend {self.name!r}: keep_ops={self.keep_ops!r}; a set:"
+                " frozenset({'aten.gelu.default'})"
+            )
         if not isinstance(self.modes, Mapping) or "default" not in self.modes:
-            raise ValueError(f"backend {self.name!r}: modes={self.modes!r}; {{'default': 'what it means here', ...}}")
+            raise ValueError(
+                f"backend {self.name!r}: modes={self.modes!r}; {{'default': 'what it means here',"
+                " ...}"
+            )
         if isinstance(self.options, type) and not is_dataclass(self.options):
-            raise ValueError(f"backend {self.name!r}: options={self.options.__name__}; a frozen dataclass")
+            raise ValueError(
+                f"backend {self.name!r}: options={self.options.__name__}; a frozen dataclass"
+            )
         for field_name in _LAZY:
             value = getattr(self, field_name)
-            if value is not None and not callable(value) and not (isinstance(value, str) and ":" in value):
-                raise ValueError(f"backend {self.name!r}: {field_name}={value!r}; a function or 'module:function'")
+            if (
+                value is not None
+                and not callable(value)
+                and not (isinstance(value, str) and ":" in value)
+            ):
+                raise ValueError(
+                    f"backend {self.name!r}: {field_name}={value!r}; a function or"
+                    " 'module:function'"
+                )
         if (self.training is Training.JOINT) != (self.partition is not None):
             raise ValueError(f"backend {self.name!r}: Training.JOINT and partition= go together")
 

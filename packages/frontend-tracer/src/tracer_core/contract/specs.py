@@ -1,4 +1,6 @@
-"""What a backend is told about a graph: its inputs, sizes and outputs, and what the graph is for."""
+"""What a backend is told about a graph: its inputs, sizes and outputs, and what the graph is
+for.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-#: In the ``meta`` of a node of a backward graph: its positions of maxima are made, by nodes before it, from int8 places in
-#: their windows, row-major (windows of two dimensions, without dilation), which are what was saved.
+#: In the ``meta`` of a node of a backward graph: its positions of maxima are made, by nodes before
+#: it, from int8 places in their windows, row-major (windows of two dimensions, without dilation),
+#: which are what was saved.
 OFFSETS_IN_WINDOWS = "offsets_in_windows"
 
 
 class Role(enum.Enum):
-    """What an input of a graph is to the program it was captured from. SIZE: an int, whose symbol a SizeSpec
-    names. NUMBER: a float; its placeholder's value is a SymFloat."""
+    """What an input of a graph is to the program it was captured from. SIZE: an int, whose symbol a
+    SizeSpec names. NUMBER: a float; its placeholder's value is a SymFloat."""
 
     USER_INPUT = "user_input"
     PARAMETER = "parameter"
@@ -39,9 +42,10 @@ class Phase(enum.Enum):
 class Training(enum.Enum):
     """Which graphs a backend wants when gradients are needed.
 
-    INFERENCE_ONLY: none; the captured graph runs under eager autograd. FORWARD_BACKWARD: a forward and a backward
-    graph, cut by the core (a minimum cut; the backend's options may have a field ``memory_budget``, 0 to 1). JOINT:
-    the same, cut where the backend's own `Backend.partition` says.
+    INFERENCE_ONLY: none; the captured graph runs under eager autograd. FORWARD_BACKWARD: a forward
+    and a backward graph, cut by the core (a minimum cut; the backend's options may have a field
+    ``memory_budget``, 0 to 1). JOINT: the same, cut where the backend's own `Backend.partition`
+    says.
     """
 
     INFERENCE_ONLY = "inference_only"
@@ -72,9 +76,9 @@ class InputSpec:
 class SizeSpec:
     """A symbolic size that occurs in the shapes of the graph.
 
-    symbol: its name in the sympy expressions of `meta["val"]` (``s0``). input_index and dim: where a
-    backend reads its value at run time, ``inputs[input_index].shape[dim]`` (dim None: the input is
-    itself an int, of `Role.SIZE`). lower and upper: inclusive range. hint: its value in the call
+    symbol: its name in the sympy expressions of `meta["val"]` (``s0``). input_index and dim: where
+    a backend reads its value at run time, ``inputs[input_index].shape[dim]`` (dim None: the input
+    is itself an int, of `Role.SIZE`). lower and upper: inclusive range. hint: its value in the call
     that was captured.
     """
 
@@ -93,10 +97,10 @@ class OutputSpec:
     alias_of_input / alias_of_output: the index of the input or earlier output whose storage it
     shares (torch-level graphs only: `lower` takes aliasing outputs out of ATen graphs and the core
     makes them again). mutated_input: for trailing ``copy_`` results, see `CompileSpec.mutations`.
-    shape, stride: what the result must have, ints or SymInts. dtype and device likewise.
-    ``None`` in all four: the value is a Python int. saved: only the backward reads it; a runner may return such
-    images (four dimensions, known sizes) channels-last instead, and says so by its attribute `channels_last`, a set of
-    output numbers: the backward graph is compiled for them.
+    shape, stride: what the result must have, ints or SymInts. dtype and device likewise. ``None``
+    in all four: the value is a Python int. saved: only the backward reads it; a runner may return
+    such images (four dimensions, known sizes) channels-last instead, and says so by its attribute
+    `channels_last`, a set of output numbers: the backward graph is compiled for them.
     """
 
     shape: tuple[Any, ...] | None
@@ -113,16 +117,17 @@ class CompileSpec:
     """What a backend is told about a graph beside the graph.
 
     inputs, outputs, sizes: see their types. mutations: indices of the inputs that the graph writes
-    to; in ATen graphs each has one trailing ``aten.copy_(placeholder, value)`` node. A runner may say by its attribute
-    `written_early`, a set of such indices, which of them it may have written to when it raises: where the program then runs
-    in the graph's place, the core need undo these only. phase: what part
-    of the program the graph is. options: an instance of the backend's options dataclass. mode: one of
-    the backend's modes. device: where most of the graph's inputs live. cache_key: hex digest over
-    graph, shapes, dtypes, options, mode and versions: equal keys mean that compiling again would
-    give the same result. name: a short name for dumps and messages (``graph_0``). constants: indices of the inputs
-    (parameters and buffers) that keep their values from call to call. Where there are any, the runner has a
-    method ``prepare(tensors)``: it gets these inputs and returns a runner for them, which is called with all inputs
-    as long as the core sees no change in them; and an attribute ``reads``: positions among the constants of those that
+    to; in ATen graphs each has one trailing ``aten.copy_(placeholder, value)`` node. A runner may
+    say by its attribute `written_early`, a set of such indices, which of them it may have written
+    to when it raises: where the program then runs in the graph's place, the core need undo these
+    only. phase: what part of the program the graph is. options: an instance of the backend's
+    options dataclass. mode: one of the backend's modes. device: where most of the graph's inputs
+    live. cache_key: hex digest over graph, shapes, dtypes, options, mode and versions: equal keys
+    mean that compiling again would give the same result. name: a short name for dumps and messages
+    (``graph_0``). constants: indices of the inputs (parameters and buffers) that keep their values
+    from call to call. Where there are any, the runner has a method ``prepare(tensors)``: it gets
+    these inputs and returns a runner for them, which is called with all inputs as long as the core
+    sees no change in them; and an attribute ``reads``: positions among the constants of those that
     such a runner still reads itself (of the others the user may give the memory back).
     """
 

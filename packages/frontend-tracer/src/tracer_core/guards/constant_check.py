@@ -1,10 +1,11 @@
 """The constants of a graph (``freeze=True``), compared in one call.
 
-In: the tensors that were prepared, and where they stand in the list of a graph's inputs. Out: hold(inputs), true only
-if the same objects stand there, each with the version and the memory (data pointer) that it has now, and these spans
-of the memory with what they hold now; where it is false, `tracer_core.aten.frozen` looks for itself. What always
-holds: an object is kept alive by whoever holds the check, so the words of depth 0 may be read; what depends on
-another word is read only after that one was seen to be unchanged.
+In: the tensors that were prepared, and where they stand in the list of a graph's inputs. Out:
+hold(inputs), true only if the same objects stand there, each with the version and the memory (data
+pointer) that it has now, and these spans of the memory with what they hold now; where it is false,
+`tracer_core.aot.frozen_parameters` looks for itself. What always holds: an object is kept alive by
+whoever holds the check, so the words of depth 0 may be read; what depends on another word is read
+only after that one was seen to be unchanged.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from typing import Any
 
 import torch
 
-from tracer_core.guards.c_helper import helper
 from tracer_core.guards.constant_contents import words_of
-from tracer_core.guards.layout import Layout, word
-from tracer_core.guards.version_words import version_words, watchable
+from tracer_core.guards.native_helper import helper
+from tracer_core.guards.object_layout import Layout, word
+from tracer_core.guards.tensor_versions import version_words, watchable
 
 
 class _Constants(ctypes.Structure):
@@ -42,8 +43,9 @@ def watch_constants(
     watched: Sequence[int],
     contents: Sequence[tuple[int, int]] = (),
 ) -> Callable[[list[Any]], int]:
-    """hold: see the module's docstring. places: of the tensors, in a list of so many inputs. watched: which of them
-    have memory to look at; the others are compared by identity. contents: spans of the watched ones' memory."""
+    """hold: see the module's docstring. places: of the tensors, in a list of so many inputs.
+    watched: which of them have memory to look at; the others are compared by identity. contents:
+    spans of the watched ones' memory."""
     function = helper("constant_check", "constants_hold", [ctypes.c_void_p, ctypes.py_object])
     found = watchable() if function is not None else None
     if found is None or not all(0 <= place < size for place in places):
@@ -79,5 +81,6 @@ class _Facts:
         self._values = (ctypes.c_uint64 * max(1, len(addresses)))(*map(word, addresses))
         self.given = _Constants(
             n, size, id(list), ctypes.addressof(self._at), ctypes.addressof(self._ids),
-            (ctypes.c_int64 * 4)(*map(len, depths)), ctypes.addressof(self._words), ctypes.addressof(self._values),
+            (ctypes.c_int64 * 4)(*map(len, depths)), ctypes.addressof(self._words),
+            ctypes.addressof(self._values),
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """The kinds of guard, and the text that checks each.
 
-In: a source and what was seen there. Out: a Python expression over the fetched value (named `v`) that is
-true when the trace still holds. A guard never has an effect and never runs user code.
+In: a source and what was seen there. Out: a Python expression over the fetched value (named `v`)
+that is true when the trace still holds. A guard never has an effect and never runs user code.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 
 import torch
 
-from tracer_core.numpy_types import SCALARS
-from tracer_core.released import ReleasedParameter
-from tracer_core.source import Source
+from tracer_core.guards.numpy_types import SCALARS
+from tracer_core.guards.source import Source
+from tracer_core.storage.released import ReleasedParameter
 
 
 class GuardKind(enum.Enum):
     """TYPE: exact type. EQ: an immutable value, with its type. IS: the very object. SAME: the same
-    object as another source. LEN / KEYS: of a container. HAS_NOT: a dict lacks a key. EMPTY: a falsy
-    container. TENSOR: everything a graph relies on in a tensor. UNBOUND: an empty cell. HAS: a dict has a
-    key. UNSET / IS_SET: a slot, by its descriptor. DATA: the contents of a bytearray or array. MRO: a
-    class and the classes that it inherits from."""
+    object as another source. LEN / KEYS: of a container. HAS_NOT: a dict lacks a key. EMPTY: a
+    falsy container. TENSOR: everything a graph relies on in a tensor. UNBOUND: an empty cell. HAS:
+    a dict has a key. UNSET / IS_SET: a slot, by its descriptor. DATA: the contents of a bytearray
+    or array. MRO: a class and the classes that it inherits from."""
 
     TYPE = "type"
     EQ = "eq"
@@ -70,7 +70,9 @@ class Guard:
     source: Source
     expected: Any
 
-    def text(self, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]) -> str:
+    def text(
+        self, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]
+    ) -> str:
         """The check as an expression. value: text of the fetched value. constant: makes text that
         evaluates to an object. fetch: text of another source's value."""
         return _CHECKS[self.kind](self, value, constant, fetch)
@@ -85,16 +87,18 @@ def _show(obj: Any) -> str:
     return repr(obj) if len(repr(obj)) < 80 else f"<{type(obj).__name__} at {id(obj):#x}>"
 
 
-#: Immutable types whose text says all that they hold; equal ones may differ (of two time zones, of two folds).
+#: Immutable types whose text says all that they hold; equal ones may differ (of two time zones, of
+#: two folds).
 REPR_TYPES: frozenset[type] = frozenset(
-    {datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone, fractions.Fraction,
+    {datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone,
+    fractions.Fraction,
      pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, *SCALARS}
 )  # fmt: skip
 
 
 def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
-    """Text that is true when `value` equals the immutable `expected`, its type included, NaN equal to
-    itself and -0.0 different from 0.0."""
+    """Text that is true when `value` equals the immutable `expected`, its type included, NaN equal
+    to itself and -0.0 different from 0.0."""
     if expected is None or expected is True or expected is False or expected is Ellipsis:
         return f"{value} is {expected!r}"
     kind = type(expected)
@@ -102,14 +106,19 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
         if math.isnan(expected):
             return f"(type({value}) is float and {value} != {value})"
         if expected == 0.0:
-            return f"(type({value}) is float and {value} == 0.0 and repr({value}) == {repr(expected)!r})"
+            return (
+                f"(type({value}) is float and {value} == 0.0 and repr({value}) =="
+                f" {repr(expected)!r})"
+            )
         text = repr(expected) if math.isfinite(expected) else f"float({repr(expected)!r})"
         return f"(type({value}) is float and {value} == {text})"
     if kind is tuple:
         # Element by element: (True, -0.0) == (1, 0.0) to Python.
         parts = [equality(f"{value}[{i}]", item, constant) for i, item in enumerate(expected)]
         return (
-            "(" + " and ".join([f"type({value}) is tuple", f"len({value}) == {len(expected)}", *parts]) + ")"
+            "("
+            + " and ".join([f"type({value}) is tuple", f"len({value}) == {len(expected)}", *parts])
+            + ")"
         )
     if kind in REPR_TYPES:
         return f"(type({value}) is {constant(kind)} and repr({value}) == {repr(expected)!r})"
@@ -117,7 +126,10 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
         return f"(type({value}) is complex and repr({value}) == {repr(expected)!r})"
     if kind is frozenset:
         types = "{{(type(e), e) for e in {}}}"
-        return f"(type({value}) is frozenset and {types.format(value)} == {types.format(constant(expected))})"
+        return (
+            f"(type({value}) is frozenset and {types.format(value)} =="
+            f" {types.format(constant(expected))})"
+        )
     if kind in (int, str, bytes):
         return f"(type({value}) is {kind.__name__} and {value} == {expected!r})"
     return f"(type({value}) is {constant(kind)} and {value} == {constant(expected)})"
@@ -127,7 +139,9 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
 _ONE_OF_A_KIND = frozenset({"cpu", "meta"})
 
 
-def _tensor(guard: Guard, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]) -> str:
+def _tensor(
+    guard: Guard, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]
+) -> str:
     facts: TensorFacts = guard.expected
     parts = [
         _kind(value, facts.type, constant),
@@ -148,7 +162,9 @@ def _tensor(guard: Guard, value: str, constant: Callable[[Any], str], fetch: Cal
 
 
 def _kind(value: str, kind: type, constant: Callable[[Any], str]) -> str:
-    """The exact type. A parameter that was released since passes for one: what a frozen graph does not read."""
+    """The exact type. A parameter that was released since passes for one: what a frozen graph does
+    not read.
+    """
     if kind is torch.nn.Parameter:
         return f"type({value}) in {constant(_PARAMETERS)}"
     return f"type({value}) is {constant(kind)}"
@@ -158,9 +174,18 @@ _PARAMETERS = (torch.nn.Parameter, ReleasedParameter)
 
 
 def tensor_is(
-    value: Any, kind: Any, dtype: Any, keys: int, grad: bool, shape: Any, stride: Any, device: Any = None
+    value: Any,
+    kind: Any,
+    dtype: Any,
+    keys: int,
+    grad: bool,
+    shape: Any,
+    stride: Any,
+    device: Any = None,
 ) -> bool:
-    """A TENSOR guard without symbolic sizes, as one call: a large model has hundreds, and their text is compiled."""
+    """A TENSOR guard without symbolic sizes, as one call: a large model has hundreds, and their
+    text is compiled.
+    """
     return (
         (type(value) is kind or (kind is torch.nn.Parameter and type(value) is ReleasedParameter))
         and value.dtype is dtype
@@ -178,7 +203,13 @@ def tensor_call(guard: Guard, value: str, constant: Callable[[Any], str]) -> str
     if None in facts.shape:
         return ""
     stride = None if facts.stride is None else tuple(facts.stride)
-    parts = [value, constant(facts.type), constant(facts.dtype), str(facts.keys), str(facts.requires_grad)]
+    parts = [
+        value,
+        constant(facts.type),
+        constant(facts.dtype),
+        str(facts.keys),
+        str(facts.requires_grad),
+    ]
     parts += [repr(tuple(facts.shape)), repr(stride)]
     if facts.device.type not in _ONE_OF_A_KIND:
         parts.append(constant(facts.device))

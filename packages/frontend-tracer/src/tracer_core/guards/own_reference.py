@@ -1,7 +1,8 @@
 """Weak references of ours, told apart from the program's.
 
-In: an object. Out: an `OwnReference`, or whether somebody else watches the object. What always holds: what we watch for our
-own caches is not taken for something whose end the program sees (a finalizer's break).
+In: an object. Out: an `OwnReference`, or whether somebody else watches the object. What always
+holds: what we watch for our own caches is not taken for something whose end the program sees (a
+finalizer's break).
 """
 
 from __future__ import annotations

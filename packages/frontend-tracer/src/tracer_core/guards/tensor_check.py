@@ -1,9 +1,10 @@
 """The tensors among a segment's inputs, compared in one call.
 
-In: positions in the state tuple of tensors that need no gradient and have sizes that are numbers. Out: (hold, learn)
-for the generated code: hold(S) is true only if each of them is, in all that a TENSOR guard looks at, like the tensor
-that stood there when learn(S) was called; where it is false, the guards themselves decide, and learn(S) follows.
-What always holds: only tensors that passed the guards are learnt.
+In: positions in the state tuple of tensors that need no gradient and have sizes that are numbers.
+Out: (hold, learn) for the generated code: hold(S) is true only if each of them is, in all that a
+TENSOR guard looks at, like the tensor that stood there when learn(S) was called; where it is false,
+the guards themselves decide, and learn(S) follows. What always holds: only tensors that passed the
+guards are learnt.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tracer_core.guards.c_helper import helper
-from tracer_core.guards.layout import INLINE_DIMS, KIND_WORDS, Layout, layout, word
+from tracer_core.guards.native_helper import helper
+from tracer_core.guards.object_layout import INLINE_DIMS, KIND_WORDS, Layout, layout, word
 
 _KNOWN = 4 + 2 * INLINE_DIMS
 #: How often other tensors are learnt before the guards are left to themselves.
@@ -56,7 +57,8 @@ class _Watched:
         kind, keys = KIND_WORDS
         self.facts = _Tensors(0, 0, id(tuple), found.impl, found.sizes, found.autograd, kind, keys,
                               found.kind_bits,
-                              ctypes.addressof(self._at), ctypes.addressof(self._known))  # fmt: skip
+                              ctypes.addressof(self._at),
+                              ctypes.addressof(self._known))  # fmt: skip
 
     def learn(self, state: Any) -> None:
         """These tensors were accepted."""
@@ -79,4 +81,9 @@ class _Watched:
             return None
         sizes = impl + found.sizes
         shape = [word(sizes + 8 + 8 * i) for i in range(2 * INLINE_DIMS)]
-        return [id(type(tensor)), tensor.dim(), *shape, *(word(sizes + offset) for offset in KIND_WORDS)]
+        return [
+            id(type(tensor)),
+            tensor.dim(),
+            *shape,
+            *(word(sizes + offset) for offset in KIND_WORDS),
+        ]

@@ -1,8 +1,8 @@
 """How many arguments a C function takes, and under which names.
 
-In: a callable and the arguments of a call. Out: whether they fit, as far as the function's own signature tells. What
-always holds: a call that does not fit is made for real, so that Python's own error is raised; where a function
-has no signature, everything fits.
+In: a callable and the arguments of a call. Out: whether they fit, as far as the function's own
+signature tells. What always holds: a call that does not fit is made for real, so that Python's own
+error is raised; where a function has no signature, everything fits.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-#: Slots whose number of arguments, the receiver included, is the language's; some have no signature.
+#: Slots whose number of arguments, the receiver included, is the language's; some have no
+#: signature.
 _SLOTS = {
-    **dict.fromkeys(("__len__", "__iter__", "__next__", "__hash__", "__repr__", "__reversed__", "__bool__"), 1),
-    **dict.fromkeys(("__getitem__", "__contains__", "__delitem__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__",
+    **dict.fromkeys(("__len__", "__iter__", "__next__", "__hash__", "__repr__", "__reversed__",
+    "__bool__"), 1),
+    **dict.fromkeys(("__getitem__", "__contains__", "__delitem__", "__eq__", "__ne__", "__lt__",
+    "__le__", "__gt__",
                      "__ge__", "__add__", "__and__", "__or__", "__sub__", "__xor__"), 2),
     "__setitem__": 3,
 }  # fmt: skip
@@ -41,7 +44,9 @@ COUNTS: dict[Any, tuple[int, int]] = {
 
 @functools.cache
 def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset[str]] | None:
-    """(fewest, most positional arguments, names of keywords or None for any, keywords that count as positional)."""
+    """(fewest, most positional arguments, names of keywords or None for any, keywords that count as
+    positional).
+    """
     if function in COUNTS:
         return *COUNTS[function], frozenset(), frozenset()
     try:
@@ -50,10 +55,16 @@ def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset
         return None
     kinds = [p.kind for p in parameters]
     needed = sum(p.kind in _POSITIONAL and p.default is p.empty for p in parameters)
-    most = float("inf") if inspect.Parameter.VAR_POSITIONAL in kinds else sum(k in _POSITIONAL for k in kinds)
+    most = (
+        float("inf")
+        if inspect.Parameter.VAR_POSITIONAL in kinds
+        else sum(k in _POSITIONAL for k in kinds)
+    )
     names = None if inspect.Parameter.VAR_KEYWORD in kinds else frozenset(
         p.name for p in parameters if p.kind in _NAMED)  # fmt: skip
-    both = frozenset(p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    both = frozenset(
+        p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    )
     return needed, most, names, both
 
 
@@ -62,13 +73,19 @@ def _is_a(value: Any, owner: type) -> bool:
 
 
 def fits(function: Any, args: Sequence[Any], keywords: Collection[str]) -> bool:
-    """Whether these arguments can be given to the function: their number, and the type of a method's receiver."""
+    """Whether these arguments can be given to the function: their number, and the type of a
+    method's receiver.
+    """
     owner = getattr(function, "__objclass__", None)
     if isinstance(function, types.ClassMethodDescriptorType):
         return bool(args) and isinstance(args[0], type) and owner in args[0].__mro__
     if isinstance(getattr(function, "__self__", None), type):
         return True  # whether its class is among the arguments is not known
-    if isinstance(owner, type) and type(function) in _METHODS and not (args and _is_a(args[0], owner)):
+    if (
+        isinstance(owner, type)
+        and type(function) in _METHODS
+        and not (args and _is_a(args[0], owner))
+    ):
         return False
     count = len(args)
     wanted = _SLOTS.get(getattr(function, "__name__", ""))

@@ -1,7 +1,7 @@
 """The effect table: one row a callable that interpreted code may reach natively.
 
-In: rows from the modules of `tables/`. Out: `effect_of(callable)`. What always holds: a callable without
-a row is unknown, and unknown means graph break, never "probably pure".
+In: rows from the modules of `tables/`. Out: `effect_of(callable)`. What always holds: a callable
+without a row is unknown, and unknown means graph break, never "probably pure".
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 
 
 class EffectKind(enum.Enum):
-    """PURE: reads the values of its arguments, all the way down, and changes nothing; objects whose methods are
-    user code end the graph. MOVES: reads the containers it is given, but asks nothing of what they hold.
-    MUTATES: like MOVES, but changes its first argument. SHALLOW: looks at identities and types only.
-    SPECIAL: has a handler. TORCH: a torch operator, seen by the recorder. BREAKS: ends the graph."""
+    """PURE: reads the values of its arguments, all the way down, and changes nothing; objects whose
+    methods are user code end the graph. MOVES: reads the containers it is given, but asks nothing
+    of what they hold. MUTATES: like MOVES, but changes its first argument. SHALLOW: looks at
+    identities and types only. SPECIAL: has a handler. TORCH: a torch operator, seen by the
+    recorder. BREAKS: ends the graph."""
 
     PURE = "pure"
     MOVES = "moves"
@@ -67,7 +68,8 @@ def special(*callables: Any) -> Callable[[Callable[..., Any]], Callable[..., Any
     return register
 
 
-#: type of a callable object, or code of a Python function -> handler(tracer, callable, args, kwargs).
+#: type of a callable object, or code of a Python function -> handler(tracer, callable, args,
+#: kwargs).
 CALLED_TYPES: dict[type, Callable[..., Any]] = {}
 CALLED_CODES: dict[types.CodeType, Callable[..., Any]] = {}
 #: package -> handler(tracer, function, args, kwargs) of its Python functions.
@@ -113,7 +115,9 @@ def counting() -> Iterator[collections.Counter[str]]:
 
 
 def row_name(function: Any) -> str:
-    """The name of a callable with a row: ``math.sqrt``, ``builtins.list.append``, ``collections.deque``."""
+    """The name of a callable with a row: ``math.sqrt``, ``builtins.list.append``,
+    ``collections.deque``.
+    """
     raw = function.__func__ if isinstance(function, staticmethod) else function
     qualified = getattr(raw, "__qualname__", None) or getattr(raw, "__name__", None) or repr(raw)
     module = getattr(raw, "__module__", None)

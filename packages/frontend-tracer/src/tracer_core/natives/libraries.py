@@ -1,8 +1,9 @@
 """Python code of libraries that is run, not interpreted.
 
-In: a Python function and its arguments. Out: whether it runs natively. What always holds: a function runs natively
-only if it is of a library that keeps to its arguments, and nothing of the program can be reached from these: no
-tensor, no object that existed before and can change, no function to call back.
+In: a Python function and its arguments. Out: whether it runs natively. What always holds: a
+function runs natively only if it is of a library that keeps to its arguments, and nothing of the
+program can be reached from these: no tensor, no object that existed before and can change, no
+function to call back.
 """
 
 from __future__ import annotations
@@ -19,22 +20,28 @@ from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.natives.reading import special_methods
-from tracer_core.provenance import IDENTITY_TYPES, is_constant
 
 #: Libraries that keep to their arguments -> names of their functions that do not.
 PLAIN: Mapping[str, frozenset[str]] = {
     name: frozenset(impure.split())
     for name, impure in {
-        "re": "", "string": "", "textwrap": "", "fractions": "", "numbers": "", "packaging": "", "platform": "",
-        "keyword": "", "difflib": "", "fnmatch": "", "colorsys": "", "calendar": "", "base64": "", "html": "",
-        "urllib.parse": "", "ipaddress": "", "shlex": "", "json": "dump load", "hashlib": "file_digest",
-        "uuid": "uuid1 uuid4 getnode", "statistics": "", "unicodedata": "", "codecs": "open", "pprint": "pp pprint",
-        "bisect": "", "token": "", "ast": "", "struct": "", "_strptime": "", "datetime": "", "opcode": "",
+        "re": "", "string": "", "textwrap": "", "fractions": "", "numbers": "", "packaging": "",
+        "platform": "",
+        "keyword": "", "difflib": "", "fnmatch": "", "colorsys": "", "calendar": "", "base64": "",
+        "html": "",
+        "urllib.parse": "", "ipaddress": "", "shlex": "", "json": "dump load",
+        "hashlib": "file_digest",
+        "uuid": "uuid1 uuid4 getnode", "statistics": "", "unicodedata": "", "codecs": "open",
+        "pprint": "pp pprint",
+        "bisect": "", "token": "", "ast": "", "struct": "", "_strptime": "", "datetime": "",
+        "opcode": "",
         "importlib.metadata": "", "sre_parse": "", "sre_compile": "", "ntpath": "",
         "posixpath": "abspath expanduser expandvars realpath _joinrealpath lexists ismount relpath samefile",
         "genericpath": "exists isfile isdir getsize getmtime getatime getctime samefile sameopenfile",
-        "typing": "", "typing_extensions": "", "abc": "register update_abstractmethods", "dataclasses": "", "types": "",
+        "typing": "", "typing_extensions": "", "abc": "register update_abstractmethods",
+        "dataclasses": "", "types": "",
         "inspect": "currentframe stack trace getouterframes getinnerframes getframeinfo",
     }.items()
 }  # fmt: skip
@@ -42,19 +49,25 @@ _ASKS_FILES = frozenset(vars(pathlib.Path)) - {"__new__", "__init__", "__enter__
 PLAIN = {**PLAIN, "pathlib": _ASKS_FILES}
 #: Functions of these libraries that change or call what they are given: they are interpreted.
 _INTERPRETED = frozenset(
-    {"dataclass", "make_dataclass", "getmembers", "getmembers_static", "new_class", "prepare_class", "overload", "final",
-     "runtime_checkable", "no_type_check", "dataclass_transform", "override", "coroutine", "resolve_bases"}
+    {"dataclass", "make_dataclass", "getmembers", "getmembers_static", "new_class",
+    "prepare_class", "overload", "final",
+     "runtime_checkable", "no_type_check", "dataclass_transform", "override", "coroutine",
+     "resolve_bases"}
 )  # fmt: skip
 #: Of these: the ones that look at functions and classes without calling them.
-_LOOKS_AT_CODE = frozenset({"typing", "typing_extensions", "abc", "dataclasses", "inspect", "types"})
+_LOOKS_AT_CODE = frozenset(
+    {"typing", "typing_extensions", "abc", "dataclasses", "inspect", "types"}
+)
 #: Of these: the ones that make classes or call the functions they are handed. They are interpreted.
 _MAKES_CLASSES = {
     "abc": {"__new__"}, "types": {"new_class", "prepare_class", "resolve_bases"},
-    "dataclasses": {"dataclass", "wrap", "make_dataclass", "_process_class"}, "typing": {"namedtuple", "NamedTuple"},
+    "dataclasses": {"dataclass", "wrap", "make_dataclass", "_process_class"},
+    "typing": {"namedtuple", "NamedTuple"},
 }  # fmt: skip
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 #: Objects written in C that hold no objects of the program.
-_CLOSED_TYPES = (re.Match, re.Pattern, datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo,
+_CLOSED_TYPES = (re.Match, re.Pattern, datetime.date, datetime.time, datetime.timedelta,
+datetime.tzinfo,
                  struct.Struct, type(hashlib.sha256()), types.GenericAlias)  # fmt: skip
 _MAX_DEPTH = 6
 
@@ -69,7 +82,9 @@ def _known(module: str) -> tuple[str, frozenset[str]] | None:
     return None
 
 
-def runs_natively(tracer: Any, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def runs_natively(
+    tracer: Any, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]
+) -> bool:
     """Whether a library's function is called as it is. Impure functions end the graph."""
     module = function.__globals__.get("__name__", "")
     known = _known(module)
@@ -77,7 +92,9 @@ def runs_natively(tracer: Any, function: types.FunctionType, args: list[Any], kw
         return False
     package, impure = known
     if function.__name__ in impure:
-        tracer.break_graph("side_effect_native", f"{module}.{function.__qualname__} asks the outside")
+        tracer.break_graph(
+            "side_effect_native", f"{module}.{function.__qualname__} asks the outside"
+        )
     if function.__name__ in _MAKES_CLASSES.get(package, ()):
         return False
     if function.__name__ in _INTERPRETED:
@@ -87,7 +104,9 @@ def runs_natively(tracer: Any, function: types.FunctionType, args: list[Any], kw
 
 
 def _is_data(tracer: Any, value: Any, code: bool, depth: int) -> bool:
-    """Whether nothing of the program can be reached from a value. code: functions and classes are only looked at."""
+    """Whether nothing of the program can be reached from a value. code: functions and classes are
+    only looked at.
+    """
     if is_constant(value):
         return True
     if depth == 0 or isinstance(value, torch.Tensor):
@@ -115,16 +134,22 @@ def guard_function(tracer: Any, function: types.FunctionType) -> bool:
     provenance = tracer.provenance
     source = provenance.source_of(function) or provenance.constant(function)
     for name in ("__code__", "__defaults__", "__kwdefaults__"):
-        value = provenance.read(getattr(function, name), provenance.sources.make(source, "slot", name))
+        value = provenance.read(
+            getattr(function, name), provenance.sources.make(source, "slot", name)
+        )
         tracer.native_reads(value)
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return all(is_constant(value) or isinstance(value, (type, types.FunctionType)) for value in held)
+    return all(
+        is_constant(value) or isinstance(value, (type, types.FunctionType)) for value in held
+    )
 
 
 def _parts(value: Any) -> list[Any]:
     """What an object of a library holds."""
     names = [name for cls in type(value).__mro__ for name in _slots(cls)]
-    held = [getattr(value, name) for name in names if name != "__weakref__" and hasattr(value, name)]
+    held = [
+        getattr(value, name) for name in names if name != "__weakref__" and hasattr(value, name)
+    ]
     if isinstance(value, tuple):
         held += list(value)
     return [*held, *getattr(value, "__dict__", {}).values()]

@@ -27,10 +27,12 @@ class Decision(enum.Enum):
 
 #: Python modules whose functions are torch operators; their calls are recorded as they are.
 _NATIVE_MODULES = frozenset(
-    {"torch.nn.functional", "torch.functional", "torch._linalg_utils", "torch._lowrank", "torch.overrides",
+    {"torch.nn.functional", "torch.functional", "torch._linalg_utils", "torch._lowrank",
+    "torch.overrides",
      "torch._meta_registrations", "torch._refs", "torch.fft", "torch.special", "torch._tensor"}
 )  # fmt: skip
-#: Functions that run natively although their module's do not: torch._check asks one whether a size is as told.
+#: Functions that run natively although their module's do not: torch._check asks one whether a size
+#: is as told.
 _NATIVE_FUNCTIONS = frozenset({"torch.fx.experimental.symbolic_shapes.expect_true"})
 #: Packages whose Python code ends the graph, with the kind of break.
 _BREAK_PACKAGES: dict[str, str] = {
@@ -87,17 +89,21 @@ _INLINE_MODULES = frozenset(
         "torch._functorch.functional_call",
         "tracer_core.markers",
         "tracer_core.natives.replicas",
-        "tracer_core.natives.stand_ins",
+        "tracer_core.natives.polyfills",
     }
 )
 _INLINE_FUNCTIONS = frozenset(
     {"os._Environ.__getitem__", "os._Environ.__contains__", "os._createenviron.<locals>.encode",
-     "os._createenviron.<locals>.decode", "os.getenv", "torch.autograd.profiler.record_function.__init__",
-     "torch._library.custom_ops.CustomOpDef.__call__", *(f"torch.utils.checkpoint.checkpoint_sequential{inner}" for inner in (
+     "os._createenviron.<locals>.decode", "os.getenv",
+     "torch.autograd.profiler.record_function.__init__",
+     "torch._library.custom_ops.CustomOpDef.__call__",
+     *(f"torch.utils.checkpoint.checkpoint_sequential{inner}" for inner in (
         "", ".<locals>.run_function", ".<locals>.run_function.<locals>.forward")),
      "torch._functorch.vmap._check_randomness_arg",
-     *(f"torch.autograd.function.{cls}.{name}" for cls in ("FunctionCtx", "_SingleLevelFunction") for name in (
-       "save_for_backward", "save_for_forward", "mark_dirty", "mark_non_differentiable", "set_materialize_grads"))}
+     *(f"torch.autograd.function.{cls}.{name}" for cls in ("FunctionCtx",
+     "_SingleLevelFunction") for name in (
+       "save_for_backward", "save_for_forward", "mark_dirty", "mark_non_differentiable",
+       "set_materialize_grads"))}
 )  # fmt: skip
 
 _TORCH_OWNERS = frozenset(

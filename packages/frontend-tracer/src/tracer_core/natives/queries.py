@@ -1,7 +1,8 @@
 """Values that a function of the outside gives: state that is guarded by asking again.
 
-In: a function and what it is asked about. Out: its answer, whose source is the call itself. What always holds: the
-same question is asked once on every later call, before the graph runs, and a different answer is a guard miss.
+In: a function and what it is asked about. Out: its answer, whose source is the call itself. What
+always holds: the same question is asked once on every later call, before the graph runs, and a
+different answer is a guard miss.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What native code may read in the values that it is handed, and where that would run user code.
 
-In: the tracer and values. Out: guards for everything that can be read, or a break. What always holds: after
-`read_values`, native code that asks anything of these values (compares, hashes, adds them) runs no
-Python method of the program and reads nothing that is not guarded.
+In: the tracer and values. Out: guards for everything that can be read, or a break. What always
+holds: after `read_values`, native code that asks anything of these values (compares, hashes, adds
+them) runs no Python method of the program and reads nothing that is not guarded.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from typing import Any
 
 import torch
 
-from tracer_core.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: Special methods that native code does not call on a value that it merely reads.
 _NEVER_CALLED = frozenset(
-    {"__init__", "__new__", "__init_subclass__", "__set_name__", "__class_getitem__", "__post_init__", "__del__",
-     "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__", "__dir__",
-     "__enter__", "__exit__", "__call__", "__sizeof__", "__subclasshook__", "__setattr__", "__delattr__",
+    {"__init__", "__new__", "__init_subclass__", "__set_name__", "__class_getitem__",
+    "__post_init__", "__del__",
+     "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__copy__", "__deepcopy__",
+     "__dir__",
+     "__enter__", "__exit__", "__call__", "__sizeof__", "__subclasshook__", "__setattr__",
+     "__delattr__",
      "__getnewargs__", "__getnewargs_ex__", "__instancecheck__", "__subclasscheck__", "__replace__",
      "__repr__", "__str__", "__format__"}  # natives/tables/text.py knows what prints
 )  # fmt: skip
@@ -52,7 +55,9 @@ def _special_methods(cls: type) -> frozenset[str]:
 
 
 def read_values(tracer: Any, *values: Any) -> bool:
-    """Guards values that native code reads all the way down. True if there is a tensor among them."""
+    """Guards values that native code reads all the way down. True if there is a tensor among
+    them.
+    """
     tracer.native_reads(*values)
     return _check_all(tracer, values, _MAX_DEPTH)
 
@@ -116,8 +121,14 @@ def _check(tracer: Any, value: Any, depth: int) -> bool:
     if isinstance(value, (bytearray, array.array)):
         tracer.expand(value)
         return False
-    if not tracer.is_fresh(value) and not isinstance(value, enum.Enum) and type(value) is not object:
-        tracer.break_graph("unsupported_value", f"native code reads the contents of a {type(value).__name__}")
+    if (
+        not tracer.is_fresh(value)
+        and not isinstance(value, enum.Enum)
+        and type(value) is not object
+    ):
+        tracer.break_graph(
+            "unsupported_value", f"native code reads the contents of a {type(value).__name__}"
+        )
     return False
 
 

@@ -1,9 +1,10 @@
 """Calls of modules that several processes share, cut where the processes talk to each other.
 
-In: a call of DistributedDataParallel, or of a module that `fully_shard` has prepared. Out: what torch's own call gives.
-The functions that the tracer interprets in place of torch's run the module inside; those that it calls (rows of
-`tables/distributed.py`) do what comes before and after, for real. What always holds: each does what torch's own code
-does, in its order, hooks and errors included.
+In: a call of DistributedDataParallel, or of a module that `fully_shard` has prepared. Out: what
+torch's own call gives. The functions that the tracer interprets in place of torch's run the module
+inside; those that it calls (rows of `tables/distributed.py`) do what comes before and after, for
+real. What always holds: each does what torch's own code does, in its order, hooks and errors
+included.
 """
 
 from __future__ import annotations
@@ -37,12 +38,14 @@ def replicated_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
 def enter_replica(
     module: DistributedDataParallel, inputs: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ExitStack, Arguments]:
-    """Up to the call of the module inside: buffers are synchronised, the reducer is told. The first result is open
-    until `leave_replica`."""
+    """Up to the call of the module inside: buffers are synchronised, the reducer is told. The first
+    result is open until `leave_replica`."""
     with ExitStack() as inside:
         inside.enter_context(record_function("DistributedDataParallel.forward"))
         arguments = module._pre_forward(*inputs, **kwargs)
-        if not (module._delay_all_reduce_all_params or getattr(module, "_use_python_reducer", False)):
+        if not (
+            module._delay_all_reduce_all_params or getattr(module, "_use_python_reducer", False)
+        ):
             inside.enter_context(module._inside_ddp_forward())
         return inside.pop_all(), arguments
     raise AssertionError("an ExitStack swallowed an exception")
@@ -67,7 +70,9 @@ def sharded_call(self: Any, *args: Any, **kwargs: Any) -> Any:
     return after_sharded(self, args, kwargs, self.forward(*args, **kwargs))
 
 
-def before_sharded(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+def before_sharded(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Arguments:
     """The hooks before the forward: the parameters become whole."""
     for hook_id, hook in tuple(module._forward_pre_hooks.items()):
         if hook_id not in module._forward_pre_hooks_with_kwargs:
@@ -80,13 +85,16 @@ def before_sharded(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[
             continue
         if not isinstance(result, tuple) or len(result) != 2:
             raise RuntimeError(
-                f"forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got {result}."
+                "forward pre-hook must return None or a tuple of (new_args, new_kwargs), but got"
+                f" {result}."
             )
         args, kwargs = result
     return args, kwargs
 
 
-def after_sharded(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+def after_sharded(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> Any:
     """The hooks after the forward: the parameters are split again."""
     for hook_id, hook in tuple(module._forward_hooks.items()):
         call: Callable[..., Any] = hook

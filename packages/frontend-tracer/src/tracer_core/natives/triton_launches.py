@@ -1,8 +1,9 @@
 """Operators for Triton kernels that a program launches itself.
 
-In: a kernel and how its parameters are given. Out: an operator of torch's that launches it on copies of the tensors that
-the kernel writes to and returns these, and `written`: which parameters those are. What always holds: one name of an
-operator never means two kernels; where the source does not show what is written, there is no operator.
+In: a kernel and how its parameters are given. Out: an operator of torch's that launches it on
+copies of the tensors that the kernel writes to and returns these, and `written`: which parameters
+those are. What always holds: one name of an operator never means two kernels; where the source does
+not show what is written, there is no operator.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import torch
 
 #: Functions of triton.language that write through their first argument.
 _WRITES = frozenset(
-    {"store", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor", "atomic_xchg", "atomic_cas"}
+    {"store", "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor",
+    "atomic_xchg", "atomic_cas"}
 )  # fmt: skip
 
 #: What writes, or makes pointers, in ways that are not followed.
@@ -52,9 +54,9 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a launch gives a kernel's parameters, in order: (name, kind, constant). kind: Tensor, SymInt, float, bool, or
-    constant. options: such as num_warps. configs: what a tuner chooses from, each with a grid of its own; else one that
-    is empty."""
+    """How a launch gives a kernel's parameters, in order: (name, kind, constant). kind: Tensor,
+    SymInt, float, bool, or constant. options: such as num_warps. configs: what a tuner chooses
+    from, each with a grid of its own; else one that is empty."""
 
     parameters: tuple[tuple[str, str, Constant | None], ...]
     options: tuple[tuple[str, Constant], ...]
@@ -71,12 +73,16 @@ def function_of(kernel: Any) -> Any:
     if not inspect.isfunction(function):
         function = getattr(function, "fn", None)
     if not inspect.isfunction(function):
-        raise Unclear(f"{type(kernel).__name__} around another one chooses its parameters at each launch")
+        raise Unclear(
+            f"{type(kernel).__name__} around another one chooses its parameters at each launch"
+        )
     return function
 
 
 def written(kernel: Any) -> frozenset[str]:
-    """The parameters that the kernel writes through, as its source shows. Raises Unclear where it does not show."""
+    """The parameters that the kernel writes through, as its source shows. Raises Unclear where it
+    does not show.
+    """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function_of(kernel))))
     except (OSError, TypeError, SyntaxError) as error:
@@ -85,18 +91,22 @@ def written(kernel: Any) -> frozenset[str]:
     assert isinstance(definition, ast.FunctionDef)
     names = function_of(kernel).__globals__.items()
     languages = {
-        name for name, value in names if inspect.ismodule(value) and value.__name__.split(".")[0] == "triton"
+        name
+        for name, value in names
+        if inspect.ismodule(value) and value.__name__.split(".")[0] == "triton"
     }
     return _Writes(definition, languages).run()
 
 
 class _Writes:
-    """Which parameters reach the pointer of a writing call. languages: names of Triton's modules. Mutable: `origins` grows
-    until nothing changes."""
+    """Which parameters reach the pointer of a writing call. languages: names of Triton's modules.
+    Mutable: `origins` grows until nothing changes."""
 
     def __init__(self, definition: ast.FunctionDef, languages: set[str]) -> None:
         arguments = definition.args
-        parameters = {one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+        parameters = {
+            one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        }
         self.origins = {name: {name} for name in parameters}
         self.body, self.languages = definition.body, languages
 
@@ -128,7 +138,9 @@ class _Writes:
                 yield node.target, node.iter
 
     def _pointers(self, value: ast.AST) -> set[str]:
-        """The parameters whose memory an expression may point into; what a kernel loads is no pointer (see `_HIDING`)."""
+        """The parameters whose memory an expression may point into; what a kernel loads is no
+        pointer (see `_HIDING`).
+        """
         if isinstance(value, ast.Call) and self._of_language(value) in {"load", *_WRITES}:
             return set()
         if isinstance(value, ast.Name):
@@ -136,7 +148,9 @@ class _Writes:
         return set().union(*(self._pointers(child) for child in ast.iter_child_nodes(value)), set())
 
     def _written_by(self, call: ast.Call) -> set[str]:
-        """What a call may write: through its first argument, or, of a function that is not the language's, through any."""
+        """What a call may write: through its first argument, or, of a function that is not the
+        language's, through any.
+        """
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         name = self._of_language(call)
         if name is not None and name not in _WRITES:
@@ -158,15 +172,21 @@ class _Writes:
             return None
         while isinstance(root, ast.Attribute):
             root = root.value
-        known = isinstance(root, ast.Name) and root.id in self.languages and root.id not in self.origins
+        known = (
+            isinstance(root, ast.Name) and root.id in self.languages and root.id not in self.origins
+        )
         return call.func.attr if known else None  # type: ignore[attr-defined]
 
 
 def _hides(node: ast.AST) -> bool:
-    """Functions and bindings inside expressions, and what writes in other ways than by a call that is known."""
+    """Functions and bindings inside expressions, and what writes in other ways than by a call that
+    is known.
+    """
     if isinstance(node, ast.Attribute):
         return node.attr in _HIDING
-    return isinstance(node, (ast.FunctionDef, ast.Lambda, ast.NamedExpr, ast.With, ast.comprehension))
+    return isinstance(
+        node, (ast.FunctionDef, ast.Lambda, ast.NamedExpr, ast.With, ast.comprehension)
+    )
 
 
 def _names(target: ast.AST) -> Iterator[str]:
@@ -180,11 +200,15 @@ _definitions: list[Any] = []
 
 
 def operator_for(kernel: Any, layout: Layout) -> tuple[Any, tuple[int, ...]]:
-    """The operator that launches the kernel, and which of its arguments its results replace. Its arguments are three sizes
-    of the grid for each config, then the parameters that are no constants. Raises Unclear where there is none."""
+    """The operator that launches the kernel, and which of its arguments its results replace. Its
+    arguments are three sizes of the grid for each config, then the parameters that are no
+    constants. Raises Unclear where there is none."""
     key = (id(kernel), layout)
     if key not in _operators:
-        _operators[key] = (kernel, _made(kernel, layout))  # the kernel stays alive, and its id its own
+        _operators[key] = (
+            kernel,
+            _made(kernel, layout),
+        )  # the kernel stays alive, and its id its own
     return _operators[key][1]
 
 
@@ -192,16 +216,22 @@ def _made(kernel: Any, layout: Layout) -> Any:
     writes = written(kernel)
     given = [(name, kind) for name, kind, _ in layout.parameters if kind != "constant"]
     sizes = 3 * len(layout.configs)
-    replaced = tuple(sizes + k for k, (name, kind) in enumerate(given) if kind == "Tensor" and name in writes)
+    replaced = tuple(
+        sizes + k for k, (name, kind) in enumerate(given) if kind == "Tensor" and name in writes
+    )
     if not replaced:
         raise Unclear("the kernel writes to none of its tensors")
     parameters = [
-        f"{kind} {name}" for name, kind in (*((f"grid_{k}", "SymInt") for k in range(sizes)), *given)
+        f"{kind} {name}"
+        for name, kind in (*((f"grid_{k}", "SymInt") for k in range(sizes)), *given)
     ]
     schema = f"({', '.join(parameters)}) -> ({', '.join(['Tensor'] * len(replaced))})"
     short = f"{function_of(kernel).__name__}_{_digest(kernel, layout)}"
     made: Any = torch.library.custom_op(
-        f"tracer_triton::{short}", _launcher(kernel, layout, replaced), mutates_args=(), schema=schema
+        f"tracer_triton::{short}",
+        _launcher(kernel, layout, replaced),
+        mutates_args=(),
+        schema=schema,
     )
     made.register_fake(lambda *arguments: _several([_like(arguments[k]) for k in replaced]))
     _definitions.append(made)
@@ -209,7 +239,9 @@ def _made(kernel: Any, layout: Layout) -> Any:
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
 
 
 def _several(tensors: list[torch.Tensor]) -> Any:
@@ -251,7 +283,9 @@ def _launcher(kernel: Any, layout: Layout, replaced: tuple[int, ...]) -> Callabl
 
 
 def _grid(grids: dict[Any, tuple[int, ...]]) -> Any:
-    """The grid, or, of several configs, what gives that of the one whose values it is asked with."""
+    """The grid, or, of several configs, what gives that of the one whose values it is asked
+    with.
+    """
     if list(grids) == [()]:
         return grids[()]
 
@@ -265,7 +299,9 @@ def _grid(grids: dict[Any, tuple[int, ...]]) -> Any:
 
 
 def whole(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements are all of its memory, each once: a kernel with its address reaches nothing else."""
+    """Whether a tensor's elements are all of its memory, each once: a kernel with its address
+    reaches nothing else.
+    """
     expected: Any = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size == 1:

@@ -1,8 +1,9 @@
-"""What tests of tracer_core and of backends use: differential checks, counters, conformance, graphs.
+"""What tests of tracer_core and of backends use: differential checks, counters, conformance,
+graphs.
 
-`check` runs a program eagerly and compiled and compares everything a program can see. `conformance` does that
-for a backend over a table of small graphs, without the tracer. Importing this package imports no test
-framework.
+`check` runs a program eagerly and compiled and compares everything a program can see. `conformance`
+does that for a backend over a table of small graphs, without the tracer. Importing this package
+imports no test framework.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Comparison of results, as far as a program can tell them apart.
 
-In: two structures of tensors and Python values. Out: nothing, or a Mismatch that names the place. Compared
-are types, shapes, dtypes, strides, devices, `requires_grad`, values (tensors within tolerance, everything
-else by equality), and which tensors are the same object or share memory.
+In: two structures of tensors and Python values. Out: nothing, or a Mismatch that names the place.
+Compared are types, shapes, dtypes, strides, devices, `requires_grad`, values (tensors within
+tolerance, everything else by equality), and which tensors are the same object or share memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.numpy_types import ARRAY
+from tracer_core.guards.numpy_types import ARRAY
 
 
 class Mismatch(AssertionError):
@@ -35,7 +35,9 @@ class Tolerance:
     strides: bool = True
 
 
-def compare(expected: Any, actual: Any, tolerance: Tolerance | None = None, path: str = "result") -> None:
+def compare(
+    expected: Any, actual: Any, tolerance: Tolerance | None = None, path: str = "result"
+) -> None:
     """Raises Mismatch at the first difference."""
     _compare(expected, actual, tolerance or Tolerance(), path)
 
@@ -65,7 +67,9 @@ def _children(value: Any) -> list[tuple[str, Any]] | None:
     if isinstance(value, (list, tuple)):
         return [(f"[{index}]", item) for index, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return [
+            (f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)
+        ]
     return None
 
 
@@ -76,7 +80,8 @@ def _compare_values(expected: Any, actual: Any, path: str) -> None:
     if expected is actual or expected == actual:
         return
     if isinstance(expected, float) and (
-        math.isclose(expected, actual, rel_tol=1e-6) or (math.isnan(expected) and math.isnan(actual))
+        math.isclose(expected, actual, rel_tol=1e-6)
+        or (math.isnan(expected) and math.isnan(actual))
     ):
         return
     if type(expected).__eq__ is object.__eq__ and hasattr(expected, "__dict__"):  # type: ignore[comparison-overlap]
@@ -90,17 +95,27 @@ def _compare_arrays(expected: Any, actual: Any, path: str) -> None:
         raise Mismatch(path, f"{actual!r}, expected {expected!r}")
 
 
-def compare_tensors(expected: torch.Tensor, actual: torch.Tensor, tolerance: Tolerance, path: str) -> None:
+def compare_tensors(
+    expected: torch.Tensor, actual: torch.Tensor, tolerance: Tolerance, path: str
+) -> None:
     """Raises Mismatch where two tensors differ in layout or value."""
     for what in ("dtype", "shape", "device", "layout", "requires_grad"):
         want, got = getattr(expected, what), getattr(actual, what)
         if want != got:
             raise Mismatch(path, f"{what} {got}, expected {want}")
-    if tolerance.strides and expected.layout is torch.strided and not _same_strides(expected, actual):
+    if (
+        tolerance.strides
+        and expected.layout is torch.strided
+        and not _same_strides(expected, actual)
+    ):
         raise Mismatch(path, f"strides {actual.stride()}, expected {expected.stride()}")
     try:
         torch.testing.assert_close(
-            actual.detach(), expected.detach(), rtol=tolerance.rtol, atol=tolerance.atol, equal_nan=True
+            actual.detach(),
+            expected.detach(),
+            rtol=tolerance.rtol,
+            atol=tolerance.atol,
+            equal_nan=True,
         )
     except AssertionError as error:
         raise Mismatch(path, str(error)) from None
@@ -120,7 +135,9 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
         yield from tensors_in(child)
 
 
-def compare_aliasing(expected: Sequence[Any], actual: Sequence[Any], path: str = "aliasing") -> None:
+def compare_aliasing(
+    expected: Sequence[Any], actual: Sequence[Any], path: str = "aliasing"
+) -> None:
     """Raises Mismatch if tensors are the same object, or share memory, on one side only.
 
     expected, actual: structures that hold equally many tensors, such as ``[arguments, result]``.
@@ -143,8 +160,8 @@ def _classes(keys: Sequence[int]) -> list[int]:
 
 
 def relative_error(truth: Any, value: Any) -> float:
-    """The largest relative error of the floating tensors in `value`, in the 2-norm, against `truth` (the
-    same structure in float64)."""
+    """The largest relative error of the floating tensors in `value`, in the 2-norm, against `truth`
+    (the same structure in float64)."""
     worst = 0.0
     for exact, tensor in zip(tensors_in(truth), tensors_in(value), strict=True):
         if tensor.is_floating_point() and tensor.numel():

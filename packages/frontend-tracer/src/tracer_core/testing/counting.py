@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.backends import manager
 from tracer_core.contract.backend import hookimpl
+from tracer_core.registry.discovery import manager
 
 
 class CountingBackend:
@@ -24,7 +24,9 @@ class CountingBackend:
         self.graphs: list[torch.fx.GraphModule] = []
         self.calls = 0
 
-    def __call__(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def __call__(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]
+    ) -> Callable[..., Any]:
         self.graphs.append(gm)
         forward = gm.forward
 
@@ -42,7 +44,9 @@ class CountingBackend:
     @staticmethod
     def ops(gm: torch.fx.GraphModule) -> int:
         """Function and method calls in one graph."""
-        return sum(node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes)
+        return sum(
+            node.op in ("call_function", "call_method", "call_module") for node in gm.graph.nodes
+        )
 
 
 class CaptureCounter:

@@ -1,8 +1,9 @@
-"""The differential check: the same program run eagerly and compiled, several times, must look the same.
+"""The differential check: the same program run eagerly and compiled, several times, must look the
+same.
 
-In: a function or module and its arguments. Out: a `Report`, or a Mismatch. Compared after each call are the
-result, exceptions, the arguments, the state of modules, aliasing, the states of random generators and, if
-asked, gradients.
+In: a function or module and its arguments. Out: a `Report`, or a Mismatch. Compared after each call
+are the result, exceptions, the arguments, the state of modules, aliasing, the states of random
+generators and, if asked, gradients.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ ERROR_LIMIT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One call. result: what it returned, or the exception. args, kwargs: its arguments afterwards. state:
-    the module's parameters and buffers. rng: states of torch's and Python's generators. grads: of arguments
-    and parameters."""
+    """One call. result: what it returned, or the exception. args, kwargs: its arguments afterwards.
+    state: the module's parameters and buffers. rng: states of torch's and Python's generators.
+    grads: of arguments and parameters."""
 
     result: Any
     args: tuple[Any, ...]
@@ -46,8 +47,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `check` saw. compiled: the compiled function, for more calls. outcomes: of its calls. counter:
-    graphs, breaks and recompiles. error_ratio: against float64, None if not asked for."""
+    """What `check` saw. compiled: the compiled function, for more calls. outcomes: of its calls.
+    counter: graphs, breaks and recompiles. error_ratio: against float64, None if not asked for."""
 
     compiled: Callable[..., Any]
     outcomes: tuple[Outcome, ...]
@@ -57,7 +58,9 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the calls are made. grad: run backward from the sum of the results. seed: of all generators."""
+    """How the calls are made. grad: run backward from the sum of the results. seed: of all
+    generators.
+    """
 
     grad: bool = False
     seed: int = 0
@@ -82,13 +85,15 @@ def check(
 ) -> Report:
     """Runs `fn` eagerly and compiled on copies of `args`, `calls` times each, and compares.
 
-    backend and compile_arguments: passed to `tracer_core.compile`. graphs, breaks: how many the compiled side
-    must have made in all. grad: gradients of arguments and parameters are compared too. rtol, atol: None
-    takes torch.testing's for each dtype. truth: also demand that the error against float64 is at most 3 times
-    eager's. fresh: makes `fn` anew for each side, for functions that change globals or closures; modules are
-    copied anyway. Raises Mismatch (an AssertionError) naming the place of the first difference.
+    backend and compile_arguments: passed to `tracer_core.compile`. graphs, breaks: how many the
+    compiled side must have made in all. grad: gradients of arguments and parameters are compared
+    too. rtol, atol: None takes torch.testing's for each dtype. truth: also demand that the error
+    against float64 is at most 3 times eager's. fresh: makes `fn` anew for each side, for functions
+    that change globals or closures; modules are copied anyway. Raises Mismatch (an AssertionError)
+    naming the place of the first difference.
     """
-    import tracer_core  # the public API imports lazily; a harness must not load it before its user does
+    # the public API imports lazily; a harness must not load it before its user does
+    import tracer_core
 
     setting = Setting(grad=grad, tolerance=Tolerance(rtol, atol, strides))
     plain = fresh() if fresh else copied(fn)
@@ -105,7 +110,9 @@ def check(
     _demand("graph breaks", breaks, len(counter.breaks), counter)
     ratio = truth_ratio(fn, compiled, args, kwargs or {}) if truth else None
     if ratio is not None and ratio > ERROR_LIMIT:
-        raise Mismatch("error against float64", f"{ratio:.2f} times eager's, at most {ERROR_LIMIT} allowed")
+        raise Mismatch(
+            "error against float64", f"{ratio:.2f} times eager's, at most {ERROR_LIMIT} allowed"
+        )
     return Report(compiled, tuple(outcomes), counter, ratio)
 
 
@@ -121,7 +128,9 @@ def call_once(
     kwargs: Mapping[str, Any],
     setting: Setting,
 ) -> Outcome:
-    """One seeded call of `fn` on copies of its arguments. owner: the module whose state belongs to it."""
+    """One seeded call of `fn` on copies of its arguments. owner: the module whose state belongs to
+    it.
+    """
     args, kwargs = copy.deepcopy((args, dict(kwargs)))
     torch.manual_seed(setting.seed)
     random.seed(setting.seed)
@@ -135,7 +144,9 @@ def call_once(
         grads = _gradients(result, [*tensors_in((args, kwargs)), *parameters])
     state = dict(owner.state_dict(keep_vars=True)) if isinstance(owner, torch.nn.Module) else {}
     rng = (torch.get_rng_state(), random.getstate())
-    return Outcome(result, args, kwargs, {k: v.detach().clone() for k, v in state.items()}, rng, grads)
+    return Outcome(
+        result, args, kwargs, {k: v.detach().clone() for k, v in state.items()}, rng, grads
+    )
 
 
 def _gradients(result: Any, wanted: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
@@ -147,7 +158,9 @@ def _gradients(result: Any, wanted: list[torch.Tensor]) -> tuple[torch.Tensor | 
     return torch.autograd.grad(total, leaves, allow_unused=True)
 
 
-def compare_outcomes(expected: Outcome, actual: Outcome, tolerance: Tolerance, prefix: str = "") -> None:
+def compare_outcomes(
+    expected: Outcome, actual: Outcome, tolerance: Tolerance, prefix: str = ""
+) -> None:
     """Raises Mismatch where two calls differ."""
     if isinstance(expected.result, Exception) or isinstance(actual.result, Exception):
         _compare_exceptions(expected.result, actual.result, prefix)
@@ -179,7 +192,10 @@ def _demand(what: str, wanted: int | None, found: int, counter: CaptureCounter) 
 
 
 def truth_ratio(
-    fn: Callable[..., Any], compiled: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    fn: Callable[..., Any],
+    compiled: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
 ) -> float:
     """The compiled result's error against float64, as a multiple of eager's own."""
     with torch.no_grad() if not torch.is_grad_enabled() else contextlib.nullcontext():

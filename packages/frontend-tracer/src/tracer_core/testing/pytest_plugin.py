@@ -1,8 +1,10 @@
-"""The conformance table as pytest tests: ``pytest -p tracer_core.testing.pytest_plugin --tracer-backend NAME``.
+"""The conformance table as pytest tests: ``pytest -p tracer_core.testing.pytest_plugin
+--tracer-backend NAME``.
 
-In: pytest's command line (``--tracer-backend``, and ``--tracer-sample`` to run a part of the table, by
-``--tracer-seed``). Out: a test for each case and each program, beside whatever else is collected. What always holds:
-without ``--tracer-backend`` nothing is added; a wrong row fails, what is not declared is skipped with its reason.
+In: pytest's command line (``--tracer-backend``, and ``--tracer-sample`` to run a part of the table,
+by ``--tracer-seed``). Out: a test for each case and each program, beside whatever else is
+collected. What always holds: without ``--tracer-backend`` nothing is added; a wrong row fails, what
+is not declared is skipped with its reason.
 """
 
 from __future__ import annotations
@@ -21,18 +23,24 @@ from tracer_core.testing.conformance.run import Trial, trials
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The command line."""
     group = parser.getgroup("tracer", "conformance of a tracer_core backend")
-    group.addoption("--tracer-backend", help="run the conformance table for this backend (a name, or module:attribute)")
+    group.addoption(
+        "--tracer-backend",
+        help="run the conformance table for this backend (a name, or module:attribute)",
+    )
     group.addoption("--tracer-sample", type=int, help="only so many of its small graphs")
     group.addoption("--tracer-seed", type=int, default=0, help="which")
 
 
-def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Adds the tests."""
     name = config.getoption("--tracer-backend")
     if name is None:
         return
     try:
-        found = trials(backend_named(name), programs=PROGRAMS, sample=config.getoption("--tracer-sample"),
+        found = trials(backend_named(name), programs=PROGRAMS,
+        sample=config.getoption("--tracer-sample"),
                        seed=config.getoption("--tracer-seed"))  # fmt: skip
     except TracerError as error:
         raise pytest.UsageError(str(error)) from error

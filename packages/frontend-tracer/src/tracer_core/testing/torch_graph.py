@@ -1,8 +1,8 @@
 """A torch-level graph of a straight-line function, for tests of lowering and of backends.
 
-In: a function or module and its inputs. Out: a `CapturedGraph` such as the tracer makes: parameters and
-buffers are inputs, every node has ``meta["val"]``. It is not the tracer: Python control flow is followed
-as it runs, nothing is guarded, and only what torch functions do is seen.
+In: a function or module and its inputs. Out: a `CapturedGraph` such as the tracer makes: parameters
+and buffers are inputs, every node has ``meta["val"]``. It is not the tracer: Python control flow is
+followed as it runs, nothing is guarded, and only what torch functions do is seen.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch.fx.node import map_aggregate
 from torch.overrides import TorchFunctionMode, resolve_name
 
 from tracer_core import torch_private
-from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, size_origins
-from tracer_core.captured import CapturedGraph
+from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, size_origins
+from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.specs import InputSpec, Role
-from tracer_core.recorder.fake import Fakes
+from tracer_core.fx_capture.fake_mode import Fakes
 
 
 class _Recorder(TorchFunctionMode):
@@ -56,7 +56,11 @@ class _Recorder(TorchFunctionMode):
         if id(value) not in self._fakes:
             name = f"tensor_{len(self.inputs)}"
             role = Role.PARAMETER if isinstance(value, torch.nn.Parameter) else Role.BUFFER
-            self.add(value, torch_private.to_fake(self.fake_mode, value), InputSpec(name, role, name, True))
+            self.add(
+                value,
+                torch_private.to_fake(self.fake_mode, value),
+                InputSpec(name, role, name, True),
+            )
         return self._fakes[id(value)]
 
     def node(self, value: Any) -> Any:
@@ -66,7 +70,9 @@ class _Recorder(TorchFunctionMode):
             if self._sizes is None:
                 placeholders = self.graph.find_nodes(op="placeholder")
                 self._sizes = SizeNodes(
-                    self.graph, placeholders, size_origins([node.meta["val"] for node in placeholders])
+                    self.graph,
+                    placeholders,
+                    size_origins([node.meta["val"] for node in placeholders]),
                 )
             return self._sizes.node(value)
         return value
@@ -74,15 +80,29 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = map_aggregate(args, self.fake), map_aggregate(kwargs or {}, self.fake)
         symbolic = self.fake_mode.shape_env is not None
-        with self.fake_mode, torch_private.python_dispatcher() if symbolic else contextlib.nullcontext():
+        with (
+            self.fake_mode,
+            torch_private.python_dispatcher() if symbolic else contextlib.nullcontext(),
+        ):
             result = func(*args, **kwargs)
         flat = result if isinstance(result, (tuple, list)) else (result,)
-        if resolve_name(func) in ("torch.Tensor.size", "torch.Tensor.stride", "torch.Tensor.shape.__get__"):
+        if resolve_name(func) in (
+            "torch.Tensor.size",
+            "torch.Tensor.stride",
+            "torch.Tensor.shape.__get__",
+        ):
             return result
-        if not any(isinstance(item, torch.Tensor) for item in flat) and func is not torch.Tensor.__setitem__:
+        if (
+            not any(isinstance(item, torch.Tensor) for item in flat)
+            and func is not torch.Tensor.__setitem__
+        ):
             return result
         nodes = map_aggregate(args, self.node), map_aggregate(kwargs, self.node)
-        node = self.graph.call_method(func.__name__, *nodes) if _is_wrapped(func) else self.graph.call_function(func, *nodes)
+        node = (
+            self.graph.call_method(func.__name__, *nodes)
+            if _is_wrapped(func)
+            else self.graph.call_function(func, *nodes)
+        )
         node.meta["val"], node.meta["user_frame"] = result, _user_frame()
         if result is not flat:
             self._bind(result, node)
@@ -96,7 +116,9 @@ class _Recorder(TorchFunctionMode):
 
 
 def _is_wrapped(func: Any) -> bool:
-    """Whether it is a method of Tensor that generated code cannot name (``x ** 2`` calls a wrapped ``pow``)."""
+    """Whether it is a method of Tensor that generated code cannot name (``x ** 2`` calls a wrapped
+    ``pow``).
+    """
     module = sys.modules.get(getattr(func, "__module__", None) or "")
     return module is torch._tensor and not hasattr(module, func.__name__)
 
@@ -116,8 +138,8 @@ def _user_frame() -> str:
 def torch_graph(
     fn: Callable[..., Any], inputs: Sequence[Any], *, dynamic: bool = False, name: str = "graph_0"
 ) -> CapturedGraph:
-    """The graph of ``fn(*inputs)``, which returns a tensor or a flat tuple. dynamic: every dimension of the
-    inputs that is not 0 or 1 is symbolic; module parameters stay static."""
+    """The graph of ``fn(*inputs)``, which returns a tensor or a flat tuple. dynamic: every
+    dimension of the inputs that is not 0 or 1 is symbolic; module parameters stay static."""
     mode = Fakes(symbolic=dynamic).mode  # lays results out as the kernels do
     recorder = _Recorder(mode)
     fakes = []
@@ -135,5 +157,7 @@ def torch_graph(
     recorder.graph.output(tuple(recorder.node(recorder.fake(item)) for item in returned))
     gm = torch.fx.GraphModule(torch.nn.Module(), recorder.graph, class_name=name)
     reals = tuple(real for real, _ in recorder.inputs)
-    needs_grad = grad and any(isinstance(real, torch.Tensor) and real.requires_grad for real in reals)
+    needs_grad = grad and any(
+        isinstance(real, torch.Tensor) and real.requires_grad for real in reals
+    )
     return CapturedGraph(gm, tuple(spec for _, spec in recorder.inputs), reals, needs_grad, name)

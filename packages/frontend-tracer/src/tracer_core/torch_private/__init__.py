@@ -1,9 +1,11 @@
 """The one door to names that torch does not promise to keep.
 
-Out: plain functions over FakeTensor, ShapeEnv, functionalisation, dispatch and autograd, a module a subject. Nothing else
-in this package imports a private torch name, so a new torch release is checked here first.
+Out: plain functions over FakeTensor, ShapeEnv, functionalisation, dispatch and autograd, a module a
+subject. Nothing else in this package imports a private torch name, so a new torch release is
+checked here first.
 
-`releases.TESTED` lists the releases it was tried on. Tables look names up through `names`; functions here, as they run.
+`releases.TESTED` lists the releases it was tried on. Tables look names up through `names`;
+functions here, as they run.
 """
 
 from __future__ import annotations

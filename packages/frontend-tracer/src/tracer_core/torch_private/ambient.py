@@ -11,7 +11,8 @@ import torch
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import names
 
-#: The types of what is known of a device: objects that never change, with properties in C. None in builds without CUDA.
+#: The types of what is known of a device: objects that never change, with properties in C. None in
+#: builds without CUDA.
 DEVICE_PROPERTIES: tuple[type, ...] = names("_C._CudaDeviceProperties", in_every_build=False)
 
 
@@ -57,7 +58,11 @@ def torch_state() -> tuple[Any, ...]:
 
 def kernel_choices() -> tuple[Any, ...]:
     """Settings by which operators choose kernels whose results have other strides."""
-    return torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled(), torch._C._get_cudnn_benchmark()
+    return (
+        torch._C._get_mkldnn_enabled(),
+        torch._C._get_cudnn_enabled(),
+        torch._C._get_cudnn_benchmark(),
+    )
 
 
 def device_constructors() -> Any:

@@ -14,21 +14,25 @@ import torch
 
 @contextlib.contextmanager
 def grad_mode_without_graph() -> Iterator[None]:
-    """Inside, kernels that ask for the grad mode find it on, but nothing is recorded for autograd."""
+    """Inside, kernels that ask for the grad mode find it on, but nothing is recorded for
+    autograd.
+    """
     with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
         yield
 
 
 def let_go_of_saved_tensors(ctx: Any) -> None:
-    """Called in a backward that has read ``ctx.saved_tensors``: autograd forgets them, unless the graph is retained, so
-    that each is freed after its last use and not after the whole backward."""
+    """Called in a backward that has read ``ctx.saved_tensors``: autograd forgets them, unless the
+    graph is retained, so that each is freed after its last use and not after the whole backward."""
     forget = getattr(ctx, "maybe_clear_saved_tensors", None)
     if forget is not None:  # torch 2.5 and later
         forget()
 
 
 def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """``function.apply`` without its care for torch.func's transforms, which no captured graph runs under."""
+    """``function.apply`` without its care for torch.func's transforms, which no captured graph runs
+    under.
+    """
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return apply
 
@@ -36,8 +40,8 @@ def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 def gradients_of(
     roots: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor | None, ...]:
-    """`torch.autograd.grad` with allow_unused, for tangents of the roots' own sizes: its check of those imports sympy,
-    30 MiB that a program without symbolic sizes does not need."""
+    """`torch.autograd.grad` with allow_unused, for tangents of the roots' own sizes: its check of
+    those imports sympy, 30 MiB that a program without symbolic sizes does not need."""
     run = getattr(torch.autograd.graph, "_engine_run_backward", None)
     if run is None:
         return torch.autograd.grad(roots, leaves, tangents, allow_unused=True)
@@ -48,8 +52,8 @@ def gradients_of(
 
 
 def backward_on_this_thread() -> contextlib.AbstractContextManager[Any]:
-    """Inside, autograd runs a backward on this thread alone. It has one for each GPU otherwise, and those of two GPUs would use
-    one fake mode at once."""
+    """Inside, autograd runs a backward on this thread alone. It has one for each GPU otherwise, and
+    those of two GPUs would use one fake mode at once."""
     return torch.autograd.set_multithreading_enabled(False)
 
 
@@ -63,7 +67,9 @@ def gradient_node(tensor: torch.Tensor) -> Any:
 
 @contextlib.contextmanager
 def saved_tensors_unseen() -> Iterator[None]:
-    """Inside, the program's hooks on tensors that autograd saves (``saved_tensors_hooks``) are not called."""
+    """Inside, the program's hooks on tensors that autograd saves (``saved_tensors_hooks``) are not
+    called.
+    """
     hooks: Any = torch._C._autograd
     if hooks._top_saved_tensors_default_hooks(True) is None:
         yield
@@ -80,9 +86,13 @@ def _same(value: Any) -> Any:
 
 
 def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:
-    """Whether Python code keeps a node that adds to a leaf's gradient: without keeping it nobody's hook stays on it.
-    (A live graph keeps the node too, with its Python object.)"""
+    """Whether Python code keeps a node that adds to a leaf's gradient: without keeping it nobody's
+    hook stays on it. (A live graph keeps the node too, with its Python object.)"""
     nodes = [gradient_node(leaf) for leaf in leaves]
     kept = [node for node in nodes if sys.getrefcount(node) > 3]
-    holders = (one for one in gc.get_referrers(*kept) if one is not kept and one is not nodes) if kept else ()
+    holders = (
+        (one for one in gc.get_referrers(*kept) if one is not kept and one is not nodes)
+        if kept
+        else ()
+    )
     return any(not isinstance(one, types.FrameType) for one in holders)

@@ -1,7 +1,8 @@
 """The FakeTensorMode of a trace, which answers operators without importing torch._dynamo.
 
-In: what to call before and after an operator, and a quicker way to its result. Out: the mode (`capture_mode`).
-An operator that the short ways do not know for sure is answered by FakeTensorMode itself.
+In: what to call before and after an operator, and a quicker way to its result. Out: the mode
+(`capture_mode`). An operator that the short ways do not know for sure is answered by FakeTensorMode
+itself.
 """
 
 from __future__ import annotations
@@ -18,12 +19,17 @@ from tracer_core.torch_private.fakes import is_plain_fake
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.releases import is_tested
 
-#: Operators whose references, in torch 2.11, keep a dimension of size 1 that is to go, if it was counted from the end.
+#: Operators whose references, in torch 2.11, keep a dimension of size 1 that is to go, if it was
+#: counted from the end.
 _DIMS_FROM_THE_FRONT = frozenset(names("ops.aten.linalg_vector_norm.default"))
 
 
-def _dims_from_the_front(value: Any, order: Any = 2, dims: Any = None, *others: Any) -> tuple[Any, ...]:
-    """The arguments of a vector norm; a dimension that the tensor does not have stays as it is, for the error."""
+def _dims_from_the_front(
+    value: Any, order: Any = 2, dims: Any = None, *others: Any
+) -> tuple[Any, ...]:
+    """The arguments of a vector norm; a dimension that the tensor does not have stays as it is, for
+    the error.
+    """
     rank = value.dim()
     if dims is not None:
         dims = [dim + rank if -rank <= dim < 0 else dim for dim in dims]
@@ -39,19 +45,21 @@ def capture_mode(
 ) -> Any:
     """A FakeTensorMode that calls ``before_operator(func, args, kwargs)`` ahead of each operator.
 
-    ``after_operator(func, args, result)`` says what the mode's answer becomes.
-    ``quick(mode, func, args, kwargs, run)`` may answer in its place, and returns `slow` where it does not;
-    run() gives the mode's own answer.
+    ``after_operator(func, args, result)`` says what the mode's answer becomes. ``quick(mode, func,
+    args, kwargs, run)`` may answer in its place, and returns `slow` where it does not; run() gives
+    the mode's own answer.
 
-    FakeTensorMode's own set-up and its dispatch read flags of torch._dynamo's configuration, and dispatch modes
-    are wrapped so that their first call shields them from torch._dynamo: each imports that package, which
-    takes longer than the whole trace of a model, and 80 MiB. All are avoided here; what still asks for it are torch's
-    reference implementations that promote dtypes.
+    FakeTensorMode's own set-up and its dispatch read flags of torch._dynamo's configuration, and
+    dispatch modes are wrapped so that their first call shields them from torch._dynamo: each
+    imports that package, which takes longer than the whole trace of a model, and 80 MiB. All are
+    avoided here; what still asks for it are torch's reference implementations that promote dtypes.
     """
     from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensorMode
 
     aten = torch.ops.aten
-    symbolic_rules = () if shape_env is None else (aten.convolution.default, aten.convolution_backward.default)
+    symbolic_rules = (
+        () if shape_env is None else (aten.convolution.default, aten.convolution_backward.default)
+    )
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
     light = is_tested()
@@ -67,7 +75,9 @@ def capture_mode(
         def _should_skip_dynamo(cls) -> bool:
             return False
 
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             answer = _DISPATCH_META_HANDLERS.get(func)
             if answer is not None:
                 return answer(args)  # a question about a tensor's metadata
@@ -100,7 +110,12 @@ def _set_up(mode: Any, shape_env: Any) -> None:
     mode.shape_env = shape_env
     mode.static_shapes = shape_env is None
     mode.fake_tensor_converter = FakeTensorConverter(copy_data=False, export=False)
-    for name in ("allow_fallback_kernels", "cache_enabled", "_allow_unsafe_data_ptr_access", "allow_meta"):
+    for name in (
+        "allow_fallback_kernels",
+        "cache_enabled",
+        "_allow_unsafe_data_ptr_access",
+        "allow_meta",
+    ):
         setattr(mode, name, True)
     for name in ("propagate_real_tensors", "allow_scalar_outputs", "cache_crosscheck_enabled",
                  "allow_non_fake_inputs", "in_kernel_invocation"):  # fmt: skip
@@ -112,13 +127,20 @@ def _set_up(mode: Any, shape_env: Any) -> None:
 
 
 def _without_settings(mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -> Any:
-    """FakeTensorMode's answer to an operator of torch's, found without torch._dynamo's settings, which say nothing about
-    those; `slow` where an argument needs more (symbols, known values, real tensors), or where it raises."""
-    if mode.in_kernel_invocation or not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+    """FakeTensorMode's answer to an operator of torch's, found without torch._dynamo's settings,
+    which say nothing about those; `slow` where an argument needs more (symbols, known values, real
+    tensors), or where it raises."""
+    if (
+        mode.in_kernel_invocation
+        or not isinstance(func, torch._ops.OpOverload)
+        or func.namespace != "aten"
+    ):
         return slow
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
     tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
-    if not all(is_plain_fake(one, mode) for one in tensors) or not (tensors or _makes_tensors(func)):
+    if not all(is_plain_fake(one, mode) for one in tensors) or not (
+        tensors or _makes_tensors(func)
+    ):
         return slow
     if any(isinstance(one, (torch.SymInt, torch.SymFloat, torch.SymBool)) for one in leaves):
         return slow
@@ -147,7 +169,9 @@ def _without_settings(mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -
 def _makes_tensors(func: Any) -> bool:
     from torch._subclasses import fake_impls, fake_tensor
 
-    return fake_impls._is_tensor_constructor(func) and not fake_tensor.should_allow_numbers_as_tensors(func)
+    return fake_impls._is_tensor_constructor(
+        func
+    ) and not fake_tensor.should_allow_numbers_as_tensors(func)
 
 
 def _has_meta_kernel(func: Any) -> bool:
@@ -160,14 +184,16 @@ def _taking_symbols() -> Collection[Any]:
     from torch import _meta_registrations
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    found: Collection[Any] | None = getattr(_meta_registrations, "cpp_meta_supports_symint_ops", None)  # since torch 2.15
+    found: Collection[Any] | None = getattr(
+        _meta_registrations, "cpp_meta_supports_symint_ops", None
+    )  # since torch 2.15
     return FakeTensorMode._cpp_meta_supports_symint if found is None else found
 
 
 @functools.lru_cache(maxsize=4096)
 def _way(func: Any) -> tuple[str, Any]:
-    """What FakeTensorMode asks about an operator whose arguments' sizes are numbers: the first of torch's
-    decomposition, the mode's own rule, the meta kernel."""
+    """What FakeTensorMode asks about an operator whose arguments' sizes are numbers: the first of
+    torch's decomposition, the mode's own rule, the meta kernel."""
     from torch._decomp import decomposition_table, meta_table
     from torch._subclasses import fake_impls, fake_tensor
 
@@ -189,13 +215,18 @@ def _way(func: Any) -> tuple[str, Any]:
 
 
 class KernelInvocation:
-    """Inside, operators on a mode's fakes run torch's meta kernels and return plain meta tensors."""
+    """Inside, operators on a mode's fakes run torch's meta kernels and return plain meta
+    tensors.
+    """
 
     __slots__ = ("_dispatch", "_keys", "_mode")
 
     def __init__(self, mode: Any) -> None:
         self._mode = mode
-        self._dispatch, self._keys = torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard()
+        self._dispatch, self._keys = (
+            torch._C._DisableTorchDispatch(),
+            torch._C._PreserveDispatchKeyGuard(),
+        )
 
     def __enter__(self) -> None:
         self._dispatch.__enter__()

@@ -1,4 +1,6 @@
-"""The dispatcher: who sees an operator, by which operators it is defined, and the transforms of torch.func."""
+"""The dispatcher: who sees an operator, by which operators it is defined, and the transforms of
+torch.func.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,9 @@ def dispatch_keys(tensor: torch.Tensor) -> int:
 
 
 def is_composite(op: Any) -> bool:
-    """Whether torch defines an operator by other operators alone (CompositeImplicitAutograd, and no kernel of its
-    own). Operators of TorchScript alone (``aten::size``) are not known to the dispatcher and are not."""
+    """Whether torch defines an operator by other operators alone (CompositeImplicitAutograd, and no
+    kernel of its own). Operators of TorchScript alone (``aten::size``) are not known to the
+    dispatcher and are not."""
     name = op.name()
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     composite = torch._C._dispatch_has_kernel(name) and has(name, "CompositeImplicitAutograd")
@@ -48,7 +51,9 @@ def is_composite(op: Any) -> bool:
 
 @functools.cache
 def core_aten_table() -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions to the core ATen operators (made once: it takes 50 ms; not to be changed)."""
+    """torch's decompositions to the core ATen operators (made once: it takes 50 ms; not to be
+    changed).
+    """
     from torch._decomp import core_aten_decompositions
 
     missing = [torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten.var_mean]
@@ -75,7 +80,9 @@ def outside_transforms() -> Any:
 
 
 def inside_transforms(value: torch.Tensor) -> torch.Tensor:
-    """The tensor inside the wrappers of torch.func's transforms, with the dimensions that vmap hides."""
+    """The tensor inside the wrappers of torch.func's transforms, with the dimensions that vmap
+    hides.
+    """
     while torch._C._functorch.is_functorch_wrapped_tensor(value):
         value = torch._C._functorch.get_unwrapped(value)
     return value

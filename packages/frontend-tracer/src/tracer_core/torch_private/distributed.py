@@ -15,28 +15,41 @@ def active_replica() -> Any:
 
 
 def buckets_of(replica: Any, ready: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """How DistributedDataParallel sends gradients, once it knows the order in which they come: parameters whose
-    gradients go together. ready: parameters in that order; others than its own are left out."""
+    """How DistributedDataParallel sends gradients, once it knows the order in which they come:
+    parameters whose gradients go together. ready: parameters in that order; others than its own are
+    left out."""
     ignored = replica.parameters_to_ignore
-    own = [p for name, p in replica.module.named_parameters() if p.requires_grad and name not in ignored]
+    own = [
+        p
+        for name, p in replica.module.named_parameters()
+        if p.requires_grad and name not in ignored
+    ]
     order = {id(p): at for at, p in enumerate(own)}
     tensors = [p for p in ready if id(p) in order]
-    if replica.find_unused_parameters and not replica.static_graph:  # keeps the order of the parameters
+    if (
+        replica.find_unused_parameters and not replica.static_graph
+    ):  # keeps the order of the parameters
         tensors.sort(key=lambda p: order[id(p)])
     config = getattr(replica, "_bucket_config", None)  # torch 2.13
     limits = list(getattr(config, "per_bucket_bytes_caps", ()))
     if not limits:
         default = getattr(replica, "bucket_bytes_cap_default", False)  # before it
-        first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if default else replica.bucket_bytes_cap
+        first = (
+            torch.distributed._DEFAULT_FIRST_BUCKET_BYTES if default else replica.bucket_bytes_cap
+        )
         limits = [getattr(config, "first_bucket_bytes_cap", first), replica.bucket_bytes_cap]
     if not tensors:
         return []
-    groups, _ = torch.distributed._compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors))
+    groups, _ = torch.distributed._compute_bucket_assignment_by_size(
+        tensors, limits, [False] * len(tensors)
+    )
     return [[tensors[at] for at in group] for group in groups]
 
 
 def share_module_state(original: torch.nn.Module, other: torch.nn.Module) -> None:
-    """What `fully_shard` and the like keep about a module, by its identity, holds for the other one too."""
+    """What `fully_shard` and the like keep about a module, by its identity, holds for the other one
+    too.
+    """
     library = sys.modules.get("torch.distributed._composable_state")
     state = None if library is None else library._get_module_state(original)
     if library is not None and state is not None:

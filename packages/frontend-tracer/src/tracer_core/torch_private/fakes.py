@@ -47,7 +47,9 @@ def _wraps_fake(value: torch.Tensor) -> bool:
 
 
 def is_plain_fake(value: Any, mode: Any) -> bool:
-    """Whether `value` is a fake of `mode` with sizes that are numbers and values that nobody knows."""
+    """Whether `value` is a fake of `mode` with sizes that are numbers and values that nobody
+    knows.
+    """
     return (
         type(value) is fake_class()
         and value.fake_mode is mode
@@ -64,14 +66,21 @@ def fake_mode_of(value: Any) -> Any:
 
 def device_of_fake(value: Any) -> torch.device:
     """The device that a fake stands on."""
-    found: torch.device = value.fake_device  # a property that returns `_fake_device` since torch 2.12
+    found: torch.device = (
+        value.fake_device
+    )  # a property that returns `_fake_device` since torch 2.12
     return found
 
 
 def fake_like(
-    value: Any, dtype: torch.dtype | None = None, device: torch.device | None = None, strides: Any = None
+    value: Any,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    strides: Any = None,
 ) -> Any:
-    """A new fake with the sizes, strides, dtype and device (or others) of one; no recording mode sees it."""
+    """A new fake with the sizes, strides, dtype and device (or others) of one; no recording mode
+    sees it.
+    """
     mode = value.fake_mode
     wanted = value.stride() if strides is None else strides
     with no_python_dispatch(), torch.no_grad():
@@ -87,8 +96,8 @@ def new_fake_like_real(mode: Any, real: torch.Tensor) -> Any:
 
 
 def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
-    """A fake on `device` round a meta tensor (FakeTensor's constructor; in the releases that were tested without
-    its checks of arguments)."""
+    """A fake on `device` round a meta tensor (FakeTensor's constructor; in the releases that were
+    tested without its checks of arguments)."""
     if not is_tested():
         return fake_class()(mode, meta, device)
     fake = torch.Tensor._make_subclass(  # type: ignore[attr-defined]
@@ -120,8 +129,8 @@ def to_fake(mode: Any, tensor: torch.Tensor) -> Any:
 def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any:
     """The fake twin of a real tensor, or None where only FakeTensorMode's own way will do.
 
-    Made directly: torch's way describes the tensor first, for which it imports torch._inductor. storages:
-    real storage -> its meta twin, so that inputs that share memory have fakes that do.
+    Made directly: torch's way describes the tensor first, for which it imports torch._inductor.
+    storages: real storage -> its meta twin, so that inputs that share memory have fakes that do.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -150,7 +159,9 @@ def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any
 
 
 def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
-    """The fake twin of a real tensor whose marked dimensions become symbols of the mode's ShapeEnv."""
+    """The fake twin of a real tensor whose marked dimensions become symbols of the mode's
+    ShapeEnv.
+    """
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     context: Any = StatelessSymbolicContext(
@@ -161,7 +172,9 @@ def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple
 
 
 def fake_failures() -> tuple[type[Exception], ...]:
-    """The exceptions by which FakeTensor says that a shape depends on data or an op has no meta form."""
+    """The exceptions by which FakeTensor says that a shape depends on data or an op has no meta
+    form.
+    """
     from torch._subclasses import fake_tensor
 
     return (
@@ -175,7 +188,9 @@ def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[E
     """(value needed, shape needed): the exceptions by which a fake tensor refuses to give data."""
     from torch._subclasses import fake_tensor
 
-    shapes = sys.modules.get("torch.fx.experimental.symbolic_shapes")  # what is not imported has raised nothing
+    shapes = sys.modules.get(
+        "torch.fx.experimental.symbolic_shapes"
+    )  # what is not imported has raised nothing
     unknown = () if shapes is None else (shapes.GuardOnDataDependentSymNode,)
     return (
         (fake_tensor.DataDependentOutputException, *unknown),
@@ -184,7 +199,9 @@ def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[E
 
 
 def leave_modes(fake_mode: Any, functions: int) -> None:
-    """Leaves a FakeTensorMode that is still entered, and torch-function modes above the first `functions`."""
+    """Leaves a FakeTensorMode that is still entered, and torch-function modes above the first
+    `functions`.
+    """
     key = torch._C._TorchDispatchModeKey.FAKE
     while fake_mode.enter_stack and torch._C._get_dispatch_mode(key) is fake_mode:
         fake_mode.__exit__(None, None, None)

@@ -51,13 +51,14 @@ def has_data_mutation(tensor: torch.Tensor) -> bool:
 def has_metadata_mutation(tensor: torch.Tensor) -> bool:
     """Whether sizes, strides or storage of the wrapped tensor were changed in place."""
     return bool(
-        torch._functionalize_has_metadata_mutation(tensor) or torch._functionalize_was_storage_changed(tensor)
+        torch._functionalize_has_metadata_mutation(tensor)
+        or torch._functionalize_was_storage_changed(tensor)
     )
 
 
 def replaced(wrapper: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """A functional wrapper whose value is that of another one of the same sizes and dtype from now on: what functionalization
-    makes of an operator in place."""
+    """A functional wrapper whose value is that of another one of the same sizes and dtype from now
+    on: what functionalization makes of an operator in place."""
     torch._functionalize_replace(wrapper, torch._from_functional_tensor(value))  # type: ignore[attr-defined]
     torch._functionalize_commit_update(wrapper)  # type: ignore[attr-defined]
     torch._functionalize_sync(wrapper)  # type: ignore[attr-defined]

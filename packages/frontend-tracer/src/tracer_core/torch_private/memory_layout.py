@@ -13,7 +13,9 @@ def storage_id(tensor: torch.Tensor) -> int:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements fill their memory without gaps, each once, in whatever order of dimensions."""
+    """Whether a tensor's elements fill their memory without gaps, each once, in whatever order of
+    dimensions.
+    """
     expected = 1
     for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size == 1:
@@ -38,12 +40,16 @@ def elementwise_strides(tensors: Any) -> tuple[int, ...]:
     return tuple(compute_elementwise_output_strides(*tensors))
 
 
-def convolution_format(value: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: Any,
+def convolution_format(value: Any, weight: Any, bias: Any, stride: Any, padding: Any,
+dilation: Any, transposed: Any,
                        output_padding: Any, groups: Any) -> torch.memory_format:  # fmt: skip
     """The memory format of a convolution's result on the fakes' device."""
     backend = torch._C._select_conv_backend(
-        value, weight, bias=bias, stride=stride, padding=padding, dilation=dilation, transposed=transposed,
+        value, weight, bias=bias, stride=stride, padding=padding, dilation=dilation,
+        transposed=transposed,
         output_padding=output_padding, groups=groups,
     )  # fmt: skip
-    found: torch.memory_format = torch._C._conv_determine_backend_memory_format(value, weight, backend)
+    found: torch.memory_format = torch._C._conv_determine_backend_memory_format(
+        value, weight, backend
+    )
     return found

@@ -1,9 +1,10 @@
 """The one place that looks names of torch up for tables, where a release may lack some.
 
-In: dotted names below ``torch``, as text. Out: what this torch has under them (`names`, `name`, `operators`), and the
-names that it lacks (`not_found`). What always holds: importing this package asks torch for every name that a release may
-lack through this module, so a missing one costs its own row and no other. What needs the missing object itself raises
-`MissingName`, which ends the graph before that call.
+In: dotted names below ``torch``, as text. Out: what this torch has under them (`names`, `name`,
+`operators`), and the names that it lacks (`not_found`). What always holds: importing this package
+asks torch for every name that a release may lack through this module, so a missing one costs its
+own row and no other. What needs the missing object itself raises `MissingName`, which ends the
+graph before that call.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class MissingName(RuntimeError):
 
 
 class Missing:
-    """Stands where an object of torch would: as a key it is equal to nothing; whoever uses it gets `MissingName`."""
+    """Stands where an object of torch would: as a key it is equal to nothing; whoever uses it gets
+    `MissingName`.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -36,14 +39,17 @@ class Missing:
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
-            raise AttributeError(attribute)  # a question that Python or a library asks of any object
+            raise AttributeError(
+                attribute
+            )  # a question that Python or a library asks of any object
         raise MissingName(self._path)
 
     def __repr__(self) -> str:
         return f"<torch has no torch.{self._path}>"
 
 
-#: Every name that was asked for -> whether this torch has it. Names that some builds lack are not in it.
+#: Every name that was asked for -> whether this torch has it. Names that some builds lack are not
+#: in it.
 _asked: dict[str, bool] = {}
 
 
@@ -58,10 +64,12 @@ def asked() -> tuple[str, ...]:
 
 
 def names(paths: str, *, of: str = "", in_every_build: bool = True) -> tuple[Any, ...]:
-    """What this torch has under each of several names (text, split at spaces); one that it lacks is left out.
+    """What this torch has under each of several names (text, split at spaces); one that it lacks is
+    left out.
 
-    of: what stands before each name. in_every_build: False for names that only some builds have (CUDA's): their absence
-    says nothing. A method of a class is given as the class holds it: the function, or C's descriptor."""
+    of: what stands before each name. in_every_build: False for names that only some builds have
+    (CUDA's): their absence says nothing. A method of a class is given as the class holds it: the
+    function, or C's descriptor."""
     found = (_find(f"{of}.{path}" if of else path, in_every_build) for path in paths.split())
     return tuple(one for one in found if not isinstance(one, Missing))
 
@@ -77,9 +85,13 @@ def name(path: str) -> Any:
 
 
 def code_inside(path: str) -> tuple[types.CodeType, ...]:
-    """The code of what a decorator of torch's makes of a function; nothing where there is no such decorator any more."""
+    """The code of what a decorator of torch's makes of a function; nothing where there is no such
+    decorator any more.
+    """
     for decorator in names(path):
-        code = getattr(decorator(lambda self: None) if callable(decorator) else None, "__code__", None)
+        code = getattr(
+            decorator(lambda self: None) if callable(decorator) else None, "__code__", None
+        )
         _asked[path] = code is not None
         return () if code is None else (code,)
     return ()
@@ -101,7 +113,9 @@ def _look_up(path: str) -> Any:
             found = _submodule(f"{owner.__name__}.{part}")
         if found is _NOWHERE:
             return found
-    if isinstance(owner, type) and isinstance(getattr(found, "__self__", None), type):  # a class method, bound
+    if isinstance(owner, type) and isinstance(
+        getattr(found, "__self__", None), type
+    ):  # a class method, bound
         raw = inspect.getattr_static(owner, part)
         found = getattr(raw, "__func__", raw)
     return found
@@ -147,7 +161,9 @@ class _Namespace:
         self.__dict__["_path"] = path
 
     def __getattr__(self, operator: str) -> Any:
-        if operator.startswith("__") and isinstance(_find(f"{self._path}.{operator}", False), Missing):
+        if operator.startswith("__") and isinstance(
+            _find(f"{self._path}.{operator}", False), Missing
+        ):
             raise AttributeError(operator)
         found = self.__dict__[operator] = _Operator(f"{self._path}.{operator}")
         return found
@@ -155,5 +171,7 @@ class _Namespace:
 
 @functools.cache
 def operators(namespace: str) -> Any:
-    """``torch.ops.<namespace>`` for tables: ``operators("aten").add.Tensor`` is the overload, or a `Missing`."""
+    """``torch.ops.<namespace>`` for tables: ``operators("aten").add.Tensor`` is the overload, or a
+    `Missing`.
+    """
     return _Namespace(f"ops.{namespace}")

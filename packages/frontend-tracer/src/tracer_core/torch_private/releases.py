@@ -1,6 +1,8 @@
-"""Which releases of Python and torch the tests have passed on, and what no release of torch may lack.
+"""Which releases of Python and torch the tests have passed on, and what no release of torch may
+lack.
 
-In: what is installed. Out: sentences for users about it (`remark`, `refusal`), None where there is nothing to say.
+In: what is installed. Out: sentences for users about it (`remark`, `refusal`), None where there is
+nothing to say.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import torch
 
 from tracer_core.torch_private.names import names
 
-#: Releases of Python whose bytecode the tracer interprets; requires-python of the packages admits one more, which runs natively.
+#: Releases of Python whose bytecode the tracer interprets; requires-python of the packages admits
+#: one more, which runs natively.
 PYTHONS = ((3, 11), (3, 12))
 
 #: Oldest first. The results are in benchmarks/results/torch_versions.json.
@@ -47,12 +50,15 @@ def remark() -> str | None:
     if is_tested():
         return None
     newer = this > _release(TESTED[-1])
-    which = f"newer than {TESTED[-1]}, the newest" if newer else f"older than {TESTED[0]}, the oldest"
+    which = (
+        f"newer than {TESTED[-1]}, the newest" if newer else f"older than {TESTED[0]}, the oldest"
+    )
     if _release(TESTED[0]) < this < _release(TESTED[-1]):
         which = f"not one of those ({', '.join(TESTED)})"
     return (
-        f"torch {torch.__version__} is {which} that this release of tracer-core was tested with. What it no longer finds "
-        f"in torch ends the graph or runs natively; tracer_core.last_compile(compiled) names it"
+        f"torch {torch.__version__} is {which} that this release of tracer-core was tested with."
+        " What it no longer finds in torch ends the graph or runs natively;"
+        " tracer_core.last_compile(compiled) names it"
     )
 
 
@@ -62,12 +68,15 @@ def refusal() -> str | None:
     if sys.version_info[:2] not in PYTHONS:
         known = " and ".join(".".join(map(str, one)) for one in PYTHONS)
         here = ".".join(map(str, sys.version_info[:2]))
-        return f"tracer-core captures programs on Python {known}; on Python {here} compile() returns them as they are"
+        return (
+            f"tracer-core captures programs on Python {known}; on Python {here} compile() returns"
+            " them as they are"
+        )
     lacking = [path for path in _NEEDED.split() if not names(path)]
     if not lacking:
         return None
     missing = ", ".join(f"torch.{path}" for path in lacking)
     return (
-        f"torch {torch.__version__} has no {missing}, without which tracer-core captures nothing: programs run natively. "
-        f"Install torch {TESTED[0]} to {TESTED[-1]}"
+        f"torch {torch.__version__} has no {missing}, without which tracer-core captures nothing:"
+        f" programs run natively. Install torch {TESTED[0]} to {TESTED[-1]}"
     )

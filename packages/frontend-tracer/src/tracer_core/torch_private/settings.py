@@ -1,8 +1,10 @@
-"""Settings of torch that a program may change while it is traced: grad mode, autocast, default dtype, flags.
+"""Settings of torch that a program may change while it is traced: grad mode, autocast, default
+dtype, flags.
 
-In: nothing. Out: `SETTINGS` (how each is read and written), `SETTERS` (which C functions write which), and
-`snapshot` / `restore`. What always holds: `restore(snapshot())` leaves every setting as it is; a getter takes no
-argument and is found under its own name in this module or in torch, so that another process finds it too.
+In: nothing. Out: `SETTINGS` (how each is read and written), `SETTERS` (which C functions write
+which), and `snapshot` / `restore`. What always holds: `restore(snapshot())` leaves every setting as
+it is; a getter takes no argument and is found under its own name in this module or in torch, so
+that another process finds it too.
 """
 
 from __future__ import annotations
@@ -33,11 +35,14 @@ SETTERS: dict[Any, tuple[str, ...]] = {}
 
 
 def _add(name: str, get: Any, set_: Any, setter: str = "", needs: str = "") -> None:
-    """get, set_: functions, or their names in torch. setter: the name of what programs call, if that is another function.
-    needs: names that functions of ours use. A setting that this torch lacks a part of is none: programs that ask for it or
-    set it break the graph."""
+    """get, set_: functions, or their names in torch. setter: the name of what programs call, if
+    that is another function. needs: names that functions of ours use. A setting that this torch
+    lacks a part of is none: programs that ask for it or set it break the graph."""
     getters, setters = (names(one) if isinstance(one, str) else (one,) for one in (get, set_))
-    called, used = names(setter) if setter else setters, names(needs)  # all are asked for: whatever is missing is said
+    called, used = (
+        names(setter) if setter else setters,
+        names(needs),
+    )  # all are asked for: whatever is missing is said
     if getters and setters and called and len(used) == len(needs.split()):
         SETTINGS[name] = Setting(*getters, *setters)
         SETTERS.update(dict.fromkeys(called, (name,)))
@@ -45,7 +50,10 @@ def _add(name: str, get: Any, set_: Any, setter: str = "", needs: str = "") -> N
 
 def deterministic() -> tuple[bool, bool]:
     """(enabled, only warns)"""
-    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    return (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
 
 
 def _set_deterministic(value: tuple[bool, bool]) -> None:
@@ -62,12 +70,15 @@ def _set_anomaly(value: tuple[bool, bool]) -> None:
 
 
 def matmul_precision() -> str | tuple[str, ...]:
-    """What set_float32_matmul_precision was given. Where `torch.backends.cuda.matmul.fp32_precision` (or mkldnn's) was set
-    instead, torch refuses to put that into one word: then the precision of each backend."""
+    """What set_float32_matmul_precision was given. Where
+    `torch.backends.cuda.matmul.fp32_precision` (or mkldnn's) was set instead, torch refuses to put
+    that into one word: then the precision of each backend."""
     try:
         return torch._C._get_float32_matmul_precision()
     except RuntimeError:
-        return tuple([torch._C._get_fp32_precision_getter(backend, "matmul") for backend in _PRODUCTS])
+        return tuple(
+            [torch._C._get_fp32_precision_getter(backend, "matmul") for backend in _PRODUCTS]
+        )
 
 
 def _set_matmul_precision(value: str | tuple[str, ...]) -> None:
@@ -83,8 +94,15 @@ _PRODUCTS = ("cuda", "mkldnn")
 
 _add("grad", "is_grad_enabled", "_C._set_grad_enabled")
 _add("default_dtype", "get_default_dtype", "set_default_dtype", "_C._set_default_dtype")
-_add("anomaly", anomaly, _set_anomaly, "set_anomaly_enabled", "is_anomaly_enabled is_anomaly_check_nan_enabled")
-_add("matmul_precision", matmul_precision, _set_matmul_precision, "_C._set_float32_matmul_precision",
+_add(
+    "anomaly",
+    anomaly,
+    _set_anomaly,
+    "set_anomaly_enabled",
+    "is_anomaly_enabled is_anomaly_check_nan_enabled",
+)
+_add("matmul_precision", matmul_precision, _set_matmul_precision,
+"_C._set_float32_matmul_precision",
      "_C._get_float32_matmul_precision _C._get_fp32_precision_getter _C._set_fp32_precision_setter")  # fmt: skip
 _add("deterministic", deterministic, _set_deterministic, "use_deterministic_algorithms",
      "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled")  # fmt: skip
@@ -117,7 +135,9 @@ def _add_variable(name: str, variable: contextvars.ContextVar[Any]) -> None:
     VARIABLES[variable] = name
 
 
-for _variable in names("nn.attention._sdpa_kernel_uses_priority", in_every_build=False):  # torch 2.14 has none
+for _variable in names(
+    "nn.attention._sdpa_kernel_uses_priority", in_every_build=False
+):  # torch 2.14 has none
     _add_variable("sdpa_uses_priority", _variable)
 
 
@@ -130,7 +150,9 @@ def entered(name: str, before: Any) -> contextvars.Token[Any]:
 
 
 #: Devices whose autocast settings are known.
-AUTOCAST_DEVICES = tuple(d for d in ("cpu", "cuda", "xpu", "mps") if torch.amp.is_autocast_available(d))
+AUTOCAST_DEVICES = tuple(
+    d for d in ("cpu", "cuda", "xpu", "mps") if torch.amp.is_autocast_available(d)
+)
 
 
 def _add_autocast(device: str) -> None:
@@ -163,7 +185,9 @@ def snapshot() -> dict[str, Any]:
 
 
 def restore(values: dict[str, Any]) -> None:
-    """Sets what differs from `values`; casts that autocast keeps are forgotten if its settings do."""
+    """Sets what differs from `values`; casts that autocast keeps are forgotten if its settings
+    do.
+    """
     changed = [name for name, value in values.items() if SETTINGS[name].get() != value]
     for name in changed:
         SETTINGS[name].set(values[name])
@@ -196,7 +220,9 @@ def run_restoring(runner: Callable[[list[Any]], Any], inputs: list[Any]) -> Any:
 
 
 def ambient_devices() -> tuple[Any, ...] | None:
-    """The devices of the ``with torch.device(...)`` that the caller is in; None under any other function mode."""
+    """The devices of the ``with torch.device(...)`` that the caller is in; None under any other
+    function mode.
+    """
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
 

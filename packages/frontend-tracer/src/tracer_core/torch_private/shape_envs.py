@@ -1,6 +1,8 @@
-"""ShapeEnvs that note where their guards come from, and which facts about data-dependent sizes were relied on.
+"""ShapeEnvs that note where their guards come from, and which facts about data-dependent sizes were
+relied on.
 
-In: where the program stands now. Out: a ShapeEnv (`new_shape_env`) whose guards carry places (`guard_places`).
+In: where the program stands now. Out: a ShapeEnv (`new_shape_env`) whose guards carry places
+(`guard_places`).
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from tracer_core.torch_private.sizes_of_one import answer_at_hand, size_env_clas
 
 
 class GuardPlaces:
-    """Where the guards of a ShapeEnv came from. Mutable. where(): of the line that is being run; override: of the
-    node that is being lowered, "" for none. guards: (expression, place); forced: symbol -> place at which it became
-    something else."""
+    """Where the guards of a ShapeEnv came from. Mutable. where(): of the line that is being run;
+    override: of the node that is being lowered, "" for none. guards: (expression, place); forced:
+    symbol -> place at which it became something else."""
 
     def __init__(self, where: Callable[[], str]) -> None:
         self.where, self.override = where, ""
@@ -55,8 +57,9 @@ def guard_places(env: Any) -> GuardPlaces | None:
 
 
 def new_shape_env(where: Callable[[], str], data_sizes: bool = False) -> Any:
-    """An empty ShapeEnv that gives each size a symbol of its own. where(): of the line that is being run. data_sizes:
-    sizes that depend on data are symbols too (`_data_env_class`); else operators that make such sizes are refused."""
+    """An empty ShapeEnv that gives each size a symbol of its own. where(): of the line that is
+    being run. data_sizes: sizes that depend on data are symbols too (`_data_env_class`); else
+    operators that make such sizes are refused."""
     env: Any = _data_env_class()() if data_sizes else size_env_class()()
     env.tracer_places = places = GuardPlaces(where)
     env.guards, env.replacements = _NotedGuards(places), _NotedReplacements(places)
@@ -73,16 +76,18 @@ def _data_env_class() -> Any:
     refusal = symbolic_shapes.GuardOnDataDependentSymNode
 
     class DataEnv(size_env_class()):  # type: ignore[misc]
-        """A ShapeEnv that keeps every fact about a data-dependent symbol that it was told or that it took for granted.
+        """A ShapeEnv that keeps every fact about a data-dependent symbol that it was told or that
+        it took for granted.
 
-        unread: new symbols that no node reads yet. read_by: symbol -> that node. beginnings: symbols of where in its
-        memory a view begins, which no graph asks for, and of which nothing has to hold but what the view sees to.
-        facts: what was relied on since they were last taken, in order. makes_numbers: the operator that runs reads a
-        number out of a tensor: any number, while a size is taken to be 2 or more. views: how many more sizes the
-        operator that runs may make up; None unless its fake answers an open question with what is right either way
-        (slices and elements at an unknown place). inside_operator: torch may catch a refused guard. Elsewhere
-        refused(expression) is called where a guard is refused, and told() where a fact is new. undecided(expression)
-        is to raise.
+        unread: new symbols that no node reads yet. read_by: symbol -> that node. beginnings:
+        symbols of where in its memory a view begins, which no graph asks for, and of which nothing
+        has to hold but what the view sees to. facts: what was relied on since they were last taken,
+        in order. makes_numbers: the operator that runs reads a number out of a tensor: any number,
+        while a size is taken to be 2 or more. views: how many more sizes the operator that runs may
+        make up; None unless its fake answers an open question with what is right either way (slices
+        and elements at an unknown place). inside_operator: torch may catch a refused guard.
+        Elsewhere refused(expression) is called where a guard is refused, and told() where a fact is
+        new. undecided(expression) is to raise.
         """
 
         def __init__(self) -> None:
@@ -125,16 +130,22 @@ def _data_env_class() -> Any:
                 raise
             if self.views is None and open_question and is_truth(orig_expr):
                 if orig_expr.has(Max):
-                    self.undecided(orig_expr)  # whatever is taken for granted here contradicts what sizes are
+                    self.undecided(
+                        orig_expr
+                    )  # whatever is taken for granted here contradicts what sizes are
                 self.rely_on(orig_expr if result else sympy.Not(orig_expr))
             return result
 
         def _take_for_sizes(self, question: Any) -> None:
             """What a question about sizes treats as one is taken to be 2 or more."""
             parts = [
-                symbol for symbol in sorted(question.free_symbols, key=str) if self.is_unbacked_symint(symbol)
+                symbol
+                for symbol in sorted(question.free_symbols, key=str)
+                if self.is_unbacked_symint(symbol)
             ]
-            parts += [part for bound in question.atoms(Max) for part in bound.args if not part.is_number]
+            parts += [
+                part for bound in question.atoms(Max) for part in bound.args if not part.is_number
+            ]
             for left, right in [one.args for one in question.atoms(sympy.Eq, sympy.Ne)]:
                 parts += [left] if right in (0, 1) else []
             for part in dict.fromkeys(parts):
@@ -178,22 +189,29 @@ def _data_env_class() -> Any:
     return DataEnv
 
 
-#: Operator whose fake leaves open where a view begins -> how many sizes it may make up, before its beginning.
+#: Operator whose fake leaves open where a view begins -> how many sizes it may make up, before its
+#: beginning.
 _SIZES_OF_VIEWS = {operators("aten").slice.Tensor: 1, operators("aten").select.int: 0}
 
 
 def is_truth(expr: Any) -> bool:
-    """Whether a sympy expression is a condition (a symbol, which sympy takes for one, is a number)."""
+    """Whether a sympy expression is a condition (a symbol, which sympy takes for one, is a
+    number).
+    """
     return bool(expr.is_Relational or expr.is_Boolean)
 
 
 def _has_answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether ShapeEnv.evaluate_expr is told what to answer to an open question: guard_or_false and its like."""
+    """Whether ShapeEnv.evaluate_expr is told what to answer to an open question: guard_or_false and
+    its like.
+    """
     oblivious = kwargs.get("size_oblivious", args[2] if len(args) > 2 else None)
     return bool(oblivious) or answer_at_hand(args, kwargs) is not None
 
 
 def raw_symbol(value: Any) -> Any:
-    """The symbol that a size (or a number) was made as, whatever is known of it since; None if it is no symbol."""
+    """The symbol that a size (or a number) was made as, whatever is known of it since; None if it
+    is no symbol.
+    """
     expr = value.node._expr if isinstance(value, torch.SymInt) else None
     return expr if getattr(expr, "is_Symbol", False) else None

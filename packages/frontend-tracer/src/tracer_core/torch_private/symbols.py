@@ -35,7 +35,8 @@ def _input_source_class() -> Any:
             return isinstance(other, InputSource) and other._name_template == self._name_template
 
     # A method in torch 2.11, a property since.
-    name = (lambda self: self._text) if inspect.isfunction(getattr(Source, "name", None)) else property(
+    name = (lambda self: self._text) if inspect.isfunction(getattr(Source, "name",
+    None)) else property(
         lambda self: self._text)  # fmt: skip
     InputSource.name = name  # type: ignore[assignment]
     return InputSource
@@ -62,7 +63,9 @@ def sym_sqrt(value: Any) -> Any:
 
 
 def holds(condition: Any) -> bool:
-    """Whether a comparison of sizes is true, of which a guard is made; False where that depends on data."""
+    """Whether a comparison of sizes is true, of which a guard is made; False where that depends on
+    data.
+    """
     if not isinstance(condition, torch.SymBool):
         return bool(condition)
     from torch.fx.experimental.symbolic_shapes import guard_or_false
@@ -71,13 +74,14 @@ def holds(condition: Any) -> bool:
 
 
 def symbol_range(value: torch.SymInt) -> tuple[int, int | None]:
-    """The inclusive range that the ShapeEnv knows for a SymInt (None: no upper bound; a number of the program
-    that is no size has -2**63 as its lower one)."""
+    """The inclusive range that the ShapeEnv knows for a SymInt (None: no upper bound; a number of
+    the program that is no size has -2**63 as its lower one)."""
     import sympy
 
     bounds = value.node.shape_env.bound_sympy(value.node.expr)
     finite = [
-        isinstance(b, (int, sympy.Integer)) and abs(int(b)) < 2**62 for b in (bounds.lower, bounds.upper)
+        isinstance(b, (int, sympy.Integer)) and abs(int(b)) < 2**62
+        for b in (bounds.lower, bounds.upper)
     ]
     return int(bounds.lower) if finite[0] else -(2**63), int(bounds.upper) if finite[1] else None
 
@@ -87,7 +91,9 @@ _GUESS = 1024
 
 
 def hint_or_guess(value: torch.SymInt | torch.SymFloat) -> Any:
-    """The value that a symbolic number had in the captured call; a guess within its range where it depends on data."""
+    """The value that a symbolic number had in the captured call; a guess within its range where it
+    depends on data.
+    """
     if value.node.hint is not None:
         return value.node.hint
     lower, upper = symbol_range(value)  # type: ignore[arg-type]
@@ -95,7 +101,9 @@ def hint_or_guess(value: torch.SymInt | torch.SymFloat) -> Any:
 
 
 def narrow(size: torch.SymInt, lowest: int, highest: int | None) -> None:
-    """Says of a size's symbol that it is in a range, which begins at 1 or later; torch's own begins at 2."""
+    """Says of a size's symbol that it is in a range, which begins at 1 or later; torch's own begins
+    at 2.
+    """
     from torch.fx.experimental.symbolic_shapes import constrain_range
     from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -113,7 +121,9 @@ def implied(expr: Any, symbol: Any, lowest: int, highest: int | None) -> bool:
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
     return bool(
-        bound_sympy(expr, {symbol: ValueRanges(lowest, int_oo if highest is None else highest)}).lower
+        bound_sympy(
+            expr, {symbol: ValueRanges(lowest, int_oo if highest is None else highest)}
+        ).lower
     )
 
 

@@ -1,1 +1,3 @@
-"""What an instruction means on real objects; why a graph ends there."""
+"""What an instruction means on real objects: attributes, calls, containers, operators, side
+effects.
+"""

@@ -1,1 +1,3 @@
-"""max-autotune on CUDA devices: configurations of matmul kernels and tiles, chosen by measurement."""
+"""max-autotune on CUDA devices: configurations of matmul kernels and tiles, chosen by
+measurement.
+"""

@@ -1,8 +1,9 @@
 """Choices by measurement between kernels of ours, and between them and operators.
 
-In: kernels for the same work, and a `Compilation` for its device and captured sizes. Out: the name of the quickest. What
-always holds: equal work is measured once, whatever its buffers are called; candidates run on memory of their own; a kernel
-that does not build or fit the device, or does not give what the plainest gives, is left out.
+In: kernels for the same work, and a `Compilation` for its device and captured sizes. Out: the name
+of the quickest. What always holds: equal work is measured once, whatever its buffers are called;
+candidates run on memory of their own; a kernel that does not build or fit the device, or does not
+give what the plainest gives, is left out.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
 #: The operator itself, with a kernel for what would be fused with it.
 ATEN = "aten"
 
-#: By how much results of two right kernels may differ, as a part of their norm (TF32 cut or rounded: 0.001).
+#: By how much results of two right kernels may differ, as a part of their norm (TF32 cut or
+#: rounded: 0.001).
 CLOSE = 0.02
 
 
 class Kernels(Mapping[str, TritonKernel]):
-    """Kernels for the same work by name, written when they are asked for: a stored choice needs the first alone.
-    Mutable."""
+    """Kernels for the same work by name, written when they are asked for: a stored choice needs the
+    first alone. Mutable."""
 
     def __init__(self, writers: Mapping[str, Callable[[], TritonKernel]]) -> None:
         self._writers = writers
@@ -58,8 +60,8 @@ class Kernels(Mapping[str, TritonKernel]):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Between kernels of a program, which are told apart by their names, and what does the same: an operator and a kernel
-    for what is fused with ours (None: nothing does)."""
+    """Between kernels of a program, which are told apart by their names, and what does the same: an
+    operator and a kernel for what is fused with ours (None: nothing does)."""
 
     program: Program
     kernels: Kernels
@@ -72,17 +74,27 @@ class Choice:
 
 
 def build_all(c: Compilation, choices: Sequence[Choice]) -> None:
-    """Builds, side by side, every kernel that is to be measured: while kernels are built, nothing can be timed."""
+    """Builds, side by side, every kernel that is to be measured: while kernels are built, nothing
+    can be timed.
+    """
     if c.target.interpreted:
         return
     by_key = {_key(c, choice): choice for choice in choices}
-    missing = {key: one for key, one in by_key.items() if measurement.stored(key, c.target.device) is None}
-    found = [kernel for choice in missing.values() for kernel in _specifications(c, choice.kernels).values()]
+    missing = {
+        key: one for key, one in by_key.items() if measurement.stored(key, c.target.device) is None
+    }
+    found = [
+        kernel
+        for choice in missing.values()
+        for kernel in _specifications(c, choice.kernels).values()
+    ]
     build_side_by_side([kernel for kernel, _ in found], c.target.device)
 
 
 def choose(c: Compilation, choice: Choice) -> str:
-    """The name of the quickest kernel, or `ATEN` where the operator (and the kernel beside it) is quicker."""
+    """The name of the quickest kernel, or `ATEN` where the operator (and the kernel beside it) is
+    quicker.
+    """
     if c.target.interpreted or not choice.kernels:
         return ATEN
     key = _key(c, choice)
@@ -111,7 +123,11 @@ def _described(c: Compilation, call: ExternNode, beside: TritonKernel | None) ->
 def _name(call: ExternNode) -> str:
     """The same in every process."""
     target = call.target
-    return f"{target.__module__}.{target.__name__}" if isinstance(target, FunctionType) else str(target)
+    return (
+        f"{target.__module__}.{target.__name__}"
+        if isinstance(target, FunctionType)
+        else str(target)
+    )
 
 
 def layout_hint(c: Compilation, layout: Layout) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -132,10 +148,12 @@ def _ways(c: Compilation, choice: Choice) -> dict[str, Callable[[], None]]:
 def _trusted(
     ways: Mapping[str, Callable[[], None]], kernels: Kernels, storages: Mapping[str, torch.Tensor]
 ) -> dict[str, Callable[[], None]]:
-    """Without the kernels that do not give what the plainest, the first, gives. Bulk copies and walks are young in Triton,
-    and time alone does not tell a wrong kernel."""
+    """Without the kernels that do not give what the plainest, the first, gives. Bulk copies and
+    walks are young in Triton, and time alone does not tell a wrong kernel."""
     plain, *others = kernels
-    young = [name for name in others if name in ways and (kernels[name].matrices or kernels[name].most)]
+    young = [
+        name for name in others if name in ways and (kernels[name].matrices or kernels[name].most)
+    ]
     if not young:
         return dict(ways)
     if plain not in ways:
@@ -160,13 +178,17 @@ def _trusted(
 
 
 def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """Up to rounding, by the norm: both were computed with the same operands, rounded or cut to the same type."""
+    """Up to rounding, by the norm: both were computed with the same operands, rounded or cut to the
+    same type.
+    """
     a, b = (torch.nan_to_num(one.float(), 0.0, 0.0, 0.0) for one in (mine, theirs))
     apart, whole = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in (a - b, b))
     return bool(apart <= CLOSE * whole)
 
 
-def _specifications(c: Compilation, kernels: Mapping[str, TritonKernel]) -> dict[str, tuple[Kernel, int]]:
+def _specifications(
+    c: Compilation, kernels: Mapping[str, TritonKernel]
+) -> dict[str, tuple[Kernel, int]]:
     """What is compiled, and the number of programs."""
     found = {}
     for name, kernel in kernels.items():
@@ -205,7 +227,8 @@ class _Memory:
             arguments += map(self.c.sizes.hint, written.sizes)
             hint = self.c.sizes.hint
             matrices = [
-                (m.pointer, m.start, hint(m.sizes[0]), hint(m.sizes[1]), m.stride) for m in written.matrices
+                (m.pointer, m.start, hint(m.sizes[0]), hint(m.sizes[1]), m.stride)
+                for m in written.matrices
             ]
             ways[name] = measurement.launch(
                 kernel, described[name][1], arguments, matrices, self.c.target.device

@@ -1,8 +1,8 @@
 """The kernels that max-autotune tries for a product: blocks, and ways to walk and to load them.
 
-In: the sizes of a product, what its factors allow, and the device. Out: `Blocks`, few enough to be built and measured in
-seconds. What always holds: any of them gives a correct kernel; they are chosen by a rough model of the time alone, and
-measured before one is used.
+In: the sizes of a product, what its factors allow, and the device. Out: `Blocks`, few enough to be
+built and measured in seconds. What always holds: any of them gives a correct kernel; they are
+chosen by a rough model of the time alone, and measured before one is used.
 """
 
 from __future__ import annotations
@@ -22,23 +22,29 @@ Shape = tuple[int, int, int, int, int]
 #: Blocks by the width of an element.
 BLOCKS: dict[int, tuple[Shape, ...]] = {
     2: (
-        (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 4), (64, 128, 64, 4, 4),
-        (128, 64, 64, 4, 4), (64, 64, 64, 4, 5), (64, 32, 64, 4, 5), (32, 64, 128, 4, 4), (16, 64, 128, 4, 4),
+        (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 4),
+        (64, 128, 64, 4, 4),
+        (128, 64, 64, 4, 4), (64, 64, 64, 4, 5), (64, 32, 64, 4, 5), (32, 64, 128, 4, 4), (16, 64,
+        128, 4, 4),
     ),
     4: (
-        (128, 256, 32, 8, 3), (256, 128, 32, 8, 3), (128, 128, 32, 8, 3), (128, 128, 32, 4, 4), (64, 128, 32, 4, 4),
-        (128, 64, 32, 4, 4), (64, 64, 32, 4, 5), (64, 32, 64, 4, 4), (32, 64, 64, 4, 4), (16, 64, 64, 4, 4),
+        (128, 256, 32, 8, 3), (256, 128, 32, 8, 3), (128, 128, 32, 8, 3), (128, 128, 32, 4, 4),
+        (64, 128, 32, 4, 4),
+        (128, 64, 32, 4, 4), (64, 64, 32, 4, 5), (64, 32, 64, 4, 4), (32, 64, 64, 4, 4), (16, 64,
+        64, 4, 4),
     ),
 }  # fmt: skip
 
 #: Blocks for bulk copies: a copy is one instruction, so more stages pay.
 BULK_BLOCKS: dict[int, tuple[Shape, ...]] = {
     2: (
-        (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4),
+        (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4),
+        (128, 128, 64, 4, 4),
         (64, 256, 64, 4, 4), (64, 128, 64, 4, 5), (128, 64, 64, 4, 5), (64, 64, 64, 4, 6),
     ),
     4: (
-        (128, 256, 32, 8, 4), (256, 128, 32, 8, 4), (128, 128, 32, 8, 5), (128, 128, 32, 4, 5), (64, 256, 32, 4, 4),
+        (128, 256, 32, 8, 4), (256, 128, 32, 8, 4), (128, 128, 32, 8, 5), (128, 128, 32, 4, 5),
+        (64, 256, 32, 4, 4),
         (64, 128, 32, 4, 6), (128, 64, 32, 4, 6), (64, 64, 32, 4, 6),
     ),
 }  # fmt: skip
@@ -49,7 +55,8 @@ MOST, MOST_BULK = 6, 4
 #: Elements of a block, at least -> how well it uses the tensor cores, from the largest.
 RATES = ((2**15, 1.0), (2**14, 0.9), (2**13, 0.75), (2**12, 0.55), (0, 0.3))
 
-#: Bytes of shared memory that a program may have (sm_90; what a smaller device refuses is left out there).
+#: Bytes of shared memory that a program may have (sm_90; what a smaller device refuses is left out
+#: there).
 SHARED = 227 * 1024
 
 
@@ -68,7 +75,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A product of the captured sizes. width: bytes of an element. bulk: factors that bulk copies can bring in."""
+    """A product of the captured sizes. width: bytes of an element. bulk: factors that bulk copies
+    can bring in.
+    """
 
     rows: int
     columns: int
@@ -93,12 +102,15 @@ def candidates(work: Work, device: Device) -> list[Blocks]:
     found = [Blocks(*shape) for shape in plain]
     if work.bulk and device.bulk:
         bulk = [
-            Blocks(*shape, bulk=True) for shape in _best(BULK_BLOCKS[work.width], work, device, MOST_BULK)
+            Blocks(*shape, bulk=True)
+            for shape in _best(BULK_BLOCKS[work.width], work, device, MOST_BULK)
         ]
         found += bulk
         found += [walking for blocks in bulk[:3] for walking in _walking(blocks, work, device)]
     elif device.capability >= 80:
-        found += [walking for shape in plain[:2] for walking in _walking(Blocks(*shape), work, device)]
+        found += [
+            walking for shape in plain[:2] for walking in _walking(Blocks(*shape), work, device)
+        ]
     return found
 
 
@@ -126,7 +138,9 @@ def _blocks(rows: int, columns: int, work: Work) -> int:
 
 
 def _expected(shape: Shape, work: Work, device: Device) -> float:
-    """Time in arbitrary units: rounds of blocks, of which small ones use the tensor cores less well."""
+    """Time in arbitrary units: rounds of blocks, of which small ones use the tensor cores less
+    well.
+    """
     rows, columns = shape[:2]
     area = rows * columns
     rate = next(rate for least, rate in RATES if area >= least)

@@ -1,9 +1,10 @@
 """max-autotune on CUDA devices: which products are kernels of ours, and with which blocks.
 
-In: a `Compilation` whose program is inlined. Out: its program, with chosen products as loops, and `blocks`; tiles of its
-other kernels (`tiles_of`). What always holds: a product is ours only where, on this device and at the captured sizes, its
-kernel took less time than the operator and a kernel for what is fused with it; float32 products are ours only where torch
-allows TF32, and a graph with such products is compiled again where that changes.
+In: a `Compilation` whose program is inlined. Out: its program, with chosen products as loops, and
+`blocks`; tiles of its other kernels (`tiles_of`). What always holds: a product is ours only where,
+on this device and at the captured sizes, its kernel took less time than the operator and a kernel
+for what is fused with it; float32 products are ours only where torch allows TF32, and a graph with
+such products is compiled again where that changes.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def choose_products(c: Compilation) -> None:
             call = calls[group.loops[0].name]
             try:
                 choices.append((call, *_possible(c, trial, group, needed, call)))
-            except BackendError as error:  # a factor that is the same in all rows, a few pixels, say
+            except (
+                BackendError
+            ) as error:  # a factor that is the same in all rows, a few pixels, say
                 logger().debug("%s stays an operator: %s", call.name, error)
     build_all(c, [choice for _, _, choice in choices])
     for call, tried, choice in choices:
@@ -91,11 +94,16 @@ def _allowed(c: Compilation, node: ExternNode) -> bool:
 def _call(c: Compilation, node: ExternNode) -> tuple[Any, ...]:
     """The operator and its arguments, meta tensors in place of tensors."""
     return node.target, *(
-        torch.empty_strided(*layout_hint(c, arg.layout), device="meta") if isinstance(arg, Strided) else arg for arg in node.args
+        torch.empty_strided(*layout_hint(c, arg.layout), device="meta")
+        if isinstance(arg, Strided)
+        else arg
+        for arg in node.args
     )
 
 
-def product_kernel(program: Program, body: KernelBody, sizes: SizeVars, blocks: Blocks) -> TritonKernel:
+def product_kernel(
+    program: Program, body: KernelBody, sizes: SizeVars, blocks: Blocks
+) -> TritonKernel:
     return ProductKernelWriter(program, body, sizes, blocks, operand_type(program, body)).write()
 
 
@@ -110,12 +118,17 @@ def _possible(
 ) -> tuple[dict[str, Blocks], Choice]:
     """The blocks to try, by name, and the choice between their kernels and the operator."""
     assert group.domain is not None
-    body = kernel_body(trial, group.domain, group.loops, needed, c.sizes, rows=False, in_registers=True)
+    body = kernel_body(
+        trial, group.domain, group.loops, needed, c.sizes, rows=False, in_registers=True
+    )
     tried = {str(blocks): blocks for blocks in _candidates(c, trial, body)}
     if not tried:
         raise BackendError("inductor", "matmul", "it is smaller than any block")
     kernels = Kernels(
-        {name: partial(product_kernel, trial, body, c.sizes, blocks) for name, blocks in tried.items()}
+        {
+            name: partial(product_kernel, trial, body, c.sizes, blocks)
+            for name, blocks in tried.items()
+        }
     )
     kernels.first()  # raises where a product is none that our kernels compute
     return tried, Choice(trial, kernels, (call, _rest(c, trial, group, needed)))
@@ -136,8 +149,12 @@ def _candidates(c: Compilation, trial: Program, body: KernelBody) -> list[Blocks
     return candidates(work, device_of(c.target.device))
 
 
-def _rest(c: Compilation, trial: Program, group: Group, needed: Callable[[str], bool]) -> TritonKernel | None:
-    """The kernel that the operator would need beside it: for what is fused with the product, but a bias alone."""
+def _rest(
+    c: Compilation, trial: Program, group: Group, needed: Callable[[str], bool]
+) -> TritonKernel | None:
+    """The kernel that the operator would need beside it: for what is fused with the product, but a
+    bias alone.
+    """
     product, *others = group.loops
     if all(node.name == f"{product.name}_bias" for node in others) or group.domain is None:
         return None
@@ -181,29 +198,41 @@ def _tiled(c: Compilation, body: KernelBody, tile: Tile) -> TritonKernel:
 
 def has_float32_products(c: Compilation) -> bool:
     return any(
-        isinstance(node, LoopNode) and node.product and c.program.operands[node.writes[0]] == torch.float32
+        isinstance(node, LoopNode)
+        and node.product
+        and c.program.operands[node.writes[0]] == torch.float32
         for node in c.program.nodes
     )
 
 
 def depends_on_settings(c: Compilation) -> bool:
-    """Whether the graph was compiled for TF32 being allowed, or for algorithms that need not be deterministic."""
+    """Whether the graph was compiled for TF32 being allowed, or for algorithms that need not be
+    deterministic.
+    """
     scatters = any(
-        store.atomic for node in c.program.nodes if isinstance(node, LoopNode) for store in node.stores
+        store.atomic
+        for node in c.program.nodes
+        if isinstance(node, LoopNode)
+        for store in node.stores
     )
     return scatters or has_float32_products(c)
 
 
 class BySettings:
-    """A runner for each setting of TF32 and of deterministic algorithms, made when it first meets one. It cannot be
-    stored. launches: of one call. Mutable."""
+    """A runner for each setting of TF32 and of deterministic algorithms, made when it first meets
+    one. It cannot be stored. launches: of one call. Mutable."""
 
     def __init__(self, runner: Any, compile_again: Callable[[], Any]) -> None:
         self.launches = launches_of(runner)
         self._runners = {_settings(): runner}
         self._compile = compile_again
-        if hasattr(runner, "with_numbers"):  # the same numbers in the same order, whatever the settings
-            self.with_numbers = runner.with_numbers[0], lambda inputs: self._runner().with_numbers[1](inputs)
+        if hasattr(
+            runner, "with_numbers"
+        ):  # the same numbers in the same order, whatever the settings
+            self.with_numbers = (
+                runner.with_numbers[0],
+                lambda inputs: self._runner().with_numbers[1](inputs),
+            )
 
     def __call__(self, inputs: list[Any]) -> Any:
         return self._runner()(inputs)

@@ -1,8 +1,8 @@
 """Calls of our own products with every size known: straight to the compiled function.
 
-In: an extern node whose choice is "own". Out: the text of one launcher call. What always holds: arguments
-are in the order of `kernels.small_gemm`'s launchers (``run_linear``, ``run_convolution``); sizes are literals, or
-expressions over the call's symbols.
+In: an extern node whose choice is "own". Out: the text of one launcher call. What always holds:
+arguments are in the order of `kernels.small_gemm`'s launchers (``run_linear``,
+``run_convolution``); sizes are literals, or expressions over the call's symbols.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ def _text(number: str | Expr) -> str:
 
 
 def _linear(
-    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+    program: Program,
+    node: ExternNode,
+    address: Address,
+    result: Strided,
+    post: str,
+    residual: Strided | None,
 ) -> str:
     *_, a, b = node.args
     row, column = b.layout.strides
@@ -36,7 +41,12 @@ def _linear(
 
 
 def _blocked(
-    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+    program: Program,
+    node: ExternNode,
+    address: Address,
+    result: Strided,
+    post: str,
+    residual: Strided | None,
 ) -> str:
     *_, a, b = node.args
     numbers: list[str | Expr] = [address(a), *a.layout.strides, address(b), *b.layout.strides]
@@ -69,7 +79,12 @@ def _last(layout: Layout, program: Program, tensor: Strided) -> int:
 
 
 def _convolution(
-    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+    program: Program,
+    node: ExternNode,
+    address: Address,
+    result: Strided,
+    post: str,
+    residual: Strided | None,
 ) -> str:
     x, weight, bias, (sh, sw), (ph, pw), (dh, dw), *_ = node.args
     batch, channels, height, width = x.layout.sizes
@@ -106,7 +121,12 @@ def _convolution(
 
 
 def _convolution_backward(
-    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+    program: Program,
+    node: ExternNode,
+    address: Address,
+    result: Strided,
+    post: str,
+    residual: Strided | None,
 ) -> str:
     dy, x, weight, _, (sh, sw), (ph, pw), (dh, dw), *_, mask = node.args
     of_input = mask[0]
@@ -119,24 +139,40 @@ def _convolution_backward(
 
 
 def _on_planes(
-    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+    program: Program,
+    node: ExternNode,
+    address: Address,
+    result: Strided,
+    post: str,
+    residual: Strided | None,
 ) -> str:
     """A convolution, or the gradient of its input."""
     gradient = len(node.args) > 9
-    first, second, third, _, *how = node.args if gradient else (*node.args[:3], None, *node.args[3:])
+    first, second, third, _, *how = (
+        node.args if gradient else (*node.args[:3], None, *node.args[3:])
+    )
     weight, bias = (third, None) if gradient else (second, third)
-    numbers = winograd.numbers(first.layout.sizes, result.layout.sizes, how[1], weight.layout.strides, gradient)
+    numbers = winograd.numbers(
+        first.layout.sizes, result.layout.sizes, how[1], weight.layout.strides, gradient
+    )
     return f"run_planes({', '.join(map(_text, [*_tensors(address, first, weight, bias, result), *numbers]))})"
 
 
 def _on_points(
-    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+    program: Program,
+    node: ExternNode,
+    address: Address,
+    result: Strided,
+    post: str,
+    residual: Strided | None,
 ) -> str:
     """A convolution, or one of its gradients."""
     gradient = len(node.args) > 9
     if gradient and node.args[-1][1]:
         dy, x = node.args[:2]
-        given = conv1x1.weight_numbers(address(dy), address(x), address(result), dy.layout.sizes, x.layout.sizes)
+        given = conv1x1.weight_numbers(
+            address(dy), address(x), address(result), dy.layout.sizes, x.layout.sizes
+        )
         return f"run_points_weight({', '.join(map(_text, given))})"
     read, weight = node.args[0], node.args[2 if gradient else 1]
     shapes = (weight.layout.sizes, weight.layout.strides, read.layout.sizes)
@@ -153,7 +189,12 @@ def _tensors(address: Address, *tensors: Strided | None) -> list[str | int]:
 
 
 def _packed_convolution(
-    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+    program: Program,
+    node: ExternNode,
+    address: Address,
+    result: Strided,
+    post: str,
+    residual: Strided | None,
 ) -> str:
     x, weight, bias, numbers, winograd, scale = node.args
     batch, _, height, width = x.layout.sizes
@@ -164,7 +205,12 @@ def _packed_convolution(
 
 
 def _packed_linear(
-    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+    program: Program,
+    node: ExternNode,
+    address: Address,
+    result: Strided,
+    post: str,
+    residual: Strided | None,
 ) -> str:
     x, weight, bias, count = node.args
     m, k = x.layout.sizes
@@ -175,7 +221,12 @@ def _packed_linear(
 
 
 def _pack(
-    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+    program: Program,
+    node: ExternNode,
+    address: Address,
+    result: Strided,
+    post: str,
+    residual: Strided | None,
 ) -> str:
     weight, numbers = node.args
     name, values = packed.pack_call(geometry(numbers), weight.layout.sizes, weight.layout.strides)
@@ -183,7 +234,12 @@ def _pack(
 
 
 def _lstm(
-    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+    program: Program,
+    node: ExternNode,
+    address: Address,
+    result: Strided,
+    post: str,
+    residual: Strided | None,
 ) -> str:
     inputs, weight, hidden, cells, steps, backwards = node.args
     batch, units = hidden.layout.sizes
@@ -192,16 +248,26 @@ def _lstm(
 
 
 def _attention(
-    program: Program, node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
+    program: Program,
+    node: ExternNode,
+    address: Address,
+    result: Strided,
+    post: str,
+    residual: Strided | None,
 ) -> str:
     query, key, value, mask, scale, causal, empty = node.args
     strides = [one.layout.strides for one in (query, key, value, result)]
     sizes = [one.layout.sizes for one in (query, key, value)]
     given = None
     if mask is not None:  # the same for all of a dimension where it has one element
-        pairs = [(0 if size == 1 else stride) for size, stride in zip(mask.layout.sizes, mask.layout.strides, strict=True)]
+        pairs = [
+            (0 if size == 1 else stride)
+            for size, stride in zip(mask.layout.sizes, mask.layout.strides, strict=True)
+        ]
         given = [*[0] * (4 - len(pairs)), *pairs]
-    numbers = attention.numbers(sizes[0], sizes[1], sizes[2][3], strides, given, scale, causal, empty)
+    numbers = attention.numbers(
+        sizes[0], sizes[1], sizes[2][3], strides, given, scale, causal, empty
+    )
     return f"run_attention({', '.join(map(_text, [*_tensors(address, query, key, value, mask, result), *numbers]))})"
 
 

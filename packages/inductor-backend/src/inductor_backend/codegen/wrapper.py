@@ -1,8 +1,9 @@
 """The generated Python module: calls runs of kernels and operators in order.
 
 In: steps, buffers and the memory plan. Out: the module's text, which runs alone (``python
-output_code.py`` makes random inputs and prints its time). What always holds: `call` takes a flat list
-of inputs, clears it, and returns a flat list; nothing is computed per call that could be known before.
+output_code.py`` makes random inputs and prints its time). What always holds: `call` takes a flat
+list of inputs, clears it, and returns a flat list; nothing is computed per call that could be known
+before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from inductor_backend.codegen.cpp.module import Run
 from inductor_backend.codegen.own_calls import OWN_CALLS
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, simplify
-from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Layout, Program, Strided, same_strides
+from inductor_backend.ir.nodes import (
+    Buffer,
+    BufferKind,
+    ExternNode,
+    Layout,
+    Program,
+    Strided,
+    same_strides,
+)
 from inductor_backend.ir.size_text import size_expression
 from inductor_backend.ir.values import Number
 from inductor_backend.kernels.packed_ops import name_of
@@ -27,9 +36,11 @@ from inductor_backend.runtime.huge_pages import LARGE
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
 from tracer_core.plugin_api import SizeSpec
 
-#: ATen's operators that choose the layout of their result by the strides of their operands, those of dimensions of one element
-#: included.
-_LAYOUT_BY_STRIDES = frozenset({torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default})
+#: ATen's operators that choose the layout of their result by the strides of their operands, those
+#: of dimensions of one element included.
+_LAYOUT_BY_STRIDES = frozenset(
+    {torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default}
+)
 
 #: The module's constant that says which inputs may have been written to when its call raises.
 EARLY = "WRITTEN_EARLY"
@@ -59,7 +70,11 @@ def constant_text(value: Any) -> str:
     if value is None or isinstance(value, (bool, int, str)):
         return repr(value)
     if isinstance(value, float):
-        return repr(value) if value == value and abs(value) != float("inf") else f"float({str(value)!r})"
+        return (
+            repr(value)
+            if value == value and abs(value) != float("inf")
+            else f"float({str(value)!r})"
+        )
     if isinstance(value, complex):
         return f"complex({constant_text(value.real)}, {constant_text(value.imag)})"
     if isinstance(value, Number):
@@ -77,7 +92,11 @@ class Wrapper:
     """Writes the module. Mutable."""
 
     def __init__(
-        self, program: Program, plan: MemoryPlan, sizes: Sequence[SizeSpec], choices: dict[str, Choice]
+        self,
+        program: Program,
+        plan: MemoryPlan,
+        sizes: Sequence[SizeSpec],
+        choices: dict[str, Choice],
     ) -> None:
         self.program, self.plan, self.specs, self.choices = program, plan, sizes, choices
         self.definitions: dict[str, None] = {}  # an ordered set of module-level lines
@@ -100,7 +119,9 @@ class Wrapper:
     # operands ------------------------------------------------------------------------------------
 
     def tensor(self, operand: Strided, exactly: bool = False) -> str:
-        """The text of a tensor operand. exactly: its strides in dimensions of one element count, too."""
+        """The text of a tensor operand. exactly: its strides in dimensions of one element count,
+        too.
+        """
         buffer = self.program.buffers[operand.buffer]
         offset = self.plan.offsets.get(buffer.storage)
         if offset is not None:
@@ -121,8 +142,8 @@ class Wrapper:
     def _arena_view(self, buffer: Buffer, layout: Layout, offset: Expr) -> str:
         key = (buffer.dtype, layout, offset)
         spec = (
-            f"({size_text(offset)}, {buffer.dtype}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)}, "
-            f"{size_text(layout.offset)})"
+            f"({size_text(offset)}, {buffer.dtype}, {tuple_text(layout.sizes)},"
+            f" {tuple_text(layout.strides)}, {size_text(layout.offset)})"
         )
         if not self.static_arena:
             return f"arena_view(arena, {spec[1:-1]})"
@@ -161,8 +182,8 @@ class Wrapper:
             size = nbytes(buffer)
             make = "large_empty" if isinstance(size, int) and size >= LARGE else "empty"
             self.body.line(
-                f"{name} = {make}({tuple_text(buffer.layout.sizes)}, {tuple_text(buffer.layout.strides)}, "
-                f"dtype={buffer.dtype})"
+                f"{name} = {make}({tuple_text(buffer.layout.sizes)},"
+                f" {tuple_text(buffer.layout.strides)}, dtype={buffer.dtype})"
             )
         if step.run is not None:
             arguments = ["arena_address" if a == "arena" else a for a in step.run.arguments]
@@ -220,7 +241,9 @@ class Wrapper:
         self._expected(node)
 
     def _expected(self, node: ExternNode) -> None:
-        """At its first run a module looks at what operators return: kernels read it as the graph says it is."""
+        """At its first run a module looks at what operators return: kernels read it as the graph
+        says it is.
+        """
         parts = []
         for name in node.outputs:
             if name is not None:
@@ -244,7 +267,10 @@ class Wrapper:
             out.raw(f"SOURCE_{number} = {literal(source)}\n")
         names = ", ".join(f"SOURCE_{k}" for k in range(len(sources)))
         if sources:
-            out.line(f"library = load_library([{names}], {self.program.name!r}, globals().get('LIBRARY'))")
+            out.line(
+                f"library = load_library([{names}], {self.program.name!r},"
+                " globals().get('LIBRARY'))"
+            )
         runs = {step.run.name: step.run for step in steps if step.run is not None}
         for name, run in runs.items():
             count = len(run.arguments) + len(run.symbols)
@@ -301,7 +327,9 @@ class Wrapper:
             out.line(f"{inputs[0]}, = args" if len(inputs) == 1 else f"{', '.join(inputs)} = args")
         for spec in self.specs:
             name = self.program.inputs[spec.input_index]
-            out.line(f"{spec.symbol} = {name}" + ("" if spec.dim is None else f".shape[{spec.dim}]"))
+            out.line(
+                f"{spec.symbol} = {name}" + ("" if spec.dim is None else f".shape[{spec.dim}]")
+            )
 
     def _bring_numbers(self, out: CodeWriter) -> None:
         """A tensor for each float that the call brings."""

@@ -1,7 +1,7 @@
 """Readable text of programs, groups, bodies and plans.
 
-In: any stage's result. Out: text. What always holds: the text names every buffer, index and refusal, so
-that a dump can be read without the code that made it.
+In: any stage's result. Out: text. What always holds: the text names every buffer, index and
+refusal, so that a dump can be read without the code that made it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def statements(stores: Sequence[Store]) -> list[str]:
         elif value.name == "constant":
             attr = value.attr[0]
         arguments = [names[arg] for arg in value.args] + ([str(attr)] if attr is not None else [])
-        lines.append(f"{names[value]}: {str(value.dtype)[6:]} = {value.name}({', '.join(arguments)})")
+        lines.append(
+            f"{names[value]}: {str(value.dtype)[6:]} = {value.name}({', '.join(arguments)})"
+        )
     for store in stores:
         kind = store.reduce or (store.scan and f"running {store.scan} of") or store.combine
         how = f"{kind} " if kind else ""
@@ -48,9 +50,14 @@ def node(item: Node) -> str:
     where = f"  # {item.origin.op} {item.origin.user_frame}"
     if isinstance(item, ExternNode):
         kind = "fallback" if item.fallback else "extern"
-        return f"{item.name}: {kind} {item.target}({item.args}, {item.kwargs}) -> {item.outputs}{where}"
+        return (
+            f"{item.name}: {kind} {item.target}({item.args}, {item.kwargs}) ->"
+            f" {item.outputs}{where}"
+        )
     assert isinstance(item, LoopNode)
-    loops = ", ".join(f"{s}{'*' if r else ''}" for s, r in zip(item.sizes, item.reduced, strict=True))
+    loops = ", ".join(
+        f"{s}{'*' if r else ''}" for s, r in zip(item.sizes, item.reduced, strict=True)
+    )
     return "\n    ".join([f"{item.name}: for [{loops}]{where}", *statements(item.stores)])
 
 
@@ -60,11 +67,18 @@ def program(p: Program) -> str:
         f"{b.name}: {b.kind.value} {b.dtype} {b.layout.sizes} strides {b.layout.strides}"
         for b in p.buffers.values()
     ]
-    return "\n".join([*lines, "", *(node(item) for item in p.nodes), "", f"outputs: {p.outputs}", ""])
+    return "\n".join(
+        [*lines, "", *(node(item) for item in p.nodes), "", f"outputs: {p.outputs}", ""]
+    )
 
 
 def inlined(p: Program, refusals: Sequence[tuple[str, str]]) -> str:
-    return program(p) + "\nnot inlined:\n" + "\n".join(f"  {name}: {why}" for name, why in refusals) + "\n"
+    return (
+        program(p)
+        + "\nnot inlined:\n"
+        + "\n".join(f"  {name}: {why}" for name, why in refusals)
+        + "\n"
+    )
 
 
 def plan(p: Plan) -> str:
@@ -85,7 +99,9 @@ def externs(p: Program, choices: Mapping[str, Choice]) -> str:
     for item in p.nodes:
         if isinstance(item, ExternNode):
             choice = choices[item.name]
-            lines.append(f"{item.name}: {item.target} -> {choice.kind} ({choice.reason}) post {item.post}")
+            lines.append(
+                f"{item.name}: {item.target} -> {choice.kind} ({choice.reason}) post {item.post}"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -95,7 +111,8 @@ def bodies(items: Sequence[KernelBody | None]) -> str:
         if body is None:
             continue
         lines.append(
-            f"kernel of group {number}: {body.domain} registers {list(body.registers)} rows {list(body.row_buffers)}"
+            f"kernel of group {number}: {body.domain} registers {list(body.registers)} rows"
+            f" {list(body.row_buffers)}"
         )
         for count, phase in enumerate(body.phases):
             lines.append(f"  phase {count}")

@@ -64,7 +64,9 @@ def _loop_problem(p: Program, node: LoopNode) -> str | None:
 
 
 def _shared_places(node: LoopNode, store: Store) -> str | None:
-    """Points that differ in a variable that is not reduced never share a place: some dimension shows it."""
+    """Points that differ in a variable that is not reduced never share a place: some dimension
+    shows it.
+    """
     if store.atomic:
         return None
     shown: set[int] = set()
@@ -96,7 +98,11 @@ def _store_problem(p: Program, store: Store) -> str | None:
         problem = _index_problem(name, store.index, buffer.layout.sizes)
         if problem is not None:
             return problem
-        if store.reduce is None and store.scan is None and store.value.dtype != compute_dtype(buffer.dtype):
+        if (
+            store.reduce is None
+            and store.scan is None
+            and store.value.dtype != compute_dtype(buffer.dtype)
+        ):
             return f"stores {store.value.dtype} into {name} of {buffer.dtype}"
     for value in topological(store.roots):
         if value.name not in OPS:
@@ -105,7 +111,9 @@ def _store_problem(p: Program, store: Store) -> str | None:
             if value.attr[2] != p.buffers[value.buffer].dtype:
                 return f"loads {value.buffer} as {value.attr[2]}"
             if value.name == "load":
-                problem = _index_problem(value.buffer, value.attr[1], p.buffers[value.buffer].layout.sizes)
+                problem = _index_problem(
+                    value.buffer, value.attr[1], p.buffers[value.buffer].layout.sizes
+                )
                 if problem is not None:
                     return problem
     return None
@@ -124,7 +132,9 @@ def _index_problem(name: str, index: Sequence[Index], sizes: Sequence) -> str | 
 
 def plan(p: Program, made: Plan) -> None:
     """Every node once, in an order that respects the dependencies."""
-    from inductor_backend.schedule.dependencies import dependencies  # a check of a later stage, on demand
+    from inductor_backend.schedule.dependencies import (
+        dependencies,  # a check of a later stage, on demand
+    )
 
     order = {node.name: place for place, group in enumerate(made.groups) for node in group.nodes}
     if sorted(order) != sorted(node.name for node in p.nodes):
@@ -136,7 +146,9 @@ def plan(p: Program, made: Plan) -> None:
 
 
 def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
-    """A phase reads registers and row buffers of earlier phases only, and no input that was overwritten before."""
+    """A phase reads registers and row buffers of earlier phases only, and no input that was
+    overwritten before.
+    """
     for body in items:
         if body is None:
             continue
@@ -146,11 +158,19 @@ def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
             for stores in (phase.row, phase.loop):
                 for load in loads_of(root for store in stores for root in store.roots):
                     if load.buffer in body.registers and load.buffer not in known:
-                        raise VerifyError(f"phase {number} reads {load.buffer} before it is reduced")
+                        raise VerifyError(
+                            f"phase {number} reads {load.buffer} before it is reduced"
+                        )
                     if load.buffer in overwritten:
-                        raise VerifyError(f"phase {number} reads {load.buffer} after it was overwritten")
-                written = {name for store in stores for name in store.buffers if name not in body.registers}
-                overwritten |= {name for name in written if p.buffers[name].kind is BufferKind.INPUT}
+                        raise VerifyError(
+                            f"phase {number} reads {load.buffer} after it was overwritten"
+                        )
+                written = {
+                    name for store in stores for name in store.buffers if name not in body.registers
+                }
+                overwritten |= {
+                    name for name in written if p.buffers[name].kind is BufferKind.INPUT
+                }
             known |= {name for store in phase.reductions for name in store.buffers}
 
 
@@ -173,7 +193,9 @@ def _read_before(p: Program, body: KernelBody, name: str, operand: str) -> None:
             loads = [load for load in loads if load.buffer not in body.registers]
             found = {load for load in loads if p.buffers[load.buffer].storage == operand}
             if written and not found <= seen:
-                raise VerifyError(f"{name} may be written over {operand}, which phase {number} reads later")
+                raise VerifyError(
+                    f"{name} may be written over {operand}, which phase {number} reads later"
+                )
             seen |= found
             written = written or any(name in store.buffers for store in stores)
 
@@ -182,7 +204,10 @@ def written_over(
     p: Program, made: Plan, kernels: Sequence[KernelText | None], over: Mapping[str, str]
 ) -> None:
     """What is written over an operand is made by the kernel that uses it last."""
-    from inductor_backend.schedule.memory_plan import lives, touched_storages  # a check of a later stage
+    from inductor_backend.schedule.memory_plan import (  # a check of a later stage
+        lives,
+        touched_storages,
+    )
 
     life = lives(touched_storages(p, made.groups, kernels))
     kept = {p.buffers[name].storage for name in p.output_names}

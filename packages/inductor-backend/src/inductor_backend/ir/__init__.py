@@ -1,1 +1,3 @@
-"""The loop IR: buffers, loop bodies, nodes, views, the op vocabulary, index expressions and symbolic sizes."""
+"""The loop IR: buffers, loop bodies, nodes, views, the op vocabulary, index expressions and
+symbolic sizes.
+"""

@@ -11,13 +11,16 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: In a node's ``meta``, in a graph cut by `passes.subgraph_cut`: which instance it belongs to, and where.
+#: In a node's ``meta``, in a graph cut by `passes.subgraph_cut`: which instance it belongs to, and
+#: where.
 INSTANCE = "inductor_instance"
 
 
 def instance_of(node: Any) -> tuple[int, int] | None:
     """(instance among the four, which of its nodes), None for what is in none."""
-    found: tuple[int, int] | None = node.meta.get(INSTANCE) if isinstance(node, torch.fx.Node) else None
+    found: tuple[int, int] | None = (
+        node.meta.get(INSTANCE) if isinstance(node, torch.fx.Node) else None
+    )
     return found
 
 

@@ -2,10 +2,11 @@
 
 In: loop variables (`Var`), sizes that are plain ints (static) or sympy expressions (symbolic). Out:
 `Index`, an immutable linear combination of atoms: loop variables, floor divisions, remainders and
-indirect values (loaded from memory). What always holds: an atom is never negative, two `Index` of the
-same value built from the same variables in affine form compare equal, and division and remainder are
-simplified whenever the ranges of the variables prove it. Own classes, not sympy, because a model makes
-tens of thousands of them: sympy is only asked, and imported (30 MiB, 0.4 seconds), where a size is symbolic.
+indirect values (loaded from memory). What always holds: an atom is never negative, two `Index` of
+the same value built from the same variables in affine form compare equal, and division and
+remainder are simplified whenever the ranges of the variables prove it. Own classes, not sympy,
+because a model makes tens of thousands of them: sympy is only asked, and imported (30 MiB, 0.4
+seconds), where a size is symbolic.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Union
 if TYPE_CHECKING:
     import sympy
 
-#: A size, stride or offset: an int where it is known, else a sympy expression over positive integers.
+#: A size, stride or offset: an int where it is known, else a sympy expression over positive
+#: integers.
 Expr = Union[int, "sympy.Expr"]
 
 
@@ -134,7 +136,9 @@ class Index:
             return self
         if isinstance(factor, int) and factor == 0:
             return Index()
-        return Index(simplify(self.const * factor), {a: simplify(c * factor) for a, c in self.terms.items()})
+        return Index(
+            simplify(self.const * factor), {a: simplify(c * factor) for a, c in self.terms.items()}
+        )
 
     def __repr__(self) -> str:
         return render(self)
@@ -145,7 +149,9 @@ class Index:
         return self.const if not self.terms else None
 
     def coefficient(self, position: int) -> Expr:
-        """The coefficient of the loop variable at that position (outside divisions and remainders)."""
+        """The coefficient of the loop variable at that position (outside divisions and
+        remainders).
+        """
         for atom, coefficient in self.terms.items():
             if isinstance(atom, Var) and atom.position == position:
                 return coefficient
@@ -157,7 +163,9 @@ class Index:
         return all(isinstance(atom, Var) for atom in self.terms)
 
     def variables(self) -> frozenset[int]:
-        """Positions of all loop variables in it, those below divisions and indirect values included."""
+        """Positions of all loop variables in it, those below divisions and indirect values
+        included.
+        """
         found: set[int] = set()
         for atom in self.terms:
             if isinstance(atom, Var):
@@ -244,7 +252,8 @@ def _split(index: Index, divisor: Expr) -> tuple[Index, Index]:
         q_const, r_const = divmod(index.const, divisor)
         bounds = range_of(Index(r_const, rest))
         if bounds is not None and isinstance(bounds[0], int) and bounds[0] < 0:
-            # C++ divides towards zero, so what is divided must not be negative (a flipped dimension).
+            # C++ divides towards zero, so what is divided must not be negative (a flipped
+            # dimension).
             moved = -(bounds[0] // divisor)
             q_const, r_const = q_const - moved, r_const + moved * divisor
         return Index(q_const, quotient), Index(r_const, rest)
@@ -257,9 +266,13 @@ def _split(index: Index, divisor: Expr) -> tuple[Index, Index]:
 
 
 def _inner_factor(rest: Index, divisor: Expr) -> tuple[Expr, Index, Index] | None:
-    """(c, k, r) with rest == c * k + r, c dividing the divisor and 0 <= r < c, if there is one > 1."""
+    """(c, k, r) with rest == c * k + r, c dividing the divisor and 0 <= r < c, if there is one >
+    1.
+    """
     for candidate in set(rest.terms.values()):
-        if (isinstance(candidate, int) and candidate <= 1) or exact_quotient(divisor, candidate) is None:
+        if (isinstance(candidate, int) and candidate <= 1) or exact_quotient(
+            divisor, candidate
+        ) is None:
             continue
         k, r = _split(rest, candidate)
         if k.terms and within(r, candidate):
@@ -302,7 +315,9 @@ def mod(index: Index, divisor: Expr) -> Index:
 
 
 def substitute(index: Index, by: Sequence[Index] | None, value_map: Any = None) -> Index:
-    """The index with each loop variable p replaced by ``by[p]`` (None: kept); value_map: body value -> its image."""
+    """The index with each loop variable p replaced by ``by[p]`` (None: kept); value_map: body value
+    -> its image.
+    """
     if not index.terms:
         return index
     result = Index(index.const)
@@ -329,8 +344,8 @@ def flatten(indices: Sequence[Index], strides: Sequence[Expr], offset: Expr = 0)
 
 
 def recombine(index: Index) -> Index:
-    """The index with ``n * (b // n) + b % n`` written as ``b``: what a reshape took apart and the strides
-    put together again."""
+    """The index with ``n * (b // n) + b % n`` written as ``b``: what a reshape took apart and the
+    strides put together again."""
     for atom, coefficient in index.terms.items():
         if not isinstance(atom, Mod):
             continue
@@ -355,8 +370,12 @@ def contiguous_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(reversed(strides))
 
 
-def reshape_groups(old: Sequence[Expr], new: Sequence[Expr]) -> list[tuple[list[int], list[int]]] | None:
-    """Pairs the runs of old and new dimensions whose products are equal; None where they do not line up."""
+def reshape_groups(
+    old: Sequence[Expr], new: Sequence[Expr]
+) -> list[tuple[list[int], list[int]]] | None:
+    """Pairs the runs of old and new dimensions whose products are equal; None where they do not
+    line up.
+    """
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):
@@ -380,7 +399,9 @@ def reshape_groups(old: Sequence[Expr], new: Sequence[Expr]) -> list[tuple[list[
     return groups
 
 
-def reshape(old: Sequence[Expr], new: Sequence[Expr], position: Sequence[Index]) -> tuple[Index, ...]:
+def reshape(
+    old: Sequence[Expr], new: Sequence[Expr], position: Sequence[Index]
+) -> tuple[Index, ...]:
     """The index into `old` of the element at `position` in `new` (row-major order kept).
 
     Raises ValueError where the two shapes cannot hold the same number of elements.

@@ -9,9 +9,9 @@ from inductor_backend.ir.index_expr import Expr
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """text: the functions, with `@NAME@` for the name. pointers: storages, in argument order. sizes: the
-    int64 arguments that follow. label: for the name. written: places of those pointers that it writes to. fails: whether
-    it may report an error."""
+    """text: the functions, with `@NAME@` for the name. pointers: storages, in argument order.
+    sizes: the int64 arguments that follow. label: for the name. written: places of those pointers
+    that it writes to. fails: whether it may report an error."""
 
     text: str
     pointers: tuple[str, ...]

@@ -21,7 +21,9 @@ from inductor_backend.ir.values import Value, topological
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where element (i, j, ...) of a buffer lies: ``offset + i * strides[0] + ...``, in elements."""
+    """Where element (i, j, ...) of a buffer lies: ``offset + i * strides[0] + ...``, in
+    elements.
+    """
 
     sizes: tuple[Expr, ...]
     strides: tuple[Expr, ...]
@@ -36,7 +38,9 @@ class Layout:
 
     @property
     def extent(self) -> Expr:
-        """Elements of memory from the first to the last element of a buffer without negative strides."""
+        """Elements of memory from the first to the last element of a buffer without negative
+        strides.
+        """
         if any(isinstance(size, int) and size == 0 for size in self.sizes):
             return 0
         total: Expr = 1
@@ -55,8 +59,8 @@ class BufferKind(enum.Enum):
 
 @dataclass(slots=True)
 class Buffer:
-    """One tensor of the program. storage: name of the buffer whose memory it shares (its own name where
-    it owns it). Mutable: layouts may be changed before scheduling."""
+    """One tensor of the program. storage: name of the buffer whose memory it shares (its own name
+    where it owns it). Mutable: layouts may be changed before scheduling."""
 
     name: str
     dtype: torch.dtype
@@ -70,8 +74,8 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a node comes from: user_frame ``file.py:12 in forward``; fx: name of the graph node; op: a
-    short name of the operator, for kernel names."""
+    """Where a node comes from: user_frame ``file.py:12 in forward``; fx: name of the graph node;
+    op: a short name of the operator, for kernel names."""
 
     user_frame: str
     fx: str
@@ -80,11 +84,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffers[...][index] = value. reduce: the reduction of value over the reduced variables instead. scan:
-    its running value along them (`ops.SCANS`). combine: a scatter; several points may share one place, and
-    each meets what is there (`ops.COMBINES`). The variables by which places may be shared are the reduced
-    ones, and their points come in order; the buffer is filled before, by nodes named in `after`. atomic: the points of
-    a scatter come in any order, several at once."""
+    """buffers[...][index] = value. reduce: the reduction of value over the reduced variables
+    instead. scan: its running value along them (`ops.SCANS`). combine: a scatter; several points
+    may share one place, and each meets what is there (`ops.COMBINES`). The variables by which
+    places may be shared are the reduced ones, and their points come in order; the buffer is filled
+    before, by nodes named in `after`. atomic: the points of a scatter come in any order, several at
+    once."""
 
     buffers: tuple[str, ...]
     index: tuple[Index, ...]
@@ -107,10 +112,11 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class LoopNode:
-    """A loop nest: for each point of the domain, the stores. sizes: one a loop variable, in the order of
-    the tensor's dimensions; reduced: which are reduction variables. after: nodes that must run before
-    although no value flows (writes to the same storage). inlined: origins of producers computed inside. product: the
-    one store sums products of a value of rows and a value of columns, for a kernel of its own (`schedule/matmul_loops.py`)."""
+    """A loop nest: for each point of the domain, the stores. sizes: one a loop variable, in the
+    order of the tensor's dimensions; reduced: which are reduction variables. after: nodes that must
+    run before although no value flows (writes to the same storage). inlined: origins of producers
+    computed inside. product: the one store sums products of a value of rows and a value of columns,
+    for a kernel of its own (`schedule/matmul_loops.py`)."""
 
     name: str
     sizes: tuple[Expr, ...]
@@ -138,7 +144,9 @@ class LoopNode:
         return not all(store.plain for store in self.stores)
 
     def loads(self) -> tuple[Value, ...]:
-        """Every load of the body, those inside index expressions included. Kept: every stage asks for it."""
+        """Every load of the body, those inside index expressions included. Kept: every stage asks
+        for it.
+        """
         if self._loads is None:
             found = tuple(loads_of(value for store in self.stores for value in store.roots))
             object.__setattr__(self, "_loads", found)
@@ -176,11 +184,11 @@ class Strided:
 @dataclass(frozen=True, slots=True)
 class ExternNode:
     """A call of an ATen operator. args and kwargs: constants, sizes, `Strided`, and lists of them.
-    outputs: buffers it makes (None: not used). unpack: the operator returns a tuple. sequential: it has a
-    side effect (random numbers), so its order among such nodes is kept. fallback: it has no lowering.
-    post: an activation applied to the result; residual: a tensor added after it; final: an activation applied
-    after that (our own products only).
-    in_place: the input that it writes to, whose memory its output shares."""
+    outputs: buffers it makes (None: not used). unpack: the operator returns a tuple. sequential: it
+    has a side effect (random numbers), so its order among such nodes is kept. fallback: it has no
+    lowering. post: an activation applied to the result; residual: a tensor added after it; final:
+    an activation applied after that (our own products only). in_place: the input that it writes to,
+    whose memory its output shares."""
 
     name: str
     target: Any
@@ -213,7 +221,9 @@ class ExternNode:
 
     def reads(self) -> frozenset[str]:
         if self._reads is None:
-            object.__setattr__(self, "_reads", frozenset(tensor.buffer for tensor in self.tensors()))
+            object.__setattr__(
+                self, "_reads", frozenset(tensor.buffer for tensor in self.tensors())
+            )
         return self._reads  # type: ignore[return-value]
 
 
@@ -224,12 +234,13 @@ Node = LoopNode | ExternNode
 class Program:
     """The loop IR of one graph; mutable while it is lowered and scheduled.
 
-    inputs: one entry a placeholder, a buffer name or, for an int, the sympy symbol it binds (None: not
-    used). extends: a buffer -> an earlier version of the same storage that it contains. outputs: buffer
-    names, views of buffers, size expressions or None. numbers: text of a float that the call brings -> the
-    buffer that holds it. device: where loops run. elsewhere: buffers on other devices, which operators read only.
-    operands: the result of a product -> the type that its operator multiplies in. channels_last: numbers of saved outputs
-    that are so, unlike eager's; images_last: names of the graph's convolutions that are.
+    inputs: one entry a placeholder, a buffer name or, for an int, the sympy symbol it binds (None:
+    not used). extends: a buffer -> an earlier version of the same storage that it contains.
+    outputs: buffer names, views of buffers, size expressions or None. numbers: text of a float that
+    the call brings -> the buffer that holds it. device: where loops run. elsewhere: buffers on
+    other devices, which operators read only. operands: the result of a product -> the type that its
+    operator multiplies in. channels_last: numbers of saved outputs that are so, unlike eager's;
+    images_last: names of the graph's convolutions that are.
     """
 
     name: str

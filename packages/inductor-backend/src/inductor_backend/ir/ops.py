@@ -1,9 +1,9 @@
 """The op vocabulary of loop bodies: every operation that a body may contain, written once.
 
-In: nothing. Out: `OPS`, name -> `OpSpec`. What always holds: every handler (C++, reference, printer)
-covers exactly this table (tests/inductor/test_tables.py), and an op name that is not here cannot
-be built (`values.make` raises). Values are bool, integers, float32 or float64: 16-bit floats exist in
-memory only; `load` widens them to float32 and a store rounds to nearest even.
+In: nothing. Out: `OPS`, name -> `OpSpec`. What always holds: every handler (C++, reference,
+printer) covers exactly this table (tests/inductor/test_tables.py), and an op name that is not here
+cannot be built (`values.make` raises). Values are bool, integers, float32 or float64: 16-bit floats
+exist in memory only; `load` widens them to float32 and a store rounds to nearest even.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """name; arity: number of value arguments; dtype: result from argument dtypes and attr; doc: meaning;
-    cost: rough scalar instructions, for `schedule/heuristics.py`."""
+    """name; arity: number of value arguments; dtype: result from argument dtypes and attr; doc:
+    meaning; cost: rough scalar instructions, for `schedule/heuristics.py`."""
 
     name: str
     arity: int
@@ -68,7 +68,10 @@ def _second(dtypes: Sequence[torch.dtype], attr: Any) -> torch.dtype:
 def _table() -> dict[str, OpSpec]:
     specs = [
         OpSpec(
-            "load", 0, _attr_last, "attr (buffer, index, dtype): the element of a buffer at a logical index"
+            "load",
+            0,
+            _attr_last,
+            "attr (buffer, index, dtype): the element of a buffer at a logical index",
         ),
         OpSpec(
             "masked_load",
@@ -88,10 +91,16 @@ def _table() -> dict[str, OpSpec]:
         ),
         OpSpec("wrap_index", 1, _int64, "attr size: adds size to negative indices", 2),
         OpSpec("cast", 1, _attr, "attr dtype: converts as torch does (float to int truncates)"),
-        OpSpec("round_to", 1, _float32, "attr bfloat16 or float16: rounds a float32 to it and back", 4),
+        OpSpec(
+            "round_to", 1, _float32, "attr bfloat16 or float16: rounds a float32 to it and back", 4
+        ),
         OpSpec("where", 3, _second, "args[0] ? args[1] : args[2]"),
         OpSpec(
-            "philox", 2, _float32, "(seed, place): a number from 0 to below 1, by ten rounds of Philox 4x32", 60
+            "philox",
+            2,
+            _float32,
+            "(seed, place): a number from 0 to below 1, by ten rounds of Philox 4x32",
+            60,
         ),
     ]
     arithmetic = {
@@ -145,12 +154,14 @@ def _table() -> dict[str, OpSpec]:
     specs += [OpSpec(name, 1, _same, doc) for name, doc in cheap1.items()]
     specs += [OpSpec("isnan", 1, _bool, "a != a"), OpSpec("isinf", 1, _bool, "|a| == inf")]
     math1 = (
-        "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-        "erf erfc sigmoid silu gelu_erf gelu_tanh softplus"
+        "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh"
+        " asinh acosh atanh erf erfc sigmoid silu gelu_erf gelu_tanh softplus"
     )
     specs += [OpSpec(name, 1, _same, f"torch's {name}", 20) for name in math1.split()]
     special = "erfinv digamma i0 i0e i1 i1e"
-    specs += [OpSpec(name, 1, _same, f"torch's {name}; float32 only", 60) for name in special.split()]
+    specs += [
+        OpSpec(name, 1, _same, f"torch's {name}; float32 only", 60) for name in special.split()
+    ]
     return {spec.name: spec for spec in specs}
 
 
@@ -169,7 +180,8 @@ REDUCTIONS = {
     "welford": (None, "two outputs: mean, and sum of squared distances to it"),
 }
 
-#: Scans: name -> meaning. At each point, over the points up to it along the reduced variables, in their order.
+#: Scans: name -> meaning. At each point, over the points up to it along the reduced variables, in
+#: their order.
 SCANS = {
     "sum": "running sum; of floats in float64",
     "prod": "running product; of floats in float64",
@@ -180,7 +192,8 @@ SCANS = {
     "logsumexp": "logarithm of the running sum of exponentials, in float64",
 }
 
-#: Scatters: how a value meets what is at its place. Points of one place come in the order of the domain.
+#: Scatters: how a value meets what is at its place. Points of one place come in the order of the
+#: domain.
 COMBINES = {
     "set": "replaces it",
     "add": "is added to it, rounded to the buffer's dtype each time; or, for bool",
@@ -194,8 +207,10 @@ def outputs_of(reduce: str | None, scan: str | None) -> int:
     """The number of buffers that a store of that kind writes."""
     return 2 if reduce == "welford" or scan in ("max_at", "min_at") else 1
 
+
 #: Element types that loops read and write.
 MEMORY_DTYPES = frozenset({
-    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32,
+    torch.int16, torch.int8, torch.uint8,
     torch.bool,
 })  # fmt: skip

@@ -10,7 +10,8 @@ from inductor_backend.ir.index_expr import Expr
 ALIGNMENT = 64
 
 _CONVERSIONS = {
-    ("ToFloat", "cpp"): "(double)", ("ToFloat", "python"): "float", ("TruncToInt", "cpp"): "(int64_t)",
+    ("ToFloat", "cpp"): "(double)", ("ToFloat", "python"): "float", ("TruncToInt",
+    "cpp"): "(int64_t)",
     ("TruncToInt", "python"): "int",
 }  # fmt: skip
 _SYMPY_INFIX = {"Add": " + ", "Mul": " * "}
@@ -45,7 +46,9 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
     ):
         import sympy
 
-        numerator, denominator = sympy.fraction(sympy.together(expr.args[0] if name == "floor" else expr))
+        numerator, denominator = sympy.fraction(
+            sympy.together(expr.args[0] if name == "floor" else expr)
+        )
         return _quotient(numerator, denominator, language)
     if expr.is_Float:
         return repr(float(expr))
@@ -63,7 +66,9 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
         return f"(({args[0]} + {ALIGNMENT - 1}) {division} {ALIGNMENT} * {ALIGNMENT})"
     if name in ("Mod", "PythonMod"):
         if language == "cpp" and expr.args[0].is_nonnegative is not True:
-            return f"(({args[0]} % {args[1]} + {args[1]}) % {args[1]})"  # with the divisor's sign, as Python has it
+            return (  # with the divisor's sign, as Python has it
+                f"(({args[0]} % {args[1]} + {args[1]}) % {args[1]})"
+            )
         return f"({args[0]} % {args[1]})"
     if name in ("Max", "Min"):
         call = name.lower() if language != "cpp" else "tc_least" if name == "Min" else "tc_greatest"

@@ -1,8 +1,8 @@
 """Symbolic sizes: from torch's SymInts to expressions, and from expressions to numbers.
 
-In: `CompileSpec.sizes`. Out: expressions for the loop IR, hints for heuristics.
-What always holds: no other module turns a symbolic expression into a number; a hint never decides what
-is computed, and where a number would be needed for that (`static`), the compile fails by name.
+In: `CompileSpec.sizes`. Out: expressions for the loop IR, hints for heuristics. What always holds:
+no other module turns a symbolic expression into a number; a hint never decides what is computed,
+and where a number would be needed for that (`static`), the compile fails by name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ class SizeVars:
         """An int, a SymInt or an expression as an expression. A size that guards make 1 is 1."""
         if isinstance(size, torch.SymInt):
             expr = simplify(size.node.expr)
-            return 1 if not isinstance(expr, int) and size.node.hint == 1 and is_known_to_be(size, 1) else expr
+            return (
+                1
+                if not isinstance(expr, int) and size.node.hint == 1 and is_known_to_be(size, 1)
+                else expr
+            )
         return simplify(size) if hasattr(size, "free_symbols") else int(size)
 
     def exprs(self, sizes: Sequence[Any]) -> tuple[Expr, ...]:
@@ -48,7 +52,9 @@ class SizeVars:
         if isinstance(expr, int):
             return expr
         values = {
-            symbol: self.specs[symbol.name].hint for symbol in expr.free_symbols if symbol.name in self.specs
+            symbol: self.specs[symbol.name].hint
+            for symbol in expr.free_symbols
+            if symbol.name in self.specs
         }
         result = expr.subs(values)
         return int(result) if result.is_Integer else default

@@ -1,8 +1,8 @@
 """Which machine a graph is compiled for.
 
-In: a graph's fake tensors. Out: a `Target`. What always holds: a graph has one device for its loops; `interpreted()` makes
-graphs on CPU tensors compile as if for CUDA, their kernels run by Triton's interpreter, which is how tests see the whole
-path without a GPU.
+In: a graph's fake tensors. Out: a `Target`. What always holds: a graph has one device for its
+loops; `interpreted()` makes graphs on CPU tensors compile as if for CUDA, their kernels run by
+Triton's interpreter, which is how tests see the whole path without a GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """Graphs compiled on this thread inside use Triton's interpreter (TRITON_INTERPRET=1 must be set)."""
+    """Graphs compiled on this thread inside use Triton's interpreter (TRITON_INTERPRET=1 must be
+    set).
+    """
     before = getattr(_local, "interpreted", False)
     _local.interpreted = True
     try:
@@ -65,4 +67,6 @@ def target_of(graph: torch.fx.Graph) -> Target:
 
 def in_tensor_cores(dtype: torch.dtype, convolution: bool) -> bool:
     """Whether a GPU multiplies this type in tensor cores, as torch's settings are now."""
-    return dtype in (torch.bfloat16, torch.float16) or (dtype is torch.float32 and tf32_allowed(convolution))
+    return dtype in (torch.bfloat16, torch.float16) or (
+        dtype is torch.float32 and tf32_allowed(convolution)
+    )

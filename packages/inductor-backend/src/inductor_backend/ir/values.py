@@ -1,8 +1,9 @@
 """Values of a loop body: an interned DAG of ops from `inductor_backend.ir.ops`.
 
-In: an op name, argument values and an attribute. Out: `Value`. What always holds: equal values are the
-same object (so common subexpressions vanish by construction and comparison is identity), every value
-knows its dtype and the loop variables it depends on, and building an op that `OPS` lacks raises.
+In: an op name, argument values and an attribute. Out: `Value`. What always holds: equal values are
+the same object (so common subexpressions vanish by construction and comparison is identity), every
+value knows its dtype and the loop variables it depends on, and building an op that `OPS` lacks
+raises.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from inductor_backend.ir.ops import OPS, compute_dtype
 
 
 class Value:
-    """One op. name, args, attr as `OPS` says; dtype: of the result; variables: loop variables needed."""
+    """One op. name, args, attr as `OPS` says; dtype: of the result; variables: loop variables
+    needed.
+    """
 
     __slots__ = ("__weakref__", "args", "attr", "dtype", "name", "operands", "variables")
 
@@ -74,7 +77,9 @@ def make(name: str, *args: Value, attr: Any = None) -> Value:
     spec = OPS[name]
     if spec.arity != len(args):
         raise ValueError(f"op {name!r} takes {spec.arity} values, got {len(args)}")
-    return _INTERNED.setdefault(key, Value(name, args, attr, spec.dtype([a.dtype for a in args], attr)))
+    return _INTERNED.setdefault(
+        key, Value(name, args, attr, spec.dtype([a.dtype for a in args], attr))
+    )
 
 
 def _is_constant(value: Value, number: int) -> bool:
@@ -82,7 +87,9 @@ def _is_constant(value: Value, number: int) -> bool:
 
 
 def _neutral(name: str, args: tuple[Value, ...]) -> Value | None:
-    """The operand that the op returns unchanged, bit for bit (so not float + 0: -0.0 would become 0.0)."""
+    """The operand that the op returns unchanged, bit for bit (so not float + 0: -0.0 would become
+    0.0).
+    """
     if name in ("mul", "div") and _is_constant(args[1], 1):
         return args[0]
     if name == "mul" and _is_constant(args[0], 1):
@@ -94,15 +101,17 @@ def _neutral(name: str, args: tuple[Value, ...]) -> Value | None:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A float that the call brings. text: what computes it in the generated module. buffer: where kernels read it,
-    a float64 without dimensions."""
+    """A float that the call brings. text: what computes it in the generated module. buffer: where
+    kernels read it, a float64 without dimensions."""
 
     text: str
     buffer: str
 
 
 def const(value: Any, dtype: torch.dtype) -> Value:
-    """A constant of the compute dtype of `dtype`, or a number of the call (`Number`, an expression over sizes)."""
+    """A constant of the compute dtype of `dtype`, or a number of the call (`Number`, an expression
+    over sizes).
+    """
     dtype = compute_dtype(dtype)
     if isinstance(value, Number):
         return cast(load(value.buffer, (), torch.float64), dtype)
@@ -122,7 +131,9 @@ def load(buffer: str, index: Sequence[Index], dtype: torch.dtype) -> Value:
 
 
 def cast(value: Value, dtype: torch.dtype) -> Value:
-    """The value as torch converts it to the compute dtype of `dtype`; nothing where it has it already."""
+    """The value as torch converts it to the compute dtype of `dtype`; nothing where it has it
+    already.
+    """
     target = compute_dtype(dtype)
     return value if value.dtype == target else make("cast", value, attr=target)
 
@@ -150,8 +161,8 @@ def topological(roots: Iterable[Value]) -> list[Value]:
 class Rewriter:
     """Rebuilds values with loop variables replaced (`by[p]`) and chosen loads replaced.
 
-    on_load: called with (load value, its new index tuple); returns a replacement or None to keep the
-    load. Results are remembered, so sharing in the DAG is kept.
+    on_load: called with (load value, its new index tuple); returns a replacement or None to keep
+    the load. Results are remembered, so sharing in the DAG is kept.
     """
 
     def __init__(

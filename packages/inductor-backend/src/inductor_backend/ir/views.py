@@ -1,8 +1,9 @@
 """References: a buffer seen through views, as an index map. No kernel, no copy.
 
-In: a buffer and view operations. Out: a `Ref`, whose `index` gives, for loop variables over the view's
-sizes, the logical index into the buffer. What always holds: composing views composes index maps, so
-any chain of views is one map; `strided()` says whether the view is also a plain strided tensor.
+In: a buffer and view operations. Out: a `Ref`, whose `index` gives, for loop variables over the
+view's sizes, the logical index into the buffer. What always holds: composing views composes index
+maps, so any chain of views is one map; `strided()` says whether the view is also a plain strided
+tensor.
 """
 
 from __future__ import annotations
@@ -123,5 +124,6 @@ def broadcast(position: Sequence[Index], sizes: Sequence[Expr]) -> list[Index]:
     """The position in a tensor of `sizes` that broadcasts to the shape `position` runs over."""
     lead = len(position) - len(sizes)
     return [
-        Index() if isinstance(size, int) and size == 1 else position[lead + k] for k, size in enumerate(sizes)
+        Index() if isinstance(size, int) and size == 1 else position[lead + k]
+        for k, size in enumerate(sizes)
     ]

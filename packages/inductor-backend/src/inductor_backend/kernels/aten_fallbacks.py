@@ -1,7 +1,8 @@
 """Operators that may run as they are: ATen's kernel, one call a node, counted and shown.
 
-In: nothing. Out: `FALLBACKS`. What always holds: each is functional (it writes to none of its arguments) and
-returns fresh tensors; what is on no list and has no lowering is an error that names the operator.
+In: nothing. Out: `FALLBACKS`. What always holds: each is functional (it writes to none of its
+arguments) and returns fresh tensors; what is on no list and has no lowering is an error that names
+the operator.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ from typing import Any
 
 import torch
 
-#: (why loops do not compute them, whether their kernels raise for some values, aten overloads). A name that this torch does not
-#: have is left out.
+#: (why loops do not compute them, whether their kernels raise for some values, aten overloads). A
+#: name that this torch does not have is left out.
 _GROUPS: tuple[tuple[str, bool, str], ...] = (
-    ("a product or convolution: oneDNN, MKL and own kernels are tuned for it", False, """
+    (
+        "a product or convolution: oneDNN, MKL and own kernels are tuned for it",
+        False,
+        """
         mm.default bmm.default addmm.default baddbmm.default addbmm.default addmv.default mv.default dot.default vdot.default
         addr.default ger.default linear.default _trilinear.default kron.default bmm.dtype
         convolution.default _convolution.default convolution_backward.default slow_conv3d.default
-    """),
-    ("attention: ATen computes it block by block, without the matrix of scores", False, """
+    """,
+    ),
+    (
+        "attention: ATen computes it block by block, without the matrix of scores",
+        False,
+        """
         _scaled_dot_product_flash_attention_for_cpu.default _scaled_dot_product_attention_math_for_mps.default
         _scaled_dot_product_attention_math.default _scaled_dot_product_flash_attention_for_cpu_backward.default
         _scaled_dot_product_flash_attention.default _scaled_dot_product_flash_attention_backward.default
@@ -29,8 +37,12 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         _scaled_dot_product_fused_attention_overrideable_backward.default
         _flash_attention_forward.default _flash_attention_backward.default
         _efficient_attention_forward.default _efficient_attention_backward.default
-    """),
-    ("a list of tensors at once: the optimizers' own kernels, a few launches for all parameters", False, """
+    """,
+    ),
+    (
+        "a list of tensors at once: the optimizers' own kernels, a few launches for all parameters",
+        False,
+        """
         _foreach_add.Scalar _foreach_add.List _foreach_add.ScalarList _foreach_add.Tensor _foreach_sub.Scalar
         _foreach_sub.List _foreach_sub.ScalarList _foreach_mul.Scalar _foreach_mul.List _foreach_mul.ScalarList
         _foreach_mul.Tensor _foreach_div.Scalar _foreach_div.List _foreach_div.ScalarList _foreach_div.Tensor
@@ -41,27 +53,46 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         _foreach_lerp.ScalarList _foreach_sqrt.default _foreach_rsqrt.default _foreach_neg.default _foreach_abs.default
         _foreach_reciprocal.default _foreach_sign.default _foreach_exp.default _foreach_pow.Scalar _foreach_pow.List
         _foreach_pow.ScalarList _foreach_pow.ScalarAndTensor _foreach_norm.Scalar
-    """),
-    ("a recurrent layer: oneDNN runs all its steps in one call", False, """
+    """,
+    ),
+    (
+        "a recurrent layer: oneDNN runs all its steps in one call",
+        False,
+        """
         _cudnn_rnn.default _cudnn_rnn_backward.default _thnn_fused_gru_cell.default
         _thnn_fused_lstm_cell_backward_impl.default _thnn_fused_gru_cell_backward.default
         lstm.input gru.input rnn_tanh.input rnn_relu.input mkldnn_rnn_layer.default mkldnn_rnn_layer_backward.default
         _thnn_fused_lstm_cell.default _pack_padded_sequence.default _pad_packed_sequence.default
-    """),
-    ("it sorts, selects or counts: no loop over its output's elements", False, """
+    """,
+    ),
+    (
+        "it sorts, selects or counts: no loop over its output's elements",
+        False,
+        """
         sort.default sort.stable argsort.default argsort.stable topk.default kthvalue.default median.default median.dim
         nanmedian.default nanmedian.dim mode.default msort.default searchsorted.Tensor searchsorted.Scalar bucketize.Tensor
         unique_dim.default _unique2.default unique_consecutive.default nonzero.default nonzero_static.default
         masked_select.default bincount.default histc.default histogram.bin_ct
         repeat_interleave.Tensor repeat_interleave.self_Tensor repeat_interleave.self_int isin.Tensor_Tensor
         isin.Tensor_Scalar isin.Scalar_Tensor count_nonzero.default count_nonzero.dim_IntList
-    """),
-    ("a scatter through a mask, or into segments of lengths that are data", True, """
+    """,
+    ),
+    (
+        "a scatter through a mask, or into segments of lengths that are data",
+        True,
+        """
         masked_scatter.default masked_scatter_backward.default _embedding_bag_dense_backward.default
         _embedding_bag_backward.default _embedding_bag_per_sample_weights_backward.default
         segment_reduce.default _segment_reduce_backward.default
-    """),
-    ("scans and scatters: lowered, but for tensors without dimensions, several masks and complex numbers", True, """
+    """,
+    ),
+    (
+        (
+            "scans and scatters: lowered, but for tensors without dimensions, several masks and"
+            " complex numbers"
+        ),
+        True,
+        """
         cumsum.default cumprod.default cummax.default cummin.default logcumsumexp.default
         _unsafe_index_put.default
         index_put.default index_add.default index_copy.default index_fill.int_Scalar index_fill.int_Tensor
@@ -70,31 +101,60 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         max_pool2d_with_indices_backward.default max_pool3d_with_indices_backward.default
         adaptive_max_pool2d_backward.default adaptive_max_pool3d_backward.default
         fractional_max_pool2d_backward.default fractional_max_pool3d_backward.default
-    """),
-    ("indexing whose forms are many; a lowering takes the usual ones", True, """
+    """,
+    ),
+    (
+        "indexing whose forms are many; a lowering takes the usual ones",
+        True,
+        """
         index.Tensor gather.default take.default embedding.default index_select.default select_scatter.default
         slice_scatter.default diagonal_scatter.default as_strided_scatter.default _embedding_bag.default
         _embedding_bag_forward_only.default embedding_bag.padding_idx
-    """),
-    ("adaptive and uneven windows, windows of more than 64 elements, unpooling, an affine grid", False, """
+    """,
+    ),
+    (
+        "adaptive and uneven windows, windows of more than 64 elements, unpooling, an affine grid",
+        False,
+        """
         max_pool2d_with_indices.default max_pool3d_with_indices.default avg_pool2d.default avg_pool3d.default
         avg_pool2d_backward.default avg_pool3d_backward.default _adaptive_avg_pool2d.default
         _adaptive_avg_pool2d_backward.default _adaptive_avg_pool3d.default _adaptive_avg_pool3d_backward.default
         adaptive_max_pool2d.default adaptive_max_pool3d.default fractional_max_pool2d.default
         fractional_max_pool3d.default max_unpool2d.default max_unpool3d.default affine_grid_generator.default
-    """),
-    ("padding, shuffles and columns: lowered, but for nothing to pad and for symbolic sizes of columns", False, """
+    """,
+    ),
+    (
+        (
+            "padding, shuffles and columns: lowered, but for nothing to pad and for symbolic sizes"
+            " of columns"
+        ),
+        False,
+        """
         im2col.default col2im.default channel_shuffle.default constant_pad_nd.default
         reflection_pad1d.default reflection_pad2d.default reflection_pad3d.default
         replication_pad1d.default replication_pad2d.default replication_pad3d.default
         reflection_pad1d_backward.default reflection_pad2d_backward.default reflection_pad3d_backward.default
         replication_pad1d_backward.default replication_pad2d_backward.default replication_pad3d_backward.default
-    """),
-    ("sampling at a grid: lowered where channels lie together; else ATen's loads by position are faster", False, """
+    """,
+    ),
+    (
+        (
+            "sampling at a grid: lowered where channels lie together; else ATen's loads by position"
+            " are faster"
+        ),
+        False,
+        """
         grid_sampler_2d.default grid_sampler_3d.default grid_sampler_2d_backward.default
         grid_sampler_3d_backward.default
-    """),
-    ("interpolation: lowered, but for rows that grow by no whole factor, uint8, and antialiasing", False, """
+    """,
+    ),
+    (
+        (
+            "interpolation: lowered, but for rows that grow by no whole factor, uint8, and"
+            " antialiasing"
+        ),
+        False,
+        """
         upsample_nearest1d.default upsample_nearest2d.default upsample_nearest3d.default upsample_linear1d.default
         upsample_bilinear2d.default upsample_bicubic2d.default upsample_trilinear3d.default
         upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec upsample_linear1d.vec upsample_bilinear2d.vec
@@ -106,15 +166,26 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         _upsample_nearest_exact2d_backward.default _upsample_nearest_exact3d_backward.default
         _upsample_bilinear2d_aa_backward.default _upsample_bicubic2d_aa_backward.default _upsample_lanczos2d_aa.default
         _upsample_lanczos2d_aa_backward.default
-    """),
-    ("random numbers: eager's stream is ATen's (dropout on a GPU is kernels, but with fallback_random)", False, """
+    """,
+    ),
+    (
+        (
+            "random numbers: eager's stream is ATen's (dropout on a GPU is kernels, but with"
+            " fallback_random)"
+        ),
+        False,
+        """
         native_dropout.default bernoulli.default bernoulli.p bernoulli.Tensor
         rand.default rand_like.default randn.default randn_like.default randint.default randint.low randint_like.default
         randint_like.low_dtype randperm.default normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor
         normal_functional.default uniform.default exponential.default geometric.default multinomial.default
         poisson.default log_normal.default cauchy.default
-    """),
-    ("distances and linear algebra: LAPACK", True, """
+    """,
+    ),
+    (
+        "distances and linear algebra: LAPACK",
+        True,
+        """
         _cdist_backward.default cdist.default _pdist_forward.default _pdist_backward.default
         _euclidean_dist.default dist.default renorm.default trace.default cov.default corrcoef.default
         linalg_matrix_norm.default linalg_inv_ex.default linalg_solve_ex.default
@@ -124,31 +195,61 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         lu_unpack.default linalg_solve_triangular.default triangular_solve.default linalg_lstsq.default
         linalg_matrix_exp.default linalg_pinv.atol_rtol_tensor linalg_ldl_factor_ex.default linalg_cross.default
         linalg_householder_product.default ormqr.default geqrf.default matrix_exp.default
-    """),
-    ("complex numbers, which loops do not hold", False, """
+    """,
+    ),
+    (
+        "complex numbers, which loops do not hold",
+        False,
+        """
         _fft_r2c.default _fft_c2r.default _fft_c2c.default complex.default polar.default view_as_real_copy.default
         view_as_complex_copy.default _conj_physical.default conj_physical.default angle.default
-    """),
-    ("a loss that walks along its target", True, """
+    """,
+    ),
+    (
+        "a loss that walks along its target",
+        True,
+        """
         _ctc_loss.default _ctc_loss.Tensor _ctc_loss_backward.default _ctc_loss_backward.Tensor
         _use_cudnn_ctc_loss.default multi_margin_loss_backward.default
         multilabel_margin_loss_forward.default multilabel_margin_loss_backward.default
-    """),
-    ("a special function without a vector form of ours (ATen has Sleef's, or a scalar loop that ours would repeat)", False, """
+    """,
+    ),
+    (
+        (
+            "a special function without a vector form of ours (ATen has Sleef's, or a scalar loop"
+            " that ours would repeat)"
+        ),
+        False,
+        """
         lgamma.default polygamma.default igamma.default igammac.default special_bessel_j0.default
         special_bessel_j1.default special_bessel_y0.default special_bessel_y1.default special_ndtri.default
         special_log_ndtr.default special_erfcx.default special_zeta.default special_modified_bessel_i0.default
         special_modified_bessel_i1.default special_modified_bessel_k0.default special_modified_bessel_k1.default
         frexp.Tensor rrelu_with_noise_backward.default
-    """),
-    ("a special function that is lowered, but for float64 (nextafter: for 16 bits)", False, """
+    """,
+    ),
+    (
+        "a special function that is lowered, but for float64 (nextafter: for 16 bits)",
+        False,
+        """
         erfinv.default digamma.default i0.default special_i0e.default special_i1.default special_i1e.default
         nextafter.default
-    """),
-    ("a loop until nothing is left, which a block of a Triton kernel would do as often as its slowest element", True, """
+    """,
+    ),
+    (
+        (
+            "a loop until nothing is left, which a block of a Triton kernel would do as often as"
+            " its slowest element"
+        ),
+        True,
+        """
         gcd.default lcm.default
-    """),
-    ("forms that a lowering takes where it can, and hands on where it cannot", False, """
+    """,
+    ),
+    (
+        "forms that a lowering takes where it can, and hands on where it cannot",
+        False,
+        """
         native_layer_norm.default native_group_norm.default native_batch_norm.default
         _native_batch_norm_legit_no_training.default _softmax.default _log_softmax.default
         _cdist_forward.default linalg_vector_norm.default multi_margin_loss.default
@@ -157,33 +258,48 @@ _GROUPS: tuple[tuple[str, bool, str], ...] = (
         triu_indices.default diag_embed.default diagonal_copy.default unfold_copy.default as_strided_copy.default
         zeros.default _to_copy.default clone.default vander.default block_diag.default cartesian_prod.default combinations.default
         _masked_softmax_backward.default
-    """),
-    ("quantisation and weight norm", True, """
+    """,
+    ),
+    (
+        "quantisation and weight norm",
+        True,
+        """
         quantize_per_tensor.default dequantize.self fake_quantize_per_tensor_affine_cachemask.default
         fake_quantize_per_channel_affine_cachemask.default _weight_norm_interface.default
         _weight_norm_interface_backward.default _fused_moving_avg_obs_fq_helper_functional.default
         _fake_quantize_learnable_per_tensor_affine_backward.default
         _fake_quantize_learnable_per_channel_affine_backward.default _spdiags.default _nested_tensor_size.default
-    """),
+    """,
+    ),
 )
 
 
 #: Operators that raise for some values, whatever their group says.
-RAISING = frozenset({"_pack_padded_sequence", "_pad_packed_sequence", "searchsorted", "bincount", "histc", "histogram",
+RAISING = frozenset({"_pack_padded_sequence", "_pad_packed_sequence", "searchsorted", "bincount",
+"histc", "histogram",
                       "repeat_interleave", "max_unpool2d", "max_unpool3d", "bernoulli", "normal",
-                      "normal_functional", "multinomial", "poisson", "multi_margin_loss", "_assert_async"})  # fmt: skip
+                      "normal_functional", "multinomial", "poisson", "multi_margin_loss",
+                      "_assert_async"})  # fmt: skip
 #: Operators that do not, or not at what their forward has taken.
-_NOT_RAISING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "embedding_dense_backward", "unfold_backward",
-                          "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward", "masked_scatter_backward",
-                          "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward", "_ctc_loss_backward",
-                          "fractional_max_pool2d_backward", "fractional_max_pool3d_backward", "select_scatter", "slice_scatter",
-                          "multi_margin_loss_backward", "multilabel_margin_loss_backward", "_weight_norm_interface",
-                          "_weight_norm_interface_backward", "_cdist_backward", "cdist", "_euclidean_dist", "trace"})  # fmt: skip
+_NOT_RAISING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
+"embedding_dense_backward", "unfold_backward",
+                          "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward",
+                          "masked_scatter_backward",
+                          "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
+                          "_ctc_loss_backward",
+                          "fractional_max_pool2d_backward", "fractional_max_pool3d_backward",
+                          "select_scatter", "slice_scatter",
+                          "multi_margin_loss_backward", "multilabel_margin_loss_backward",
+                          "_weight_norm_interface",
+                          "_weight_norm_interface_backward", "_cdist_backward", "cdist",
+                          "_euclidean_dist", "trace"})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """reason: why loops do not compute the operator. may_raise: its kernel raises for some values, which fakes do not show."""
+    """reason: why loops do not compute the operator. may_raise: its kernel raises for some values,
+    which fakes do not show.
+    """
 
     reason: str
     may_raise: bool

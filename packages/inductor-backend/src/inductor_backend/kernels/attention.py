@@ -1,8 +1,9 @@
 """Attention by our own kernel (native/attention.cpp), for up to a few hundred keys.
 
-In: float32 CPU tensors of four dimensions (batch, head, row, value) with dense rows. Out: the result, laid out as
-(batch, row, head, value), as ATen's flash kernel has it. What always holds: `pays` says where it is the faster one; a row
-that sees no key is NaN, as softmax has it, or 0 where `empty` says so, as scaled_dot_product_attention has it.
+In: float32 CPU tensors of four dimensions (batch, head, row, value) with dense rows. Out: the
+result, laid out as (batch, row, head, value), as ATen's flash kernel has it. What always holds:
+`pays` says where it is the faster one; a row that sees no key is NaN, as softmax has it, or 0 where
+`empty` says so, as scaled_dot_product_attention has it.
 """
 
 from __future__ import annotations
@@ -32,23 +33,48 @@ def result_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def numbers(
-    query: Sequence[Any], key: Sequence[Any], values: Any, strides: Sequence[Sequence[Any]], mask: Sequence[Any] | None,
-    scale: float | None, causal: bool, empty: bool,
+    query: Sequence[Any],
+    key: Sequence[Any],
+    values: Any,
+    strides: Sequence[Sequence[Any]],
+    mask: Sequence[Any] | None,
+    scale: float | None,
+    causal: bool,
+    empty: bool,
 ) -> list[Any]:
-    """Of `run_attention` after its tensors. query, key: sizes; strides: of query, key, value and result; mask: its strides, as
-    many as it has sizes when it is expanded."""
+    """Of `run_attention` after its tensors. query, key: sizes; strides: of query, key, value and
+    result; mask: its strides, as many as it has sizes when it is expanded."""
     batch, heads, rows, depth = query
     factor = 1 / math.sqrt(depth) if scale is None else scale
     bits = struct.unpack("<i", struct.pack("<f", factor))[0]
     apart = [stride for one in strides for stride in one[:3]]
-    return [batch, heads, rows, key[2], depth, values, *apart, *(mask or (0, 0, 0, 0)), bits, int(causal), int(empty)]
+    return [
+        batch,
+        heads,
+        rows,
+        key[2],
+        depth,
+        values,
+        *apart,
+        *(mask or (0, 0, 0, 0)),
+        bits,
+        int(causal),
+        int(empty),
+    ]
 
 
 def attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float | None = None,
-    causal: bool = False, empty: bool = False,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float | None = None,
+    causal: bool = False,
+    empty: bool = False,
 ) -> torch.Tensor:
-    """``softmax(query @ key.mT * scale + mask) @ value``. scale: by default as scaled_dot_product_attention's."""
+    """``softmax(query @ key.mT * scale + mask) @ value``. scale: by default as
+    scaled_dot_product_attention's.
+    """
     sizes = (*query.shape[:3], value.shape[3])
     out = torch.empty_strided(sizes, result_strides(sizes))
     given = None if mask is None else mask.expand(*query.shape[:3], key.shape[2]).stride()

@@ -1,8 +1,9 @@
 """Convolutions 1x1 with stride 1 on contiguous images, and their gradients: a product an image.
 
-In: float32 CPU tensors, no bias. Out: new contiguous tensors. What always holds: arguments are those of the ATen operators;
-`pays` says where the product (native/blocked.cpp) is the fastest. Pixels are the product's columns and lie side by side,
-so nothing is turned into another layout: oneDNN does that to each operand in each call.
+In: float32 CPU tensors, no bias. Out: new contiguous tensors. What always holds: arguments are
+those of the ATen operators; `pays` says where the product (native/blocked.cpp) is the fastest.
+Pixels are the product's columns and lie side by side, so nothing is turned into another layout:
+oneDNN does that to each operand in each call.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from inductor_backend.kernels import native
 
 
 def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) -> bool:
-    """For a convolution between `channels` and `count` channels on images of these sides, or one of its gradients. how:
-    window, stride, padding, dilation."""
+    """For a convolution between `channels` and `count` channels on images of these sides, or one of
+    its gradients. how: window, stride, padding, dilation."""
     window, stride, padding, _ = (tuple(one) for one in how)
     if (window, stride, padding) != ((1, 1), (1, 1), (0, 0)):
         return False
@@ -26,24 +27,44 @@ def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) ->
 
 
 def numbers(
-    weight: Any, sizes: Sequence[Any], steps: Sequence[Any], images: Sequence[Any], read: Any, written: Any, gradient: bool
+    weight: Any,
+    sizes: Sequence[Any],
+    steps: Sequence[Any],
+    images: Sequence[Any],
+    read: Any,
+    written: Any,
+    gradient: bool,
 ) -> list[Any]:
-    """Of `run_points`, forward or for the input's gradient. weight, read, written: tensors; sizes, steps: of the weight;
-    images: the sizes of what is read."""
+    """Of `run_points`, forward or for the input's gradient. weight, read, written: tensors; sizes,
+    steps: of the weight; images: the sizes of what is read."""
     made, given = (1, 0) if gradient else (0, 1)  # dimensions of the weight
     batch, _, height, width = images
-    return [weight, steps[made], steps[given], read, batch, sizes[made], sizes[given], height * width, written]
+    return [
+        weight,
+        steps[made],
+        steps[given],
+        read,
+        batch,
+        sizes[made],
+        sizes[given],
+        height * width,
+        written,
+    ]
 
 
 def convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> torch.Tensor:
     """aten.convolution where `pays` said so."""
     batch, _, height, width = x.shape
     out = torch.empty(batch, weight.shape[0], height, width)
-    native.function("run_points")(*numbers(weight, weight.shape, weight.stride(), x.shape, x, out, False))
+    native.function("run_points")(
+        *numbers(weight, weight.shape, weight.stride(), x.shape, x, out, False)
+    )
     return out
 
 
-def weight_numbers(dy: Any, x: Any, written: Any, made: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+def weight_numbers(
+    dy: Any, x: Any, written: Any, made: Sequence[Any], given: Sequence[Any]
+) -> list[Any]:
     """Of `run_points_weight`. dy, x, written: tensors; made, given: sizes of dy and of x."""
     batch, count, height, width = made
     return [dy, x, written, batch, count, given[1], height * width]
@@ -58,5 +79,7 @@ def convolution_backward(
         native.function("run_points_weight")(*weight_numbers(dy, x, dw, dy.shape, x.shape))
         return None, dw, None
     dx = torch.empty(x.shape)
-    native.function("run_points")(*numbers(weight, weight.shape, weight.stride(), dy.shape, dy, dx, True))
+    native.function("run_points")(
+        *numbers(weight, weight.shape, weight.stride(), dy.shape, dy, dx, True)
+    )
     return dx, None, None

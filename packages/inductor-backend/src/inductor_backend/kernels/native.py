@@ -1,8 +1,9 @@
 """Our own kernels (kernels/cpu/*.cpp): what they are built from, when, and how Python calls them.
 
-In: names of launchers (exported C++ functions). Out: callables. What always holds: kernels that belong together are one
-library, a *family*, built when the first graph needs it, once a machine; a translation unit that several families share
-is compiled once. `prepare` builds in the background: only time depends on it.
+In: names of launchers (exported C++ functions). Out: callables. What always holds: kernels that
+belong together are one library, a *family*, built when the first graph needs it, once a machine; a
+translation unit that several families share is compiled once. `prepare` builds in the background:
+only time depends on it.
 """
 
 from __future__ import annotations
@@ -23,16 +24,21 @@ FOLDER = Path(__file__).parent / "cpu"
 
 #: Activations that kernels apply before they store, by name: the numbers of native/tensors.h.
 POSTS = {
-    "none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6, "hardswish": 7, "relu6": 8,
+    "none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6,
+    "hardswish": 7, "relu6": 8,
 }  # fmt: skip
 
 _GEMM = ("gemm", "rows", "dot", "panel", "posts")
 _BLOCKS = tuple(f"blocks VECTORS={n}" for n in (4, 3, 2, 1))
 
-#: family -> (its units: a file, and what is defined in it; its launchers and how many arguments each takes)
+#: family -> (its units: a file, and what is defined in it; its launchers and how many arguments
+#: each takes)
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
-    "blocked": (("blocked", "rows", "posts"), {"run_blocked": 15, "run_points": 9, "run_points_weight": 7}),
+    "blocked": (
+        ("blocked", "rows", "posts"),
+        {"run_blocked": 15, "run_points": 9, "run_points_weight": 7},
+    ),
     "convolution": (("convolution", "unfold", *_GEMM), {"run_convolution": 25}),
     "convolution_backward": (
         ("convolution_backward", "unfold", *_GEMM),
@@ -50,21 +56,30 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "lstm": (("lstm", _BLOCKS[0]), {"run_lstm": 9}),
     "attention": (("attention",), {"run_attention": 30}),
     **{
-        f"depthwise_{n}": ((f"depthwise WIDTH={n} RUN=run_depthwise_{n}", "posts"), {f"run_depthwise_{n}": 23})
+        f"depthwise_{n}": (
+            (f"depthwise WIDTH={n} RUN=run_depthwise_{n}", "posts"),
+            {f"run_depthwise_{n}": 23},
+        )
         for n in (3, 5, 7)
     },
     **{
-        f"first_{n}": ((f"first STRIDE={n} RUN=run_first_{n}", "posts"), {f"run_first_{n}": 24}) for n in (1, 2, 4)
+        f"first_{n}": ((f"first STRIDE={n} RUN=run_first_{n}", "posts"), {f"run_first_{n}": 24})
+        for n in (1, 2, 4)
     },
     **{
-        f"{kind}_{n}": ((f"{kind} CHANNELS={n} RUN=run_{kind}_{n}", "posts"), {f"run_{kind}_{n}": 24})
+        f"{kind}_{n}": (
+            (f"{kind} CHANNELS={n} RUN=run_{kind}_{n}", "posts"),
+            {f"run_{kind}_{n}": 24},
+        )
         for kind, sizes in (("narrow", (2, 4, 8)), ("grouped", (8, 16, 32)))
         for n in sizes
     },
 }
 
 #: launcher -> its family
-FAMILY_OF = {launcher: family for family, (_, launchers) in FAMILIES.items() for launcher in launchers}
+FAMILY_OF = {
+    launcher: family for family, (_, launchers) in FAMILIES.items() for launcher in launchers
+}
 
 _restored: dict[str, Library] = {}
 _building: dict[str, threading.Lock] = {}
@@ -105,8 +120,8 @@ def function(launcher: str) -> Callable[..., None]:
 
 
 def prepare(launchers: Iterable[str]) -> None:
-    """Starts the libraries of these launchers in the background, so that their compiler runs beside lowering and
-    beside the graph's own."""
+    """Starts the libraries of these launchers in the background, so that their compiler runs beside
+    lowering and beside the graph's own."""
     for family in dict.fromkeys(FAMILY_OF[launcher] for launcher in launchers):
         _started(family)
 
@@ -114,7 +129,9 @@ def prepare(launchers: Iterable[str]) -> None:
 @functools.cache
 def _started(family: str) -> None:
     def work() -> None:
-        with contextlib.suppress(BackendError):  # raised again, and then seen, where the library is used
+        with contextlib.suppress(
+            BackendError
+        ):  # raised again, and then seen, where the library is used
             library(family)
 
     threading.Thread(target=work, name=f"inductor own kernels: {family}", daemon=True).start()

@@ -1,8 +1,8 @@
 """Products and convolutions with packed weights, on channels-last data, as Python functions.
 
-In: float32 CPU tensors. Out: packed weights (flat tensors that only these kernels read), results. What always
-holds: the result is channels-last, ``after(before(x * w * scale + bias) + residual)``; `kernel_of` names the kernel that
-takes a convolution, or None where none of them does.
+In: float32 CPU tensors. Out: packed weights (flat tensors that only these kernels read), results.
+What always holds: the result is channels-last, ``after(before(x * w * scale + bias) + residual)``;
+`kernel_of` names the kernel that takes a convolution, or None where none of them does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 
 from inductor_backend.kernels.native import POSTS, function, lanes
 
-#: Winograd's form pays from this many tiles (of 2x2 pixels) on, and where its tiles hold this many pixels on average.
+#: Winograd's form pays from this many tiles (of 2x2 pixels) on, and where its tiles hold this many
+#: pixels on average.
 TILES, PIXELS_OF_A_TILE = 8, 2.7
 
 #: Sizes of groups that have kernels whose sums stay in registers.
@@ -27,8 +28,9 @@ FEW_CHANNELS = 12
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A 2-D convolution without its images: channels in and out of all groups, window, and how it moves. tiled: it is done
-    by Winograd's F(2x2, 3x3); `for_result` says where that is the faster way."""
+    """A 2-D convolution without its images: channels in and out of all groups, window, and how it
+    moves. tiled: it is done by Winograd's F(2x2, 3x3); `for_result` says where that is the faster
+    way."""
 
     channels: int
     count: int
@@ -45,14 +47,16 @@ class Geometry:
 
     @property
     def bordered(self) -> bool:
-        """Whether it reads a copy of its input with a border (see `FEW_CHANNELS`); such a one takes planes too."""
+        """Whether it reads a copy of its input with a border (see `FEW_CHANNELS`); such a one takes
+        planes too.
+        """
         few = self.groups == 1 and self.channels < FEW_CHANNELS and self.window[1] > 1
         return few and self.dilation[1] == 1
 
 
 def kernel_of(g: Geometry) -> str | None:
-    """The kernel for that convolution, None where there is none: dense, first (few channels), winograd, depthwise, grouped or
-    narrow (groups of a few channels)."""
+    """The kernel for that convolution, None where there is none: dense, first (few channels),
+    winograd, depthwise, grouped or narrow (groups of a few channels)."""
     if g.groups == 1:
         if g.bordered and g.stride[1] in (1, 2, 4):
             return "first"
@@ -167,8 +171,8 @@ def convolution(
 def call(
     g: Geometry, sizes: Sequence[Any], before: str, after: str, planes: bool = False
 ) -> tuple[str, list[Any]]:
-    """(launcher, its numbers after x, packed weight, bias, residual and result; the scale follows). planes: x is contiguous, not
-    channels-last; only where `Geometry.bordered`."""
+    """(launcher, its numbers after x, packed weight, bias, residual and result; the scale follows).
+    planes: x is contiguous, not channels-last; only where `Geometry.bordered`."""
     batch, height, width, oh, ow = sizes
     inside = g.channels // g.groups
     kernel = kernel_of(g)
@@ -196,7 +200,11 @@ def launcher(g: Geometry) -> str:
         return f"run_first_{g.stride[1]}"
     if kernel == "winograd":
         return "run_winograd"
-    return dense_launcher(g.count // g.groups) if kernel == "dense" else f"run_{kernel}_{g.channels // g.groups}"
+    return (
+        dense_launcher(g.count // g.groups)
+        if kernel == "dense"
+        else f"run_{kernel}_{g.channels // g.groups}"
+    )
 
 
 def dense_launcher(count: int) -> str:
@@ -204,8 +212,12 @@ def dense_launcher(count: int) -> str:
     return "run_packed_any" if count % (4 * lanes()) else "run_packed"
 
 
-def linear_call(m: Any, k: Any, n: int, ldx: Any, ldo: Any, ldr: Any, before: str, after: str) -> list[Any]:
-    """The numbers of `call` for a product: one image of one line. ldx, ldo, ldr: from row to row."""
+def linear_call(
+    m: Any, k: Any, n: int, ldx: Any, ldo: Any, ldr: Any, before: str, after: str
+) -> list[Any]:
+    """The numbers of `call` for a product: one image of one line. ldx, ldo, ldr: from row to
+    row.
+    """
     window = [1, k, 1, m, 1, 1, 1, 1, 0, 0, 1, 1, 1, m]
     return [*window, n, ldx, ldo, ldr, 1, POSTS[before], POSTS[after], 0]
 
@@ -226,6 +238,12 @@ def linear(
     stride = 0 if residual is None else residual.stride(0)
     numbers = linear_call(m, k, count, x.stride(0), count, stride, before, after)
     function(dense_launcher(count))(
-        x, packed, 0 if bias is None else bias, 0 if residual is None else residual, out, *numbers, 0
+        x,
+        packed,
+        0 if bias is None else bias,
+        0 if residual is None else residual,
+        out,
+        *numbers,
+        0,
     )
     return out

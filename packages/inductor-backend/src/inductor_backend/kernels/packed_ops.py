@@ -1,8 +1,9 @@
-"""Operators that only our rewrites make: packing a weight, products and convolutions with packed weights, attention.
+"""Operators that only our rewrites make: packing a weight, products and convolutions with packed
+weights, attention.
 
-In: tensors, as `freezing` writes them into an ATen graph. Out: what the operator that they stand for returns. What
-always holds: each has a lowering, or is computed once when weights are prepared; called as Python functions they
-are the reference of what their kernels do.
+In: tensors, as `freezing` writes them into an ATen graph. Out: what the operator that they stand
+for returns. What always holds: each has a lowering, or is computed once when weights are prepared;
+called as Python functions they are the reference of what their kernels do.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from inductor_backend.kernels.packed import Geometry
 
 
 def name_of(target: Any) -> str:
-    """An operator's name: of ATen's, of one of these functions, or of another Python function of ours."""
+    """An operator's name: of ATen's, of one of these functions, or of another Python function of
+    ours.
+    """
     if target in OPERATORS:
         return f"packed.{target.__name__}"
     if isinstance(target, FunctionType):
@@ -32,7 +35,9 @@ def geometry(numbers: Sequence[Any]) -> Geometry:
     """From the numbers of a graph node: see `numbers_of`."""
     channels, count, window, stride, padding, dilation, groups, tiled = numbers
     pairs = [(int(a), int(b)) for a, b in (window, stride, padding, dilation)]
-    return Geometry(int(channels), int(count), pairs[0], pairs[1], pairs[2], pairs[3], int(groups), bool(tiled))
+    return Geometry(
+        int(channels), int(count), pairs[0], pairs[1], pairs[2], pairs[3], int(groups), bool(tiled)
+    )
 
 
 def numbers_of(g: Geometry) -> list[Any]:
@@ -61,7 +66,9 @@ def convolution(
     final: str = "none",
     scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``final(post(convolution(x, weight) * scale + bias) + residual)``, channels-last; scale: one a channel."""
+    """``final(post(convolution(x, weight) * scale + bias) + residual)``, channels-last; scale: one
+    a channel.
+    """
     last = torch.channels_last
     given = None if residual is None else residual.contiguous(memory_format=last)
     g = geometry(numbers)
@@ -88,16 +95,25 @@ def linear(
 ) -> torch.Tensor:
     """``final(post(x @ weight + bias) + residual)`` with x [M, K]."""
     given = None if residual is None else residual.contiguous()
-    return packed.linear(x.contiguous(), weight, count, bias, before=post, residual=given, after=final)
+    return packed.linear(
+        x.contiguous(), weight, count, bias, before=post, residual=given, after=final
+    )
 
 
 def lstm(
-    inputs: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, cells: torch.Tensor, steps: int, backwards: bool
+    inputs: torch.Tensor,
+    weight: torch.Tensor,
+    hidden: torch.Tensor,
+    cells: torch.Tensor,
+    steps: int,
+    backwards: bool,
 ) -> torch.Tensor:
-    """All steps of an LSTM layer: results [steps, batch, units] and then the last cells [batch, units], in one flat tensor.
+    """All steps of an LSTM layer: results [steps, batch, units] and then the last cells [batch,
+    units], in one flat tensor.
 
-    inputs [steps * batch, 4 * units]: what the input and the biases add to the gates, in torch's order. The columns of the packed
-    [units, 4 * units] weight are ordered (group of `lanes()` units, gate, unit of the group). hidden, cells [batch, units].
+    inputs [steps * batch, 4 * units]: what the input and the biases add to the gates, in torch's
+    order. The columns of the packed [units, 4 * units] weight are ordered (group of `lanes()`
+    units, gate, unit of the group). hidden, cells [batch, units].
     """
     batch, units = hidden.shape
     out = torch.empty((steps + 1) * batch * units)
@@ -107,10 +123,17 @@ def lstm(
 
 
 def attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scale: float | None, causal: bool,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scale: float | None,
+    causal: bool,
     empty: bool,
 ) -> torch.Tensor:
-    """``softmax(query @ key.mT * scale + mask) @ value`` of four dimensions: see `kernels.attention`."""
+    """``softmax(query @ key.mT * scale + mask) @ value`` of four dimensions: see
+    `kernels.attention`.
+    """
     return attend(query, key, value, mask, scale, causal, empty)
 
 

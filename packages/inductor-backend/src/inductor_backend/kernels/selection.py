@@ -1,9 +1,10 @@
 """Which kernel runs an operator that is not a loop: ours, oneDNN's, or ATen's.
 
-In: an ATen operator and what is known of its operands (sizes, strides, dtypes; sizes may be symbolic). Out:
-a `Choice`: a callable with the operator's own signature and results, and its import path for the generated
-module. What always holds: the result has eager's sizes, strides and dtype; an operator or operand that
-an alternative was not made for gets ATen's kernel. Measurements: docs/notes/cpu_externs.md.
+In: an ATen operator and what is known of its operands (sizes, strides, dtypes; sizes may be
+symbolic). Out: a `Choice`: a callable with the operator's own signature and results, and its import
+path for the generated module. What always holds: the result has eager's sizes, strides and dtype;
+an operator or operand that an alternative was not made for gets ATen's kernel. Measurements:
+docs/notes/cpu_externs.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ __all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best"]
 
 aten = operators("aten")
 
-#: From this many rows on both operands are packed block by block; with fewer, weights are read once, as they lie.
+#: From this many rows on both operands are packed block by block; with fewer, weights are read
+#: once, as they lie.
 BLOCKED_ROWS = 64
 #: Above this, what the blocked kernel does not take (few columns) is MKL's.
 OWN_ROWS = 1024
@@ -35,7 +37,9 @@ SMALL_PRODUCT = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor argument. sizes, strides: ints, or expressions that the `hint` of `best` makes ints of."""
+    """A tensor argument. sizes, strides: ints, or expressions that the `hint` of `best` makes ints
+    of.
+    """
 
     sizes: tuple[Any, ...]
     strides: tuple[Any, ...]
@@ -44,11 +48,12 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """function: to call with the operator's arguments. call: its import path, ``"module:attribute"``. kind:
-    "own", "python" (a Python function of ours that returns fresh tensors) or "aten". form: which of our launchers,
-    where there are several for the operator. posts: activations it can apply (keyword ``post``). residual: whether
-    it takes the keyword ``residual`` (a tensor of the result's layout, added after the activation). symbolic: whether
-    it takes symbolic sizes, whatever the operator."""
+    """function: to call with the operator's arguments. call: its import path,
+    ``"module:attribute"``. kind: "own", "python" (a Python function of ours that returns fresh
+    tensors) or "aten". form: which of our launchers, where there are several for the operator.
+    posts: activations it can apply (keyword ``post``). residual: whether it takes the keyword
+    ``residual`` (a tensor of the result's layout, added after the activation). symbolic: whether it
+    takes symbolic sizes, whatever the operator."""
 
     function: Callable[..., Any]
     call: str
@@ -64,7 +69,15 @@ _POSTS = frozenset(small_gemm.POSTS)
 
 
 def _own(name: str, reason: str, form: str = "") -> Choice:
-    return Choice(getattr(small_gemm, name), f"{small_gemm.__name__}:{name}", "own", reason, _POSTS, residual=True, form=form)
+    return Choice(
+        getattr(small_gemm, name),
+        f"{small_gemm.__name__}:{name}",
+        "own",
+        reason,
+        _POSTS,
+        residual=True,
+        form=form,
+    )
 
 
 def aten_choice(target: Any, reason: str) -> Choice:
@@ -73,13 +86,16 @@ def aten_choice(target: Any, reason: str) -> Choice:
 
 
 def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> Choice:
-    """The kernel to call for `target` on `args`: `Operand` for tensors, the rest as the operator takes it.
+    """The kernel to call for `target` on `args`: `Operand` for tensors, the rest as the operator
+    takes it.
 
-    hint: makes an int of a symbolic size or stride (its value in the captured call); the choice stays right,
-    though perhaps not fastest, for every other value.
+    hint: makes an int of a symbolic size or stride (its value in the captured call); the choice
+    stays right, though perhaps not fastest, for every other value.
     """
     rule = RULES.get(target)
-    return aten_choice(target, "no alternative kernel") if rule is None else rule(target, args, hint)
+    return (
+        aten_choice(target, "no alternative kernel") if rule is None else rule(target, args, hint)
+    )
 
 
 def _own_is_faster(m: int, k: int, n: int, layout: str) -> bool:
@@ -120,7 +136,9 @@ def _addmm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choi
     return _product(target, bias, args[1], args[2], hint)
 
 
-def _product(target: Any, bias: Operand | None, a: Operand, b: Operand, hint: Callable[[Any], int]) -> Choice:
+def _product(
+    target: Any, bias: Operand | None, a: Operand, b: Operand, hint: Callable[[Any], int]
+) -> Choice:
     if not _all_float32(bias, a, b):
         return aten_choice(target, "not float32")
     m, k = (hint(size) for size in a.sizes)
@@ -185,26 +203,42 @@ def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any]
     plain = all(map(_is_contiguous, (dy, x, weight)))
     if plain and mask[0] and winograd.pays(hint(x.sizes[1]), count, (oh, ow), how):
         return _on_planes("convolution_backward")
-    if plain and pixels > (128 if mask[0] else 255) and conv1x1.pays(hint(x.sizes[1]), count, (oh, ow), how):
+    if (
+        plain
+        and pixels > (128 if mask[0] else 255)
+        and conv1x1.pays(hint(x.sizes[1]), count, (oh, ow), how)
+    ):
         return _on_points("convolution_backward")
     if pixels * depth * count < SMALL_PRODUCT or depth < 16 or count < 16:
         return aten_choice(target, "small")
     if small_gemm.backward_is_faster(bool(mask[0]), pixels, taps, max(stride), depth * count):
         name = "convolution_backward"
         return Choice(
-            getattr(small_gemm, name), f"{small_gemm.__name__}:{name}", "own", f"{pixels} pixels: weights as they lie"
+            getattr(small_gemm, name),
+            f"{small_gemm.__name__}:{name}",
+            "own",
+            f"{pixels} pixels: weights as they lie",
         )
     return aten_choice(target, f"{pixels} pixels: oneDNN's is the fastest")
 
 
 def _on_planes(name: str) -> Choice:
     call = f"{winograd.__name__}:{name}"
-    return Choice(getattr(winograd, name), call, "own", "fewer multiplications (Winograd)", form="planes", symbolic=True)
+    return Choice(
+        getattr(winograd, name),
+        call,
+        "own",
+        "fewer multiplications (Winograd)",
+        form="planes",
+        symbolic=True,
+    )
 
 
 def _on_points(name: str) -> Choice:
     call = f"{conv1x1.__name__}:{name}"
-    return Choice(getattr(conv1x1, name), call, "own", "a product an image", form="points", symbolic=True)
+    return Choice(
+        getattr(conv1x1, name), call, "own", "a product an image", form="points", symbolic=True
+    )
 
 
 def _is_contiguous(operand: Operand) -> bool:
@@ -226,7 +260,9 @@ def _last_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
 def _same_strides(operand: Operand, strides: Sequence[Any]) -> bool:
     """Strides of dimensions of size 1 do not matter."""
     return all(
-        a == b for a, b, size in zip(operand.strides, strides, operand.sizes, strict=True) if size != 1
+        a == b
+        for a, b, size in zip(operand.strides, strides, operand.sizes, strict=True)
+        if size != 1
     )
 
 
@@ -241,7 +277,9 @@ def _is_last_only(operand: Operand) -> bool:
 
 
 def _pack(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
-    return Choice(packed_ops.pack, f"{packed_ops.__name__}:pack", "own", "a weight that is no constant")
+    return Choice(
+        packed_ops.pack, f"{packed_ops.__name__}:pack", "own", "a weight that is no constant"
+    )
 
 
 def _packed(name: str) -> Callable[[Any, Sequence[Any], Callable[[Any], int]], Choice]:
@@ -257,7 +295,12 @@ def _packed(name: str) -> Callable[[Any, Sequence[Any], Callable[[Any], int]], C
 
 
 def _lstm(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
-    return Choice(packed_ops.lstm, f"{packed_ops.__name__}:lstm", "own", "packed weights stay in each thread's cache")
+    return Choice(
+        packed_ops.lstm,
+        f"{packed_ops.__name__}:lstm",
+        "own",
+        "packed weights stay in each thread's cache",
+    )
 
 
 def _attention(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
@@ -266,7 +309,9 @@ def _attention(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> 
 
 
 def _drawn(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
-    return Choice(target, f"{rng.__name__}:{target.__name__}", "python", "torch's own stream, in vectors")
+    return Choice(
+        target, f"{rng.__name__}:{target.__name__}", "python", "torch's own stream, in vectors"
+    )
 
 
 _PACKED_POSTS = frozenset(packed.POSTS)

@@ -1,8 +1,9 @@
 """Our own products as operators: drop-in forms of aten.mm, addmm and convolution for few rows.
 
-In: float32 CPU tensors. Out: a new tensor, or `out` filled. What always holds: the arguments are those of
-the ATen operator, plus ``post`` (an activation, see `POSTS`) and ``residual`` (added after it). They check
-nothing that the ATen operator would check: `table.best` hands them out only for arguments they take.
+In: float32 CPU tensors. Out: a new tensor, or `out` filled. What always holds: the arguments are
+those of the ATen operator, plus ``post`` (an activation, see `POSTS`) and ``residual`` (added after
+it). They check nothing that the ATen operator would check: `table.best` hands them out only for
+arguments they take.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from inductor_backend.kernels.native import POSTS as ALL_POSTS
 
 #: Activations that the product applies before it stores, by name: the number in native/tensors.h.
 POSTS = {
-    name: ALL_POSTS[name] for name in ("none", "relu", "gelu_erf", "gelu_tanh", "silu", "tanh", "sigmoid")
+    name: ALL_POSTS[name]
+    for name in ("none", "relu", "gelu_erf", "gelu_tanh", "silu", "tanh", "sigmoid")
 }
 
 _NK, _KN = 0, 1
@@ -25,9 +27,10 @@ _NK, _KN = 0, 1
 def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> str | None:
     """How a convolution is done, or None where oneDNN's is the faster (docs/notes/cpu_externs.md).
 
-    "unfolded": a row a pixel, for few pixels, so that the weights are read once, as they lie. "direct": pixels
-    along the vector registers and weights broadcast, for contiguous operands. pixels: of all images' results;
-    image: of one; count: channels of the result; taps: of the window; contiguous: of input and weight.
+    "unfolded": a row a pixel, for few pixels, so that the weights are read once, as they lie.
+    "direct": pixels along the vector registers and weights broadcast, for contiguous operands.
+    pixels: of all images' results; image: of one; count: channels of the result; taps: of the
+    window; contiguous: of input and weight.
     """
     if pixels <= 128 or (taps == 1 and pixels <= 256 and image < 64):
         return "unfolded"
@@ -37,8 +40,9 @@ def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> st
 
 
 def backward_is_faster(of_input: bool, pixels: int, taps: int, stride: int, weights: int) -> bool:
-    """Whether ours computes a gradient faster than oneDNN, which reorders weights (docs/notes/cpu_externs.md).
-    of_input: the input's gradient, else the weight's. pixels: of all images' results; weights: their number."""
+    """Whether ours computes a gradient faster than oneDNN, which reorders weights
+    (docs/notes/cpu_externs.md). of_input: the input's gradient, else the weight's. pixels: of all
+    images' results; weights: their number."""
     if of_input:
         return pixels <= 64 or (taps == 1 and pixels <= (256 if stride > 1 else 128))
     return (
@@ -57,8 +61,8 @@ def addmm(
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``act(a @ b + bias) + residual``: a [M,K] with dense rows, b [K,N] with one unit stride, bias [N] dense,
-    residual [M,N] with dense rows. float32."""
+    """``act(a @ b + bias) + residual``: a [M,K] with dense rows, b [K,N] with one unit stride, bias
+    [N] dense, residual [M,N] with dense rows. float32."""
     row, column = b.stride()
     layout, ldw = (_NK, column) if row == 1 else (_KN, row)
     return _product("run_linear", (layout, a, a.stride(0), b, ldw), bias, a, b, post, residual, out)
@@ -74,7 +78,9 @@ def blocked_addmm(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The same for many rows: a and b may be turned round (each has one unit stride)."""
-    return _product("run_blocked", (a, *a.stride(), b, *b.stride()), bias, a, b, post, residual, out)
+    return _product(
+        "run_blocked", (a, *a.stride(), b, *b.stride()), bias, a, b, post, residual, out
+    )
 
 
 def _product(
@@ -126,9 +132,10 @@ def convolution(
     channels_last: bool | None = None,
     direct: bool | None = None,
 ) -> torch.Tensor:
-    """2-D convolution, groups 1, not transposed: x and weight contiguous or channels-last, float32. The result
-    is channels-last if `channels_last`, by default if one of them is, as eager's; residual has its layout.
-    direct: which of the two forms; by default what `form` says. "direct" is for contiguous operands only."""
+    """2-D convolution, groups 1, not transposed: x and weight contiguous or channels-last, float32.
+    The result is channels-last if `channels_last`, by default if one of them is, as eager's;
+    residual has its layout. direct: which of the two forms; by default what `form` says. "direct"
+    is for contiguous operands only."""
     batch, channels, height, width = x.shape
     count, _, kh, kw = weight.shape
     (sh, sw), (ph, pw), (dh, dw) = stride, padding, dilation
@@ -143,7 +150,8 @@ def convolution(
         direct = form(batch * oh * ow, oh * ow, count, kh * kw, contiguous) == "direct"
     native.function("run_convolution")(
         x, weight, 0 if bias is None else bias, 0 if residual is None else residual, out,
-        batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post], x_last, w_last, int(last),
+        batch, channels, height, width, kh, kw, sh, sw, ph, pw, dh, dw, oh, ow, count, POSTS[post],
+        x_last, w_last, int(last),
         int(direct and contiguous),
     )  # fmt: skip
     return out
@@ -162,17 +170,22 @@ def convolution_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-    """aten.convolution_backward for a 2-D convolution, groups 1, not transposed, without the bias's gradient. Operands
-    are contiguous or channels-last, float32; a gradient has the layout of what it belongs to."""
+    """aten.convolution_backward for a 2-D convolution, groups 1, not transposed, without the bias's
+    gradient. Operands are contiguous or channels-last, float32; a gradient has the layout of what
+    it belongs to."""
     count, _, kh, kw = weight.shape
     numbers = (*x.shape, kh, kw, *stride, *padding, *dilation, *dy.shape[2:], count, _is_last(dy))
     dx = dw = None
     if mask[0]:
         dx = torch.empty_like(x)
-        native.function("run_convolution_backward_input")(dy, weight, dx, *numbers, _is_last(weight), _is_last(x))
+        native.function("run_convolution_backward_input")(
+            dy, weight, dx, *numbers, _is_last(weight), _is_last(x)
+        )
     if mask[1]:
         dw = torch.empty_like(weight)
-        native.function("run_convolution_backward_weight")(dy, x, dw, *numbers, _is_last(x), _is_last(weight))
+        native.function("run_convolution_backward_weight")(
+            dy, x, dw, *numbers, _is_last(x), _is_last(weight)
+        )
     return dx, dw, None
 
 

@@ -1,12 +1,15 @@
-"""A product whose result must lie densely although its rows do not begin at multiples of 16 bytes (50257 words).
+"""A product whose result must lie densely although its rows do not begin at multiples of 16 bytes
+(50257 words).
 
-In: a matrix of any strides and one whose rows or columns begin at such multiples. Out: ``a @ b``, row after row. What always
-holds: every element is written by a product of all terms, so that results differ from ATen's by rounding alone.
+In: a matrix of any strides and one whose rows or columns begin at such multiples. Out: ``a @ b``,
+row after row. What always holds: every element is written by a product of all terms, so that
+results differ from ATen's by rounding alone.
 
-Tensor cores write 16 bytes at once. Of rows of 50257 floats every fourth begins at a multiple of 16 bytes; of those between,
-some later column does. So every class of rows is a product of its own, from that column on, into a view of the result, at the
-full rate (H100, 2048 x 768 x 50257 in TF32: 1.26 ms in one piece), and two small ones write the first and last columns. Padding
-the operands (`passes.pad_matmul`) moves the result once more.
+Tensor cores write 16 bytes at once. Of rows of 50257 floats every fourth begins at a multiple of 16
+bytes; of those between, some later column does. So every class of rows is a product of its own,
+from that column on, into a view of the result, at the full rate (H100, 2048 x 768 x 50257 in TF32:
+1.26 ms in one piece), and two small ones write the first and last columns. Padding the operands
+(`passes.pad_matmul`) moves the result once more.
 """
 
 from __future__ import annotations

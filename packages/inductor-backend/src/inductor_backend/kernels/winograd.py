@@ -1,11 +1,12 @@
-"""Convolutions 3x3 with stride 1 on contiguous images, and the gradient of their input, by Winograd's F(2x2, 3x3).
+"""Convolutions 3x3 with stride 1 on contiguous images, and the gradient of their input, by
+Winograd's F(2x2, 3x3).
 
-In: float32 CPU tensors. Out: new contiguous tensors. What always holds: arguments are those of the ATen operators;
-`pays` says for which convolutions the kernel (native/planes.cpp) is the fastest; errors are at most about twice those of
-sums of products.
+In: float32 CPU tensors. Out: new contiguous tensors. What always holds: arguments are those of the
+ATen operators; `pays` says for which convolutions the kernel (native/planes.cpp) is the fastest;
+errors are at most about twice those of sums of products.
 
-This is what training uses: nothing is turned into another layout, so that saved tensors, operators of ATen and
-gradients of weights have eager's.
+This is what training uses: nothing is turned into another layout, so that saved tensors, operators
+of ATen and gradients of weights have eager's.
 """
 
 from __future__ import annotations
@@ -22,10 +23,14 @@ MOST_WEIGHTS = 1 << 17
 
 
 def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) -> bool:
-    """For a convolution from `channels` to `count` channels whose result is an image of these sides, or its input's
-    gradient. how: window, stride, padding, dilation."""
+    """For a convolution from `channels` to `count` channels whose result is an image of these
+    sides, or its input's gradient. how: window, stride, padding, dilation."""
     window, stride, padding, dilation = (tuple(one) for one in how)
-    if (window, stride, dilation) != ((3, 3), (1, 1), (1, 1)) or max(padding) > 2 or min(padding) < 0:
+    if (
+        (window, stride, dilation) != ((3, 3), (1, 1), (1, 1))
+        or max(padding) > 2
+        or min(padding) < 0
+    ):
         return False
     if min(channels, count) < 32 or channels * count > MOST_WEIGHTS:
         return False
@@ -34,10 +39,14 @@ def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) ->
 
 
 def numbers(
-    sizes: Sequence[Any], result: Sequence[Any], padding: Sequence[int], weight: Sequence[Any], gradient: bool
+    sizes: Sequence[Any],
+    result: Sequence[Any],
+    padding: Sequence[int],
+    weight: Sequence[Any],
+    gradient: bool,
 ) -> list[Any]:
-    """Of `run_planes` after its tensors. sizes, result: of what is read and what is written; padding: of the convolution;
-    weight: its strides."""
+    """Of `run_planes` after its tensors. sizes, result: of what is read and what is written;
+    padding: of the convolution; weight: its strides."""
     batch, channels, height, width = sizes
     _, count, oh, ow = result
     around = [2 - one for one in padding] if gradient else list(padding)
@@ -46,7 +55,12 @@ def numbers(
 
 
 def convolution(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: Any, padding: Sequence[int], *rest: Any
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Any,
+    padding: Sequence[int],
+    *rest: Any,
 ) -> torch.Tensor:
     """aten.convolution where `pays` said so."""
     sides = [size + 2 * pad - 2 for size, pad in zip(x.shape[2:], padding, strict=True)]
@@ -57,9 +71,17 @@ def convolution(
 
 
 def convolution_backward(
-    dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias_sizes: Any, stride: Any, padding: Sequence[int], *rest: Any
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Sequence[int],
+    *rest: Any,
 ) -> tuple[torch.Tensor, None, None]:
     """aten.convolution_backward where only the input's gradient is asked for."""
     dx = torch.empty(x.shape)
-    native.function("run_planes")(dy, weight, 0, dx, *numbers(dy.shape, x.shape, padding, weight.stride(), True))
+    native.function("run_planes")(
+        dy, weight, 0, dx, *numbers(dy.shape, x.shape, padding, weight.stride(), True)
+    )
     return dx, None, None

@@ -1,7 +1,7 @@
 """Activations with numbers of their own, and gradients by element that no other family has.
 
-In: graph nodes of such operators. Out: one loop node each, over the result's shape; what always holds is what does in
-`pointwise`, which has the activations that are one op.
+In: graph nodes of such operators. Out: one loop node each, over the result's shape; what always
+holds is what does in `pointwise`, which has the activations that are one op.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def leaky_relu(ctx: Lowering, x: Ref, slope: Any = 0.01) -> Ref:
     def body(at: Any) -> Value:
         value = ctx.element(x, at, dtype)
         return make(
-            "where", make("gt", value, const(0, dtype)), value, make("mul", value, const(slope, dtype))
+            "where",
+            make("gt", value, const(0, dtype)),
+            value,
+            make("mul", value, const(slope, dtype)),
         )
 
     return ctx.pointwise(body)

@@ -1,8 +1,8 @@
 """Adaptive pooling, whose windows differ in size.
 
-In: graph nodes. Out: pointwise nodes where windows are small, a reduction where they are large. What always
-holds: window o of O over n elements is [o * n // O, ceil((o + 1) * n / O)), as eager has it, for symbolic
-sizes too.
+In: graph nodes. Out: pointwise nodes where windows are small, a reduction where they are large.
+What always holds: window o of O over n elements is [o * n // O, ceil((o + 1) * n / O)), as eager
+has it, for symbolic sizes too.
 """
 
 from __future__ import annotations
@@ -83,7 +83,11 @@ def window_size(
             width = const(size // outputs[k], dtype)  # type: ignore[operator]
         else:
             width = cast(
-                make("sub", number(_end(here, size, outputs[k])), number(_start(here, size, outputs[k]))),
+                make(
+                    "sub",
+                    number(_end(here, size, outputs[k])),
+                    number(_start(here, size, outputs[k])),
+                ),
                 dtype,
             )
         total = make("mul", total, width)
@@ -120,7 +124,9 @@ def _adaptive_avg(rank: int) -> Any:
 
             return ctx.pointwise(average, label="avg_pool")
         uneven = any(n % o for n, o in zip(spatial, outputs, strict=True))  # type: ignore[operator]
-        if uneven and ctx.strides()[-1] == 1:  # each element would be divided into its window: slower
+        if (
+            uneven and ctx.strides()[-1] == 1
+        ):  # each element would be divided into its window: slower
             return call_fallback(ctx, ctx.node.target, [x, list(sizes)], {})
         total = _window_sum(ctx, x, outputs, counts, dtype)
         return ctx.pointwise(lambda at: make("div", total.at(at), divisor(at)), label="avg_pool")
@@ -146,7 +152,9 @@ def _window_sum(
             position.append(here)
         return read_if(x, position, test, dtype, 0)
 
-    (total,) = ctx.reduction("sum", body, domain, range(lead + rank, len(domain)), dtype, "avg_pool")
+    (total,) = ctx.reduction(
+        "sum", body, domain, range(lead + rank, len(domain)), dtype, "avg_pool"
+    )
     return total.reshape((*x.sizes[:lead], *outputs))
 
 

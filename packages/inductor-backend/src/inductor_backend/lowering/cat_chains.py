@@ -1,9 +1,9 @@
 """Concatenations that grow: [a, b], [a, b, c], ... share one buffer.
 
-In: a graph. Out: for each ``cat`` that is the beginning of a longer one, its chain. What always holds: each
-part is then copied once, into its region of the longest buffer; a shorter concatenation is a version of
-that buffer's beginning, and reading it waits for the writers of its own regions only
-(`Program.extends`). Dense networks would otherwise copy every feature once a layer.
+In: a graph. Out: for each ``cat`` that is the beginning of a longer one, its chain. What always
+holds: each part is then copied once, into its region of the longest buffer; a shorter concatenation
+is a version of that buffer's beginning, and reading it waits for the writers of its own regions
+only (`Program.extends`). Dense networks would otherwise copy every feature once a layer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from tracer_core.plugin_api import operators
 aten = operators("aten")
 
 #: Operators that want their operand dense: a version of a longer buffer is strided.
-_NEED_DENSE = frozenset({aten.convolution.default, aten.mm.default, aten.addmm.default, aten.bmm.default})
+_NEED_DENSE = frozenset(
+    {aten.convolution.default, aten.mm.default, aten.addmm.default, aten.bmm.default}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,9 @@ def _suits(node: torch.fx.Node) -> bool:
     if any(user.op == "output" or user.target in _NEED_DENSE for user in node.users):
         return False
     parts = [part.meta["val"] for part in _parts(node)]
-    return value.is_contiguous() and all(p.dtype == value.dtype and p.dim() == value.dim() for p in parts)
+    return value.is_contiguous() and all(
+        p.dtype == value.dtype and p.dim() == value.dim() for p in parts
+    )
 
 
 def find_chains(graph: torch.fx.Graph) -> dict[torch.fx.Node, Chain]:

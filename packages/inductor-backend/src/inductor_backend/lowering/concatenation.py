@@ -1,7 +1,8 @@
 """Concatenations: `cat`, `stack`.
 
-In: graph nodes. Out: one buffer, each operand stored into its region of it (narrow operands on GPUs: chosen in one loop). What
-always holds: of a chain of concatenations (`cat_chains`) each operand is stored once.
+In: graph nodes. Out: one buffer, each operand stored into its region of it (narrow operands on
+GPUs: chosen in one loop). What always holds: of a chain of concatenations (`cat_chains`) each
+operand is stored once.
 """
 
 from __future__ import annotations
@@ -36,12 +37,15 @@ def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
     return Ref.of(buffer)
 
 
-#: On GPUs rows of up to so many elements, of so many equal parts at most, are put together in one loop.
+#: On GPUs rows of up to so many elements, of so many equal parts at most, are put together in one
+#: loop.
 NARROW, FEW_PARTS = 1024, 4
 
 
 def _is_narrow(parts: Sequence[Ref], dim: int) -> bool:
-    """Halves of rows, as in rotary embeddings: what the kernels that read them can choose from for themselves."""
+    """Halves of rows, as in rotary embeddings: what the kernels that read them can choose from for
+    themselves.
+    """
     if not 2 <= len(parts) <= FEW_PARTS or dim != len(parts[0].sizes) - 1:
         return False
     widths = {part.sizes[dim] for part in parts}
@@ -50,8 +54,8 @@ def _is_narrow(parts: Sequence[Ref], dim: int) -> bool:
 
 
 def _selected(ctx: Lowering, parts: Sequence[Ref]) -> Ref:
-    """One loop that chooses between the parts, each read inside its bounds everywhere; readers may compute it inside
-    themselves, which a buffer of regions does not allow."""
+    """One loop that chooses between the parts, each read inside its bounds everywhere; readers may
+    compute it inside themselves, which a buffer of regions does not allow."""
     width, dtype = parts[0].sizes[-1], ctx.meta().dtype
 
     def body(at: Sequence[Index]) -> Any:
@@ -71,7 +75,9 @@ def store_parts(ctx: Lowering, buffer: Buffer, parts: Sequence[Ref], dim: int, s
         index = list(variables(part.sizes))
         value = cast(part.at(index), buffer.dtype)
         index[dim] = index[dim] + start
-        ctx.add_loop(part.sizes, [False] * len(index), [Store((buffer.name,), tuple(index), value)], "cat")
+        ctx.add_loop(
+            part.sizes, [False] * len(index), [Store((buffer.name,), tuple(index), value)], "cat"
+        )
         start = simplify(start + part.sizes[dim])
 
 

@@ -1,8 +1,9 @@
 """Gradients of convolutions: operator calls, and the bias's gradient as a sum.
 
-In: graph nodes. Out: one extern node a gradient, so that each may have its own kernel, and a reduction that fuses with
-the loops that make the output's gradient. What always holds: nothing is computed that the mask does not ask for or
-nobody reads; operands keep the strides that eager would see, or are channels-last, as the results then are.
+In: graph nodes. Out: one extern node a gradient, so that each may have its own kernel, and a
+reduction that fuses with the loops that make the output's gradient. What always holds: nothing is
+computed that the mask does not ask for or nobody reads; operands keep the strides that eager would
+see, or are channels-last, as the results then are.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ def _bias(ctx: Lowering, dy: Ref) -> Ref:
     """The sum over everything but channels."""
     dims: Sequence[int] = [k for k in range(len(dy.sizes)) if k != 1]
     dtype, wide = ctx.meta(2).dtype, ctx.sum_dtype(ctx.meta(2).dtype)
-    (total,) = ctx.reduction("sum", lambda at: cast(dy.at(at), wide), dy.sizes, dims, wide, "bias_gradient")
+    (total,) = ctx.reduction(
+        "sum", lambda at: cast(dy.at(at), wide), dy.sizes, dims, wide, "bias_gradient"
+    )
     shaped = total.reshape(ctx.shape(2))
-    return ctx.pointwise(lambda at: cast(shaped.at(at), dtype), ctx.shape(2), dtype, label="bias_gradient")
+    return ctx.pointwise(
+        lambda at: cast(shaped.at(at), dtype), ctx.shape(2), dtype, label="bias_gradient"
+    )

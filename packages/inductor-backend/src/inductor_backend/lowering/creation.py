@@ -57,7 +57,9 @@ def _range(ctx: Lowering, start: Any, step: Any) -> Ref:
         # eager computes start + step * i in the accumulation type, double for float32 too
         def body(at: Any) -> Any:
             steps = make(
-                "mul", cast(make("index", attr=at[0]), torch.float64), ctx.element(step, at, torch.float64)
+                "mul",
+                cast(make("index", attr=at[0]), torch.float64),
+                ctx.element(step, at, torch.float64),
             )
             return cast(make("add", steps, ctx.element(start, at, torch.float64)), dtype)
 

@@ -1,12 +1,14 @@
 """Dropout's masks: zeros and ones, kept as bools.
 
-In: ``aten.bernoulli.p`` and ``aten.native_dropout`` nodes. Out, on the CPU: an extern node that draws bools (`kernels.rng`)
-and the loop that makes numbers of them, which is computed inside its readers; what keeps the mask for the backward keeps the
-drawn bools themselves. On a GPU (`Lowering.draws`): loops that compute each element's number from a seed and its place,
-fused with what is around them; the graph draws its seeds, one for each dropout, from torch's generator at the first. What
-always holds: on the CPU, and with ``fallback_random``, the stream is eager's, in eager's order; where ours is not the same, or
-the order in memory is not row-major, the operator runs as ATen has it. On a GPU masks depend on the generator's state alone,
-which moves on with each call, in recordings too, since an operator draws the seeds.
+In: ``aten.bernoulli.p`` and ``aten.native_dropout`` nodes. Out, on the CPU: an extern node that
+draws bools (`kernels.rng`) and the loop that makes numbers of them, which is computed inside its
+readers; what keeps the mask for the backward keeps the drawn bools themselves. On a GPU
+(`Lowering.draws`): loops that compute each element's number from a seed and its place, fused with
+what is around them; the graph draws its seeds, one for each dropout, from torch's generator at the
+first. What always holds: on the CPU, and with ``fallback_random``, the stream is eager's, in
+eager's order; where ours is not the same, or the order in memory is not row-major, the operator
+runs as ATen has it. On a GPU masks depend on the generator's state alone, which moves on with each
+call, in recordings too, since an operator draws the seeds.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ def native_dropout(ctx: Lowering, x: Ref, p: float, train: bool | None) -> Any:
 
 
 def is_drawn_by_kernels(node: torch.fx.Node) -> bool:
-    """Whether it needs a seed where kernels draw: with a probability between 0 and 1 and torch's own generator."""
+    """Whether it needs a seed where kernels draw: with a probability between 0 and 1 and torch's
+    own generator.
+    """
     if node.target is aten.native_dropout.default:
         probability, plain = node.args[1], node.args[2] is True
     elif node.target is aten.bernoulli.p:

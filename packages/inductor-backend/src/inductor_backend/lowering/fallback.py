@@ -1,8 +1,8 @@
 """Operators that run as they are: `kernels.aten_fallbacks.FALLBACKS` lists them.
 
-In: a graph node without a lowering. Out: an extern node, marked `fallback` (counted and shown in the
-dump). What always holds: an operator on neither table raises a BackendError that names it; operators
-that draw random numbers keep their order.
+In: a graph node without a lowering. Out: an extern node, marked `fallback` (counted and shown in
+the dump). What always holds: an operator on neither table raises a BackendError that names it;
+operators that draw random numbers keep their order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.image_layout import FOLLOWERS
 from inductor_backend.lowering.registry import Lowering, aten, last_strides
 
-#: Operators whose result keeps the gaps between the rows of their first operand; all others lay theirs out densely.
+#: Operators whose result keeps the gaps between the rows of their first operand; all others lay
+#: theirs out densely.
 _KEEP_GAPS = frozenset(
     {aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default}
 )
@@ -24,8 +25,12 @@ _KEEP_GAPS = frozenset(
 def argument(ctx: Lowering, value: Any, node: Any) -> Any:
     """Tensors as strided views with eager's strides; everything else as it is."""
     if isinstance(value, Ref):
-        wanted = ctx.sizes.exprs(node.meta["val"].stride()) if isinstance(node, torch.fx.Node) else None
-        gaps = ctx.node.target in _KEEP_GAPS and node is ctx.node.args[0] and 0 not in (wanted or ())
+        wanted = (
+            ctx.sizes.exprs(node.meta["val"].stride()) if isinstance(node, torch.fx.Node) else None
+        )
+        gaps = (
+            ctx.node.target in _KEEP_GAPS and node is ctx.node.args[0] and 0 not in (wanted or ())
+        )
         return ctx.strided(value, wanted, exactly=gaps)
     if isinstance(value, (list, tuple)):
         nodes = node if isinstance(node, (list, tuple)) else [None] * len(value)
@@ -36,11 +41,16 @@ def argument(ctx: Lowering, value: Any, node: Any) -> Any:
 def call_fallback(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The operator itself on materialised operands."""
     if target in FOLLOWERS and ctx.node in ctx.last:
-        images = [ctx.strided(value, last_strides(value.sizes)) if isinstance(value, Ref) else value for value in args]
+        images = [
+            ctx.strided(value, last_strides(value.sizes)) if isinstance(value, Ref) else value
+            for value in args
+        ]
         return ctx.extern(target, images, kwargs, fallback=True, strides=ctx.strides())
     nodes = [*ctx.node.args, *[None] * len(args)]
     made = [argument(ctx, value, node) for value, node in zip(args, nodes, strict=False)]
-    named = {name: argument(ctx, value, ctx.node.kwargs.get(name)) for name, value in kwargs.items()}
+    named = {
+        name: argument(ctx, value, ctx.node.kwargs.get(name)) for name, value in kwargs.items()
+    }
     sequential = torch.Tag.nondeterministic_seeded in target.tags
     used = ctx.used_outputs() if isinstance(ctx.node.meta["val"], (tuple, list)) else None
     if used is not None and isinstance(ctx.node.meta["val"], list):

@@ -1,8 +1,9 @@
-"""Operators on lists of tensors: one loop a tensor, so that an optimizer's chain of them is a kernel a parameter.
+"""Operators on lists of tensors: one loop a tensor, so that an optimizer's chain of them is a
+kernel a parameter.
 
-In: a ``_foreach_`` node. Out: a `Ref` for each tensor of its list. What always holds: each is what the operator of that name
-on one tensor gives; lists that ATen's own kernels do not take as they are (dtypes that differ, tensors in place of
-numbers) stay with ATen.
+In: a ``_foreach_`` node. Out: a `Ref` for each tensor of its list. What always holds: each is what
+the operator of that name on one tensor gives; lists that ATen's own kernels do not take as they are
+(dtypes that differ, tensors in place of numbers) stay with ATen.
 """
 
 from __future__ import annotations
@@ -37,13 +38,17 @@ EACH: dict[Any, Any] = {
     aten._foreach_mul.ScalarList: aten.mul.Tensor, aten._foreach_mul.Tensor: aten.mul.Tensor,
     aten._foreach_div.Scalar: aten.div.Tensor, aten._foreach_div.List: aten.div.Tensor,
     aten._foreach_div.ScalarList: aten.div.Tensor, aten._foreach_div.Tensor: aten.div.Tensor,
-    aten._foreach_maximum.List: aten.maximum.default, aten._foreach_minimum.List: aten.minimum.default,
-    aten._foreach_addcdiv.Scalar: aten.addcdiv.default, aten._foreach_addcdiv.ScalarList: aten.addcdiv.default,
-    aten._foreach_addcmul.Scalar: aten.addcmul.default, aten._foreach_addcmul.ScalarList: aten.addcmul.default,
+    aten._foreach_maximum.List: aten.maximum.default,
+    aten._foreach_minimum.List: aten.minimum.default,
+    aten._foreach_addcdiv.Scalar: aten.addcdiv.default,
+    aten._foreach_addcdiv.ScalarList: aten.addcdiv.default,
+    aten._foreach_addcmul.Scalar: aten.addcmul.default,
+    aten._foreach_addcmul.ScalarList: aten.addcmul.default,
     aten._foreach_lerp.Scalar: aten.lerp.Scalar, aten._foreach_lerp.List: aten.lerp.Tensor,
     aten._foreach_sqrt.default: aten.sqrt.default, aten._foreach_rsqrt.default: aten.rsqrt.default,
     aten._foreach_neg.default: aten.neg.default, aten._foreach_abs.default: aten.abs.default,
-    aten._foreach_reciprocal.default: aten.reciprocal.default, aten._foreach_exp.default: aten.exp.default,
+    aten._foreach_reciprocal.default: aten.reciprocal.default,
+    aten._foreach_exp.default: aten.exp.default,
     aten._foreach_sign.default: aten.sign.default, aten._foreach_copy.default: aten.copy.default,
     aten._foreach_zero.default: aten.zeros_like.default,
 }  # fmt: skip
@@ -66,7 +71,9 @@ def _of_lists(target: Any) -> Callable[..., Any]:
                 given = tuple(_taken(argument, place) for argument in node.args)
                 meta = {**node.meta, "val": fake}
                 ctx.node = Item(f"{node.name}_{place}", one, given, meta)  # type: ignore[assignment]
-                made.append(LOWERINGS[one](ctx, *(_taken(argument, place) for argument in args), **kwargs))
+                made.append(
+                    LOWERINGS[one](ctx, *(_taken(argument, place) for argument in args), **kwargs)
+                )
         finally:
             ctx.node = node
         return made
@@ -79,9 +86,13 @@ def _taken(argument: Any, place: int) -> Any:
 
 
 def _alike(results: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
-    """Whether all tensors that are read and made are of one floating dtype; a single one may be of another."""
+    """Whether all tensors that are read and made are of one floating dtype; a single one may be of
+    another.
+    """
     lists = [list(argument) for argument in args if isinstance(argument, (list, tuple))]
-    values = [item.meta["val"] for items in lists for item in items if isinstance(item, torch.fx.Node)]
+    values = [
+        item.meta["val"] for items in lists for item in items if isinstance(item, torch.fx.Node)
+    ]
     tensors = [*results, *(value for value in values if isinstance(value, torch.Tensor))]
     dtypes = {tensor.dtype for tensor in tensors}
     return len(dtypes) == 1 and next(iter(dtypes)).is_floating_point
@@ -89,4 +100,3 @@ def _alike(results: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
 
 for _target in EACH:
     lower(_target)(_of_lists(_target))
-

@@ -1,10 +1,12 @@
 """Gradients of gathers that are only added to another gradient: added to its memory, row by row.
 
-In: a functional graph in which a weight is both looked up and multiplied with (BERT's and GPT-2's words). Out: the sums
-that are done so, and their nodes. What always holds: the other gradient's memory is written to only where it is the
-fresh result of a product or of another such gradient, and nothing else reads it; else it is copied first.
+In: a functional graph in which a weight is both looked up and multiplied with (BERT's and GPT-2's
+words). Out: the sums that are done so, and their nodes. What always holds: the other gradient's
+memory is written to only where it is the fresh result of a product or of another such gradient, and
+nothing else reads it; else it is copied first.
 
-Without this, a table of the weight's size is filled with zeros, written to and added: 300 MB for GPT-2's words.
+Without this, a table of the weight's size is filled with zeros, written to and added: 300 MB for
+GPT-2's words.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ VIEWS = frozenset({aten.t.default, aten.permute.default, aten.transpose.int, ate
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """node: the sum. gradient: of the gather, which nothing else reads. other: what it is added to. root: the node
-    that made the other's memory, where that may be written to."""
+    """node: the sum. gradient: of the gather, which nothing else reads. other: what it is added to.
+    root: the node that made the other's memory, where that may be written to."""
 
     node: torch.fx.Node
     gradient: torch.fx.Node
@@ -42,7 +44,11 @@ def sums_of_gradients(graph: torch.fx.Graph) -> dict[torch.fx.Node, Sum]:
     found: dict[torch.fx.Node, Sum] = {}
     order = {node: at for at, node in enumerate(graph.nodes)}
     for node in graph.find_nodes(op="call_function", target=aten.add.Tensor):
-        if len(node.args) != 2 or node.kwargs or not all(isinstance(a, torch.fx.Node) for a in node.args):
+        if (
+            len(node.args) != 2
+            or node.kwargs
+            or not all(isinstance(a, torch.fx.Node) for a in node.args)
+        ):
             continue
         for gradient, other in (node.args, node.args[::-1]):
             if _fits(node, gradient, other) and order[other] < order[gradient]:
@@ -63,7 +69,9 @@ def _root(other: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _fits(node: torch.fx.Node, gradient: torch.fx.Node, other: torch.fx.Node) -> bool:
-    if gradient.target is not aten.embedding_dense_backward.default or set(gradient.users) != {node}:
+    if gradient.target is not aten.embedding_dense_backward.default or set(gradient.users) != {
+        node
+    }:
         return False
     values = [one.meta["val"] for one in (gradient, other, node)]
     same = all(v.shape == values[0].shape and v.dtype == values[0].dtype for v in values)
@@ -79,7 +87,12 @@ def add_to(ctx: Lowering, of: Sum, value_of: Callable[[Any], Any]) -> Ref:
 
 def _base(ctx: Lowering, of: Sum, other: Ref) -> Target:
     buffer = other.buffer
-    if of.root is not None and other.is_whole and buffer.storage == buffer.name and _dense(ctx, buffer.layout.strides):
+    if (
+        of.root is not None
+        and other.is_whole
+        and buffer.storage == buffer.name
+        and _dense(ctx, buffer.layout.strides)
+    ):
         before = ctx.scattered.get(of.root)
         if before is not None and before.buffer is buffer:
             return before

@@ -1,9 +1,9 @@
 """From a functional ATen graph to a loop IR program.
 
 In: a `torch.fx.GraphModule` with fake tensors in ``meta["val"]`` and its `CompileSpec`. Out: a
-`Program`. What always holds: trailing ``copy_`` nodes become stores into the input's own buffer, every
-other input is never written; each output is a buffer of its own with exactly the strides of its fake;
-an operator without lowering is on the fallback table or the compile fails, naming it.
+`Program`. What always holds: trailing ``copy_`` nodes become stores into the input's own buffer,
+every other input is never written; each output is a buffer of its own with exactly the strides of
+its fake; an operator without lowering is on the fallback table or the compile fails, naming it.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ from tracer_core.plugin_api import BackendError, CompileSpec
 #: Modules of lowerings whose loops run in order, which Triton's kernels do not.
 ORDERED = frozenset({"inductor_backend.lowering.scatter"})
 
-#: Scatters that eager does in any order on a GPU, by atomic additions or plain stores. (It sorts for the others.)
+#: Scatters that eager does in any order on a GPU, by atomic additions or plain stores. (It sorts
+#: for the others.)
 UNORDERED = frozenset(
     {
         aten.scatter_add.default, aten.index_add.default, aten.scatter.src, aten.scatter.value,
-        aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor, aten.index_put.default,
+        aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
+        aten.index_put.default,
     }
 )  # fmt: skip
 
@@ -63,7 +65,8 @@ ATOMIC_TYPES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64
 
 #: What a graph does with numbers of the call, by the function's name -> its text.
 NUMBER_TEXTS: dict[str, str] = {
-    "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "truediv": "({} / {})", "pow": "({} ** {})",
+    "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "truediv": "({} / {})",
+    "pow": "({} ** {})",
     "neg": "(-{})", "sym_float": "float({})", "sym_max": "max({}, {})", "sym_min": "min({}, {})",
     "sym_sqrt": "math.sqrt({})",
 }  # fmt: skip
@@ -80,8 +83,8 @@ class GraphLowering:
         known_ops: Set[str],
         images_last: frozenset[str] | None = None,
     ) -> None:
-        """known_ops: what loop bodies may hold. images_last: on GPUs, names of the convolutions that are channels-last (None:
-        where it is quicker)."""
+        """known_ops: what loop bodies may hold. images_last: on GPUs, names of the convolutions
+        that are channels-last (None: where it is quicker)."""
         self.gm, self.sizes, self.known_ops, self.images_last = gm, sizes, known_ops, images_last
         self.target = target_of(gm.graph)
         self.program = Program(spec.name, device=self.target.device)
@@ -90,11 +93,17 @@ class GraphLowering:
             self.ctx.draws = sum(map(is_drawn_by_kernels, gm.graph.nodes))
         self.env: dict[torch.fx.Node, Any] = {}
         self.ctx.refs = self.env
-        self.views: dict[str, list[torch.fx.Node]] = {}  # buffer -> the nodes that were lowered to views of it
+        self.views: dict[
+            str, list[torch.fx.Node]
+        ] = {}  # buffer -> the nodes that were lowered to views of it
         self.mutated: set[str] = set()
-        self.instances: dict[str, int] = {}  # buffer -> the instance of a cut graph (`passes.subgraph_cut`) that it was made for
+        self.instances: dict[
+            str, int
+        ] = {}  # buffer -> the instance of a cut graph (`passes.subgraph_cut`) that it was made for
         self.in_place = in_place_writes(gm.graph)
-        self.saved = {number for number, one in enumerate(spec.outputs) if one.saved and self.target.triton}
+        self.saved = {
+            number for number, one in enumerate(spec.outputs) if one.saved and self.target.triton
+        }
         self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # they add in order
 
     def run(self) -> Program:
@@ -107,7 +116,9 @@ class GraphLowering:
         }
         self.ctx.chains = find_chains(self.gm.graph)
         self.ctx.last = channels_last_nodes(self.gm.graph, self.target.triton, self.images_last)
-        self.program.images_last = frozenset(node.name for node in self.ctx.last if node.target in CONVOLUTIONS)
+        self.program.images_last = frozenset(
+            node.name for node in self.ctx.last if node.target in CONVOLUTIONS
+        )
         for node in self.gm.graph.nodes:
             step = dispatch.get(node.op)
             if step is None:
@@ -134,7 +145,9 @@ class GraphLowering:
 
     def _tensor(self, name: str, fake: torch.Tensor) -> Buffer:
         if fake.layout != torch.strided or fake.device.type not in ("cpu", "cuda"):
-            raise unsupported("lower", f"a tensor of layout {fake.layout} on {fake.device}", self.ctx.node)
+            raise unsupported(
+                "lower", f"a tensor of layout {fake.layout} on {fake.device}", self.ctx.node
+            )
         if fake.is_quantized:
             raise unsupported("lower", f"an input of dtype {fake.dtype}", self.ctx.node)
         layout = Layout(self.sizes.exprs(fake.shape), self.sizes.exprs(fake.stride()))
@@ -162,13 +175,17 @@ class GraphLowering:
         for part in str(node.target).split("."):
             value = getattr(value, part)
         if not isinstance(value, torch.Tensor):
-            raise unsupported("lower", f"attribute {node.target!r} is a {type(value).__name__}", node)
+            raise unsupported(
+                "lower", f"attribute {node.target!r} is a {type(value).__name__}", node
+            )
         name = f"const{len(self.program.constants)}"
         self.program.constants[name] = value.detach()
         self.env[node] = Ref.of(self._tensor(name, value))
 
     def value_of(self, argument: Any) -> Any:
-        """An fx argument with nodes replaced by what they were lowered to, SymInts by expressions."""
+        """An fx argument with nodes replaced by what they were lowered to, SymInts by
+        expressions.
+        """
         if isinstance(argument, torch.fx.Node):
             return self.env[argument]
         if isinstance(argument, (list, tuple)):
@@ -201,8 +218,12 @@ class GraphLowering:
             return
         lowering = LOWERINGS.get(node.target)
         if node in self.in_place:
-            self.env[node] = write_in_place(self.ctx, self.env[self.in_place[node]], args[0], args, kwargs)
-        elif lowering is not None and not (node.target in FALLBACKS and self.beyond_loops(node, lowering)):
+            self.env[node] = write_in_place(
+                self.ctx, self.env[self.in_place[node]], args[0], args, kwargs
+            )
+        elif lowering is not None and not (
+            node.target in FALLBACKS and self.beyond_loops(node, lowering)
+        ):
             if self.program.elsewhere and node.target is not operator.getitem:
                 args = [self.brought(argument) for argument in args]
             self.env[node] = self.lowered(node, lowering, args, kwargs)
@@ -216,15 +237,20 @@ class GraphLowering:
                 node,
             )
 
-    def lowered(self, node: torch.fx.Node, lowering: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """What the lowering gives; ATen's operator where Triton has no form of what the lowering used."""
+    def lowered(
+        self, node: torch.fx.Node, lowering: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """What the lowering gives; ATen's operator where Triton has no form of what the lowering
+        used.
+        """
         nodes, copies = len(self.program.nodes), len(self.ctx.copies)
         result = lowering(self.ctx, *args, **kwargs)
         if not self.target.triton:
             return result
         made = [one for one in self.program.nodes[nodes:] if isinstance(one, LoopNode)]
         unknown = {
-            value.name for value in topological(root for one in made for s in one.stores for root in s.roots)
+            value.name
+            for value in topological(root for one in made for s in one.stores for root in s.roots)
         } - self.known_ops
         unknown |= {
             f"additions of {self.program.buffers[name].dtype} in any order"
@@ -244,10 +270,16 @@ class GraphLowering:
         return call_fallback(self.ctx, node.target, args, kwargs)
 
     def beyond_loops(self, node: torch.fx.Node, lowering: Any) -> bool:
-        """Whether it reads or makes a tensor of a dtype that loops do not hold, or needs loops in order on a GPU."""
+        """Whether it reads or makes a tensor of a dtype that loops do not hold, or needs loops in
+        order on a GPU.
+        """
         if self.target.triton and lowering.__module__ in ORDERED and not _unordered(node):
             return True
-        if self.target.triton and lowering.__module__ == scan.__name__ and scan.is_slow_on_gpus(node):
+        if (
+            self.target.triton
+            and lowering.__module__ == scan.__name__
+            and scan.is_slow_on_gpus(node)
+        ):
             return True
         return any(tensor.dtype not in MEMORY_DTYPES for tensor in tensors_of(node))
 
@@ -275,7 +307,11 @@ class GraphLowering:
     def write_input(self, node: torch.fx.Node) -> Ref:
         """``copy_(placeholder, value)``: a store into the input's buffer."""
         target, source = self.env[node.args[0]], self.value_of(node.args[1])  # type: ignore[index]
-        if not isinstance(target, Ref) or target.buffer.kind is not BufferKind.INPUT or not target.is_whole:
+        if (
+            not isinstance(target, Ref)
+            or target.buffer.kind is not BufferKind.INPUT
+            or not target.is_whole
+        ):
             raise unsupported("lower", "copy_ to something that is not an input", node)
         if node.args[1] in self.in_place:
             self.mutated.add(target.buffer.name)
@@ -290,16 +326,22 @@ class GraphLowering:
         else:
             value = self.ctx.element(source, index, target.dtype)
         name = target.buffer.name
-        self.ctx.add_loop(target.sizes, [False] * len(index), [Store((name,), index, value)], "copy_")
+        self.ctx.add_loop(
+            target.sizes, [False] * len(index), [Store((name,), index, value)], "copy_"
+        )
         self.mutated.add(name)
         return target
 
     def keep_old_values(self, write: torch.fx.Node, buffer: Buffer) -> None:
-        """What later nodes read of an input that is written to now (``y = x.clone(); x.add_(1)``: y is a view here) is copied
-        before. The input itself, as an output, stays the input."""
+        """What later nodes read of an input that is written to now (``y = x.clone(); x.add_(1)``: y
+        is a view here) is copied before. The input itself, as an output, stays the input."""
         for node in self.views.get(buffer.name, ()):
             value = self.env[node]
-            if not isinstance(value, Ref) or value.buffer is not buffer or node.target is aten.copy_.default:
+            if (
+                not isinstance(value, Ref)
+                or value.buffer is not buffer
+                or node.target is aten.copy_.default
+            ):
                 continue
             later = {user for user in node.users if user not in self.env and user is not write}
             if node.op == "placeholder":
@@ -325,18 +367,27 @@ class GraphLowering:
         }
 
     def _channels_last(self, item: Any) -> str | None:
-        """The buffer of a value that may be returned as it is: a whole channels-last image of known sizes."""
+        """The buffer of a value that may be returned as it is: a whole channels-last image of known
+        sizes.
+        """
         value = self.env.get(item) if isinstance(item, torch.fx.Node) else None
         if not isinstance(value, Ref) or len(value.sizes) != 4 or not value.is_whole:
             return None
         buffer, strides = value.buffer, last_strides(value.sizes)
-        if not all(isinstance(size, int) for size in value.sizes) or buffer.layout.strides != strides:
+        if (
+            not all(isinstance(size, int) for size in value.sizes)
+            or buffer.layout.strides != strides
+        ):
             return None
         if same_strides(buffer.layout, self.sizes.exprs(item.meta["val"].stride())):
             return None
-        taken = any(buffer.name == (o.buffer if isinstance(o, Strided) else o) for o in self.program.outputs)
+        taken = any(
+            buffer.name == (o.buffer if isinstance(o, Strided) else o) for o in self.program.outputs
+        )
         own = buffer.kind is not BufferKind.INPUT and buffer.storage == buffer.name
-        return buffer.name if own and not taken and buffer.name not in self.program.extends else None
+        return (
+            buffer.name if own and not taken and buffer.name not in self.program.extends else None
+        )
 
     def _output(self, item: Any) -> str | Strided | Expr | None:
         value = self.value_of(item)
@@ -347,14 +398,18 @@ class GraphLowering:
         strides = self.sizes.exprs(fake.stride())
         if buffer.name in self.mutated and value.is_whole:
             return buffer.name  # the core hands the mutated input itself back
-        taken = any(buffer.name == (o.buffer if isinstance(o, Strided) else o) for o in self.program.outputs)
+        taken = any(
+            buffer.name == (o.buffer if isinstance(o, Strided) else o) for o in self.program.outputs
+        )
         own_storage = buffer.storage == buffer.name and buffer.name not in self.program.extends
         owned = buffer.kind is not BufferKind.INPUT and value.is_whole and not taken and own_storage
         if owned and same_strides(buffer.layout, strides):
             if buffer.kind is BufferKind.TEMP:  # eager's strides in dimensions of one element too
                 buffer.layout = Layout(buffer.layout.sizes, strides, buffer.layout.offset)
             elif buffer.layout.strides != strides:
-                return Strided(buffer.name, Layout(buffer.layout.sizes, strides, buffer.layout.offset))
+                return Strided(
+                    buffer.name, Layout(buffer.layout.sizes, strides, buffer.layout.offset)
+                )
             return buffer.name
         if owned and buffer.kind is BufferKind.TEMP and not self._passed_to_extern(buffer.name):
             buffer.layout = Layout(buffer.layout.sizes, strides)
@@ -366,30 +421,42 @@ class GraphLowering:
         return any(isinstance(n, ExternNode) and name in n.reads() for n in self.program.nodes)
 
     def _output_view(self, value: Ref, strides: tuple[Expr, ...]) -> str | Strided:
-        """An output that is a view of a buffer of ours: given out as a view where nobody else returns that
-        buffer and it shows all of it, or leaves gaps that a copy would only have to make again; else copied."""
+        """An output that is a view of a buffer of ours: given out as a view where nobody else
+        returns that buffer and it shows all of it, or leaves gaps that a copy would only have to
+        make again; else copied."""
         layout, buffer = value.strided(), value.buffer
-        taken = {item.buffer if isinstance(item, Strided) else item for item in self.program.outputs}
+        taken = {
+            item.buffer if isinstance(item, Strided) else item for item in self.program.outputs
+        }
         if (
             layout is not None
             and buffer.kind is not BufferKind.INPUT
             and buffer.storage == buffer.name
             and same_strides(layout, strides)
-            and (layout.numel == buffer.layout.numel or not self.ctx.is_dense(layout.sizes, strides))
+            and (
+                layout.numel == buffer.layout.numel or not self.ctx.is_dense(layout.sizes, strides)
+            )
             and buffer.name not in taken
         ):
             return Strided(buffer.name, Layout(layout.sizes, strides, layout.offset))
         return self._output_copy(value, strides)
 
     def _output_copy(self, value: Ref, strides: tuple[Expr, ...]) -> str | Strided:
-        """A buffer of its own with exactly these strides; what is repeated (stride 0) is written once."""
+        """A buffer of its own with exactly these strides; what is repeated (stride 0) is written
+        once.
+        """
         sizes = value.sizes
         for dim, stride in enumerate(strides):
             if isinstance(stride, int) and stride == 0 and sizes[dim] != 1:
                 value = value.select(dim, 0).unsqueeze(dim)
         made = self.ctx.copy(value, strides, "output", exactly=True)
-        if any(made.buffer.name == (o.buffer if isinstance(o, Strided) else o) for o in self.program.outputs):
-            made = self.ctx.pointwise(value.at, value.sizes, value.dtype, strides, "output", exactly=True)
+        if any(
+            made.buffer.name == (o.buffer if isinstance(o, Strided) else o)
+            for o in self.program.outputs
+        ):
+            made = self.ctx.pointwise(
+                value.at, value.sizes, value.dtype, strides, "output", exactly=True
+            )
         name = made.buffer.name
         return name if value.sizes == sizes else Strided(name, Layout(sizes, strides))
 
@@ -403,7 +470,9 @@ def _number_text(value: Any) -> str:
 def _unordered(node: torch.fx.Node) -> bool:
     """Whether a scatter's points may meet in any order, as eager lets them."""
     accumulates = node.target is aten.index_put.default and (*node.args, False)[3]
-    return node.target in UNORDERED and not accumulates and _adds_in_any_order(node.meta["val"].dtype)
+    return (
+        node.target in UNORDERED and not accumulates and _adds_in_any_order(node.meta["val"].dtype)
+    )
 
 
 def _adds_in_any_order(dtype: torch.dtype) -> bool:

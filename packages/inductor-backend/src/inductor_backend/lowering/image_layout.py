@@ -1,10 +1,11 @@
 """Which images of a graph are kept channels-last.
 
-In: an ATen graph. Out: the nodes whose result has that layout inside our program. What always holds: results of
-the graph and operands of ATen's operators have eager's strides all the same: they are copied where they differ;
-on GPUs convolutions among the nodes read and write channels-last images, which is how tensor cores multiply (cuDNN
-turns planes round before and after each convolution; on an H100 resnet18 takes two thirds of the time); a convolution
-that would be rounded to TF32 only because of its layout keeps eager's.
+In: an ATen graph. Out: the nodes whose result has that layout inside our program. What always
+holds: results of the graph and operands of ATen's operators have eager's strides all the same: they
+are copied where they differ; on GPUs convolutions among the nodes read and write channels-last
+images, which is how tensor cores multiply (cuDNN turns planes round before and after each
+convolution; on an H100 resnet18 takes two thirds of the time); a convolution that would be rounded
+to TF32 only because of its layout keeps eager's.
 """
 
 from __future__ import annotations
@@ -36,29 +37,38 @@ FOLLOWERS = frozenset({aten.max_pool2d_with_indices_backward.default})
 CHANNELS = 16
 
 
-def channels_last_nodes(graph: torch.fx.Graph, gpu: bool, wanted: frozenset[str] | None = None) -> set[torch.fx.Node]:
-    """Our own convolutions (gpu: the operator's, where it is quicker so, and inputs that are), and what is computed from
-    them image by image. wanted: on GPUs, names of the convolutions that are channels-last, where that is known."""
-    starts: Callable[[torch.fx.Node], bool] = lambda node: node.target is packed_ops.convolution  # noqa: E731
+def channels_last_nodes(
+    graph: torch.fx.Graph, gpu: bool, wanted: frozenset[str] | None = None
+) -> set[torch.fx.Node]:
+    """Our own convolutions (gpu: the operator's, where it is quicker so, and inputs that are), and
+    what is computed from them image by image. wanted: on GPUs, names of the convolutions that are
+    channels-last, where that is known."""
+    starts: Callable[[torch.fx.Node], bool] = lambda node: node.target is packed_ops.convolution
     keeps_planes: Callable[[torch.fx.Node], bool] = tf32.loses_precision
     if gpu:
         quicker = convolutions_on_tensor_cores(graph)
         if wanted is not None:
             quicker = {node for node in graph.nodes if node.name in wanted}
-            keeps_planes = lambda node: node.name not in wanted  # noqa: E731
+            keeps_planes = lambda node: node.name not in wanted
         if not quicker:
             return set()
-        starts = lambda node: node in quicker or (node.op == "placeholder" and _lies_last(node.meta["val"]))  # noqa: E731
+        starts = lambda node: (
+            node in quicker or (node.op == "placeholder" and _lies_last(node.meta["val"]))
+        )
     found: set[torch.fx.Node] = set()
     for node in graph.nodes:
-        if starts(node) or any(_is_image(source) for source in node.all_input_nodes if source in found):
+        if starts(node) or any(
+            _is_image(source) for source in node.all_input_nodes if source in found
+        ):
             if _is_image(node) and not (node.target in CONVOLUTIONS and keeps_planes(node)):
                 found.add(node)
     return found
 
 
 def convolutions_on_tensor_cores(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """The 2-d convolutions (and gradients) of a graph that does most of its multiplications on tensor cores, else none."""
+    """The 2-d convolutions (and gradients) of a graph that does most of its multiplications on
+    tensor cores, else none.
+    """
     found: set[torch.fx.Node] = set()
     fit = other = 0
     for node in graph.nodes:
@@ -80,15 +90,23 @@ def convolutions_on_tensor_cores(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 def _lies_last(value: Any) -> bool:
     """A channels-last image, and not in planes as well."""
-    if not isinstance(value, torch.Tensor) or value.dim() != 4 or not all(isinstance(n, int) for n in value.shape):
+    if (
+        not isinstance(value, torch.Tensor)
+        or value.dim() != 4
+        or not all(isinstance(n, int) for n in value.shape)
+    ):
         return False
     return value.is_contiguous(memory_format=torch.channels_last) and not value.is_contiguous()
 
 
 def _is_image(node: torch.fx.Node) -> bool:
-    """It has images (or a tuple that begins with them) as its value. The gradient of a first convolution's image is not
-    asked for."""
+    """It has images (or a tuple that begins with them) as its value. The gradient of a first
+    convolution's image is not asked for."""
     value: Any = node.meta.get("val")
     if isinstance(value, (tuple, list)) and value:
-        value = value[1] if value[0] is None and node.target is aten.convolution_backward.default else value[0]
+        value = (
+            value[1]
+            if value[0] is None and node.target is aten.convolution_backward.default
+            else value[0]
+        )
     return isinstance(value, torch.Tensor) and value.dim() == 4

@@ -1,9 +1,11 @@
-"""Writes at indices straight into an input, in place of a whole new tensor that is then copied back.
+"""Writes at indices straight into an input, in place of a whole new tensor that is then copied
+back.
 
-In: a functional graph in which ``copy_(input, index_copy(input, ...))`` stands for what the program wrote in place: a
-key-value cache gets one row a step. Out: the writing nodes and the inputs they may write to; extern nodes that do.
-What always holds: nobody reads the input's old values beside the first writer, so it may be gone once that ran; whoever
-reads the result reads the input's memory, and an output never shares it.
+In: a functional graph in which ``copy_(input, index_copy(input, ...))`` stands for what the program
+wrote in place: a key-value cache gets one row a step. Out: the writing nodes and the inputs they
+may write to; extern nodes that do. What always holds: nobody reads the input's old values beside
+the first writer, so it may be gone once that ran; whoever reads the result reads the input's
+memory, and an output never shares it.
 """
 
 from __future__ import annotations
@@ -38,16 +40,25 @@ def in_place_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]
         if not isinstance(target, torch.fx.Node) or target.op != "placeholder":
             continue
         chain, reader, node = [], write, last
-        while isinstance(node, torch.fx.Node) and node is not target and _writes(node, reader, last):
+        while (
+            isinstance(node, torch.fx.Node) and node is not target and _writes(node, reader, last)
+        ):
             chain.append(node)
             reader, node = node, node.args[0]
-        if chain and node is target and _readers(target) == {chain[-1], write} and _alike(target, chain):
+        if (
+            chain
+            and node is target
+            and _readers(target) == {chain[-1], write}
+            and _alike(target, chain)
+        ):
             found.update(dict.fromkeys(chain, target))
     return found
 
 
 def _writes(node: torch.fx.Node, reader: torch.fx.Node, last: Any) -> bool:
-    """Whether a node writes at indices, and its result is either the last one or read by the next writer only."""
+    """Whether a node writes at indices, and its result is either the last one or read by the next
+    writer only.
+    """
     return node.target in IN_PLACE and (node is last or set(node.users) == {reader})
 
 
@@ -56,7 +67,9 @@ def _readers(node: torch.fx.Node) -> set[torch.fx.Node]:
 
 
 def _alike(target: torch.fx.Node, chain: list[torch.fx.Node]) -> bool:
-    """Whether the writers take the input as it is: its dtype, no two elements of it in one place, and only once."""
+    """Whether the writers take the input as it is: its dtype, no two elements of it in one place,
+    and only once.
+    """
     value = target.meta["val"]
     return all(
         node.meta["val"].dtype == value.dtype and list(node.all_input_nodes).count(target) <= 1
@@ -64,8 +77,12 @@ def _alike(target: torch.fx.Node, chain: list[torch.fx.Node]) -> bool:
     ) and not any(isinstance(step, int) and step == 0 for step in value.stride())
 
 
-def write_in_place(ctx: Lowering, target: Ref, written: Ref, args: Any, kwargs: dict[str, Any]) -> Ref:
-    """target: the input. written: what the node reads in its place (the input, or the writer before it)."""
+def write_in_place(
+    ctx: Lowering, target: Ref, written: Ref, args: Any, kwargs: dict[str, Any]
+) -> Ref:
+    """target: the input. written: what the node reads in its place (the input, or the writer before
+    it).
+    """
     node = ctx.node
     nodes = [*node.args, *[None] * len(args)]
     made = [argument(ctx, value, n) for value, n in list(zip(args, nodes, strict=False))[1:]]

@@ -1,8 +1,8 @@
 """Loads at positions that are themselves data: embedding, gather, index_select, index.
 
-In: graph nodes. Out: pointwise nodes whose loads go through `Indirect` atoms. What always holds: every
-such position passes `check_index`, so that a position that eager rejects raises IndexError after the
-kernel and never reads outside a buffer.
+In: graph nodes. Out: pointwise nodes whose loads go through `Indirect` atoms. What always holds:
+every such position passes `check_index`, so that a position that eager rejects raises IndexError
+after the kernel and never reads outside a buffer.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def indirect(position: Value, size: Expr, wrap: bool) -> Index:
 
 
 def checked(value: Value, position: Sequence[Index]) -> Value:
-    """The value, together with the checks of positions that it does not depend on: a dimension of one element, or
-    an expanded one, needs no index, but eager rejects a bad one all the same."""
+    """The value, together with the checks of positions that it does not depend on: a dimension of
+    one element, or an expanded one, needs no index, but eager rejects a bad one all the same."""
     below = set(topological([value]))
     for index in position:
         for check in index.indirect_values():
@@ -83,7 +83,9 @@ def index(ctx: Lowering, x: Ref, indices: Sequence[Ref | None]) -> Ref:
     indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
     given = [k for k, item in enumerate(indices) if item is not None]
     if any(item is not None and item.dtype in (torch.bool, torch.uint8) for item in indices):
-        raise unsupported("lower", "indexing with a boolean mask has a size that depends on data", ctx.node)
+        raise unsupported(
+            "lower", "indexing with a boolean mask has a size that depends on data", ctx.node
+        )
     adjacent = given == list(range(given[0], given[-1] + 1))
     rank = max(len(indices[k].sizes) for k in given)  # type: ignore[union-attr]
     first = given[0] if adjacent else 0
@@ -96,7 +98,9 @@ def index(ctx: Lowering, x: Ref, indices: Sequence[Ref | None]) -> Ref:
             if item is None:
                 position.append(rest.pop(0))
             else:
-                position.append(indirect(item.at(broadcast(shared, item.sizes)), x.sizes[k], wrap=True))
+                position.append(
+                    indirect(item.at(broadcast(shared, item.sizes)), x.sizes[k], wrap=True)
+                )
         return checked(x.at(position), position)
 
     return ctx.pointwise(body)

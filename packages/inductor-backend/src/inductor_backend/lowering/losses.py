@@ -1,7 +1,8 @@
 """Gradients of softmax and log_softmax, and the negative log likelihood with its gradient.
 
-In: graph nodes. Out: reductions and pointwise nodes. What always holds: a class number that eager rejects raises
-IndexError after the kernel and nothing is read outside a buffer; the class `ignored` is never looked up.
+In: graph nodes. Out: reductions and pointwise nodes. What always holds: a class number that eager
+rejects raises IndexError after the kernel and nothing is read outside a buffer; the class `ignored`
+is never looked up.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def softmax_backward(ctx: Lowering, dy: Ref, y: Ref, dim: int, *unused: Any) -> 
         return make("mul", cast(dy.at(at), dtype), cast(y.at(at), dtype))
 
     label = "softmax_backward"
-    (total,) = ctx.reduction("sum", scaled, y.sizes, normalize_dims(dim, len(y.sizes)), dtype, label)
+    (total,) = ctx.reduction(
+        "sum", scaled, y.sizes, normalize_dims(dim, len(y.sizes)), dtype, label
+    )
 
     def body(at: At) -> Value:
         pull = make("mul", cast(y.at(at), dtype), total.at(broadcast(at, total.sizes)))
@@ -46,7 +49,9 @@ def log_softmax_backward(ctx: Lowering, dy: Ref, y: Ref, dim: int, *unused: Any)
     (total,) = ctx.reduction("sum", lambda at: cast(dy.at(at), dtype), y.sizes, dims, dtype, label)
 
     def body(at: At) -> Value:
-        share = make("mul", make("exp", cast(y.at(at), dtype)), total.at(broadcast(at, total.sizes)))
+        share = make(
+            "mul", make("exp", cast(y.at(at), dtype)), total.at(broadcast(at, total.sizes))
+        )
         return make("sub", cast(dy.at(at), dtype), share)
 
     return ctx.pointwise(body, label=label)
@@ -57,7 +62,9 @@ _NONE, _MEAN = 0, 1
 
 
 class _Likelihood:
-    """x: [classes], [batch, classes] or [batch, classes, ...]; target: without the classes. Immutable."""
+    """x: [classes], [batch, classes] or [batch, classes, ...]; target: without the classes.
+    Immutable.
+    """
 
     def __init__(self, x: Ref, target: Ref, weight: Ref | None, ignored: int) -> None:
         self.x, self.target, self.weight, self.ignored = x, target, weight, ignored
@@ -82,7 +89,11 @@ class _Likelihood:
 
     def share(self, at: At, where: Index) -> Value:
         """The weight of the element there, which is of class `where`: 0 where it is ignored."""
-        one = const(1, self.dtype) if self.weight is None else cast(self.weight.at([where]), self.dtype)
+        one = (
+            const(1, self.dtype)
+            if self.weight is None
+            else cast(self.weight.at([where]), self.dtype)
+        )
         return make("where", self.counts(at), one, const(0, self.dtype))
 
     def loss(self, at: At) -> Value:
@@ -101,7 +112,9 @@ def nll_loss_forward(
     result = ctx.meta(0).dtype
     if reduction == _NONE and len(x.sizes) > 1:
         losses = ctx.pointwise(of.loss, of.sizes, result, label="nll_loss")
-        return losses, ctx.pointwise(lambda at: const(0, result), ctx.shape(1), result, label="nll_loss")
+        return losses, ctx.pointwise(
+            lambda at: const(0, result), ctx.shape(1), result, label="nll_loss"
+        )
     dims = list(range(len(of.sizes)))
     (loss,) = ctx.reduction("sum", of.loss, of.sizes, dims, of.dtype, "nll_loss")
     (total,) = ctx.reduction(

@@ -16,7 +16,9 @@ from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
 def is_blas_matrix(layout: Layout) -> bool:
-    """The last two dims have a unit stride, and the other stride does not overlap: BLAS takes it as it is."""
+    """The last two dims have a unit stride, and the other stride does not overlap: BLAS takes it as
+    it is.
+    """
     rows, columns = layout.sizes[-2:]
     a, b = layout.strides[-2:]
     return (b == 1 and (a == columns or _at_least(a, columns))) or (
@@ -29,8 +31,8 @@ def _at_least(stride: Any, size: Any) -> bool:
 
 
 def matrix(ctx: Lowering, x: Ref) -> Strided:
-    """The operand as BLAS takes it, copied to row-major order where it does not (on GPUs to column-major order where its
-    columns lie side by side, so that nothing is turned round)."""
+    """The operand as BLAS takes it, copied to row-major order where it does not (on GPUs to
+    column-major order where its columns lie side by side, so that nothing is turned round)."""
     layout = x.strided()
     if layout is not None and is_blas_matrix(layout):
         return Strided(x.buffer.name, layout)

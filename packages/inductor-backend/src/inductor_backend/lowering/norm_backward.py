@@ -1,10 +1,12 @@
 """Gradients of normalisations: batch, layer and group norm.
 
-In: graph nodes. Out: two sums for each normalised row, from one reading of it, and pointwise nodes. What always
-holds: sums are in double, on GPUs in float32 (float64 for float64); a gradient that the mask does not ask for is not computed.
+In: graph nodes. Out: two sums for each normalised row, from one reading of it, and pointwise nodes.
+What always holds: sums are in double, on GPUs in float32 (float64 for float64); a gradient that the
+mask does not ask for is not computed.
 
-With x^ = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - x^ * mean(g * x^)) over the normalised row;
-the gradient of the weight is the sum of dy * x^, that of the bias the sum of dy, over everything else.
+With x^ = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - x^ * mean(g * x^)) over
+the normalised row; the gradient of the weight is the sum of dy * x^, that of the bias the sum of
+dy, over everything else.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def _result(ctx: Lowering, position: int, value: Ref) -> Ref:
     dtype = ctx.meta(position).dtype
     if shaped.dtype == dtype:
         return shaped
-    return ctx.pointwise(lambda at: cast(shaped.at(at), dtype), ctx.shape(position), dtype, label="to")
+    return ctx.pointwise(
+        lambda at: cast(shaped.at(at), dtype), ctx.shape(position), dtype, label="to"
+    )
 
 
 @lower(aten.native_batch_norm_backward.default)
@@ -108,7 +112,9 @@ def batch_norm_backward(
         pull = _mul(make("div", cast(dot.at(row), dtype), size), inverse(c), inverse(c))
         return _mul(make("sub", make("sub", slope(at), average), _mul(centered(at), pull)), scale)
 
-    grad_x = ctx.pointwise(dx, x.sizes, ctx.meta(0).dtype, ctx.strides(0), label) if mask[0] else None
+    grad_x = (
+        ctx.pointwise(dx, x.sizes, ctx.meta(0).dtype, ctx.strides(0), label) if mask[0] else None
+    )
     grad_weight = grad_bias = None
     if mask[1]:
         assert dot is not None
@@ -222,7 +228,10 @@ def group_norm_backward(
         return cast(saved_inverse.at(at[:2]), dtype)
 
     def normal(at: At) -> Value:
-        return _mul(make("sub", cast(grouped.at(at), dtype), cast(saved_mean.at(at[:2]), dtype)), inverse(at))
+        return _mul(
+            make("sub", cast(grouped.at(at), dtype), cast(saved_mean.at(at[:2]), dtype)),
+            inverse(at),
+        )
 
     def plain(at: At) -> Value:
         return cast(slopes.at(at), dtype)
@@ -241,7 +250,9 @@ def group_norm_backward(
         )
         grad_x = ctx.pointwise(body, sizes, ctx.meta(0).dtype, label=label).reshape(x.sizes)
     if mask[1]:
-        grad_weight = _result(ctx, 1, _sum(ctx, lambda at: _mul(plain(at), normal(at)), sizes, [0, 3], label))
+        grad_weight = _result(
+            ctx, 1, _sum(ctx, lambda at: _mul(plain(at), normal(at)), sizes, [0, 3], label)
+        )
     if mask[2]:
         grad_bias = _result(ctx, 2, _sum(ctx, plain, sizes, [0, 3], label))
     return grad_x, grad_weight, grad_bias

@@ -1,8 +1,8 @@
 """Normalisations: batch, layer and group norm, from their statistics to one scale and shift.
 
-In: graph nodes. Out: Welford reductions (where statistics come from the data) and one pointwise node.
-What always holds: scale and shift per channel are formed first (weight / sqrt(var + eps), bias - mean *
-scale), as eager's CPU kernels do, so that the element itself needs one multiply-add.
+In: graph nodes. Out: Welford reductions (where statistics come from the data) and one pointwise
+node. What always holds: scale and shift per channel are formed first (weight / sqrt(var + eps),
+bias - mean * scale), as eager's CPU kernels do, so that the element itself needs one multiply-add.
 """
 
 from __future__ import annotations
@@ -28,25 +28,36 @@ def inverse_std(variance: Value, eps: float) -> Value:
     return make("div", one, make("sqrt", make("add", variance, const(eps, variance.dtype))))
 
 
-def _scale_shift(x: Value, mean: Value, inverse: Value, weight: Value | None, bias: Value | None) -> Value:
+def _scale_shift(
+    x: Value, mean: Value, inverse: Value, weight: Value | None, bias: Value | None
+) -> Value:
     scale = inverse if weight is None else make("mul", inverse, weight)
     shift = make("mul", mean, scale)
     shift = make("neg", shift) if bias is None else make("sub", bias, shift)
     return make("add", make("mul", x, scale), shift)
 
 
-def _centered(x: Value, mean: Value, inverse: Value, weight: Value | None, bias: Value | None) -> Value:
+def _centered(
+    x: Value, mean: Value, inverse: Value, weight: Value | None, bias: Value | None
+) -> Value:
     value = make("mul", make("sub", x, mean), inverse)
     value = value if weight is None else make("mul", value, weight)
     return value if bias is None else make("add", value, bias)
 
 
-def _parameter(ctx: Lowering, parameter: Ref | None, position: At, dtype: torch.dtype) -> Value | None:
+def _parameter(
+    ctx: Lowering, parameter: Ref | None, position: At, dtype: torch.dtype
+) -> Value | None:
     return None if parameter is None else cast(parameter.at(position), dtype)
 
 
 def _batch_norm_apply(
-    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, mean: PerChannel, inverse: PerChannel
+    ctx: Lowering,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    mean: PerChannel,
+    inverse: PerChannel,
 ) -> Ref:
     first = ctx.meta(0)
     dtype = compute_dtype(first.dtype)
@@ -177,12 +188,20 @@ def batch_norm_inference(
 
 @lower(aten._native_batch_norm_legit.no_stats)
 def batch_norm_no_stats(
-    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, training: bool, momentum: float, eps: float
+    ctx: Lowering,
+    x: Ref,
+    weight: Ref | None,
+    bias: Ref | None,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[Any, ...]:
     return _trained(ctx, x, weight, bias, eps)
 
 
-def _trained(ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, eps: float) -> tuple[Ref, Ref, Ref]:
+def _trained(
+    ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, eps: float
+) -> tuple[Ref, Ref, Ref]:
     output, mean, saved, *_ = _train(ctx, x, weight, bias, eps)
     return output, _saved(ctx, 1, mean), _saved(ctx, 2, saved)
 
@@ -201,7 +220,9 @@ def native_batch_norm(
 ) -> tuple[Any, ...]:
     if training and running_mean is not None:
         raise unsupported(
-            "lower", "batch norm that updates its statistics in place: functionalise it first", ctx.node
+            "lower",
+            "batch norm that updates its statistics in place: functionalise it first",
+            ctx.node,
         )
     if training or running_mean is None or running_var is None:
         return _trained(ctx, x, weight, bias, eps)
@@ -210,7 +231,12 @@ def native_batch_norm(
 
 @lower(aten.native_layer_norm.default)
 def native_layer_norm(
-    ctx: Lowering, x: Ref, normalized: Sequence[Any], weight: Ref | None, bias: Ref | None, eps: float
+    ctx: Lowering,
+    x: Ref,
+    normalized: Sequence[Any],
+    weight: Ref | None,
+    bias: Ref | None,
+    eps: float,
 ) -> tuple[Any, ...]:
     first = ctx.meta(0)
     dtype = compute_dtype(x.dtype)
@@ -298,7 +324,10 @@ def rms_norm(
     size = as_number(count(x.sizes, dims), dtype)
     least = torch.finfo(x.dtype).eps if eps is None else eps
     saved = ctx.pointwise(
-        lambda at: inverse_std(make("div", total.at(at), size), least), total.sizes, dtype, label="rms_norm"
+        lambda at: inverse_std(make("div", total.at(at), size), least),
+        total.sizes,
+        dtype,
+        label="rms_norm",
     )
 
     def body(at: At) -> Value:
@@ -306,4 +335,6 @@ def rms_norm(
         scale = _parameter(ctx, weight, at[lead:], dtype)
         return value if scale is None else make("mul", value, scale)
 
-    return ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="rms_norm"), _saved(ctx, 1, saved)
+    return ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="rms_norm"), _saved(
+        ctx, 1, saved
+    )

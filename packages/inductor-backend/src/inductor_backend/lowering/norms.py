@@ -1,7 +1,7 @@
 """Vector norms, distances, both extremes at once, and the margin loss: reductions of simple bodies.
 
-In: graph nodes. Out: reduction nodes and the pointwise node that ends each. What always holds: the order
-of a norm decides the reduction as eager's kernels do (0 counts, infinities are extremes).
+In: graph nodes. Out: reduction nodes and the pointwise node that ends each. What always holds: the
+order of a norm decides the reduction as eager's kernels do (0 counts, infinities are extremes).
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ def norm_end(total: Value, order: float) -> Value:
 
 @lower(aten.linalg_vector_norm.default)
 def vector_norm(
-    ctx: Lowering, x: Ref, order: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ctx: Lowering,
+    x: Ref,
+    order: Any = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> Ref:
     result = compute_dtype(ctx.meta().dtype)
     filled = all(ctx.sizes.is_positive(size) for size in x.sizes)
@@ -58,7 +64,9 @@ def vector_norm(
     dims = normalize_dims(dim, len(x.sizes))
     source = reduced_input(x, result)
     kind = norm_term(const(0, result), order)[0]
-    (total,) = ctx.reduction(kind, lambda at: norm_term(source(at), order)[1], x.sizes, dims, result, "norm")
+    (total,) = ctx.reduction(
+        kind, lambda at: norm_term(source(at), order)[1], x.sizes, dims, result, "norm"
+    )
     shaped = total.reshape(ctx.shape())
     return ctx.pointwise(lambda at: norm_end(shaped.at(at), order), label="norm")
 

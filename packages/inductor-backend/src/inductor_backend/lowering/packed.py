@@ -1,7 +1,9 @@
-"""Products, convolutions and LSTM layers with packed weights, and attention: calls of our own kernels on channels-last data.
+"""Products, convolutions and LSTM layers with packed weights, and attention: calls of our own
+kernels on channels-last data.
 
-In: nodes that `freezing` made. Out: extern nodes. What always holds: convolutions read and write channels-last
-buffers (one with few channels reads planes too); nothing is copied that has the right strides already.
+In: nodes that `freezing` made. Out: extern nodes. What always holds: convolutions read and write
+channels-last buffers (one with few channels reads planes too); nothing is copied that has the right
+strides already.
 """
 
 from __future__ import annotations
@@ -40,7 +42,12 @@ def convolution(
     factor = None if scale is None else ctx.strided(scale)
     arguments = [operand, ctx.strided(weight), offset, list(numbers), planes, factor]
     return ctx.extern(
-        ctx.node.target, arguments, strides=last_strides(sizes), post=post, residual=added, final=final
+        ctx.node.target,
+        arguments,
+        strides=last_strides(sizes),
+        post=post,
+        residual=added,
+        final=final,
     )
 
 
@@ -87,14 +94,23 @@ def linear(
 def lstm(
     ctx: Lowering, inputs: Ref, weight: Ref, hidden: Ref, cells: Ref, steps: Expr, backwards: bool
 ) -> Ref:
-    tensors = [ctx.strided(one, contiguous_strides(one.sizes)) for one in (inputs, weight, hidden, cells)]
+    tensors = [
+        ctx.strided(one, contiguous_strides(one.sizes)) for one in (inputs, weight, hidden, cells)
+    ]
     found: Ref = ctx.extern(ctx.node.target, [*tensors, steps, backwards], strides=(1,))
     return found
 
 
 @lower(packed_ops.attention)
 def attention(
-    ctx: Lowering, query: Ref, key: Ref, value: Ref, mask: Ref | None, scale: float | None, causal: bool, empty: bool
+    ctx: Lowering,
+    query: Ref,
+    key: Ref,
+    value: Ref,
+    mask: Ref | None,
+    scale: float | None,
+    causal: bool,
+    empty: bool,
 ) -> Ref:
     tensors = [last_dense(ctx, one) for one in (query, key, value)]
     given = None if mask is None else ctx.strided(mask)

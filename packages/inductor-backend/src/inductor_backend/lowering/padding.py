@@ -1,8 +1,8 @@
 """Padding (by a constant, reflection, replication), unfolding into columns, shuffles of channels.
 
-In: graph nodes. Out: pointwise nodes that read at a position computed from the loop variable (gradients:
-scatters to such positions), or index maps only. What always holds: a computed position is inside the
-operand for every point, so it needs no check.
+In: graph nodes. Out: pointwise nodes that read at a position computed from the loop variable
+(gradients: scatters to such positions), or index maps only. What always holds: a computed position
+is inside the operand for every point, so it needs no check.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ def position_dtype(*sizes: Expr) -> torch.dtype:
 
 
 def _pair(here: Index, size: Expr) -> tuple[Value, Value]:
-    """(position, last position) in one dtype; both are below 2 * size for a pad that torch takes."""
+    """(position, last position) in one dtype; both are below 2 * size for a pad that torch
+    takes.
+    """
     kind = position_dtype(size)
     return cast(number(here), kind), cast(number(Index(simplify(size - 1))), kind)
 
@@ -67,7 +69,9 @@ def _place(
 
 
 def _pads(ctx: Lowering, pads: Sequence[Any]) -> tuple[list[Expr], list[bool]]:
-    """(elements before each dimension, whether it is padded at all), in the order of the dimensions."""
+    """(elements before each dimension, whether it is padded at all), in the order of the
+    dimensions.
+    """
     pairs = [(ctx.sizes.expr(pads[k]), ctx.sizes.expr(pads[k + 1])) for k in range(0, len(pads), 2)]
     return [low for low, _ in reversed(pairs)], [pair != (0, 0) for pair in reversed(pairs)]
 
@@ -78,17 +82,25 @@ def _pad(where: Where) -> Any:
             return call_fallback(ctx, ctx.node.target, [x, list(pads)], {})
         before, padded = _pads(ctx, pads)
         static = (
-            isinstance(x.sizes[-1], int) and isinstance(before[-1], int) and isinstance(ctx.shape()[-1], int)
+            isinstance(x.sizes[-1], int)
+            and isinstance(before[-1], int)
+            and isinstance(ctx.shape()[-1], int)
         )
         if padded[-1] and ctx.strides()[-1] == 1 and static:
             return _by_rows(ctx, x, before, padded, where)
-        return ctx.pointwise(lambda at: x.at(_place(at, x.sizes, before, padded, where)), label="pad")
+        return ctx.pointwise(
+            lambda at: x.at(_place(at, x.sizes, before, padded, where)), label="pad"
+        )
 
     return lowering
 
 
-def _by_rows(ctx: Lowering, x: Ref, before: Sequence[Expr], padded: Sequence[bool], where: Where) -> Ref:
-    """The middle of each row is a plain copy, so it is stored apart from what is left and right of it."""
+def _by_rows(
+    ctx: Lowering, x: Ref, before: Sequence[Expr], padded: Sequence[bool], where: Where
+) -> Ref:
+    """The middle of each row is a plain copy, so it is stored apart from what is left and right of
+    it.
+    """
     sizes, size, low = ctx.shape(), x.sizes[-1], before[-1]
     buffer = ctx.buffer(sizes, x.dtype, Lowering.dense(sizes, ctx.strides()))
     assert isinstance(low, int) and isinstance(size, int) and isinstance(sizes[-1], int)
@@ -185,7 +197,8 @@ def _outputs(size: Expr, kernel: int, dilation: int, padding: int, stride: int) 
 def im2col(ctx: Lowering, x: Ref, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Ref:
     *batch, channels, h, w = x.sizes
     spans = [
-        _outputs(n, *(one[k] for one in (kernel, dilation, padding, stride))) for k, n in enumerate((h, w))
+        _outputs(n, *(one[k] for one in (kernel, dilation, padding, stride)))
+        for k, n in enumerate((h, w))
     ]
     outputs = [n for n in spans if n is not None]
     if len(outputs) < 2:
@@ -206,15 +219,20 @@ def im2col(ctx: Lowering, x: Ref, kernel: Any, dilation: Any, padding: Any, stri
 
 
 @lower(aten.col2im.default)
-def col2im(ctx: Lowering, x: Ref, sizes: Any, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Ref:
+def col2im(
+    ctx: Lowering, x: Ref, sizes: Any, kernel: Any, dilation: Any, padding: Any, stride: Any
+) -> Ref:
     """Added up in a buffer with the padding around it, of which the result is the middle."""
     *batch, channels, h, w = ctx.shape()
     spans = [
-        _outputs(n, *(one[k] for one in (kernel, dilation, padding, stride))) for k, n in enumerate((h, w))
+        _outputs(n, *(one[k] for one in (kernel, dilation, padding, stride)))
+        for k, n in enumerate((h, w))
     ]
     outputs = [n for n in spans if n is not None]
     if len(outputs) < 2:
-        return call_fallback(ctx, ctx.node.target, [x, list(sizes), kernel, dilation, padding, stride], {})
+        return call_fallback(
+            ctx, ctx.node.target, [x, list(sizes), kernel, dilation, padding, stride], {}
+        )
     n, dtype = len(batch), compute_dtype(x.dtype)
     domain = _column_domain(batch, channels, kernel, outputs)
     columns = x.reshape(domain)
@@ -253,7 +271,10 @@ def constant_pad_nd(ctx: Lowering, x: Ref, pads: Sequence[Any], value: Any = 0) 
         if inside is None:
             return x.at(position)
         return make(
-            "masked_load", inside, const(value, dtype), attr=(x.buffer.name, x.place(position), x.dtype)
+            "masked_load",
+            inside,
+            const(value, dtype),
+            attr=(x.buffer.name, x.place(position), x.dtype),
         )
 
     return ctx.pointwise(body, label="pad")

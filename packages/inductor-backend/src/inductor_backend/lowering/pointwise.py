@@ -1,8 +1,9 @@
 """Element-wise operators.
 
-In: graph nodes of element-wise ATen operators. Out: one loop node each, over the result's shape. What
-always holds: operands are converted to the dtype in which eager computes before the op (the result's
-dtype for arithmetic, the promoted dtype for comparisons), 16-bit floats compute in float32.
+In: graph nodes of element-wise ATen operators. Out: one loop node each, over the result's shape.
+What always holds: operands are converted to the dtype in which eager computes before the op (the
+result's dtype for arithmetic, the promoted dtype for comparisons), 16-bit floats compute in
+float32.
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ def _elementwise(name: str, integers_pass: bool = False) -> Any:
 
 
 def _remainder(name: str) -> Any:
-    """Eager rounds a number to the tensors' 16-bit dtype first, and a remainder jumps where its operands differ."""
+    """Eager rounds a number to the tensors' 16-bit dtype first, and a remainder jumps where its
+    operands differ.
+    """
 
     def lowering(ctx: Lowering, *operands: Any) -> Ref:
         exact = ctx.meta().dtype
@@ -117,7 +120,11 @@ def _remainder(name: str) -> Any:
 
         def element(x: Any, at: Any) -> Value:
             value = ctx.element(x, at, dtype)
-            return value if isinstance(x, Ref) or exact == dtype else make("round_to", value, attr=exact)
+            return (
+                value
+                if isinstance(x, Ref) or exact == dtype
+                else make("round_to", value, attr=exact)
+            )
 
         return ctx.pointwise(lambda at: make(name, *(element(x, at) for x in operands)))
 
@@ -125,8 +132,9 @@ def _remainder(name: str) -> Any:
 
 
 def _comparison(name: str) -> Any:
-    """Of 16-bit numbers as they are in memory, whether they come from there or were just computed: a gradient of amax asks
-    which elements equal the greatest one, which was stored, and divides by their number."""
+    """Of 16-bit numbers as they are in memory, whether they come from there or were just computed:
+    a gradient of amax asks which elements equal the greatest one, which was stored, and divides by
+    their number."""
 
     def lowering(ctx: Lowering, a: Any, b: Any) -> Ref:
         exact = ctx.common_dtype(*ctx.node.args[:2])
@@ -172,7 +180,9 @@ def add(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
     dtype = compute_dtype(ctx.meta().dtype)
     name = "bit_or" if dtype == torch.bool else "add"
     return ctx.pointwise(
-        lambda at: make(name, ctx.element(a, at, dtype), scaled_by(ctx.element(b, at, dtype), alpha))
+        lambda at: make(
+            name, ctx.element(a, at, dtype), scaled_by(ctx.element(b, at, dtype), alpha)
+        )
     )
 
 
@@ -180,7 +190,9 @@ def add(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
 def sub(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
     dtype = compute_dtype(ctx.meta().dtype)
     return ctx.pointwise(
-        lambda at: make("sub", ctx.element(a, at, dtype), scaled_by(ctx.element(b, at, dtype), alpha))
+        lambda at: make(
+            "sub", ctx.element(a, at, dtype), scaled_by(ctx.element(b, at, dtype), alpha)
+        )
     )
 
 
@@ -211,7 +223,9 @@ def div(ctx: Lowering, a: Any, b: Any) -> Ref:
 def div_mode(ctx: Lowering, a: Any, b: Any, rounding_mode: str | None = None) -> Ref:
     dtype = compute_dtype(ctx.meta().dtype)
     name = _DIVISIONS[rounding_mode]
-    return ctx.pointwise(lambda at: make(name, ctx.element(a, at, dtype), ctx.element(b, at, dtype)))
+    return ctx.pointwise(
+        lambda at: make(name, ctx.element(a, at, dtype), ctx.element(b, at, dtype))
+    )
 
 
 @lower(aten.reciprocal.default)
@@ -222,7 +236,9 @@ def reciprocal(ctx: Lowering, x: Ref) -> Ref:
 @lower(aten.square.default)
 def square(ctx: Lowering, x: Ref) -> Ref:
     dtype = compute_dtype(ctx.meta().dtype)
-    return ctx.pointwise(lambda at: make("mul", ctx.element(x, at, dtype), ctx.element(x, at, dtype)))
+    return ctx.pointwise(
+        lambda at: make("mul", ctx.element(x, at, dtype), ctx.element(x, at, dtype))
+    )
 
 
 @lower(aten.logical_not.default)
@@ -237,7 +253,9 @@ def bitwise_not(ctx: Lowering, x: Ref) -> Ref:
 
 @lower(aten.isnan.default)
 def isnan(ctx: Lowering, x: Ref) -> Ref:
-    return ctx.pointwise(lambda at: make("ne", ctx.element(x, at, x.dtype), ctx.element(x, at, x.dtype)))
+    return ctx.pointwise(
+        lambda at: make("ne", ctx.element(x, at, x.dtype), ctx.element(x, at, x.dtype))
+    )
 
 
 @lower(aten.isinf.default)
@@ -391,7 +409,9 @@ def _other_if_nan(kind: str) -> Any:
             x, y = ctx.element(a, at, dtype), ctx.element(b, at, dtype)
             if not dtype.is_floating_point:
                 return make(kind, x, y)
-            return make("where", make("ne", x, x), y, make("where", make("ne", y, y), x, make(kind, x, y)))
+            return make(
+                "where", make("ne", x, x), y, make("where", make("ne", y, y), x, make(kind, x, y))
+            )
 
         return ctx.pointwise(body)
 

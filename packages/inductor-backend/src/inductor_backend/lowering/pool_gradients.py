@@ -1,11 +1,13 @@
 """Gradients of pooling.
 
-In: graph nodes. Out: a pointwise node: each element looks at the windows that it lies in, in ascending order, and takes their
-gradients, of max pooling those of the windows that chose it; for max pooling on CPUs a scatter. What always holds: an
-element's terms are added in the order of the windows, in float32 at least; every run gives the same bits.
+In: graph nodes. Out: a pointwise node: each element looks at the windows that it lies in, in
+ascending order, and takes their gradients, of max pooling those of the windows that chose it; for
+max pooling on CPUs a scatter. What always holds: an element's terms are added in the order of the
+windows, in float32 at least; every run gives the same bits.
 
-The gather needs no zeros to begin with, and what made the operand (a normalisation and an activation, mostly) is not made
-again for an operator that asks for its sizes only. It becomes part of the loops that read it.
+The gather needs no zeros to begin with, and what made the operand (a normalisation and an
+activation, mostly) is not made again for an operator that asks for its sizes only. It becomes part
+of the loops that read it.
 """
 
 from __future__ import annotations
@@ -70,7 +72,10 @@ def _max_backward(rank: int) -> Any:
             count *= len(one)
         if count > MOST_WINDOWS:
             return call_fallback(  # type: ignore[no-any-return]
-                ctx, ctx.node.target, [dy, x, kernel, stride, padding, dilation, ceil_mode, indices], {}
+                ctx,
+                ctx.node.target,
+                [dy, x, kernel, stride, padding, dilation, ceil_mode, indices],
+                {},
             )
         places = offsets_of(ctx.node.args[-1])  # type: ignore[arg-type]
         chosen = indices if places is None else ctx.refs[places]
@@ -84,15 +89,26 @@ def _max_backward(rank: int) -> Any:
             assert total is not None
             return total
 
-        return ctx.pointwise(body, sizes, ctx.meta().dtype, ctx.strides(), label="max_pool_gradient")
+        return ctx.pointwise(
+            body, sizes, ctx.meta().dtype, ctx.strides(), label="max_pool_gradient"
+        )
 
     return lowering
 
 
 def _term(
-    w: Windows, dy: Ref, chosen: Ref, offsets: bool, sizes: Any, at: At, back: tuple[int, ...], dtype: torch.dtype
+    w: Windows,
+    dy: Ref,
+    chosen: Ref,
+    offsets: bool,
+    sizes: Any,
+    at: At,
+    back: tuple[int, ...],
+    dtype: torch.dtype,
 ) -> Value:
-    """The gradient of the window that begins `back` strides before the last one that holds the element, if it chose it."""
+    """The gradient of the window that begins `back` strides before the last one that holds the
+    element, if it chose it.
+    """
     lead = len(sizes) - w.rank
     position, inner, test = list(at[:lead]), [], None
     for k, step in enumerate(back):
@@ -125,7 +141,9 @@ def _sum_of_windows(
     dtype: torch.dtype,
     divided: Any,
 ) -> Value:
-    """The sum over the windows that hold an element; choices: for each dimension the windows that may."""
+    """The sum over the windows that hold an element; choices: for each dimension the windows that
+    may.
+    """
     total: Value | None = None
     for windows_ in itertools.product(*choices):
         test: Value | None = None
@@ -141,7 +159,9 @@ def _sum_of_windows(
 def _candidates(
     w: Windows, k: int, here: Index, size: Expr, outputs: Expr
 ) -> list[tuple[Index, Value | None]]:
-    """The windows of one dimension that may hold the element, in ascending order, each with its test."""
+    """The windows of one dimension that may hold the element, in ascending order, each with its
+    test.
+    """
     kernel, stride, padding = w.kernel[k], w.stride[k], w.padding[k]
     exact = kernel == stride and padding == 0 and isinstance(size, int) and isinstance(outputs, int)
     if exact and outputs * stride == size:
@@ -201,7 +221,12 @@ def _avg_backward(rank: int) -> Any:
         def body(at: At) -> Value:
             choices = [_candidates(w, k, at[lead + k], spatial[k], outputs[k]) for k in range(rank)]
             return _sum_of_windows(
-                dy, at, lead, choices, dtype, lambda value, position: make("div", value, size_of(position))
+                dy,
+                at,
+                lead,
+                choices,
+                dtype,
+                lambda value, position: make("div", value, size_of(position)),
             )
 
         return ctx.pointwise(body, label="avg_pool_backward")

@@ -1,9 +1,9 @@
 """Pooling: unrolled windows of fixed size.
 
-In: graph nodes. Out: pointwise nodes whose body reads each element of the window, cut into interior and
-borders so that the loops have no tests; where sizes are symbolic or the cuts many, one node that tests.
-What always holds: a window element outside the operand is never read; of equal elements, and of NaNs, the
-one whose position eager gives is chosen.
+In: graph nodes. Out: pointwise nodes whose body reads each element of the window, cut into interior
+and borders so that the loops have no tests; where sizes are symbolic or the cuts many, one node
+that tests. What always holds: a window element outside the operand is never read; of equal
+elements, and of NaNs, the one whose position eager gives is chosen.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Windows:
 
     @property
     def offsets(self) -> list[tuple[int, ...]]:
-        steps = [[k * d for k in range(size)] for size, d in zip(self.kernel, self.dilation, strict=True)]
+        steps = [
+            [k * d for k in range(size)] for size, d in zip(self.kernel, self.dilation, strict=True)
+        ]
         return list(itertools.product(*steps))
 
 
@@ -83,8 +85,8 @@ def read_if(x: Ref, position: At, test: Value | None, dtype: torch.dtype, outsid
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element of a window: its value, its flat position in the operand's last dimensions, and the test
-    that says whether it is there (None: always)."""
+    """One element of a window: its value, its flat position in the operand's last dimensions, and
+    the test that says whether it is there (None: always)."""
 
     value: Value
     position: Value
@@ -94,7 +96,8 @@ class Element:
 @dataclass(frozen=True, slots=True)
 class _Span:
     """Output positions [start, start + length) of one dimension whose windows all have the elements
-    `offsets` inside the operand, and no others, and reach over `reach` elements, padding included."""
+    `offsets` inside the operand, and no others, and reach over `reach` elements, padding included.
+    """
 
     start: int
     length: int
@@ -103,11 +106,15 @@ class _Span:
 
 
 def _spans(size: int, output: int, w: Windows, k: int) -> list[_Span]:
-    """The output positions of one dimension, border by border; neighbours of equal windows are one span."""
+    """The output positions of one dimension, border by border; neighbours of equal windows are one
+    span.
+    """
     spans: list[_Span] = []
     for at in range(output):
         first = at * w.stride[k] - w.padding[k]
-        here = tuple(j * w.dilation[k] for j in range(w.kernel[k]) if 0 <= first + j * w.dilation[k] < size)
+        here = tuple(
+            j * w.dilation[k] for j in range(w.kernel[k]) if 0 <= first + j * w.dilation[k] < size
+        )
         reach = min(first + w.kernel[k], size + w.padding[k]) - first
         if spans and (spans[-1].offsets, spans[-1].reach) == (here, reach):
             spans[-1] = _Span(spans[-1].start, spans[-1].length + 1, here, reach)
@@ -124,7 +131,9 @@ LARGEST_WINDOW = 64
 
 
 def _regions(x: Ref, outputs: Sequence[Expr], w: Windows) -> list[tuple[_Span, ...]] | None:
-    """The pool's output cut so that no window needs a test; None where sizes are symbolic or cuts many."""
+    """The pool's output cut so that no window needs a test; None where sizes are symbolic or cuts
+    many.
+    """
     sizes = x.sizes[-w.rank :]
     if not all(isinstance(v, int) for v in (*sizes, *outputs)):
         return None
@@ -132,7 +141,9 @@ def _regions(x: Ref, outputs: Sequence[Expr], w: Windows) -> list[tuple[_Span, .
     for k in range(w.rank):
         spans = _spans(int(sizes[k]), int(outputs[k]), w, k)  # type: ignore[arg-type]
         found = [(*head, span) for head in found for span in spans]
-    usable = len(found) <= LARGEST_REGIONS and all(span.offsets for region in found for span in region)
+    usable = len(found) <= LARGEST_REGIONS and all(
+        span.offsets for region in found for span in region
+    )
     return found if usable else None
 
 
@@ -142,8 +153,9 @@ Combine = Callable[[list[Element], Value | None], list[Value]]
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One pool: operand, windows, and what becomes of a window's elements. results: (output number or None
-    where the node has one, dtype). reach: the size of a window, from the spans of a region, that divides it."""
+    """One pool: operand, windows, and what becomes of a window's elements. results: (output number
+    or None where the node has one, dtype). reach: the size of a window, from the spans of a region,
+    that divides it."""
 
     ctx: Lowering
     x: Ref
@@ -162,7 +174,9 @@ class Pool:
         return len(self.x.sizes) - self.w.rank
 
     def run(
-        self, of_region: Callable[[tuple[_Span, ...]], Value | None], of_point: Callable[[At], Value | None]
+        self,
+        of_region: Callable[[tuple[_Span, ...]], Value | None],
+        of_point: Callable[[At], Value | None],
     ) -> list[Ref]:
         if self.ctx.gpu:  # one kernel, which costs less than loads without tests would save
             return self._tested(of_point)
@@ -176,7 +190,9 @@ class Pool:
         return number(flatten(position[self.lead :], dense_strides(spatial)))
 
     def _cut(
-        self, regions: list[tuple[_Span, ...]], of_region: Callable[[tuple[_Span, ...]], Value | None]
+        self,
+        regions: list[tuple[_Span, ...]],
+        of_region: Callable[[tuple[_Span, ...]], Value | None],
     ) -> list[Ref]:
         """One store a region into one buffer a result."""
         ctx, x, lead = self.ctx, self.x, self.lead
@@ -226,7 +242,9 @@ class Pool:
             def body(at: At) -> Value:
                 return self.combine(self._elements(at), of_point(at))[k]
 
-            return self.ctx.pointwise(body, self.sizes, kind, self.ctx.strides(place), label=self.label)
+            return self.ctx.pointwise(
+                body, self.sizes, kind, self.ctx.strides(place), label=self.label
+            )
 
         return [result(k, place, kind) for k, (place, kind) in enumerate(self.results)]
 
@@ -240,8 +258,8 @@ def greatest(elements: list[Element], unused: Value | None) -> list[Value]:
 
 
 def greatest_and_where(elements: list[Element], unused: Value | None) -> list[Value]:
-    """The greatest element and its position: the first of equal ones, the last NaN; the first element that
-    is there where none is greater than -inf."""
+    """The greatest element and its position: the first of equal ones, the last NaN; the first
+    element that is there where none is greater than -inf."""
     best, where, seen = elements[0].value, elements[0].position, elements[0].there
     for element in elements[1:]:
         value = element.value
@@ -280,7 +298,9 @@ def _max_pool(rank: int) -> Any:
         with_indices = 1 in ctx.used_outputs()
         combine = greatest_and_where if with_indices else greatest
         results: list[tuple[int | None, torch.dtype]] = [(0, x.dtype), (1, torch.int64)]
-        pool = Pool(ctx, x, w, combine, results[: 1 + with_indices], least_value(x.dtype), "max_pool")
+        pool = Pool(
+            ctx, x, w, combine, results[: 1 + with_indices], least_value(x.dtype), "max_pool"
+        )
         found = pool.run(lambda region: None, lambda at: None)
         return tuple(found) if with_indices else (found[0], None)
 
@@ -292,8 +312,8 @@ lower(aten.max_pool3d_with_indices.default)(_max_pool(3))
 
 
 def reach(position: Index, window: int, size: Expr, padding: int, dtype: torch.dtype) -> Value:
-    """The elements of a window that begins at `position`, padding included: those beyond it, which ceil_mode
-    brings, do not count."""
+    """The elements of a window that begins at `position`, padding included: those beyond it, which
+    ceil_mode brings, do not count."""
     end = make("minimum", number(position + window), number(Index(size + padding)))
     return cast(make("sub", end, number(position)), dtype)
 
@@ -311,7 +331,15 @@ def _avg_pool(rank: int) -> Any:
     ) -> Ref:
         w = windows(rank, kernel, stride, padding)
         if len(w.offsets) > LARGEST_WINDOW:
-            args = [x, w.kernel, w.stride, w.padding, ceil_mode, count_include_pad, divisor_override]
+            args = [
+                x,
+                w.kernel,
+                w.stride,
+                w.padding,
+                ceil_mode,
+                count_include_pad,
+                divisor_override,
+            ]
             return call_fallback(ctx, ctx.node.target, args, {})
         dtype = compute_dtype(x.dtype)
         lead = len(x.sizes) - rank

@@ -1,8 +1,8 @@
 """Reductions: sum, mean, max, var, softmax, ...
 
-In: graph nodes of reductions. Out: reduction nodes over the operand's shape, results kept with size 1
-until a view drops them, and the pointwise nodes around them. What always holds: sums of 16-bit floats
-accumulate in float32, sums of integers and bools in int64, as eager does.
+In: graph nodes of reductions. Out: reduction nodes over the operand's shape, results kept with size
+1 until a view drops them, and the pointwise nodes around them. What always holds: sums of 16-bit
+floats accumulate in float32, sums of integers and bools in int64, as eager does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ def count(sizes: Sequence[Expr], dims: Iterable[int]) -> Expr:
 
 
 def as_number(expr: Expr, dtype: torch.dtype) -> Value:
-    return const(expr, dtype) if isinstance(expr, int) else cast(make("index", attr=Index(expr)), dtype)
+    return (
+        const(expr, dtype)
+        if isinstance(expr, int)
+        else cast(make("index", attr=Index(expr)), dtype)
+    )
 
 
 def reduced_input(x: Ref, dtype: torch.dtype) -> Callable[[Sequence[Index]], Value]:
@@ -119,9 +123,15 @@ def variance_nodes(
     ctx: Lowering, x: Ref, dims: list[int], correction: Any, dtype: torch.dtype
 ) -> tuple[Ref, Ref, Value]:
     """(mean, sum of squared distances, divisor), the first two with kept dims."""
-    average, squares = ctx.reduction("welford", reduced_input(x, dtype), x.sizes, dims, dtype, label="var")
+    average, squares = ctx.reduction(
+        "welford", reduced_input(x, dtype), x.sizes, dims, dtype, label="var"
+    )
     size = as_number(count(x.sizes, dims), dtype)
-    return average, squares, make("maximum", make("sub", size, const(correction, dtype)), const(0, dtype))
+    return (
+        average,
+        squares,
+        make("maximum", make("sub", size, const(correction, dtype)), const(0, dtype)),
+    )
 
 
 def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with_mean: bool) -> Any:
@@ -130,7 +140,9 @@ def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with
     dtype = compute_dtype(first.dtype)
     dims = normalize_dims(dim, len(x.sizes))
     shape = ctx.sizes.exprs(first.shape)
-    if count(x.sizes, dims) == 0:  # whatever the divisor: Welford's running mean and squares start at 0
+    if (
+        count(x.sizes, dims) == 0
+    ):  # whatever the divisor: Welford's running mean and squares start at 0
         found = tuple(
             ctx.pointwise(lambda at: const(float("nan"), dtype), shape, meta.dtype)
             for meta in ([first, ctx.meta(1)] if with_mean else [first])
@@ -154,17 +166,23 @@ def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with
 
 
 @lower(aten.var.correction)
-def var(ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Ref:
+def var(
+    ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> Ref:
     return _var_like(ctx, x, dim, correction, root=False, with_mean=False)
 
 
 @lower(aten.std.correction)
-def std(ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Ref:
+def std(
+    ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> Ref:
     return _var_like(ctx, x, dim, correction, root=True, with_mean=False)
 
 
 @lower(aten.var_mean.correction)
-def var_mean(ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+def var_mean(
+    ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> Any:
     return _var_like(ctx, x, dim, correction, root=False, with_mean=True)
 
 
@@ -184,7 +202,8 @@ def softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any, **also_unused: Any) -
     (total,) = ctx.reduction("sum", powers.at, sizes, dims, dtype, label="softmax")
 
     def body(at: Sequence[Index]) -> Value:
-        # A division an element would be a third of a row's time. The sum is NaN or from 1 to the row's length.
+        # A division an element would be a third of a row's time. The sum is NaN or from 1 to the
+        # row's length.
         share = make("div", const(1, dtype), total.at(broadcast(at, total.sizes)))
         value = make("mul", powers.at(at), share)
         if not safe:

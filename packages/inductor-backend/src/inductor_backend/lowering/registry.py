@@ -1,8 +1,9 @@
 """The table of lowerings and the context they work in.
 
-In: a functional ATen graph, node by node. Out: entries of `LOWERINGS` (operator -> function) that turn
-one node into views, loop nodes or extern nodes through a `Lowering`. What always holds: a lowering
-returns a `Ref` (or a tuple of them) whose sizes and dtype are those of ``node.meta["val"]``.
+In: a functional ATen graph, node by node. Out: entries of `LOWERINGS` (operator -> function) that
+turn one node into views, loop nodes or extern nodes through a `Lowering`. What always holds: a
+lowering returns a `Ref` (or a tuple of them) whose sizes and dtype are those of
+``node.meta["val"]``.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ def lower(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 class Lowering:
     """What lowerings work with: the program that grows, and the node being lowered. Mutable.
 
-    `node` is the current graph node; `refs`: what the nodes before it were lowered to; `chains` and `versions` belong to
-    concatenations that share a buffer (`cat_chains`), `scattered` to scatters (`scatter.Target`); `last`: nodes whose
-    images are channels-last; `bits`: a buffer of zeros and ones -> the bools it was made of (`dropout`). `draws`: how
-    many dropouts draw in kernels (0: none may), `drawn` so far, from `seeds`.
+    `node` is the current graph node; `refs`: what the nodes before it were lowered to; `chains` and
+    `versions` belong to concatenations that share a buffer (`cat_chains`), `scattered` to scatters
+    (`scatter.Target`); `last`: nodes whose images are channels-last; `bits`: a buffer of zeros and
+    ones -> the bools it was made of (`dropout`). `draws`: how many dropouts draw in kernels (0:
+    none may), `drawn` so far, from `seeds`.
     """
 
     def __init__(self, program: Program, sizes: SizeVars, gpu: bool = False) -> None:
@@ -77,8 +79,8 @@ class Lowering:
         self.seeds: Ref | None = None
 
     def sum_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Of sums over as many terms as rows or pixels, which may cancel: double, or on GPUs, whose sums are sums of short
-        parts, the terms' own (at least float32)."""
+        """Of sums over as many terms as rows or pixels, which may cancel: double, or on GPUs, whose
+        sums are sums of short parts, the terms' own (at least float32)."""
         return torch.float32 if self.gpu and dtype != torch.float64 else torch.float64
 
     # what the current node says ------------------------------------------------------------------
@@ -123,7 +125,9 @@ class Lowering:
     ) -> Buffer:
         """A new buffer, row-major unless strides are given."""
         layout = Layout(
-            tuple(sizes), tuple(strides) if strides is not None else contiguous_strides(sizes), offset
+            tuple(sizes),
+            tuple(strides) if strides is not None else contiguous_strides(sizes),
+            offset,
         )
         made = Buffer(self.new_name("buf"), dtype, layout, kind)
         self.program.buffers[made.name] = made
@@ -138,7 +142,12 @@ class Lowering:
         after: tuple[str, ...] = (),
     ) -> LoopNode:
         node = LoopNode(
-            self.new_name("op"), tuple(sizes), tuple(reduced), tuple(stores), self.origin(label), after
+            self.new_name("op"),
+            tuple(sizes),
+            tuple(reduced),
+            tuple(stores),
+            self.origin(label),
+            after,
         )
         self.program.nodes.append(node)
         return node
@@ -152,8 +161,8 @@ class Lowering:
         label: str | None = None,
         exactly: bool = False,
     ) -> Ref:
-        """A buffer filled by body(index). sizes, dtype and strides default to those of the node. exactly: with
-        these strides even where they leave gaps."""
+        """A buffer filled by body(index). sizes, dtype and strides default to those of the node.
+        exactly: with these strides even where they leave gaps."""
         if sizes is None:
             sizes = self.shape()
             strides = self.strides() if strides is None else strides
@@ -162,7 +171,10 @@ class Lowering:
         buffer = self.buffer(sizes, dtype, strides if exactly else self.dense(sizes, strides))
         index = variables(sizes)
         self.add_loop(
-            sizes, [False] * len(sizes), [Store((buffer.name,), index, cast(body(index), dtype))], label
+            sizes,
+            [False] * len(sizes),
+            [Store((buffer.name,), index, cast(body(index), dtype))],
+            label,
         )
         return Ref.of(buffer)
 
@@ -177,7 +189,9 @@ class Lowering:
 
     @staticmethod
     def is_dense(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
-        """Whether strides fill memory without holes or overlap. False where symbols leave it open."""
+        """Whether strides fill memory without holes or overlap. False where symbols leave it
+        open.
+        """
         steps = [
             (stride, size)
             for size, stride in zip(sizes, strides, strict=True)
@@ -238,14 +252,20 @@ class Lowering:
         label: str | None = None,
     ) -> tuple[Ref, ...]:
         """The running values of body along `dim`. results: dtype and strides of each output."""
-        buffers = [self.buffer(sizes, dtype, self.dense(sizes, strides)) for dtype, strides in results]
+        buffers = [
+            self.buffer(sizes, dtype, self.dense(sizes, strides)) for dtype, strides in results
+        ]
         index = variables(sizes)
         store = Store(tuple(b.name for b in buffers), index, body(index), scan=kind)
         self.add_loop(sizes, [k == dim for k in range(len(sizes))], [store], label)
         return tuple(Ref.of(buffer) for buffer in buffers)
 
     def copy(
-        self, ref: Ref, strides: Sequence[Expr] | None = None, label: str = "copy", exactly: bool = False
+        self,
+        ref: Ref,
+        strides: Sequence[Expr] | None = None,
+        label: str = "copy",
+        exactly: bool = False,
     ) -> Ref:
         """The view's elements in a buffer of its own (remembered: the same copy is made once)."""
         key = (
@@ -259,10 +279,13 @@ class Lowering:
             self.copies[key] = self.pointwise(ref.at, ref.sizes, ref.dtype, strides, label, exactly)
         return self.copies[key]
 
-    def strided(self, ref: Ref, strides: Sequence[Expr] | None = None, exactly: bool = False) -> Strided:
-        """The view as an argument of an operator; copied first where no strides describe it, or where
-        they are not the ones asked for. Those of dimensions of one element are the ones asked for, too: some
-        operators choose the layout of their result by them. exactly: a copy keeps gaps between rows, too."""
+    def strided(
+        self, ref: Ref, strides: Sequence[Expr] | None = None, exactly: bool = False
+    ) -> Strided:
+        """The view as an argument of an operator; copied first where no strides describe it, or
+        where they are not the ones asked for. Those of dimensions of one element are the ones asked
+        for, too: some operators choose the layout of their result by them. exactly: a copy keeps
+        gaps between rows, too."""
         layout = ref.strided()
         if layout is None or (strides is not None and not same_strides(layout, strides)):
             ref = self.copy(ref, strides, exactly=exactly)
@@ -286,9 +309,9 @@ class Lowering:
         residual: Strided | None = None,
         final: str = "none",
     ) -> Any:
-        """Calls an ATen operator with the node's result metadata. used: which outputs are needed (None:
-        the operator returns one tensor). strides: of the only result, where they are not those of the metadata.
-        Returns a Ref, or a tuple with None for unused outputs."""
+        """Calls an ATen operator with the node's result metadata. used: which outputs are needed
+        (None: the operator returns one tensor). strides: of the only result, where they are not
+        those of the metadata. Returns a Ref, or a tuple with None for unused outputs."""
         values = self.node.meta["val"]
         unpack = isinstance(values, (tuple, list))
         metas = list(values) if unpack else [values]
@@ -357,7 +380,9 @@ class Lowering:
         """A float that the call brings; text: of what computes it."""
         name = self.program.numbers.setdefault(text, f"number{len(self.program.numbers)}")
         if name not in self.program.buffers:
-            self.program.buffers[name] = Buffer(name, torch.float64, Layout((), ()), BufferKind.INPUT)
+            self.program.buffers[name] = Buffer(
+                name, torch.float64, Layout((), ()), BufferKind.INPUT
+            )
         return Number(text, name)
 
     # making values -------------------------------------------------------------------------------
@@ -371,7 +396,9 @@ class Lowering:
         raise unsupported("lower", f"cannot use {operand!r} as an element", self.node)
 
     def common_dtype(self, *operands: Any) -> torch.dtype:
-        """torch's promoted dtype of tensors and numbers (from the fake values of the node's arguments)."""
+        """torch's promoted dtype of tensors and numbers (from the fake values of the node's
+        arguments).
+        """
         result: Any = None
         for argument in operands:
             fake = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
@@ -384,7 +411,9 @@ class Lowering:
                 if (not isinstance(result, torch.Tensor) or not isinstance(fake, torch.Tensor))
                 else fake.new_empty(fake.shape, dtype=torch.result_type(result, fake))
             )
-        return result.dtype if isinstance(result, torch.Tensor) else torch.result_type(result, result)
+        return (
+            result.dtype if isinstance(result, torch.Tensor) else torch.result_type(result, result)
+        )
 
 
 def _getitem_target() -> Any:
@@ -407,7 +436,9 @@ def normalize_dims(dims: Any, rank: int) -> list[int]:
     if dims is None or dims == []:
         return list(range(rank))
     return (
-        sorted({d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)}) if rank else []
+        sorted({d % rank if rank else 0 for d in ([dims] if isinstance(dims, int) else dims)})
+        if rank
+        else []
     )
 
 

@@ -1,8 +1,8 @@
 """Interpolation: nearest, linear and cubic resizing of 1 to 3 dimensions, and sampling at a grid.
 
-In: graph nodes. Out: pointwise nodes that read neighbours at computed positions; gradients scatter to the
-same ones. What always holds: positions and weights are computed as eager does, in float32 (float64 for
-float64), and are inside the operand.
+In: graph nodes. Out: pointwise nodes that read neighbours at computed positions; gradients scatter
+to the same ones. What always holds: positions and weights are computed as eager does, in float32
+(float64 for float64), and are inside the operand.
 """
 
 from __future__ import annotations
@@ -70,10 +70,14 @@ def _source(
         one, two = (cast(number(Index(n - 1)), dtype) for n in (size, output))
         if isinstance(output, int) and output == 1:
             return const(0, dtype)
-        step = make("where", make("gt", two, const(0, dtype)), make("div", one, two), const(0, dtype))
+        step = make(
+            "where", make("gt", two, const(0, dtype)), make("div", one, two), const(0, dtype)
+        )
         return make("mul", step, here)
     half = const(0.5, dtype)
-    return make("sub", make("mul", _ratio(size, output, scale, dtype), make("add", here, half)), half)
+    return make(
+        "sub", make("mul", _ratio(size, output, scale, dtype), make("add", here, half)), half
+    )
 
 
 def linear(
@@ -87,7 +91,9 @@ def linear(
     low = make("minimum", cast(source, kind), last)
     high = make("minimum", make("add", low, const(1, kind)), last)
     far = make(
-        "minimum", make("maximum", make("sub", source, cast(low, dtype)), const(0, dtype)), const(1, dtype)
+        "minimum",
+        make("maximum", make("sub", source, cast(low, dtype)), const(0, dtype)),
+        const(1, dtype),
     )
     return [(known(low, size), make("sub", const(1, dtype), far)), (known(high, size), far)]
 
@@ -106,7 +112,9 @@ def _cubic_weights(t: Value) -> list[Value]:
 
     def outer(x: Value) -> Value:
         first = make("mul", make("sub", times(x, a), const(5 * a, dtype)), x)
-        return make("sub", make("mul", make("add", first, const(8 * a, dtype)), x), const(4 * a, dtype))
+        return make(
+            "sub", make("mul", make("add", first, const(8 * a, dtype)), x), const(4 * a, dtype)
+        )
 
     rest = make("sub", one, t)
     return [outer(make("add", t, one)), inner(t), inner(rest), outer(make("add", rest, one))]
@@ -132,15 +140,26 @@ def _weighted(value: Value, weights: Sequence[Value | None]) -> Value:
 
 
 def _along(x: Ref, position: list[Index], taps: Sequence[list[Tap]], dtype: torch.dtype) -> Value:
-    """The weighted sum over the neighbours, one dimension inside the other (rows are formed first)."""
+    """The weighted sum over the neighbours, one dimension inside the other (rows are formed
+    first).
+    """
     if not taps:
         return cast(x.at(position), dtype)
-    parts = [_weighted(_along(x, [*position, place], taps[1:], dtype), [weight]) for place, weight in taps[0]]
+    parts = [
+        _weighted(_along(x, [*position, place], taps[1:], dtype), [weight])
+        for place, weight in taps[0]
+    ]
     return functools.reduce(lambda a, b: make("add", a, b), parts)
 
 
 def _taps(
-    ctx: Lowering, kind: str, at: At, lead: int, sizes: Sequence[Expr], outputs: Sequence[Expr], options: Any
+    ctx: Lowering,
+    kind: str,
+    at: At,
+    lead: int,
+    sizes: Sequence[Expr],
+    outputs: Sequence[Expr],
+    options: Any,
 ) -> list[list[Tap]]:
     corners, scales, dtype = options
     found = []
@@ -217,7 +236,9 @@ def _by_rows(ctx: Lowering, kind: str, x: Ref, options: Options, rank: int) -> R
 
 
 def _resize_backward(kind: str, rank: int) -> Any:
-    def lowering(ctx: Lowering, dy: Ref, output_size: Any, input_size: Any, *rest: Any, **named: Any) -> Ref:
+    def lowering(
+        ctx: Lowering, dy: Ref, output_size: Any, input_size: Any, *rest: Any, **named: Any
+    ) -> Ref:
         sizes, outputs, lead = ctx.shape()[-rank:], dy.sizes[-rank:], len(dy.sizes) - rank
         options = _options(kind, rank, [*rest, *named.values()], dy.dtype)
         dtype = compute_dtype(dy.dtype)
@@ -225,7 +246,9 @@ def _resize_backward(kind: str, rank: int) -> Any:
             return call_fallback(
                 ctx, ctx.node.target, [dy, list(output_size), list(input_size), *rest], named
             )
-        factors = [whole_factor(n, o, s) for n, o, s in zip(sizes, outputs, options[1], strict=True)]
+        factors = [
+            whole_factor(n, o, s) for n, o, s in zip(sizes, outputs, options[1], strict=True)
+        ]
         if kind in ("nearest", "exact") and None not in factors:
             return nearest_gradient(ctx, dy, [f for f in factors if f is not None])
         if kind == "linear" and _contiguous_rows(ctx, dy):
@@ -237,7 +260,9 @@ def _resize_backward(kind: str, rank: int) -> Any:
         def one(choice: tuple[int, ...]) -> Any:
             def taps(at: At) -> list[Tap]:
                 found = _taps(ctx, kind, at, lead, sizes, outputs, options)
-                return [of_dim[min(c, len(of_dim) - 1)] for of_dim, c in zip(found, choice, strict=True)]
+                return [
+                    of_dim[min(c, len(of_dim) - 1)] for of_dim, c in zip(found, choice, strict=True)
+                ]
 
             def place(at: At) -> Sequence[Index]:
                 return [*at[:lead], *(where for where, _ in taps(at))]
@@ -253,7 +278,9 @@ def _resize_backward(kind: str, rank: int) -> Any:
         ]
         target = zeros(ctx, ctx.shape(), ctx.strides())
         target.scatter_each(
-            "add", dy.sizes, [one(choice) for choice in itertools.product(*(range(w) for w in widths))]
+            "add",
+            dy.sizes,
+            [one(choice) for choice in itertools.product(*(range(w) for w in widths))],
         )
         return target.result()
 
@@ -298,8 +325,12 @@ def _within(position: Value, size: Expr) -> Value:
 
 
 @lower(aten.grid_sampler_2d.default)
-def grid_sampler_2d(ctx: Lowering, x: Ref, grid: Ref, mode: int, padding: int, corners: bool) -> Ref:
-    """Bilinear (0) and nearest (1), with zeros (0) or the border (1) outside, of channels that lie together."""
+def grid_sampler_2d(
+    ctx: Lowering, x: Ref, grid: Ref, mode: int, padding: int, corners: bool
+) -> Ref:
+    """Bilinear (0) and nearest (1), with zeros (0) or the border (1) outside, of channels that lie
+    together.
+    """
     rows = _contiguous_rows(ctx, x)  # ATen's loads by position are the faster ones there
     if mode not in (0, 1) or padding not in (0, 1) or rows:
         return call_fallback(ctx, ctx.node.target, [x, grid, mode, padding, corners], {})

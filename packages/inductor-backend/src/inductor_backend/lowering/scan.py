@@ -1,8 +1,8 @@
 """Running sums, products, extremes.
 
-In: graph nodes of cumulative operators. Out: one scan node each; on a GPU, of few long rows, three loops over equal parts of
-the rows. What always holds: the result's dtype is eager's; a dimension of one element has nothing to run over and becomes
-pointwise.
+In: graph nodes of cumulative operators. Out: one scan node each; on a GPU, of few long rows, three
+loops over equal parts of the rows. What always holds: the result's dtype is eager's; a dimension of
+one element has nothing to run over and becomes pointwise.
 """
 
 from __future__ import annotations
@@ -20,21 +20,25 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
-#: On a GPU one program walks a row: from so many rows on the device is busy, up to this length a row is in registers,
-#: and parts of rows are of these lengths, so that there are about so many.
+#: On a GPU one program walks a row: from so many rows on the device is busy, up to this length a
+#: row is in registers, and parts of rows are of these lengths, so that there are about so many.
 ENOUGH_ROWS, LONGEST_ROW, PARTS, PROGRAMS = 128, 8192, (512, 4096), 528
 
-#: Scans whose parts can be put together: what meets the sum of all parts before, and the reduction that gives it.
+#: Scans whose parts can be put together: what meets the sum of all parts before, and the reduction
+#: that gives it.
 _TOGETHER = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 _KINDS = {
-    aten.cumsum.default: "sum", aten.cumprod.default: "prod", aten.logcumsumexp.default: "logsumexp",
+    aten.cumsum.default: "sum", aten.cumprod.default: "prod",
+    aten.logcumsumexp.default: "logsumexp",
     aten.cummax.default: "max_at", aten.cummin.default: "min_at",
 }  # fmt: skip
 
 
 def part_length(sizes: Sequence[int], dim: int) -> int | None:
-    """Into parts of which length long rows are cut for a GPU (0: they are not), None where there is no such length."""
+    """Into parts of which length long rows are cut for a GPU (0: they are not), None where there is
+    no such length.
+    """
     row, rows = sizes[dim], product(size for k, size in enumerate(sizes) if k != dim)
     if row <= LONGEST_ROW or rows >= ENOUGH_ROWS:
         return 0
@@ -45,7 +49,9 @@ def part_length(sizes: Sequence[int], dim: int) -> int | None:
 
 
 def is_slow_on_gpus(node: torch.fx.Node) -> bool:
-    """Whether rows are few and long, and can or need not be put together from parts: ATen's kernel is quicker."""
+    """Whether rows are few and long, and can or need not be put together from parts: ATen's kernel
+    is quicker.
+    """
     dim: Any = node.args[1]
     given = node.args[0].meta["val"]  # type: ignore[union-attr]
     if not given.dim():
@@ -74,7 +80,9 @@ def _in_parts(
     strides: Sequence[Expr],
     result: torch.dtype,
 ) -> Ref:
-    """The whole of each part; the running values of these; then each part, whose first element has met all before."""
+    """The whole of each part; the running values of these; then each part, whose first element has
+    met all before.
+    """
     row = sizes[dim]
     assert isinstance(row, int)
     parts = row // length
@@ -94,7 +102,9 @@ def _in_parts(
         inside = make("gt", make("index", attr=at[dim]), zero)
         place = (*at[:dim], at[dim] - Index(1), Index(), *at[dim + 2 :])
         test = make("bit_and", first, inside)
-        before = make("masked_load", test, value, attr=(running.buffer.name, running.place(place), dtype))
+        before = make(
+            "masked_load", test, value, attr=(running.buffer.name, running.place(place), dtype)
+        )
         return make("where", test, make(_TOGETHER[kind], before, value), value)
 
     buffer = ctx.buffer(sizes, result, ctx.dense(sizes, strides))

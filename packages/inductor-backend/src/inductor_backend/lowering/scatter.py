@@ -1,10 +1,11 @@
-"""Writes at positions that are data: index_put, scatter, index_add and their kin, and gradients of gathers.
+"""Writes at positions that are data: index_put, scatter, index_add and their kin, and gradients of
+gathers.
 
-In: graph nodes. Out: a node that fills a new buffer with the old values, and scatter nodes that meet it in
-the order of the source, as eager does: of several "set" values for one place the last stays, and sums are
-added up in that order, whatever the number of threads (which share only what can never meet). What always
-holds: every position passes `check_index`; a scatter that is the only reader of another goes on in its
-buffer.
+In: graph nodes. Out: a node that fills a new buffer with the old values, and scatter nodes that
+meet it in the order of the source, as eager does: of several "set" values for one place the last
+stays, and sums are added up in that order, whatever the number of threads (which share only what
+can never meet). What always holds: every position passes `check_index`; a scatter that is the only
+reader of another goes on in its buffer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ class Target:
 
     @staticmethod
     def filled(
-        ctx: Lowering, body: Body, sizes: Sequence[Expr], strides: Sequence[Expr] | None, dtype: torch.dtype
+        ctx: Lowering,
+        body: Body,
+        sizes: Sequence[Expr],
+        strides: Sequence[Expr] | None,
+        dtype: torch.dtype,
     ) -> Target:
         """A new buffer with body's values."""
         buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, strides))
@@ -46,21 +51,29 @@ class Target:
 
     @staticmethod
     def like(ctx: Lowering, x: Ref) -> Target:
-        """The operand's values in a buffer of the result: the operand's own where nobody else reads it."""
+        """The operand's values in a buffer of the result: the operand's own where nobody else reads
+        it.
+        """
         source = ctx.node.args[0]
         before = ctx.scattered.get(source) if isinstance(source, torch.fx.Node) else None
-        if before is not None and set(source.users) == {ctx.node} and before.buffer.dtype == ctx.meta().dtype:  # type: ignore[union-attr]
+        if (
+            before is not None
+            and set(source.users) == {ctx.node}
+            and before.buffer.dtype == ctx.meta().dtype
+        ):  # type: ignore[union-attr]
             return before
         made = Target.filled(ctx, x.at, x.sizes, ctx.strides(), ctx.meta().dtype)
         ctx.scattered[ctx.node] = made
         return made
 
     def scatter(self, combine: str, domain: Sequence[Expr], place: Place, body: Body) -> None:
-        """Each point of the domain meets its place. Variables that are a place's dimension by themselves
-        never share one; the others are walked in order."""
+        """Each point of the domain meets its place. Variables that are a place's dimension by
+        themselves never share one; the others are walked in order."""
         self.scatter_each(combine, domain, [(place, body)])
 
-    def scatter_each(self, combine: str, domain: Sequence[Expr], pairs: Sequence[tuple[Place, Body]]) -> None:
+    def scatter_each(
+        self, combine: str, domain: Sequence[Expr], pairs: Sequence[tuple[Place, Body]]
+    ) -> None:
         """The same for points that each meet several places, one after the other."""
         at = variables(domain)
         indices = [tuple(place(at)) for place, _ in pairs]
@@ -78,8 +91,8 @@ class Target:
 
 
 def _alone(indices: Sequence[Sequence[Index]]) -> set[int]:
-    """The variables that are some dimension's index by themselves (a shift apart), in every store the same:
-    points that differ in one never meet."""
+    """The variables that are some dimension's index by themselves (a shift apart), in every store
+    the same: points that differ in one never meet."""
     return {
         atom.position
         for ones in zip(*indices, strict=True)
@@ -90,7 +103,14 @@ def _alone(indices: Sequence[Sequence[Index]]) -> set[int]:
 
 
 #: What torch calls the ways to combine.
-REDUCES = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+REDUCES = {
+    "sum": "add",
+    "add": "add",
+    "prod": "mul",
+    "multiply": "mul",
+    "amax": "max",
+    "amin": "min",
+}
 
 
 def _identity(combine: str, dtype: torch.dtype) -> float | int | bool:
@@ -105,9 +125,17 @@ def _identity(combine: str, dtype: torch.dtype) -> float | int | bool:
 
 
 def _reduced_into(
-    ctx: Lowering, x: Ref, how: str, domain: Sequence[Expr], place: Place, body: Body, include_self: bool
+    ctx: Lowering,
+    x: Ref,
+    how: str,
+    domain: Sequence[Expr],
+    place: Place,
+    body: Body,
+    include_self: bool,
 ) -> Ref:
-    """x with the source combined into it; mean divides by how many met (and x itself, if it is included)."""
+    """x with the source combined into it; mean divides by how many met (and x itself, if it is
+    included).
+    """
     dtype = ctx.meta().dtype
     combine = "add" if how == "mean" else REDUCES[how]
     target = Target.like(ctx, x)
@@ -151,7 +179,9 @@ def _along(x: Ref, dim: int, index: Ref) -> Place:
 
 def _source(ctx: Lowering, source: Any) -> Body:
     dtype = compute_dtype(ctx.meta().dtype)
-    return lambda at: cast(source.at(at), dtype) if isinstance(source, Ref) else const(source, dtype)
+    return lambda at: (
+        cast(source.at(at), dtype) if isinstance(source, Ref) else const(source, dtype)
+    )
 
 
 @lower(
@@ -174,7 +204,14 @@ def scatter(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Any, *, reduce:
 
 @lower(aten.scatter_reduce.two)
 def scatter_reduce(
-    ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref, reduce: str, *, include_self: bool = True
+    ctx: Lowering,
+    x: Ref,
+    dim: int,
+    index: Ref,
+    source: Ref,
+    reduce: str,
+    *,
+    include_self: bool = True,
 ) -> Ref:
     if not x.sizes or len(index.sizes) != len(x.sizes):
         return _as_aten(ctx, x, dim, index, source, reduce, include_self=include_self)
@@ -245,7 +282,14 @@ def index_fill(ctx: Lowering, x: Ref, dim: int, index: Ref, value: Any) -> Ref:
 
 @lower(aten.index_reduce.default)
 def index_reduce(
-    ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref, reduce: str, *, include_self: bool = True
+    ctx: Lowering,
+    x: Ref,
+    dim: int,
+    index: Ref,
+    source: Ref,
+    reduce: str,
+    *,
+    include_self: bool = True,
 ) -> Ref:
     if not _is_rows(x, dim, index, source):
         return _as_aten(ctx, x, dim, index, source, reduce, include_self=include_self)
@@ -288,11 +332,18 @@ def index_put(
 ) -> Ref:
     given = [k for k, item in enumerate(indices) if item is not None]
     masks = [k for k in given if _is_mask(indices[k])]
-    if masks and len(given) == 1 and product(values.sizes) == 1 and _covers(x, indices[masks[0]], masks[0]):
+    if (
+        masks
+        and len(given) == 1
+        and product(values.sizes) == 1
+        and _covers(x, indices[masks[0]], masks[0])
+    ):
         single = values.reshape(())
         return _masked(ctx, x, indices[masks[0]], masks[0], single, accumulate)  # type: ignore[arg-type]
     if masks or not given or len(indices) > len(x.sizes):
-        return call_fallback(ctx, aten.index_put.default, [x, list(indices), values, accumulate], {})
+        return call_fallback(
+            ctx, aten.index_put.default, [x, list(indices), values, accumulate], {}
+        )
     indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
     adjacent = given == list(range(given[0], given[-1] + 1))
     shared = _common([indices[k].sizes for k in given])  # type: ignore[union-attr]
@@ -304,9 +355,11 @@ def index_put(
     def place(at: Sequence[Index]) -> Sequence[Index]:
         common, others = at[first : first + rank], [*at[:first], *at[first + rank :]]
         return [
-            others.pop(0)
-            if item is None
-            else indirect(item.at(broadcast(common, item.sizes)), x.sizes[k], wrap=True)
+            (
+                others.pop(0)
+                if item is None
+                else indirect(item.at(broadcast(common, item.sizes)), x.sizes[k], wrap=True)
+            )
             for k, item in enumerate(indices)
         ]
 
@@ -317,7 +370,9 @@ def index_put(
 
 
 def _common(shapes: Sequence[Sequence[Expr]]) -> list[Expr]:
-    """The shape to which they broadcast; where a symbol meets another size, they are guarded to be equal."""
+    """The shape to which they broadcast; where a symbol meets another size, they are guarded to be
+    equal.
+    """
     rank = max(len(shape) for shape in shapes)
     found: list[Expr] = [1] * rank
     for shape in shapes:
@@ -372,7 +427,9 @@ def embedding_gradient(ctx: Lowering, target: Target, dy: Ref, indices: Ref, pad
             return body(at)
         here = cast(indices.at(at[:rank]), torch.int64)
         found = body(at)
-        return make("where", make("eq", here, const(padding, torch.int64)), const(0, found.dtype), found)
+        return make(
+            "where", make("eq", here, const(padding, torch.int64)), const(0, found.dtype), found
+        )
 
     def place(at: Sequence[Index]) -> Sequence[Index]:
         return [indirect(indices.at(at[:rank]), count, wrap=False), at[rank]]
@@ -382,7 +439,9 @@ def embedding_gradient(ctx: Lowering, target: Target, dy: Ref, indices: Ref, pad
 
 
 def to_positions(ctx: Lowering, dy: Ref, indices: Ref, rank: int) -> Ref:
-    """Gradients of windows added at the flat positions that the forward chose, of the last `rank` dims."""
+    """Gradients of windows added at the flat positions that the forward chose, of the last `rank`
+    dims.
+    """
     sizes, strides = ctx.shape(), ctx.strides()
     lead, spatial = sizes[:-rank], sizes[-rank:]
     area = product(spatial)

@@ -1,7 +1,8 @@
 """Special functions and the rarer functions of two numbers.
 
-In: graph nodes. Out: pointwise nodes; an operator call where a function has a float32 form only and the
-dtype is float64. What always holds: NaN, infinities and zeros of either sign come out as in eager.
+In: graph nodes. Out: pointwise nodes; an operator call where a function has a float32 form only and
+the dtype is float64. What always holds: NaN, infinities and zeros of either sign come out as in
+eager.
 """
 
 from __future__ import annotations
@@ -50,9 +51,13 @@ def _single(name: str) -> Any:
 def _pair(name: str) -> Any:
     def lowering(ctx: Lowering, a: Any, b: Any) -> Ref:
         dtype = compute_dtype(ctx.meta().dtype)
-        if name == "nextafter" and ctx.meta().dtype != dtype:  # the next 16-bit number is no step in float32
+        if (
+            name == "nextafter" and ctx.meta().dtype != dtype
+        ):  # the next 16-bit number is no step in float32
             return call_fallback(ctx, ctx.node.target, [a, b], {})
-        return ctx.pointwise(lambda at: make(name, ctx.element(a, at, dtype), ctx.element(b, at, dtype)))
+        return ctx.pointwise(
+            lambda at: make(name, ctx.element(a, at, dtype), ctx.element(b, at, dtype))
+        )
 
     return lowering
 
@@ -75,13 +80,22 @@ def heaviside(ctx: Lowering, x: Ref, at_zero: Ref) -> Ref:
     return ctx.pointwise(body)
 
 
-@lower(aten.special_xlog1py.default, aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar)
+@lower(
+    aten.special_xlog1py.default,
+    aten.special_xlog1py.other_scalar,
+    aten.special_xlog1py.self_scalar,
+)
 def xlog1py(ctx: Lowering, x: Any, y: Any) -> Ref:
     dtype = compute_dtype(ctx.meta().dtype)
 
     def body(at: Any) -> Value:
         a, b = ctx.element(x, at, dtype), ctx.element(y, at, dtype)
-        zero = make("where", make("eq", a, const(0, dtype)), const(0, dtype), make("mul", a, make("log1p", b)))
+        zero = make(
+            "where",
+            make("eq", a, const(0, dtype)),
+            const(0, dtype),
+            make("mul", a, make("log1p", b)),
+        )
         return make("where", make("ne", b, b), const(math.nan, dtype), zero)
 
     return ctx.pointwise(body)

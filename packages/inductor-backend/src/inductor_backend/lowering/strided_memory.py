@@ -1,8 +1,10 @@
-"""Operators that say by strides and an absolute offset where in their operand's memory they read or write.
+"""Operators that say by strides and an absolute offset where in their operand's memory they read or
+write.
 
-In: graph nodes. Out: views of the operand's elements in the order of eager's memory, or loops over them. What always holds:
-ATen's own kernel is only called with an offset that counts from where the operand begins, because in our program that is
-somewhere in an arena; or where it sees the memory of an input as eager does.
+In: graph nodes. Out: views of the operand's elements in the order of eager's memory, or loops over
+them. What always holds: ATen's own kernel is only called with an offset that counts from where the
+operand begins, because in our program that is somewhere in an arena; or where it sees the memory of
+an input as eager does.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.index_expr import Expr, Index, contiguous_strides, product, simplify, variables
+from inductor_backend.ir.index_expr import (
+    Expr,
+    Index,
+    contiguous_strides,
+    product,
+    simplify,
+    variables,
+)
 from inductor_backend.ir.nodes import BufferKind
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
@@ -23,11 +32,17 @@ from inductor_backend.torch_private import storage_key
 
 @lower(aten.as_strided.default)
 def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = None) -> Ref:
-    """Strides count in the memory that eager's `x` has, whatever ours is: where that is dense, its elements in
-    the order of eager's memory are what they count in."""
-    memory = None if _counts_in_an_input(ctx, x, offset) else _flat_memory(ctx, x, ctx.shape(), strides, offset)
+    """Strides count in the memory that eager's `x` has, whatever ours is: where that is dense, its
+    elements in the order of eager's memory are what they count in."""
+    memory = (
+        None
+        if _counts_in_an_input(ctx, x, offset)
+        else _flat_memory(ctx, x, ctx.shape(), strides, offset)
+    )
     if memory is None and (owner := _owner_of_memory(ctx)) is not None:
-        memory = _flat_memory(ctx, ctx.refs[owner], ctx.shape(), strides, _place(ctx, offset), owner)
+        memory = _flat_memory(
+            ctx, ctx.refs[owner], ctx.shape(), strides, _place(ctx, offset), owner
+        )
     if memory is None and x.buffer.kind is not BufferKind.INPUT:
         x = _input_there(ctx, offset) or x
     if memory is None and _is_read_only_input(ctx, x):
@@ -48,14 +63,20 @@ def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = No
 
 @lower(aten.as_strided_copy.default)
 def as_strided_copy(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = None) -> Ref:
-    return ctx.pointwise(as_strided(ctx, x, sizes, strides, offset).at, ctx.shape(), x.dtype, ctx.strides())
+    return ctx.pointwise(
+        as_strided(ctx, x, sizes, strides, offset).at, ctx.shape(), x.dtype, ctx.strides()
+    )
 
 
 @lower(aten.as_strided_scatter.default)
 def as_strided_scatter(
     ctx: Lowering, x: Ref, source: Ref, sizes: Any, strides: Any, offset: Any = None
 ) -> Ref:
-    memory = None if _counts_in_an_input(ctx, x, offset) else _flat_memory(ctx, x, source.sizes, strides, offset)
+    memory = (
+        None
+        if _counts_in_an_input(ctx, x, offset)
+        else _flat_memory(ctx, x, source.sizes, strides, offset)
+    )
     if memory is None:
         return _by_aten(ctx, x, source, sizes, strides, offset)
     flat, order, place = memory
@@ -83,12 +104,14 @@ def _by_aten(ctx: Lowering, x: Ref, source: Ref, sizes: Any, strides: Any, offse
 
 
 def _owner_of_memory(ctx: Lowering) -> torch.fx.Node | None:
-    """The node that made the memory in which the operator's first argument lies in eager, as a view of it; None if that is
-    an input."""
+    """The node that made the memory in which the operator's first argument lies in eager, as a view
+    of it; None if that is an input."""
     node: Any = ctx.node.args[0]
     while node.op == "call_function":
         given = node.all_input_nodes
-        if given and isinstance(given[0].meta.get("val"), (tuple, list)):  # an item of what, say, split returned
+        if given and isinstance(
+            given[0].meta.get("val"), (tuple, list)
+        ):  # an item of what, say, split returned
             given = given[0].all_input_nodes
         sources = [one for one in given if isinstance(one.meta.get("val"), torch.Tensor)]
         mine = storage_key(node.meta["val"])
@@ -100,8 +123,9 @@ def _owner_of_memory(ctx: Lowering) -> torch.fx.Node | None:
 
 
 def _input_there(ctx: Lowering, offset: Any) -> Ref | None:
-    """The one input in whose memory the operator's first argument lies in eager, where ATen can be told the place: an offset
-    counts from where that memory begins, and without one the view begins where the input does."""
+    """The one input in whose memory the operator's first argument lies in eager, where ATen can be
+    told the place: an offset counts from where that memory begins, and without one the view begins
+    where the input does."""
     inputs = list(_inputs_there(ctx))
     if len(inputs) != 1 or not isinstance(found := ctx.refs.get(inputs[0]), Ref):
         return None
@@ -116,44 +140,65 @@ def _place(ctx: Lowering, offset: Any) -> Any:
 
 
 def _is_read_only_input(ctx: Lowering, x: Ref) -> bool:
-    """Whether x lies in an input, in eager too, and the graph writes to no other one in the same memory: ATen sees it as
-    eager does, with what lies around it."""
+    """Whether x lies in an input, in eager too, and the graph writes to no other one in the same
+    memory: ATen sees it as eager does, with what lies around it."""
     if x.buffer.kind is not BufferKind.INPUT or x.strided() is None:
         return False
     there = _inputs_there(ctx)
-    written = (node.args[0] for node in ctx.node.graph.find_nodes(op="call_function", target=aten.copy_.default))
+    written = (
+        node.args[0]
+        for node in ctx.node.graph.find_nodes(op="call_function", target=aten.copy_.default)
+    )
     return len(there) == 1 or (bool(there) and there.isdisjoint(written))  # type: ignore[arg-type]
 
 
 def _counts_in_an_input(ctx: Lowering, x: Ref, offset: Any) -> bool:
-    """Whether an offset counts from where the memory of an input begins, which differs from call to call."""
+    """Whether an offset counts from where the memory of an input begins, which differs from call to
+    call.
+    """
     return offset is not None and x.buffer.kind is BufferKind.INPUT and bool(_inputs_there(ctx))
 
 
 def _inputs_there(ctx: Lowering) -> set[torch.fx.Node]:
-    """The inputs in whose memory the operator's first argument lies in eager: none for a copy, which here may be a view."""
+    """The inputs in whose memory the operator's first argument lies in eager: none for a copy,
+    which here may be a view.
+    """
     mine = storage_key(ctx.node.args[0].meta["val"])  # type: ignore[union-attr]
     inputs = ctx.node.graph.find_nodes(op="placeholder")
     return {
-        node for node in inputs if isinstance(value := node.meta["val"], torch.Tensor) and storage_key(value) == mine
+        node
+        for node in inputs
+        if isinstance(value := node.meta["val"], torch.Tensor) and storage_key(value) == mine
     }
 
 
 def _flat_memory(
-    ctx: Lowering, x: Ref, sizes: Sequence[Expr], strides: Any, offset: Any, node: torch.fx.Node | None = None
+    ctx: Lowering,
+    x: Ref,
+    sizes: Sequence[Expr],
+    strides: Any,
+    offset: Any,
+    node: torch.fx.Node | None = None,
 ) -> tuple[Ref, list[int], Callable[[Sequence[Index]], Index]] | None:
-    """For an operator that sees the memory of its first argument x (or of `node`) as (sizes, strides, offset): x in the
-    order of eager's memory as one row, the dimensions in that order, and where in the row an element lies. None where x is
-    not dense in eager, or where the view goes beyond its elements."""
+    """For an operator that sees the memory of its first argument x (or of `node`) as (sizes,
+    strides, offset): x in the order of eager's memory as one row, the dimensions in that order, and
+    where in the row an element lies. None where x is not dense in eager, or where the view goes
+    beyond its elements."""
     value = (node or ctx.node.args[0]).meta["val"]  # type: ignore[union-attr]
     order = _memory_order(ctx, value)
     steps = ctx.sizes.exprs(strides)
-    start = 0 if offset is None else simplify(ctx.sizes.expr(offset) - ctx.sizes.expr(value.storage_offset()))
+    start = (
+        0
+        if offset is None
+        else simplify(ctx.sizes.expr(offset) - ctx.sizes.expr(value.storage_offset()))
+    )
     last = start
     for size, step in zip(sizes, steps, strict=True):
         last = last + (size - 1) * step
     total = product(x.sizes)
-    whole = ctx.sizes.expr(value.numel() * value.itemsize) == ctx.sizes.expr(value.untyped_storage().nbytes())
+    whole = ctx.sizes.expr(value.numel() * value.itemsize) == ctx.sizes.expr(
+        value.untyped_storage().nbytes()
+    )
     known = isinstance(last, int) and isinstance(start, int) and isinstance(total, int)
     if order is None or not (start >= 0 and last < total if known else whole):
         return None  # fakes do not look whether a view ends within its storage
@@ -168,7 +213,9 @@ def _flat_memory(
 
 
 def _memory_order(ctx: Lowering, value: torch.Tensor) -> list[int] | None:
-    """The dimensions of eager's tensor from the greatest stride to the least, None where it has gaps or overlaps."""
+    """The dimensions of eager's tensor from the greatest stride to the least, None where it has
+    gaps or overlaps.
+    """
     strides, sizes = ctx.sizes.exprs(value.stride()), ctx.sizes.exprs(value.shape)
     long = [dim for dim, size in enumerate(sizes) if size != 1]
     order = sorted(long, key=lambda dim: -ctx.sizes.hint(strides[dim]))

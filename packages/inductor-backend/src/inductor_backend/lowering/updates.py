@@ -1,7 +1,7 @@
 """Functional forms of writes: copy, slice_scatter, select_scatter.
 
-In: graph nodes that functionalisation made of ``x[1:3] = y`` and the like. Out: one pointwise node that
-reads the new values inside the region and the old ones outside it.
+In: graph nodes that functionalisation made of ``x[1:3] = y`` and the like. Out: one pointwise node
+that reads the new values inside the region and the old ones outside it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ def _number(index: Index) -> Value:
 
 @lower(aten.slice_scatter.default)
 def slice_scatter(
-    ctx: Lowering, x: Ref, source: Ref, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+    ctx: Lowering,
+    x: Ref,
+    source: Ref,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
 ) -> Ref:
     dim = dim % len(x.sizes)
     size = x.sizes[dim]
@@ -45,7 +51,9 @@ def slice_scatter(
         shifted = at[dim] - start
         test = None if start == 0 else make("ge", _number(at[dim]), _number(Index(start)))
         if not (step == 1 and simplify(start + length) == size):
-            test = _both(test, make("lt", _number(shifted), _number(Index(simplify(length * step)))))
+            test = _both(
+                test, make("lt", _number(shifted), _number(Index(simplify(length * step))))
+            )
         if step != 1:
             remainder = make("mod", _number(shifted), const(step, torch.int64))
             test = _both(test, make("eq", remainder, const(0, torch.int64)))

@@ -1,7 +1,7 @@
 """View operators: index maps, no kernels.
 
-In: graph nodes of view operators. Out: `Ref`s. What always holds: no loop node is made here, except for a `roll` of rows,
-which stores two pieces into one buffer.
+In: graph nodes of view operators. Out: `Ref`s. What always holds: no loop node is made here, except
+for a `roll` of rows, which stores two pieces into one buffer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def view(ctx: Lowering, x: Ref, *unused: Any) -> Ref:
     aten.clone.default,
 )
 def same(ctx: Lowering, x: Ref, **unused: Any) -> Ref:
-    """A copy is only a copy where somebody could see it: outputs and operators ask for their layout."""
+    """A copy is only a copy where somebody could see it: outputs and operators ask for their
+    layout.
+    """
     return x
 
 
@@ -85,7 +87,9 @@ def select(ctx: Lowering, x: Ref, dim: int, at: Any) -> Ref:
 
 
 def element_at(ctx: Lowering, size: Expr, at: Any) -> Expr:
-    """An index that is in range, counted from the begin. Raises where it is not known whether it is negative."""
+    """An index that is in range, counted from the begin. Raises where it is not known whether it is
+    negative.
+    """
     if ctx.sizes.nonnegative(at):
         return simplify(at)
     if ctx.sizes.nonnegative(-at - 1):
@@ -94,8 +98,8 @@ def element_at(ctx: Lowering, size: Expr, at: Any) -> Expr:
 
 
 def slice_start(ctx: Lowering, size: Expr, start: Any, end: Any, length: Expr, step: int) -> Expr:
-    """Where a slice of `length` elements begins: a start that is negative counts from the end, and one beyond
-    either end is moved there. Raises where the ranges of the sizes leave it open."""
+    """Where a slice of `length` elements begins: a start that is negative counts from the end, and
+    one beyond either end is moved there. Raises where the ranges of the sizes leave it open."""
     start = 0 if start is None else start
     if isinstance(size, int) and isinstance(start, int):
         return min(max(start + size, 0) if start < 0 else start, size)
@@ -108,7 +112,9 @@ def slice_start(ctx: Lowering, size: Expr, start: Any, end: Any, length: Expr, s
             return simplify(start + size)
         if ctx.sizes.nonnegative(-start - size):
             return 0
-    raise unsupported("lower", f"a slice from {start} of {size} elements: its begin is not known", ctx.node)
+    raise unsupported(
+        "lower", f"a slice from {start} of {size} elements: its begin is not known", ctx.node
+    )
 
 
 #: An ``end`` that means the end of any tensor.
@@ -149,13 +155,17 @@ def flip(ctx: Lowering, x: Ref, dims: Sequence[int]) -> Ref:
 
 @lower(aten.roll.default)
 def roll(ctx: Lowering, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
-    """Outer dimensions are read where they were; a last one that moves is two pieces, each of neighbours."""
+    """Outer dimensions are read where they were; a last one that moves is two pieces, each of
+    neighbours.
+    """
     moves = list(shifts) if isinstance(shifts, (list, tuple)) else [shifts]
     where = list(dims) if isinstance(dims, (list, tuple)) else [dims]
     flat = x if where else x.reshape((product(x.sizes),))
     rank = len(flat.sizes)
     moved = [dim % rank for dim in where] if where and rank else [0]
-    if not rank or not all(isinstance(n, int) for n in (*moves, *(flat.sizes[dim] for dim in moved))):
+    if not rank or not all(
+        isinstance(n, int) for n in (*moves, *(flat.sizes[dim] for dim in moved))
+    ):
         found: Ref = call_fallback(ctx, aten.roll.default, [x, shifts, dims], {})
         return found
     result = flat
@@ -166,7 +176,11 @@ def roll(ctx: Lowering, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
             if dim == rank - 1:
                 whole = ctx.buffer(result.sizes, result.dtype)
                 store_parts(
-                    ctx, whole, [result.slice(dim, start, shift % size), result.slice(dim, 0, start)], dim, 0
+                    ctx,
+                    whole,
+                    [result.slice(dim, start, shift % size), result.slice(dim, 0, start)],
+                    dim,
+                    0,
                 )
                 result = Ref.of(whole)
             else:

@@ -1,8 +1,9 @@
 """Resizing by a whole factor along rows of contiguous elements: no position is computed.
 
-In: what `sampling` knows of an operator. Out: loop nodes whose every point stores the `factor` results that
-lie around one element of the operand, so that loads and stores are contiguous; borders apart. What always
-holds: each result is written once; weights are those of `sampling`, up to the rounding of a position.
+In: what `sampling` knows of an operator. Out: loop nodes whose every point stores the `factor`
+results that lie around one element of the operand, so that loads and stores are contiguous; borders
+apart. What always holds: each result is written once; weights are those of `sampling`, up to the
+rounding of a position.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering
 
-#: Reads the row of the operand that a row of the result needs at a column: (position before it, column) -> value.
+#: Reads the row of the operand that a row of the result needs at a column: (position before it,
+#: column) -> value.
 Row = Callable[[At, Index], Value]
 
 #: Factors that are unrolled.
@@ -26,7 +28,9 @@ LARGEST_FACTOR = 4
 
 
 def whole_factor(size: Expr, output: Expr, scale: float | None) -> int | None:
-    """The factor by which a dimension grows, None where it is no whole number or nothing is unrolled."""
+    """The factor by which a dimension grows, None where it is no whole number or nothing is
+    unrolled.
+    """
     if not isinstance(size, int) or not isinstance(output, int) or size < 2 or output % size:
         return None
     factor = output // size
@@ -35,7 +39,9 @@ def whole_factor(size: Expr, output: Expr, scale: float | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One result next to element j of a row: the neighbours (as distances from j) with their weights."""
+    """One result next to element j of a row: the neighbours (as distances from j) with their
+    weights.
+    """
 
     taps: tuple[tuple[int, float], ...]
 
@@ -56,7 +62,9 @@ def linear_columns(factor: int) -> list[Column]:
 
 
 def resize_rows(ctx: Lowering, x: Ref, columns: Sequence[Column], row: Row) -> Ref:
-    """The whole result. row: the weighted sum over the other dimensions, for one column of the operand."""
+    """The whole result. row: the weighted sum over the other dimensions, for one column of the
+    operand.
+    """
     sizes, dtype = ctx.shape(), compute_dtype(x.dtype)
     factor, size = len(columns), x.sizes[-1]
     assert isinstance(size, int)
@@ -81,7 +89,11 @@ def resize_rows(ctx: Lowering, x: Ref, columns: Sequence[Column], row: Row) -> R
             return functools.reduce(lambda a, b: make("add", a, b), terms)
 
         stores = [
-            Store((buffer.name,), (*at[:-1], (at[-1] + begin) * factor + r), cast(value(column), x.dtype))
+            Store(
+                (buffer.name,),
+                (*at[:-1], (at[-1] + begin) * factor + r),
+                cast(value(column), x.dtype),
+            )
             for r, column in enumerate(columns)
         ]
         ctx.add_loop(domain, [False] * len(domain), stores, "resize")

@@ -1,9 +1,12 @@
-"""Attention becomes one operator of ours: scaled_dot_product_attention, and what is written by hand as products and softmax.
+"""Attention becomes one operator of ours: scaled_dot_product_attention, and what is written by hand
+as products and softmax.
 
-In: an ATen graph for inference. Out: the same graph, or a copy with `packed_ops.attention`. What always holds: float32; nobody
-else reads scores, probabilities or the sums that ATen's kernel returns beside the result; no dropout; only where our kernel is
-the faster one for the captured sizes. What is added to the scores is added up first: results differ by rounding alone, and a
-row that sees no key is 0 for scaled_dot_product_attention and NaN where softmax is written out, as in eager.
+In: an ATen graph for inference. Out: the same graph, or a copy with `packed_ops.attention`. What
+always holds: float32; nobody else reads scores, probabilities or the sums that ATen's kernel
+returns beside the result; no dropout; only where our kernel is the faster one for the captured
+sizes. What is added to the scores is added up first: results differ by rounding alone, and a row
+that sees no key is 0 for scaled_dot_product_attention and NaN where softmax is written out, as in
+eager.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from tracer_core.plugin_api import CompileSpec, Phase
 Node = torch.fx.Node
 
 _FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
-#: Factors of scores that become one, which neither overflows nor vanishes where the product would not.
+#: Factors of scores that become one, which neither overflows nor vanishes where the product would
+#: not.
 _LEAST, _MOST = 1e-9, 1e9
 _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 
@@ -72,7 +76,8 @@ def _erase_dead(editor: Editor, roots: list[Node]) -> None:
             stack.extend(sources)
 
 
-# scaled_dot_product_attention -----------------------------------------------------------------------
+# scaled_dot_product_attention
+# -----------------------------------------------------------------------
 
 
 def _flash(editor: Editor, node: Node) -> bool:
@@ -89,10 +94,16 @@ def _flash(editor: Editor, node: Node) -> bool:
     assert isinstance(query, Node)
     scale = given.get("scale")
     depth = query.meta["val"].shape[3]
-    known = isinstance(depth, int) if scale is None else isinstance(scale, (int, float)) and abs(scale) <= _MOST
+    known = (
+        isinstance(depth, int)
+        if scale is None
+        else isinstance(scale, (int, float)) and abs(scale) <= _MOST
+    )
     if not known:  # the kernel's call has it as a number, of float32
         return False
-    new = editor.call(node, packed_ops.attention, query, key, value, mask, scale, bool(causal), True)
+    new = editor.call(
+        node, packed_ops.attention, query, key, value, mask, scale, bool(causal), True
+    )
     for item in list(node.users):
         new.meta["val"] = item.meta["val"]
         item.replace_all_uses_with(new)
@@ -101,12 +112,15 @@ def _flash(editor: Editor, node: Node) -> bool:
     return True
 
 
-# products and softmax -------------------------------------------------------------------------------
+# products and softmax
+# -------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Scores:
-    """What softmax reads: product times scale, and what is added then. Mutable while the chain is read."""
+    """What softmax reads: product times scale, and what is added then. Mutable while the chain is
+    read.
+    """
 
     product: Node
     scale: float
@@ -138,13 +152,17 @@ def _by_hand(editor: Editor, node: Node) -> bool:
     if _sizes(_value(result_view)) != (*shape[:3], _sizes(_value(value))[3]):  # type: ignore[index]
         return False
     key = editor.call(node, aten.transpose.int, turned, 2, 3)
-    if not _pays(query, key, value) or any(not 1 <= one.meta["val"].dim() <= 4 for one in scores.added):
+    if not _pays(query, key, value) or any(
+        not 1 <= one.meta["val"].dim() <= 4 for one in scores.added
+    ):
         _erase_dead(editor, [key])
         return False
     mask = None
     for one in scores.added:
         mask = one if mask is None else editor.call(node, aten.add.Tensor, mask, one)
-    new = editor.call(result_view, packed_ops.attention, query, key, value, mask, scores.scale, False, False)
+    new = editor.call(
+        result_view, packed_ops.attention, query, key, value, mask, scores.scale, False, False
+    )
     new.meta["val"] = result_view.meta["val"]
     result_view.replace_all_uses_with(new)
     _erase_dead(editor, [result_view])
@@ -155,7 +173,11 @@ def _scores_of(editor: Editor, x: Node, shape: tuple[str, ...]) -> _Scores | Non
     """The chain from softmax back to the product."""
     found = _Scores(x, 1.0, [])
     while True:
-        if _only_user(x) is None or _sizes(_value(x)) != shape or not _LEAST <= abs(found.scale) <= _MOST:
+        if (
+            _only_user(x) is None
+            or _sizes(_value(x)) != shape
+            or not _LEAST <= abs(found.scale) <= _MOST
+        ):
             return None
         if x.target is aten.add.Tensor and not x.kwargs and len(x.args) == 2 and found.scale == 1.0:
             step = _before_addition(editor, x, shape)
@@ -163,19 +185,29 @@ def _scores_of(editor: Editor, x: Node, shape: tuple[str, ...]) -> _Scores | Non
                 return None
             x, added = step
             found.added.append(added)
-        elif x.target in (aten.mul.Tensor, aten.div.Tensor) and isinstance(x.args[1], (int, float)) and not x.kwargs:
+        elif (
+            x.target in (aten.mul.Tensor, aten.div.Tensor)
+            and isinstance(x.args[1], (int, float))
+            and not x.kwargs
+        ):
             factor = x.args[1]
             if not _LEAST <= abs(factor) <= _MOST:
                 return None
             found.scale *= factor if x.target is aten.mul.Tensor else 1 / factor
             x = x.args[0]  # type: ignore[assignment]
-        elif x.target in _VIEWS and isinstance(x.args[0], Node) and _value(x.args[0], 5) is not None:
+        elif (
+            x.target in _VIEWS and isinstance(x.args[0], Node) and _value(x.args[0], 5) is not None
+        ):
             step = _through_windows(editor, x, shape)
             if step is None or found.scale != 1.0:
                 return None
             x, added = step
             found.added.append(added)
-        elif x.target in _VIEWS and isinstance(x.args[0], Node) and x.args[0].target is aten.bmm.default:
+        elif (
+            x.target in _VIEWS
+            and isinstance(x.args[0], Node)
+            and x.args[0].target is aten.bmm.default
+        ):
             found.product = x.args[0]
             return found if _only_user(found.product) is x else None
         else:
@@ -188,7 +220,11 @@ def _before_addition(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[N
         fits = isinstance(chain, Node) and isinstance(other, Node) and chain is not other
         if fits and _sizes(_value(chain)) == shape and _leads_to_product(chain):  # type: ignore[arg-type]
             value = other.meta.get("val")  # type: ignore[union-attr]
-            plain = isinstance(value, torch.Tensor) and value.dtype == torch.float32 and 1 <= value.dim() <= 4
+            plain = (
+                isinstance(value, torch.Tensor)
+                and value.dtype == torch.float32
+                and 1 <= value.dim() <= 4
+            )
             return (chain, other) if plain else None  # type: ignore[return-value]
     return None
 
@@ -212,14 +248,23 @@ def _through_windows(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[N
     """Swin's masks: windows of an image are a dimension of their own while theirs is added."""
     total = x.args[0]
     assert isinstance(total, Node)
-    if total.target is not aten.add.Tensor or total.kwargs or len(total.args) != 2 or _only_user(total) is not x:
+    if (
+        total.target is not aten.add.Tensor
+        or total.kwargs
+        or len(total.args) != 2
+        or _only_user(total) is not x
+    ):
         return None
     inner, mask = total.args
     value, given = _value(total, 5), _value(mask, 5)
     if value is None or given is None or not isinstance(inner, Node) or inner.target not in _VIEWS:
         return None
     before = inner.args[0]
-    if _only_user(inner) is not total or not isinstance(before, Node) or _sizes(_value(before)) != shape:
+    if (
+        _only_user(inner) is not total
+        or not isinstance(before, Node)
+        or _sizes(_value(before)) != shape
+    ):
         return None
     images, windows = value.shape[:2]
     whole = isinstance(images, int) and isinstance(windows, int) and _sizes(value)[2:] == shape[1:]  # type: ignore[index]
@@ -234,7 +279,9 @@ def _through_windows(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[N
 
 
 def _result_of(node: Node, shape: tuple[str, ...]) -> tuple[Node, Node] | None:
-    """(the second product, the view of it with four dimensions), where only they read the probabilities."""
+    """(the second product, the view of it with four dimensions), where only they read the
+    probabilities.
+    """
     here = node
     while True:
         user = _only_user(here)
@@ -242,19 +289,29 @@ def _result_of(node: Node, shape: tuple[str, ...]) -> tuple[Node, Node] | None:
             return None
         if user.target is aten.bmm.default:
             break
-        same = user.target in (aten.expand.default, aten.clone.default) and _sizes(_value(user)) == shape
+        same = (
+            user.target in (aten.expand.default, aten.clone.default)
+            and _sizes(_value(user)) == shape
+        )
         if not same and not (user.target in _VIEWS and _value(user, 3) is not None):
             return None
         here = user
     view = _only_user(user)
-    if user.args[0] is not here or user.args[1] is here or view is None or view.target not in _VIEWS:
+    if (
+        user.args[0] is not here
+        or user.args[1] is here
+        or view is None
+        or view.target not in _VIEWS
+    ):
         return None
     sizes = _sizes(_value(view))
     return (user, view) if sizes is not None and sizes[:3] == shape[:3] else None
 
 
 def _operand(editor: Editor, node: Any, first: tuple[str, ...], last: str | None) -> Node | None:
-    """What a product reads, with four dimensions: the first of these sizes (and the last of that one)."""
+    """What a product reads, with four dimensions: the first of these sizes (and the last of that
+    one).
+    """
     while isinstance(node, Node) and _value(node) is None:
         if node.target not in _VIEWS or _value(node, 3) is None:
             return None

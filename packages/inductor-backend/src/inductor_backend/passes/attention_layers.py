@@ -1,10 +1,13 @@
-"""Attention layers that PyTorch runs as one operator where nobody trains: the operators they are made of.
+"""Attention layers that PyTorch runs as one operator where nobody trains: the operators they are
+made of.
 
-In: the arguments of `_native_multi_head_attention` and `_transformer_encoder_layer_fwd` (the fast paths of nn.MultiheadAttention
-and nn.TransformerEncoderLayer: evaluation without gradients). Out: the same result from linear, attention and norms, which
-this backend compiles; otherwise such a layer would be eager's, and a graph of twelve would be cut into thirteen. What always
-holds: masks, returned weights and nested tensors are left to the operator (NotImplemented), whose treatment of them is its own.
-GELU is the exact one, as the module says; PyTorch's operator takes the one by tanh on CUDA (up to 5e-4 from it).
+In: the arguments of `_native_multi_head_attention` and `_transformer_encoder_layer_fwd` (the fast
+paths of nn.MultiheadAttention and nn.TransformerEncoderLayer: evaluation without gradients). Out:
+the same result from linear, attention and norms, which this backend compiles; otherwise such a
+layer would be eager's, and a graph of twelve would be cut into thirteen. What always holds: masks,
+returned weights and nested tensors are left to the operator (NotImplemented), whose treatment of
+them is its own. GELU is the exact one, as the module says; PyTorch's operator takes the one by tanh
+on CUDA (up to 5e-4 from it).
 """
 
 from __future__ import annotations
@@ -80,7 +83,16 @@ def encoder_layer(
 
     x = first(src) if norm_first else src
     x, _ = multi_head_attention(
-        x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, need_weights=False
+        x,
+        x,
+        x,
+        embed_dim,
+        num_heads,
+        qkv_weight,
+        qkv_bias,
+        proj_weight,
+        proj_bias,
+        need_weights=False,
     )
     x = (x + src).contiguous()  # the operator writes its sums over its products
     x = x if norm_first else first(x)

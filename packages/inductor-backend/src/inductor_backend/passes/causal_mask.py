@@ -1,10 +1,12 @@
-"""Attention masks on GPUs that are the same in every call: causal ones, and ones that hide nothing, become a flag.
+"""Attention masks on GPUs that are the same in every call: causal ones, and ones that hide nothing,
+become a flag.
 
-In: an ATen graph for inference on a CUDA device. Out: the same graph, or a copy whose attentions are told `is_causal` in place
-of such a mask. What always holds: a mask is replaced only where it was computed, from nothing that an input holds, and
-every element of it is what the flag means; attention without dropout, square, of static sizes. Programs that look for packed
-sequences (transformers' Llama) hand over the causal mask as a tensor: reading it takes several times as long as flash
-attention, which computes only what is seen.
+In: an ATen graph for inference on a CUDA device. Out: the same graph, or a copy whose attentions
+are told `is_causal` in place of such a mask. What always holds: a mask is replaced only where it
+was computed, from nothing that an input holds, and every element of it is what the flag means;
+attention without dropout, square, of static sizes. Programs that look for packed sequences
+(transformers' Llama) hand over the causal mask as a tensor: reading it takes several times as long
+as flash attention, which computes only what is seen.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ MASKED = {
     aten._scaled_dot_product_cudnn_attention.default: (5, 6),
 }
 
-#: What torch writes for "hidden" where it hands a mask of booleans to cuDNN (torch 2.11; -inf elsewhere).
+#: What torch writes for "hidden" where it hands a mask of booleans to cuDNN (torch 2.11; -inf
+#: elsewhere).
 HIDDEN_FROM_CUDNN = -65504.0
 
 #: Elements of the largest mask that is looked at.
@@ -37,7 +40,8 @@ def with_known_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.Gr
     if spec.phase is not Phase.INFERENCE:
         return gm
     known = _known(gm.graph)
-    # Of a mask and its operator: whether it is causal; False where it hides nothing, None where it is neither.
+    # Of a mask and its operator: whether it is causal; False where it hides nothing, None where it
+    # is neither.
     found: dict[tuple[Node, Any], bool | None] = {}
     for node in gm.graph.nodes:
         if _is_plain(node) and node.args[3] in known:
@@ -58,9 +62,15 @@ def with_known_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.Gr
 
 def _is_plain(node: Node) -> bool:
     """An attention with a mask, without dropout, of which the result alone is read."""
-    if node.op != "call_function" or node.target not in MASKED or not isinstance(node.args[3], Node):
+    if (
+        node.op != "call_function"
+        or node.target not in MASKED
+        or not isinstance(node.args[3], Node)
+    ):
         return False
-    dropout, causal = (node.args[place] if place < len(node.args) else 0 for place in MASKED[node.target])
+    dropout, causal = (
+        node.args[place] if place < len(node.args) else 0 for place in MASKED[node.target]
+    )
     query, key = (node.args[place].meta["val"] for place in (0, 1))  # type: ignore[union-attr]
     square = isinstance(query.shape[-2], int) and query.shape[-2] == key.shape[-2]
     alone = all(user.target is not None and user.args[1:] == (0,) for user in node.users)
@@ -72,7 +82,9 @@ def _known(graph: torch.fx.Graph) -> set[Node]:
     found: set[Node] = set()
     for node in graph.nodes:
         value, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
-        if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
+        if not isinstance(value, torch.Tensor) or not all(
+            isinstance(size, int) for size in value.shape
+        ):
             continue
         if node.op == "get_attr" or makes_known_values(node):
             found.add(node)
@@ -93,7 +105,9 @@ def _whole(mask: Node) -> Node:
 
 
 def _meaning(gm: torch.fx.GraphModule, mask: Node, reader: Any) -> bool | None:
-    """What a mask tells this operator. True: what comes later is hidden. False: nothing is. None: anything else."""
+    """What a mask tells this operator. True: what comes later is hidden. False: nothing is. None:
+    anything else.
+    """
     fake = mask.meta["val"]
     if fake.dim() < 2 or fake.shape[-1] != fake.shape[-2] or fake.numel() > LARGEST:
         return None
@@ -111,8 +125,8 @@ def _meaning(gm: torch.fx.GraphModule, mask: Node, reader: Any) -> bool | None:
 
 
 def _hidden(numbers: torch.Tensor, reader: Any) -> torch.Tensor:
-    """Where a mask of numbers leaves nothing to see. (A causal mask leaves each row an element that is seen, beside which
-    cuDNN's number leaves 0.)"""
+    """Where a mask of numbers leaves nothing to see. (A causal mask leaves each row an element that
+    is seen, beside which cuDNN's number leaves 0.)"""
     hidden = numbers == -torch.inf
     if reader is aten._scaled_dot_product_cudnn_attention.default:
         hidden |= numbers == torch.tensor(HIDDEN_FROM_CUDNN, dtype=numbers.dtype)
@@ -133,12 +147,16 @@ def _computed(gm: torch.fx.GraphModule, wanted: Node) -> torch.Tensor | None:
                     values[node] = _attribute(gm, node).cpu()
                     continue
                 args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)  # type: ignore[misc]
-                values[node] = node.target(*args, **{**kwargs, **(here if "device" in kwargs else {})})  # type: ignore[operator]
+                values[node] = node.target(
+                    *args, **{**kwargs, **(here if "device" in kwargs else {})}
+                )  # type: ignore[operator]
     except (RuntimeError, NotImplementedError, IndexError, TypeError) as error:
         logger().info("an attention's mask stays a tensor: %s", error)
         return None
     value = values[wanted]
-    return value if type(value) is torch.Tensor else None  # else it was computed under somebody's mode
+    return (
+        value if type(value) is torch.Tensor else None
+    )  # else it was computed under somebody's mode
 
 
 def _attribute(gm: torch.fx.GraphModule, node: Node) -> torch.Tensor:
@@ -156,7 +174,10 @@ def _replace(editor: Editor, node: Node, causal: bool) -> None:
     if _has_flash(*(one.meta["val"] for one in (query, key, value))):  # type: ignore[union-attr]
         target, rest = aten._scaled_dot_product_flash_attention.default, [0.0, causal, False]
     else:
-        target, rest = aten._scaled_dot_product_efficient_attention.default, [None, False, 0.0, causal]
+        target, rest = (
+            aten._scaled_dot_product_efficient_attention.default,
+            [None, False, 0.0, causal],
+        )
     made = editor.call(node, target, query, key, value, *rest, **scale)
     node.replace_all_uses_with(made)
     editor.graph.erase_node(node)
@@ -167,7 +188,9 @@ def _has_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> b
     available = getattr(torch.backends.cuda, "is_flash_attention_available", None)
     if available is None or not available() or not torch.backends.cuda.flash_sdp_enabled():
         return False
-    if query.dtype not in (torch.float16, torch.bfloat16) or not (query.shape == key.shape == value.shape):
+    if query.dtype not in (torch.float16, torch.bfloat16) or not (
+        query.shape == key.shape == value.shape
+    ):
         return False
     plain = all(one.stride(-1) == 1 for one in (query, key, value))
     fits = query.shape[-1] % 8 == 0 and query.shape[-1] <= 256
@@ -175,5 +198,7 @@ def _has_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> b
 
 
 def generation(device: torch.device) -> int:
-    """The first number of the device's compute capability; 0 where graphs are compiled without a GPU."""
+    """The first number of the device's compute capability; 0 where graphs are compiled without a
+    GPU.
+    """
     return torch.cuda.get_device_capability(device)[0] if torch.cuda.is_available() else 0

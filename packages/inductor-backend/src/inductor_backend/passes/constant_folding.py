@@ -1,8 +1,10 @@
-"""Tensors that no input has a part in are computed once, when the graph is compiled: masks, tables of positions.
+"""Tensors that no input has a part in are computed once, when the graph is compiled: masks, tables
+of positions.
 
-In: an ATen graph for inference. Out: the same graph, or a copy that reads them as its constants. What always holds: only
-operators without random numbers and without writes, of sizes that are no symbols; a chain of cheap loops stays, because
-the kernels that read it compute it faster than they would load it.
+In: an ATen graph for inference. Out: the same graph, or a copy that reads them as its constants.
+What always holds: only operators without random numbers and without writes, of sizes that are no
+symbols; a chain of cheap loops stays, because the kernels that read it compute it faster than they
+would load it.
 """
 
 from __future__ import annotations
@@ -24,13 +26,20 @@ MOST, MOST_OF_ALL = 1 << 18, 1 << 20
 
 #: Operators that the readers' kernels repeat for next to nothing.
 CHEAP = VIEWS | {
-    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.zeros.default, aten.ones.default,
-    aten.scalar_tensor.default, aten.full_like.default, aten.zeros_like.default, aten.ones_like.default, aten.clone.default,
-    aten._to_copy.default, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.mul.Tensor, aten.mul.Scalar,
-    aten.neg.default, aten.abs.default, aten.where.self, aten.masked_fill.Scalar, aten.eq.Scalar, aten.ne.Scalar,
-    aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, aten.eq.Tensor, aten.ne.Tensor, aten.lt.Tensor,
-    aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor, aten.logical_not.default, aten.logical_and.default,
-    aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.minimum.default, aten.maximum.default,
+    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default,
+    aten.zeros.default, aten.ones.default,
+    aten.scalar_tensor.default, aten.full_like.default, aten.zeros_like.default,
+    aten.ones_like.default, aten.clone.default,
+    aten._to_copy.default, aten.add.Tensor, aten.add.Scalar, aten.sub.Tensor, aten.mul.Tensor,
+    aten.mul.Scalar,
+    aten.neg.default, aten.abs.default, aten.where.self, aten.masked_fill.Scalar, aten.eq.Scalar,
+    aten.ne.Scalar,
+    aten.lt.Scalar, aten.le.Scalar, aten.gt.Scalar, aten.ge.Scalar, aten.eq.Tensor, aten.ne.Tensor,
+    aten.lt.Tensor,
+    aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor, aten.logical_not.default,
+    aten.logical_and.default,
+    aten.bitwise_not.default, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor,
+    aten.minimum.default, aten.maximum.default,
 }  # fmt: skip
 
 
@@ -86,10 +95,14 @@ def _results(graph: torch.fx.Graph) -> list[Node]:
         if not known[node] or node.op == "get_attr":
             dear[node] = False
             continue
-        dear[node] = node.target not in CHEAP or any(dear[source] for source in node.all_input_nodes)
+        dear[node] = node.target not in CHEAP or any(
+            dear[source] for source in node.all_input_nodes
+        )
     for node, is_dear in dear.items():
         size = node.meta["val"].numel() if is_dear else 0
-        held = is_dear and node.meta["val"].dtype in MEMORY_DTYPES  # by loops, which copy what is returned
+        held = (
+            is_dear and node.meta["val"].dtype in MEMORY_DTYPES
+        )  # by loops, which copy what is returned
         if held and node.target not in VIEWS and size <= MOST and _is_read(node, known):
             found.append(node)
             elements += size
@@ -98,7 +111,9 @@ def _results(graph: torch.fx.Graph) -> list[Node]:
 
 def _is_read(node: Node, known: dict[Node, bool]) -> bool:
     """By the rest of the graph, as it is or through views, which cost nothing."""
-    return any(not known[user] or (user.target in VIEWS and _is_read(user, known)) for user in node.users)
+    return any(
+        not known[user] or (user.target in VIEWS and _is_read(user, known)) for user in node.users
+    )
 
 
 def made_of(results: list[Node]) -> set[Node]:
@@ -143,7 +158,10 @@ def _erase_unread(graph: torch.fx.Graph) -> None:
         schema = getattr(node.target, "_schema", None)
         drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         removable = node.op == "get_attr" or (
-            node.op == "call_function" and schema is not None and not schema.is_mutable and not drawn
+            node.op == "call_function"
+            and schema is not None
+            and not schema.is_mutable
+            and not drawn
         )
         if removable and not node.users:
             graph.erase_node(node)

@@ -1,8 +1,8 @@
 """A graph in two: what depends on constants alone, and the rest, which takes its results as inputs.
 
-In: an `Editor`. Out: `Folded`: the program that prepares constants, and the graph without them, whose last
-placeholders are what it prepares. What always holds: a view of a constant, and what is bigger than what it is made
-of, stays in the graph: it costs no memory there.
+In: an `Editor`. Out: `Folded`: the program that prepares constants, and the graph without them,
+whose last placeholders are what it prepares. What always holds: a view of a constant, and what is
+bigger than what it is made of, stays in the graph: it costs no memory there.
 """
 
 from __future__ import annotations
@@ -19,22 +19,26 @@ from inductor_backend.passes.fx_edit import Editor, aten
 #: Operators whose result is a view of their first argument.
 VIEWS = frozenset(
     {
-        aten.t.default, aten.permute.default, aten.transpose.int, aten.view.default, aten._unsafe_view.default,
-        aten.expand.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
-        aten.slice.Tensor, aten.select.int, aten.detach.default, aten.alias.default, aten.reshape.default,
+        aten.t.default, aten.permute.default, aten.transpose.int, aten.view.default,
+        aten._unsafe_view.default,
+        aten.expand.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.slice.Tensor, aten.select.int, aten.detach.default, aten.alias.default,
+        aten.reshape.default,
     }
 )  # fmt: skip
 
-#: A result may have this many times the elements of the constants that it is made of, or `SMALL` of them.
+#: A result may have this many times the elements of the constants that it is made of, or `SMALL` of
+#: them.
 GROWTH, SMALL = 2, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """steps: nodes in order, with the nodes that nobody reads after each. constants: the placeholders that they
-    begin with, by position among the graph's constants. known: tensors of the graph itself that they
-    read. results: nodes to hand over. read: positions of constants
-    that the graph still reads itself."""
+    """steps: nodes in order, with the nodes that nobody reads after each. constants: the
+    placeholders that they begin with, by position among the graph's constants. known: tensors of
+    the graph itself that they read. results: nodes to hand over. read: positions of constants that
+    the graph still reads itself."""
 
     steps: tuple[tuple[torch.fx.Node, tuple[torch.fx.Node, ...]], ...]
     constants: dict[torch.fx.Node, int]
@@ -58,8 +62,12 @@ class Folded:
 def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
     """Takes the constant part out of the editor's graph. constants: the placeholders, in order."""
     graph = editor.graph
-    results = [node for node in graph.nodes if _is_result(editor, node) and _is_worth_it(editor, node)]
-    last = max((node for node in graph.nodes if node.op == "placeholder"), key=list(graph.nodes).index)
+    results = [
+        node for node in graph.nodes if _is_result(editor, node) and _is_worth_it(editor, node)
+    ]
+    last = max(
+        (node for node in graph.nodes if node.op == "placeholder"), key=list(graph.nodes).index
+    )
     for node in results:
         with graph.inserting_after(last):
             last = graph.placeholder(f"folded_{node.name}")
@@ -69,7 +77,10 @@ def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
             user.replace_input_with(node, last)
     needed = _needed(results)
     steps = tuple(node for node in graph.nodes if node in needed and node.op == "call_function")
-    uses = {node: sum(source is node for step in steps for source in step.all_input_nodes) for node in needed}
+    uses = {
+        node: sum(source is node for step in steps for source in step.all_input_nodes)
+        for node in needed
+    }
     ordered: list[tuple[torch.fx.Node, tuple[torch.fx.Node, ...]]] = []
     for step in steps:
         done = []
@@ -78,7 +89,11 @@ def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
             if uses[source] == 0 and source.op == "call_function" and source not in results:
                 done.append(source)
         ordered.append((step, tuple(done)))
-    known = {node: operator.attrgetter(str(node.target))(editor.gm) for node in needed if node.op == "get_attr"}
+    known = {
+        node: operator.attrgetter(str(node.target))(editor.gm)
+        for node in needed
+        if node.op == "get_attr"
+    }
     main, kept = _without(editor, needed, results)
     editor.gm, editor.graph = main, main.graph
     positions = {node: k for k, node in enumerate(constants) if node in needed}
@@ -89,7 +104,9 @@ def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
 def _without(
     editor: Editor, needed: set[torch.fx.Node], results: Sequence[torch.fx.Node]
 ) -> tuple[torch.fx.GraphModule, dict[torch.fx.Node, torch.fx.Node]]:
-    """The graph without what only served the results, and its nodes by those that they are copies of."""
+    """The graph without what only served the results, and its nodes by those that they are copies
+    of.
+    """
     graph = torch.fx.Graph()
     made: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in editor.graph.nodes:
@@ -123,7 +140,8 @@ def _is_worth_it(editor: Editor, node: torch.fx.Node) -> bool:
         return False
     sources = [one for one in _needed([node]) if one.op == "placeholder"]
     return bool(
-        node.meta["val"].numel() <= max(SMALL, GROWTH * sum(one.meta["val"].numel() for one in sources))
+        node.meta["val"].numel()
+        <= max(SMALL, GROWTH * sum(one.meta["val"].numel() for one in sources))
     )
 
 

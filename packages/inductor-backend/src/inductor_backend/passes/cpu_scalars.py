@@ -1,8 +1,10 @@
-"""Work on CPU tensors in a graph of a CUDA device that has nothing to do with the device's: counters of steps.
+"""Work on CPU tensors in a graph of a CUDA device that has nothing to do with the device's:
+counters of steps.
 
-In: an ATen graph. Out: the nodes of its host side (`host_side`), and the graph cut in two (`split`): what is left for the
-device, and a runner for the whole that launches the device's part first. What always holds: neither side reads what
-the other makes or writes, so their order does not matter; nodes that draw random numbers stay where they are.
+In: an ATen graph. Out: the nodes of its host side (`host_side`), and the graph cut in two
+(`split`): what is left for the device, and a runner for the whole that launches the device's part
+first. What always holds: neither side reads what the other makes or writes, so their order does not
+matter; nodes that draw random numbers stay where they are.
 """
 
 from __future__ import annotations
@@ -26,9 +28,13 @@ _FOUND: WeakKeyDictionary[torch.fx.Graph, frozenset[Node]] = WeakKeyDictionary()
 
 
 def host_side(graph: torch.fx.Graph) -> frozenset[Node]:
-    """The nodes of the host side; none in a graph of the CPU. (Remembered: a graph is not changed any more.)"""
+    """The nodes of the host side; none in a graph of the CPU. (Remembered: a graph is not changed
+    any more.)
+    """
     if graph not in _FOUND:
-        _FOUND[graph] = frozenset(_closed(graph)) if main_device(graph).type != "cpu" else frozenset()
+        _FOUND[graph] = (
+            frozenset(_closed(graph)) if main_device(graph).type != "cpu" else frozenset()
+        )
     return _FOUND[graph]
 
 
@@ -43,7 +49,9 @@ def _closed(graph: torch.fx.Graph) -> set[Node]:
 
 
 def _alone(node: Node, found: set[Node], written: set[Any]) -> bool:
-    """It reads inputs that the device does not write to and what the host side makes, and only that side reads it."""
+    """It reads inputs that the device does not write to and what the host side makes, and only that
+    side reads it.
+    """
     for source in node.all_input_nodes:
         if source not in found and (source.op != "placeholder" or source in written):
             return False
@@ -61,7 +69,11 @@ def _on_host(node: Node) -> bool:
 
 def _tensors(node: Node) -> list[torch.Tensor]:
     value = node.meta.get("val")
-    return [one for one in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(one, torch.Tensor)]
+    return [
+        one
+        for one in (value if isinstance(value, (tuple, list)) else (value,))
+        if isinstance(one, torch.Tensor)
+    ]
 
 
 def _writes(graph: torch.fx.Graph) -> list[Node]:
@@ -70,7 +82,9 @@ def _writes(graph: torch.fx.Graph) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """graph, spec: the device's side, with the inputs of the whole. whole(runner): a runner for both sides."""
+    """graph, spec: the device's side, with the inputs of the whole. whole(runner): a runner for
+    both sides.
+    """
 
     graph: torch.fx.GraphModule
     spec: CompileSpec
@@ -99,7 +113,9 @@ def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:
         outputs=tuple(spec.outputs[place] for place in ours),
         mutations=tuple(index for index in spec.mutations if index not in written),
     )
-    names = sorted({str(node.target) for node in host if isinstance(node.target, torch._ops.OpOverload)})
+    names = sorted(
+        {str(node.target) for node in host if isinstance(node.target, torch._ops.OpOverload)}
+    )
     logger().info("%s: %d operators on CPU tensors run beside the graph of %s: %s",
                   spec.name, len(host), main_device(gm.graph), ", ".join(names))  # fmt: skip
     run_host = _host_runner(gm, host, placeholders, outputs)
@@ -111,17 +127,24 @@ def _copied(value: Any, made: dict[Node, Node]) -> Any:
 
 
 def _host_runner(
-    gm: torch.fx.GraphModule, host: frozenset[Node], placeholders: Sequence[Node], outputs: Sequence[Any]
+    gm: torch.fx.GraphModule,
+    host: frozenset[Node],
+    placeholders: Sequence[Node],
+    outputs: Sequence[Any],
 ) -> Callable[[list[Any]], Callable[[], list[tuple[int, Any]]]]:
     """inputs -> the work, which gives (place, value) of each output of the host side."""
     graph = torch.fx.Graph()
-    read = [index for index, node in enumerate(placeholders) if any(user in host for user in node.users)]
+    read = [
+        index for index, node in enumerate(placeholders) if any(user in host for user in node.users)
+    ]
     made = {placeholders[index]: graph.placeholder(placeholders[index].name) for index in read}
     for node in gm.graph.nodes:
         if node in host and node.target is not aten.copy_.default:
             made[node] = graph.node_copy(node, made.__getitem__)
     writes = [node for node in _writes(gm.graph) if node in host]
-    mine = [place for place, value in enumerate(outputs) if isinstance(value, Node) and value in host]
+    mine = [
+        place for place, value in enumerate(outputs) if isinstance(value, Node) and value in host
+    ]
     values = [node.args[1] for node in writes] + [outputs[place] for place in mine]
     graph.output([made[value] for value in values])  # type: ignore[index]
     forward = torch.fx.GraphModule(torch.nn.Module(), graph, "HostSide")
@@ -134,7 +157,9 @@ def _host_runner(
             with torch.no_grad():
                 results = forward.forward(*given)
                 if targets:
-                    aten._foreach_copy_.default([given[place] for place in targets], results[: len(targets)])
+                    aten._foreach_copy_.default(
+                        [given[place] for place in targets], results[: len(targets)]
+                    )
             return list(zip(mine, results[len(targets) :], strict=True))
 
         return work
@@ -142,7 +167,9 @@ def _host_runner(
     return prepare
 
 
-def _both(runner: Runner, host: Callable[[list[Any]], Any], ours: Sequence[int], count: int) -> Runner:
+def _both(
+    runner: Runner, host: Callable[[list[Any]], Any], ours: Sequence[int], count: int
+) -> Runner:
     def run(inputs: list[Any]) -> list[Any]:
         work = host(inputs)
         results: list[Any] = [None] * count

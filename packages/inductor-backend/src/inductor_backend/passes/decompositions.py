@@ -1,9 +1,8 @@
 """Which ATen operators are decomposed before lowering.
 
-In: torch's decomposition tables, through `torch_private`, and ours of whole layers. Out: `decompositions()`,
-operator -> function.
-What always holds: an operator with a lowering of its own is never in the table (its kernels are better
-and compile faster), nor one on the fallback table.
+In: torch's decomposition tables, through `torch_private`, and ours of whole layers. Out:
+`decompositions()`, operator -> function. What always holds: an operator with a lowering of its own
+is never in the table (its kernels are better and compile faster), nor one on the fallback table.
 """
 
 from __future__ import annotations
@@ -22,7 +21,9 @@ from inductor_backend.torch_private import core_decompositions
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """torch's core table without what this backend lowers or calls itself, and layers that are one operator."""
+    """torch's core table without what this backend lowers or calls itself, and layers that are one
+    operator.
+    """
     own = {op: fn for op, fn in _of_aten().items() if op not in LOWERINGS and op not in FALLBACKS}
     return own | ATTENTION_LAYERS
 
@@ -31,4 +32,8 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def _of_aten() -> dict[Any, Callable[..., Any]]:
     """torch's core table without operators of others (torchvision's, for instance)."""
     table = core_decompositions()
-    return {op: fn for op, fn in table.items() if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten"}
+    return {
+        op: fn
+        for op, fn in table.items()
+        if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten"
+    }

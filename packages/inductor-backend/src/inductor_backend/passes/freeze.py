@@ -1,8 +1,8 @@
 """Compiling a graph whose parameters are constants, and preparing them.
 
-In: an ATen graph and a `CompileSpec` whose `constants` are not empty. Out: a runner with `prepare`: constant
-tensors -> a runner that reads what was made of them. What always holds: preparing compiles nothing, and what it
-makes belongs to that one runner.
+In: an ATen graph and a `CompileSpec` whose `constants` are not empty. Out: a runner with `prepare`:
+constant tensors -> a runner that reads what was made of them. What always holds: preparing compiles
+nothing, and what it makes belongs to that one runner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from tracer_core.plugin_api import CompileSpec, InputSpec, Role, Runner
 
 @dataclass(frozen=True, slots=True)
 class FrozenGraph:
-    """graph, spec: without its constant part, whose results are the last inputs. folded: that part."""
+    """graph, spec: without its constant part, whose results are the last inputs. folded: that
+    part.
+    """
 
     graph: torch.fx.GraphModule
     spec: CompileSpec
@@ -47,8 +49,8 @@ def freeze(gm: torch.fx.GraphModule, spec: CompileSpec) -> FrozenGraph:
 
 
 class FrozenRunner:
-    """run: takes the inputs and then what was made of the constants. reads: see `CompileSpec.constants`.
-    Called without `prepare` it prepares anew each time."""
+    """run: takes the inputs and then what was made of the constants. reads: see
+    `CompileSpec.constants`. Called without `prepare` it prepares anew each time."""
 
     def __init__(self, run: Runner, frozen: FrozenGraph) -> None:
         self.run, self.frozen = run, frozen

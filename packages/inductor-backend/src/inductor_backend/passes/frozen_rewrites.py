@@ -1,7 +1,8 @@
-"""Rewrites that constants make possible: batch norm in inference, packed products and convolutions, their epilogues.
+"""Rewrites that constants make possible: batch norm in inference, packed products and convolutions,
+their epilogues.
 
-In: an `Editor`. Out: the same graph with other operators. What always holds: float32 only; a value that somebody
-else reads too is still computed; a rewrite changes results by rounding alone.
+In: an `Editor`. Out: the same graph with other operators. What always holds: float32 only; a value
+that somebody else reads too is still computed; a rewrite changes results by rounding alone.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ def _tensor(node: Any) -> torch.Tensor | None:
 
 
 def _float32(*nodes: Any) -> bool:
-    return all(node is None or getattr(_tensor(node), "dtype", None) == torch.float32 for node in nodes)
+    return all(
+        node is None or getattr(_tensor(node), "dtype", None) == torch.float32 for node in nodes
+    )
 
 
 # batch norm ---------------------------------------------------------------------------------------
 
 
 def scale_after_convolutions(editor: Editor, convolutions: Collection[Node]) -> None:
-    """Where parameters are no constants: batch norm in inference after one of these convolutions, read by nobody else,
-    is that convolution's scale and bias (which `pack_convolutions` takes from its meta)."""
+    """Where parameters are no constants: batch norm in inference after one of these convolutions,
+    read by nobody else, is that convolution's scale and bias (which `pack_convolutions` takes from
+    its meta)."""
     for node in list(editor.graph.nodes):
         if node.target is not aten._native_batch_norm_legit_no_training.default:
             continue
@@ -62,8 +66,8 @@ def scale_after_convolutions(editor: Editor, convolutions: Collection[Node]) -> 
 
 
 def fold_batch_norm(editor: Editor) -> None:
-    """Batch norm in inference becomes one multiplication and one addition a channel; after a convolution that
-    nobody else reads, it goes into that convolution's weight and bias."""
+    """Batch norm in inference becomes one multiplication and one addition a channel; after a
+    convolution that nobody else reads, it goes into that convolution's weight and bias."""
     for node in list(editor.graph.nodes):
         if node.target is aten._native_batch_norm_legit_no_training.default:
             _fold_one(editor, node)
@@ -85,8 +89,14 @@ def _fold_one(editor: Editor, node: Node) -> None:
         assert isinstance(x, Node)
         before, filters, offset, *rest = x.args
         rank = _rank(filters)
-        filters = new(aten.mul.Tensor, filters, new(aten.view.default, scale, [-1, *[1] * (rank - 1)]))
-        shift = shift if offset is None else new(aten.add.Tensor, shift, new(aten.mul.Tensor, offset, scale))
+        filters = new(
+            aten.mul.Tensor, filters, new(aten.view.default, scale, [-1, *[1] * (rank - 1)])
+        )
+        shift = (
+            shift
+            if offset is None
+            else new(aten.add.Tensor, shift, new(aten.mul.Tensor, offset, scale))
+        )
         result = new(aten.convolution.default, before, filters, shift, *rest)
     else:
         shape = [1, -1, *[1] * (_rank(x) - 2)]
@@ -122,7 +132,11 @@ def _convolution_before(editor: Editor, x: Any) -> bool:
     if not isinstance(x, Node) or x.target is not aten.convolution.default or len(x.users) != 1:
         return False
     transposed = x.args[6]
-    return not transposed and editor.is_constant(x.args[1], x.args[2]) and _float32(x.args[1], x.args[2])
+    return (
+        not transposed
+        and editor.is_constant(x.args[1], x.args[2])
+        and _float32(x.args[1], x.args[2])
+    )
 
 
 # packed weights -----------------------------------------------------------------------------------
@@ -158,17 +172,27 @@ def _convolution(editor: Editor, node: Node) -> Node | None:
 
 
 def geometry_of(node: Node) -> Geometry | None:
-    """Of a convolution that one of our kernels takes, in the form that is the fastest for the captured sizes."""
+    """Of a convolution that one of our kernels takes, in the form that is the fastest for the
+    captured sizes.
+    """
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     value, filters = _tensor(x), _tensor(weight)
-    if value is None or filters is None or value.dim() != 4 or transposed or not _float32(x, weight, bias):
+    if (
+        value is None
+        or filters is None
+        or value.dim() != 4
+        or transposed
+        or not _float32(x, weight, bias)
+    ):
         return None
     numbers = [groups, *filters.shape, *stride, *padding, *dilation]  # type: ignore[misc]
     if not all(isinstance(number, int) for number in numbers) or 0 in filters.shape:
         return None
     count, inside, *window = filters.shape
     pairs = [(items[0], items[-1]) for items in (stride, padding, dilation)]  # type: ignore[index]
-    g = Geometry(inside * groups, count, (window[0], window[1]), pairs[0], pairs[1], pairs[2], groups)  # type: ignore[arg-type, operator]
+    g = Geometry(
+        inside * groups, count, (window[0], window[1]), pairs[0], pairs[1], pairs[2], groups
+    )  # type: ignore[arg-type, operator]
     if kernel_of(g) is None:
         return None
     batch, _, height, width = (hint(size) for size in node.meta["val"].shape)
@@ -185,11 +209,15 @@ def _packed_convolution(editor: Editor, node: Node) -> Node | None:
     scale = node.meta.get("scale")
     if scale is None:
         return _new(editor, node, packed_ops.convolution, x, ready, bias, numbers)
-    return _new(editor, node, packed_ops.convolution, x, ready, node.meta["shift"], numbers, scale=scale)
+    return _new(
+        editor, node, packed_ops.convolution, x, ready, node.meta["shift"], numbers, scale=scale
+    )
 
 
 def pack_convolutions(editor: Editor, convolutions: Collection[Node]) -> None:
-    """These convolutions, and those that `scale_after_convolutions` made of them, read weights that are packed in each call."""
+    """These convolutions, and those that `scale_after_convolutions` made of them, read weights that
+    are packed in each call.
+    """
     for node in list(editor.graph.nodes):
         if node in convolutions or "scale" in node.meta:
             replacement = _packed_convolution(editor, node)
@@ -247,13 +275,14 @@ def _activation(node: Node) -> str | None:
 
 _ACTIVATIONS: dict[Any, str] = {
     aten.relu.default: "relu", aten.silu.default: "silu", aten.tanh.default: "tanh",
-    aten.sigmoid.default: "sigmoid", aten.hardswish.default: "hardswish", aten.relu6.default: "relu6",
+    aten.sigmoid.default: "sigmoid", aten.hardswish.default: "hardswish",
+    aten.relu6.default: "relu6",
 }  # fmt: skip
 
 
 def fuse_epilogues(editor: Editor) -> None:
-    """Packed operators apply the activation, the addition and the second activation that follow them, where nobody
-    reads what is in between."""
+    """Packed operators apply the activation, the addition and the second activation that follow
+    them, where nobody reads what is in between."""
     for node in list(editor.graph.nodes):
         if node.target in (packed_ops.convolution, packed_ops.linear):
             current: Node | None = node

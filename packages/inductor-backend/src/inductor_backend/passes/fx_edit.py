@@ -1,7 +1,8 @@
 """Edits of an ATen graph: new nodes with fake values, and which nodes depend on constants alone.
 
-In: a graph whose placeholders are partly constants. Out: nodes with ``meta["val"]``. What always holds: a new node
-has the user's line of the one that it was made for; a constant node computes the same whenever it is run.
+In: a graph whose placeholders are partly constants. Out: nodes with ``meta["val"]``. What always
+holds: a new node has the user's line of the one that it was made for; a constant node computes the
+same whenever it is run.
 """
 
 from __future__ import annotations
@@ -21,8 +22,12 @@ from tracer_core.plugin_api import operators
 aten = operators("aten")
 
 
-def copy_node(graph: torch.fx.Graph, node: torch.fx.Node, to: Callable[[torch.fx.Node], torch.fx.Node]) -> torch.fx.Node:
-    """`node_copy`, in half its time: arguments given to a new node are searched for symbolic numbers, to warn of them."""
+def copy_node(
+    graph: torch.fx.Graph, node: torch.fx.Node, to: Callable[[torch.fx.Node], torch.fx.Node]
+) -> torch.fx.Node:
+    """`node_copy`, in half its time: arguments given to a new node are searched for symbolic
+    numbers, to warn of them.
+    """
     if node.op in ("placeholder", "output"):
         copied = graph.node_copy(node, to)
     else:
@@ -55,8 +60,8 @@ class Editor:
                 self.constant.add(node)
 
     def _is_constant(self, node: torch.fx.Node) -> bool:
-        """Whether all that the node reads is constant, and there is such a thing. Numbers of the call, random
-        numbers and writes are not."""
+        """Whether all that the node reads is constant, and there is such a thing. Numbers of the
+        call, random numbers and writes are not."""
         if node.op != "call_function" or not node.all_input_nodes:
             return False
         tags = getattr(node.target, "tags", ())
@@ -75,7 +80,9 @@ class Editor:
         with self.graph.inserting_before(like):
             node = self.graph.call_function(target, args, kwargs)
         node.meta = {"user_frame": like.meta.get("user_frame", "?")}
-        if INSTANCE in like.meta:  # it belongs where the other does, and stands for none of the nodes there
+        if (
+            INSTANCE in like.meta
+        ):  # it belongs where the other does, and stands for none of the nodes there
             node.meta[INSTANCE] = (like.meta[INSTANCE][0], -1)
         node.meta["val"] = self._value(node, args, kwargs)
         if self._is_constant(node):
@@ -99,7 +106,9 @@ class Editor:
 
 
 def makes_known_values(node: torch.fx.Node) -> bool:
-    """A constant of the graph, or an operator without tensors that gives the same in every call: ``full(...)``."""
+    """A constant of the graph, or an operator without tensors that gives the same in every call:
+    ``full(...)``.
+    """
     if node.op == "get_attr":
         return isinstance(node.meta.get("val"), torch.Tensor)
     if node.op != "call_function" or node.all_input_nodes:

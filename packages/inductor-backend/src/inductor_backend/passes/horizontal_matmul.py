@@ -1,7 +1,8 @@
 """Products of one input with several constant weights become one product: queries, keys and values.
 
-In: an `Editor`. Out: the graph with one ``addmm`` (or ``mm``) and a slice for each product that it replaces. What always
-holds: each result is the sum that it was; the weights are put side by side once, when they are prepared.
+In: an `Editor`. Out: the graph with one ``addmm`` (or ``mm``) and a slice for each product that it
+replaces. What always holds: each result is the sum that it was; the weights are put side by side
+once, when they are prepared.
 """
 
 from __future__ import annotations
@@ -32,16 +33,26 @@ def merge_products(editor: Editor) -> None:
 
 
 def _constants_first(editor: Editor) -> None:
-    """Moves what depends on constants alone to the placeholders: the first product needs the others' weights."""
-    needed = {source for node in editor.constant for source in node.all_input_nodes} | editor.constant
+    """Moves what depends on constants alone to the placeholders: the first product needs the
+    others' weights.
+    """
+    needed = {
+        source for node in editor.constant for source in node.all_input_nodes
+    } | editor.constant
     last = editor.graph.find_nodes(op="placeholder")[-1]
-    for node in [one for one in editor.graph.nodes if one.op in ("call_function", "get_attr") and one in needed]:
+    for node in [
+        one
+        for one in editor.graph.nodes
+        if one.op in ("call_function", "get_attr") and one in needed
+    ]:
         last.append(node)
         last = node
 
 
 def _parts(editor: Editor, node: Node) -> tuple[Node, Node, Node | None] | None:
-    """(a, b, bias) of a float32 product with a constant matrix b and a constant bias, one value a column."""
+    """(a, b, bias) of a float32 product with a constant matrix b and a constant bias, one value a
+    column.
+    """
     args: tuple[Any, ...] = node.args
     if node.target is aten.mm.default:
         a, b, bias = *args, None

@@ -1,8 +1,9 @@
 """Starts the compiler of our own kernels while a graph is still being lowered.
 
-In: a captured, torch-level graph, or an ATen graph. Out: nothing; threads build the families of `kernels.native` that
-the graph looks as if it will need. What always holds: only time depends on it, and no guard is made; a graph that needs
-a kernel without being recognised here builds it when it is compiled, and failures are told there.
+In: a captured, torch-level graph, or an ATen graph. Out: nothing; threads build the families of
+`kernels.native` that the graph looks as if it will need. What always holds: only time depends on
+it, and no guard is made; a graph that needs a kernel without being recognised here builds it when
+it is compiled, and failures are told there.
 """
 
 from __future__ import annotations
@@ -64,12 +65,16 @@ def start_lowered(nodes: Iterable[torch.fx.Node]) -> None:
 def _captured(node: torch.fx.Node, grad: bool) -> Iterator[str]:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if name in PRODUCTS:
-        operands = [value for value in map(_value, node.args) if value is not None and value.dim() > 1]
+        operands = [
+            value for value in map(_value, node.args) if value is not None and value.dim() > 1
+        ]
         if len(operands) < 2 or _multiplications(*operands[:2]) >= SMALL_PRODUCT:
             rows = math.prod(map(hint, operands[0].shape[:-1])) if operands else 0
             yield "run_blocked" if rows >= BLOCKED_ROWS else "run_linear"
     elif name in DRAWS:
-        training = node.kwargs.get("training", node.args[2] if name.startswith("dropout") and len(node.args) > 2 else True)
+        training = node.kwargs.get(
+            "training", node.args[2] if name.startswith("dropout") and len(node.args) > 2 else True
+        )
         if training is not False:  # dropout(x, p, training)
             yield "run_bernoulli"
     elif name == "conv2d" and not grad:  # ours in inference only
@@ -92,7 +97,10 @@ def _geometry_of_call(node: torch.fx.Node) -> Geometry | None:
         return None
     names = ("stride", "padding", "dilation", "groups")
     given = {**dict(zip(names, node.args[3:], strict=False)), **node.kwargs}
-    pairs = [_pair(given.get(name, usual)) for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1))]
+    pairs = [
+        _pair(given.get(name, usual))
+        for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1))
+    ]
     groups = given.get("groups", 1)
     stride, padding, dilation = pairs
     if stride is None or padding is None or dilation is None or not isinstance(groups, int):
@@ -170,4 +178,8 @@ def _value(node: Any) -> torch.Tensor | None:
 
 
 def _is_float32(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.dtype == torch.float32
+    return (
+        isinstance(value, torch.Tensor)
+        and value.device.type == "cpu"
+        and value.dtype == torch.float32
+    )

@@ -1,8 +1,9 @@
 """LSTM layers: one product for what the input adds in all steps, and our kernel for the steps.
 
-In: an `Editor`. Out: the graph with ``addmm`` (which `pack_weights` takes) and `packed_ops.lstm` for each layer's
-``mkldnn_rnn_layer``. What always holds: inference, float32, no packed sequences; every other layer stays oneDNN's, as does one
-whose weights are no constants and that has too few steps to pay for packing them in each call.
+In: an `Editor`. Out: the graph with ``addmm`` (which `pack_weights` takes) and `packed_ops.lstm`
+for each layer's ``mkldnn_rnn_layer``. What always holds: inference, float32, no packed sequences;
+every other layer stays oneDNN's, as does one whose weights are no constants and that has too few
+steps to pay for packing them in each call.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def _is_taken(node: Node) -> bool:
         and not batch_sizes
         and not training
         and len(values) == len(operands)
-        and all(isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in values)
+        and all(
+            isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in values
+        )
         and isinstance(units, int)
         and units % lanes() == 0
         and [value.dim() for value in values] == [3, 2, 2, 2, 2, 1, 1][: len(values)]

@@ -1,7 +1,8 @@
 """Which graph nodes this backend takes; the core runs the others eagerly and says so once.
 
-In: a node of an ATen graph. Out: None, or the reason why not. What always holds: a node that passes has a
-lowering or is on the fallback table, and loops never see complex, quantised or sparse tensors.
+In: a node of an ATen graph. Out: None, or the reason why not. What always holds: a node that passes
+has a lowering or is on the fallback table, and loops never see complex, quantised or sparse
+tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from inductor_backend.passes.cpu_scalars import host_side
 def _one_class(node: torch.fx.Node) -> str | None:
     value = node.args[0].meta["val"]  # type: ignore[union-attr]
     one = value.shape[0 if value.dim() == 1 else 1] == 1
-    return "a class out of one: a loop needs no index there, and its check would go with it" if one else None
+    return (
+        "a class out of one: a loop needs no index there, and its check would go with it"
+        if one
+        else None
+    )
 
 
 def _boolean_mask(node: torch.fx.Node) -> str | None:
@@ -43,7 +48,9 @@ def _nothing_to_choose(node: torch.fx.Node) -> str | None:
 #: What some lowerings do not take, by operator.
 LIMITS: dict[Any, Callable[[torch.fx.Node], str | None]] = {
     aten.index.Tensor: _boolean_mask,
-    aten._unsafe_index.Tensor: _boolean_mask,  # of torch's own decompositions, whose positions are in range
+    aten._unsafe_index.Tensor: (
+        _boolean_mask
+    ),  # of torch's own decompositions, whose positions are in range
     aten.nll_loss_forward.default: _one_class,
     aten.nll_loss2d_forward.default: _one_class,
     aten.max.default: _nothing_to_choose,
@@ -57,8 +64,9 @@ _MAIN_DEVICES: WeakKeyDictionary[torch.fx.Graph, torch.device] = WeakKeyDictiona
 
 
 def _elsewhere(node: torch.fx.Node) -> str | None:
-    """Why a node stays out of a graph whose loops run on another device: None for copies between devices, and where
-    all that lies elsewhere has no dimensions. (The core compiles what several GPUs do apart, one part a GPU.)"""
+    """Why a node stays out of a graph whose loops run on another device: None for copies between
+    devices, and where all that lies elsewhere has no dimensions. (The core compiles what several
+    GPUs do apart, one part a GPU.)"""
     graph = node.graph
     if graph not in _MAIN_DEVICES:
         _MAIN_DEVICES[graph] = main_device(graph)
@@ -69,7 +77,9 @@ def _elsewhere(node: torch.fx.Node) -> str | None:
         return None
     value = node.meta.get("val")
     made = [
-        t for t in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(t, torch.Tensor)
+        t
+        for t in (value if isinstance(value, (tuple, list)) else (value,))
+        if isinstance(t, torch.Tensor)
     ]
     here = next((tensor.device for tensor in made if tensor.device.type == "cuda"), main)
     if made and all(tensor.device != here for tensor in made):
@@ -86,9 +96,17 @@ def supports(node: torch.fx.Node) -> str | None:
     if node.op != "call_function" or isinstance(node.meta.get("val"), (int, torch.SymInt)):
         return None
     for tensor in tensors_of(node):
-        if tensor.layout != torch.strided or tensor.device.type not in _DEVICES or tensor.is_quantized:
+        if (
+            tensor.layout != torch.strided
+            or tensor.device.type not in _DEVICES
+            or tensor.is_quantized
+        ):
             return f"a tensor of layout {tensor.layout} on {tensor.device}"
-        if tensor.dtype not in MEMORY_DTYPES and node.target not in FALLBACKS and node.target is not getitem:
+        if (
+            tensor.dtype not in MEMORY_DTYPES
+            and node.target not in FALLBACKS
+            and node.target is not getitem
+        ):
             return f"dtype {tensor.dtype}"
         if tensor.is_conj() or tensor.is_neg():
             return "a tensor that is conjugated or negated lazily: its memory holds other numbers"

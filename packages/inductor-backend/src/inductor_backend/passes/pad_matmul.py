@@ -1,11 +1,12 @@
 """Products on GPUs whose rows do not begin at multiples of 16 bytes (vocabularies of 50257 words).
 
-In: an ATen graph on a CUDA device. Out: the same graph, or a copy in which such products multiply padded operands and give
-a part of their result, or, where only the result's rows begin anywhere and it is wanted as it lies (logits that a program
-returns), are written there in classes of rows (`kernels.unaligned_gemm`). What always holds: what is padded is zero along the
-summed dimension and dropped along the others, so that results differ by rounding alone; only products whose copies cost less
-than they gain are padded: tensor cores read rows of any other alignment an element at a time (H100, 2048 x 768 x 50257
-in TF32: 1.26 ms, padded 0.46, copies 0.37).
+In: an ATen graph on a CUDA device. Out: the same graph, or a copy in which such products multiply
+padded operands and give a part of their result, or, where only the result's rows begin anywhere and
+it is wanted as it lies (logits that a program returns), are written there in classes of rows
+(`kernels.unaligned_gemm`). What always holds: what is padded is zero along the summed dimension and
+dropped along the others, so that results differ by rounding alone; only products whose copies cost
+less than they gain are padded: tensor cores read rows of any other alignment an element at a time
+(H100, 2048 x 768 x 50257 in TF32: 1.26 ms, padded 0.46, copies 0.37).
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from inductor_backend.passes.fx_edit import Editor, aten, copy_of
 #: Multiplications and additions for each copied byte from which padding pays.
 WORK_OF_A_BYTE = 200
 
-#: Rows, and multiplications and additions, of a class of rows from which its own product fills the device.
+#: Rows, and multiplications and additions, of a class of rows from which its own product fills the
+#: device.
 LEAST_ROWS, LEAST_WORK = 256, 5e9
 
 #: What hands its input on as it lies.
 _VIEWS = frozenset(
-    {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim,
-     aten.permute.default, aten.transpose.int, aten.t.default, aten.alias.default, aten.detach.default}
+    {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
+    aten.squeeze.dim,
+     aten.permute.default, aten.transpose.int, aten.t.default, aten.alias.default,
+     aten.detach.default}
 )  # fmt: skip
 
 
@@ -49,15 +53,24 @@ def with_aligned_products(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _in_classes(node: torch.fx.Node) -> bool:
-    """Whether a product's operands are aligned, its result is not, and is wanted where eager has it. The number of rows
-    may be symbolic."""
+    """Whether a product's operands are aligned, its result is not, and is wanted where eager has
+    it. The number of rows may be symbolic."""
     if node.op != "call_function" or node.target is not aten.mm.default or node.kwargs:
         return False
     a, b = (operand.meta["val"] for operand in node.args)  # type: ignore[union-attr]
     numbers = [SizeVars.expr(n) for n in (*a.stride(), *b.shape, *b.stride())]
-    if not all(isinstance(n, int) for n in numbers) or 0 in numbers or not in_tensor_cores(a.dtype, convolution=False):
+    if (
+        not all(isinstance(n, int) for n in numbers)
+        or 0 in numbers
+        or not in_tensor_cores(a.dtype, convolution=False)
+    ):
         return False
-    (apart, along), (terms, columns), (step, turned), unit = numbers[:2], numbers[2:4], numbers[4:], 16 // a.itemsize
+    (apart, along), (terms, columns), (step, turned), unit = (
+        numbers[:2],
+        numbers[2:4],
+        numbers[4:],
+        16 // a.itemsize,
+    )
     if (along, step) != (1, 1) or apart % unit or turned % unit or not columns % unit:
         return False
     rows = hint(a.shape[0]) // unaligned_gemm.classes(columns, unit)
@@ -67,7 +80,9 @@ def _in_classes(node: torch.fx.Node) -> bool:
 
 def _returned(node: torch.fx.Node) -> bool:
     """Whether the graph returns the value, or a view of all of it."""
-    return any(user.op == "output" or (user.target in _VIEWS and _returned(user)) for user in node.users)
+    return any(
+        user.op == "output" or (user.target in _VIEWS and _returned(user)) for user in node.users
+    )
 
 
 def _padding(node: torch.fx.Node) -> tuple[int, int, int] | None:
@@ -78,7 +93,11 @@ def _padding(node: torch.fx.Node) -> tuple[int, int, int] | None:
         return None
     a, b = (operand.meta["val"] for operand in node.args[-2:])  # type: ignore[union-attr]
     numbers = (*a.shape, *b.shape, *a.stride(), *b.stride())
-    if not all(isinstance(n, int) for n in numbers) or 0 in numbers or not in_tensor_cores(a.dtype, convolution=False):
+    if (
+        not all(isinstance(n, int) for n in numbers)
+        or 0 in numbers
+        or not in_tensor_cores(a.dtype, convolution=False)
+    ):
         return None
     (rows, terms), columns = a.shape, b.shape[1]
     unit = 16 // a.itemsize
@@ -89,7 +108,8 @@ def _padding(node: torch.fx.Node) -> tuple[int, int, int] | None:
     if not any(grown):
         return None
     by_rows, by_terms, by_columns = (
-        -size % unit if wanted else 0 for size, wanted in zip((rows, terms, columns), grown, strict=True)
+        -size % unit if wanted else 0
+        for size, wanted in zip((rows, terms, columns), grown, strict=True)
     )
     copied = 0
     if by_rows or by_terms:
@@ -115,7 +135,9 @@ def _pad(editor: Editor, node: torch.fx.Node, rows: int, columns: int, terms: in
     result = editor.call(node, aten.mm.default, grown_a, grown_b)
     for dim, added in enumerate((rows, columns)):
         if added:
-            result = editor.call(node, aten.slice.Tensor, result, dim, 0, node.meta["val"].shape[dim])
+            result = editor.call(
+                node, aten.slice.Tensor, result, dim, 0, node.meta["val"].shape[dim]
+            )
     if bias:
         result = editor.call(node, aten.add.Tensor, result, *bias)
     result.meta["val"] = node.meta["val"]  # with the strides that the program was promised
@@ -123,7 +145,9 @@ def _pad(editor: Editor, node: torch.fx.Node, rows: int, columns: int, terms: in
     editor.graph.erase_node(node)
 
 
-def _grown(editor: Editor, like: torch.fx.Node, operand: torch.fx.Node, down: int, right: int) -> torch.fx.Node:
+def _grown(
+    editor: Editor, like: torch.fx.Node, operand: torch.fx.Node, down: int, right: int
+) -> torch.fx.Node:
     """The matrix with zeros below and to the right, its rows along the same dimension as before."""
     if not down and not right:
         return operand

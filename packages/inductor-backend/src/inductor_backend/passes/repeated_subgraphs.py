@@ -1,9 +1,10 @@
 """Equal parts of a graph that follow one another: the layers of a transformer.
 
-In: an ATen graph. Out: `Repeats`, or None. What always holds: the nodes of all instances pair up one by one, with the same
-operator, the same constants and inputs of the same shape, strides and dtype; a node of an instance reads its own
-instance, the one before, the inputs of the graph, and what was computed before the first instance; what it computes is
-read by its own instance, the next one and the graph's outputs. No random numbers and no writes are among them.
+In: an ATen graph. Out: `Repeats`, or None. What always holds: the nodes of all instances pair up
+one by one, with the same operator, the same constants and inputs of the same shape, strides and
+dtype; a node of an instance reads its own instance, the one before, the inputs of the graph, and
+what was computed before the first instance; what it computes is read by its own instance, the next
+one and the graph's outputs. No random numbers and no writes are among them.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ WITHOUT_DROPOUT = frozenset({operators("aten")._scaled_dot_product_flash_attenti
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """calls: the nodes of the graph that compute, in the order in which they are compared. reads: the nodes among the
-    arguments of each, as often as they occur. start: the first node of the first instance. period: the nodes of an
-    instance. count: the instances."""
+    """calls: the nodes of the graph that compute, in the order in which they are compared. reads:
+    the nodes among the arguments of each, as often as they occur. start: the first node of the
+    first instance. period: the nodes of an instance. count: the instances."""
 
     calls: tuple[Node, ...]
     reads: tuple[tuple[Node, ...], ...]
@@ -55,8 +56,9 @@ class Repeats:
         return range(KEPT - 1, self.count - 1)
 
     def inputs(self, number: int) -> dict[Node, Node] | None:
-        """What the third instance reads of the graph's inputs and constants -> what this one reads in its place; None
-        where the one would stand for two, and where constants differ: what follows from them is computed beforehand."""
+        """What the third instance reads of the graph's inputs and constants -> what this one reads
+        in its place; None where the one would stand for two, and where constants differ: what
+        follows from them is computed beforehand."""
         found: dict[Node, Node] = {}
         for mine, theirs in zip(self.instance(KEPT - 2), self.instance(number), strict=True):
             for a, b in zip(self.reads[mine], self.reads[theirs], strict=True):
@@ -81,12 +83,16 @@ def find_repeats(graph: torch.fx.Graph) -> Repeats | None:
         if best is not None and 2 * _saved(best) > len(calls):
             break
     return (
-        best if best is not None and _saved(best) >= WORTH and _is_closed(graph, best, search.place) else None
+        best
+        if best is not None and _saved(best) >= WORTH and _is_closed(graph, best, search.place)
+        else None
     )
 
 
 def _calls(graph: torch.fx.Graph) -> tuple[Node, ...]:
-    """The nodes that compute, in order; views of weights, which freezing puts in front, where they are read."""
+    """The nodes that compute, in order; views of weights, which freezing puts in front, where they
+    are read.
+    """
     found: list[Node] = []
     waiting: set[Node] = set()
     for node in graph.nodes:
@@ -115,11 +121,14 @@ def _saved(found: Repeats) -> int:
     return len(found.removed) * found.period
 
 
-# what nodes look like ---------------------------------------------------------------------------------
+# what nodes look like
+# ---------------------------------------------------------------------------------
 
 
 def _look(value: Any, sources: list[Node]) -> Any:
-    """What must be equal in arguments that pair up, but for which nodes they read: those are added to `sources`."""
+    """What must be equal in arguments that pair up, but for which nodes they read: those are added
+    to `sources`.
+    """
     if isinstance(value, Node):
         sources.append(value)
         return "node" if value.op == "call_function" else (value.op, _meta(value.meta.get("val")))
@@ -144,7 +153,9 @@ def _meta(value: Any) -> Any:
 
 
 class _Search:
-    """place: of each node in `calls`. reads: see `Repeats`. colors: a number for how each node looks. Not changed once made."""
+    """place: of each node in `calls`. reads: see `Repeats`. colors: a number for how each node
+    looks. Not changed once made.
+    """
 
     def __init__(self, calls: tuple[Node, ...]) -> None:
         self.calls = calls
@@ -184,8 +195,8 @@ class _Search:
         return Repeats(self.calls, self.reads, begin, period, (last + period - begin) // period)
 
     def _pairs(self, here: int, there: int, start: int) -> bool:
-        """Whether the later one is to the earlier one what the next instance's node is. start: where the stretch began;
-        what lies before it is shared."""
+        """Whether the later one is to the earlier one what the next instance's node is. start:
+        where the stretch began; what lies before it is shared."""
         if self.colors[here] != self.colors[there]:
             return False
         for one, other in zip(self.reads[here], self.reads[there], strict=True):
@@ -198,7 +209,9 @@ class _Search:
         return True
 
     def _calmest(self, first: int, period: int) -> int:
-        """Where to cut: at which node of a period fewest values are computed before and read after."""
+        """Where to cut: at which node of a period fewest values are computed before and read
+        after.
+        """
         crossing = [0] * period
         for at in range(first + period, first + 2 * period):
             ends = [self.place[user] for user in self.calls[at].users if user in self.place]
@@ -208,7 +221,8 @@ class _Search:
         return min(range(period), key=crossing.__getitem__)
 
 
-# what may be cut out ----------------------------------------------------------------------------------
+# what may be cut out
+# ----------------------------------------------------------------------------------
 
 
 def _is_closed(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int]) -> bool:
@@ -225,13 +239,17 @@ def _is_closed(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int]) ->
                 where is not None and first <= where < first + (number - 1) * found.period
             ):
                 return False
-        if number != found.count - 1 and any(place.get(user, -1) >= end for user in found.calls[at].users):
+        if number != found.count - 1 and any(
+            place.get(user, -1) >= end for user in found.calls[at].users
+        ):
             return False
     return _outputs_repeat(graph, found, place)
 
 
 def _outputs_repeat(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int]) -> bool:
-    """The graph returns of each instance in the middle what it returns of the others, in the same order."""
+    """The graph returns of each instance in the middle what it returns of the others, in the same
+    order.
+    """
     returned: dict[int, list[int]] = {number: [] for number in range(1, found.count - 1)}
     for node in returned_nodes(graph):
         number, offset = divmod(place.get(node, -1) - found.start, found.period)

@@ -1,8 +1,10 @@
-"""A graph without all but four of its equal instances, which stands for the whole one while it is lowered.
+"""A graph without all but four of its equal instances, which stands for the whole one while it is
+lowered.
 
-In: a graph module and its `Repeats`. Out: a `Cut`. What always holds: inputs and constants are all there; the first three
-instances and the last are, and the last reads of the third what it read of the one before it; each node of theirs says in
-its meta which it is (`instance_of`), each input and constant which node of the whole graph it is (`whole_of`).
+In: a graph module and its `Repeats`. Out: a `Cut`. What always holds: inputs and constants are all
+there; the first three instances and the last are, and the last reads of the third what it read of
+the one before it; each node of theirs says in its meta which it is (`instance_of`), each input and
+constant which node of the whole graph it is (`whole_of`).
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ _WHOLE = "inductor_whole"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """whole: the graph as it was. small: what is lowered in its place. repeats: of the whole. returned: for each output
-    of the whole, which one of the small graph's it is, or (instance, offset, how often that node was returned before)."""
+    """whole: the graph as it was. small: what is lowered in its place. repeats: of the whole.
+    returned: for each output of the whole, which one of the small graph's it is, or (instance,
+    offset, how often that node was returned before)."""
 
     whole: torch.fx.GraphModule
     small: torch.fx.GraphModule
@@ -52,7 +55,9 @@ def cut_out(whole: torch.fx.GraphModule, repeats: Repeats) -> Cut:
             continue
         if number in repeats.removed:
             continue
-        made[node] = copy = copy_node(graph, node, lambda source: made.get(source) or made[stand_ins[source]])
+        made[node] = copy = copy_node(
+            graph, node, lambda source: made.get(source) or made[stand_ins[source]]
+        )
         if number in kept:
             copy.meta[INSTANCE] = (kept[number], offset)
         if node.op in ("placeholder", "get_attr"):

@@ -1,8 +1,9 @@
-"""Own convolutions and LSTM layers where parameters are no constants: their weights are packed in each call.
+"""Own convolutions and LSTM layers where parameters are no constants: their weights are packed in
+each call.
 
-In: an ATen graph for inference. Out: the same graph, or a copy in which those that it pays for are ours: convolutions on
-channels-last data, with batch norm, activation and residual applied as they store. What always holds: results differ
-by rounding alone. Measurements: docs/notes/cpu_externs.md.
+In: an ATen graph for inference. Out: the same graph, or a copy in which those that it pays for are
+ours: convolutions on channels-last data, with batch norm, activation and residual applied as they
+store. What always holds: results differ by rounding alone. Measurements: docs/notes/cpu_externs.md.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from inductor_backend.passes.fx_edit import Editor, aten, copy_of
 from inductor_backend.passes.lstm import pack_layers_per_call, pays_per_call
 from tracer_core.plugin_api import CompileSpec, Phase
 
-#: Output pixels (of all images) from which packing the weight is worth its time; windows of one tap are packed in less,
-#: and tiles save more.
+#: Output pixels (of all images) from which packing the weight is worth its time; windows of one tap
+#: are packed in less, and tiles save more.
 PIXELS, PIXELS_OF_ONE_TAP, PIXELS_OF_TILES = 256, 128, 128
 
 
 def pays_anywhere(gm: torch.fx.GraphModule, spec: CompileSpec) -> bool:
     """Whether any node is exchanged."""
-    return spec.phase is Phase.INFERENCE and any(_pays(node) or pays_per_call(node) for node in gm.graph.nodes)
+    return spec.phase is Phase.INFERENCE and any(
+        _pays(node) or pays_per_call(node) for node in gm.graph.nodes
+    )
 
 
 def with_own_kernels(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:

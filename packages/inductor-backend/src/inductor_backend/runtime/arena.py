@@ -1,11 +1,13 @@
 """Memory for a graph's intermediates: one arena a running call, taken from a pool and given back.
 
-In: a size in bytes and the views that the generated module uses. Out: an `Arena`. What always holds: an arena
-belongs to one call from `take` until `give`, so threads, recursion and nested calls never share one; its
-address is a multiple of 64; outputs never live in it. A call that raises simply drops its arena.
+In: a size in bytes and the views that the generated module uses. Out: an `Arena`. What always
+holds: an arena belongs to one call from `take` until `give`, so threads, recursion and nested calls
+never share one; its address is a multiple of 64; outputs never live in it. A call that raises
+simply drops its arena.
 
-Small arenas are a graph's own. Large ones lie in blocks that all graphs of the process share, because graphs run one
-after the other: a forward, its backward and the parts of a broken program need the memory of the largest, not of all.
+Small arenas are a graph's own. Large ones lie in blocks that all graphs of the process share,
+because graphs run one after the other: a forward, its backward and the parts of a broken program
+need the memory of the largest, not of all.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Block:
 
 
 class Blocks:
-    """Free blocks of the process. Thread-safe: a block is whoever's removed it from the list, which is atomic."""
+    """Free blocks of the process. Thread-safe: a block is whoever's removed it from the list, which
+    is atomic.
+    """
 
     def __init__(self) -> None:
         self._free: list[Block] = []
@@ -59,7 +63,9 @@ class Blocks:
         weakref.finalize(pool, self._trim).atexit = False
 
     def take(self, nbytes: int) -> Block:
-        """The smallest free block that is large enough; else a new one, for which the largest free one is given up."""
+        """The smallest free block that is large enough; else a new one, for which the largest free
+        one is given up.
+        """
         return self._fitting(nbytes) or Block(nbytes)
 
     def _fitting(self, nbytes: int) -> Block | None:
@@ -93,7 +99,9 @@ BLOCKS = Blocks()
 
 
 class Arena:
-    """A block while a call has it. address: of its first byte. views: the pool's views on it, in order. Immutable."""
+    """A block while a call has it. address: of its first byte. views: the pool's views on it, in
+    order. Immutable.
+    """
 
     __slots__ = ("address", "block", "views")
 
@@ -109,7 +117,9 @@ def view(
     strides: Sequence[int],
     start: int,
 ) -> torch.Tensor:
-    """A strided view of an arena's bytes (uint8). Raises RuntimeError if it does not lie within them."""
+    """A strided view of an arena's bytes (uint8). Raises RuntimeError if it does not lie within
+    them.
+    """
     usable = (memory.numel() - offset) // dtype.itemsize * dtype.itemsize
     flat = memory[offset : offset + usable].view(dtype)
     last = start + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
@@ -131,7 +141,9 @@ class ArenaPool:
         self.shared = nbytes >= SHARED
         self._free: deque[Arena] = deque(maxlen=8)  # of a burst of threads, eight arenas are kept
         #: What it has made on shared blocks, which live no longer for it.
-        self._views: weakref.WeakKeyDictionary[Block, tuple[torch.Tensor, ...]] = weakref.WeakKeyDictionary()
+        self._views: weakref.WeakKeyDictionary[Block, tuple[torch.Tensor, ...]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._making = threading.Lock()
         self._made = 0
         if self.shared:
@@ -166,6 +178,6 @@ class ArenaPool:
 
     @property
     def made(self) -> int:
-        """How many arenas were ever made: the greatest number of calls that ran at once, if none raised; of a shared
-        one: on how many blocks it ever lay."""
+        """How many arenas were ever made: the greatest number of calls that ran at once, if none
+        raised; of a shared one: on how many blocks it ever lay."""
         return self._made

@@ -1,7 +1,7 @@
 """What generated modules import: loading their library, arena views, example inputs and timing.
 
-In: the texts and specifications in a generated module. Out: callables and tensors. What always holds:
-nothing here is called per call of a static graph (`arena_view` serves symbolic sizes).
+In: the texts and specifications in a generated module. Out: callables and tensors. What always
+holds: nothing here is called per call of a static graph (`arena_view` serves symbolic sizes).
 """
 
 from __future__ import annotations
@@ -18,36 +18,62 @@ from inductor_backend.runtime.cpp.build import Library, build
 from inductor_backend.runtime.huge_pages import large_empty
 from tracer_core.plugin_api import BackendError
 
-__all__ = ["ArenaPool", "arena_view", "example_tensor", "expect", "large_empty", "load_library", "report"]
+__all__ = [
+    "ArenaPool",
+    "arena_view",
+    "example_tensor",
+    "expect",
+    "large_empty",
+    "load_library",
+    "report",
+]
 
 
 def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Library:
-    """The compiled sources. ready: a library loaded from a stored binary; then nothing is compiled."""
-    return ready if ready is not None else build([without_comments(source) for source in sources], name=name)
+    """The compiled sources. ready: a library loaded from a stored binary; then nothing is
+    compiled.
+    """
+    return (
+        ready
+        if ready is not None
+        else build([without_comments(source) for source in sources], name=name)
+    )
 
 
 def without_comments(source: str) -> str:
-    """The source without comment lines: they name the user's lines, and moving those must not compile again."""
-    return "".join(line for line in source.splitlines(keepends=True) if not line.lstrip().startswith("//"))
+    """The source without comment lines: they name the user's lines, and moving those must not
+    compile again.
+    """
+    return "".join(
+        line for line in source.splitlines(keepends=True) if not line.lstrip().startswith("//")
+    )
 
 
-def expect(operator: str, *results: tuple[torch.Tensor, Sequence[int], Sequence[int], torch.dtype]) -> None:
-    """Raises BackendError where an operator returned something else than its node promises, by which the kernels
-    after it would read: (tensor, sizes, strides, dtype) of each result. A size of 1 has no stride to get wrong."""
+def expect(
+    operator: str, *results: tuple[torch.Tensor, Sequence[int], Sequence[int], torch.dtype]
+) -> None:
+    """Raises BackendError where an operator returned something else than its node promises, by
+    which the kernels after it would read: (tensor, sizes, strides, dtype) of each result. A size of
+    1 has no stride to get wrong."""
     for value, sizes, strides, dtype in results:
         same = tuple(value.shape) == tuple(sizes) and value.dtype is dtype
         if same and value.layout is torch.strided and 0 not in sizes:
-            same = all(n == 1 or a == b for n, a, b in zip(sizes, value.stride(), strides, strict=True))
+            same = all(
+                n == 1 or a == b for n, a, b in zip(sizes, value.stride(), strides, strict=True)
+            )
         if not same:
             raise BackendError(
                 "inductor",
                 "first call",
-                f"{operator} returned {value.dtype} of sizes {tuple(value.shape)} and strides {tuple(value.stride())}; "
-                f"the graph says {dtype} of sizes {tuple(sizes)} and strides {tuple(strides)}",
+                f"{operator} returned {value.dtype} of sizes {tuple(value.shape)} and strides"
+                f" {tuple(value.stride())}; the graph says {dtype} of sizes {tuple(sizes)} and"
+                f" strides {tuple(strides)}",
             )
 
 
-def example_tensor(sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def example_tensor(
+    sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
     """Random values; integers are zeros, which are valid indices everywhere."""
     result = torch.empty_strided(sizes, strides, dtype=dtype)
     return result.copy_(torch.rand(tuple(sizes))) if dtype.is_floating_point else result.zero_()

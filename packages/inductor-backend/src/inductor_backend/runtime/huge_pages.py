@@ -1,11 +1,11 @@
 """Memory of many pages.
 
-In: sizes of a large tensor. Out: a fresh tensor whose pages are large ones where the system has them. What always
-holds: without them (another system, an old kernel) the tensor is an ordinary one.
+In: sizes of a large tensor. Out: a fresh tensor whose pages are large ones where the system has
+them. What always holds: without them (another system, an old kernel) the tensor is an ordinary one.
 
-A page is mapped, and cleared, when it is first touched. That took 1.6 microseconds for each 4 KiB here: 94 MB (the gradient
-of BERT's embedding) were filled in 97 ms with ordinary pages, in 21 ms with pages of 2 MiB, and in 5 ms where they were
-mapped already.
+A page is mapped, and cleared, when it is first touched. That took 1.6 microseconds for each 4 KiB
+here: 94 MB (the gradient of BERT's embedding) were filled in 97 ms with ordinary pages, in 21 ms
+with pages of 2 MiB, and in 5 ms where they were mapped already.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-#: From this size on it is worth a system call (2 microseconds): at least one large page lies inside.
+#: From this size on it is worth a system call (2 microseconds): at least one large page lies
+#: inside.
 LARGE = 4 << 20
 _PAGE = 2 << 20
 
@@ -35,8 +36,8 @@ _MADVISE = _advice()
 
 
 def in_large_pages(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, whose memory is asked to be mapped in large pages. Only whole pages of it are meant, so nothing is
-    mapped beyond its end."""
+    """The tensor, whose memory is asked to be mapped in large pages. Only whole pages of it are
+    meant, so nothing is mapped beyond its end."""
     if _MADVISE is not None:
         first = tensor.data_ptr()
         start, stop = -(-first // _PAGE) * _PAGE, (first + tensor.nbytes) // _PAGE * _PAGE

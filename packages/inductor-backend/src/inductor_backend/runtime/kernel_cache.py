@@ -1,7 +1,8 @@
-"""The cache of compiled libraries and objects: its folder, its file format, and the locks of those who build.
+"""The cache of compiled libraries and objects: its folder, its file format, and the locks of those
+who build.
 
-In: keys. Out: entries in a folder that only the user may write to. What always holds: processes that want the same entry
-at once wait for the first.
+In: keys. Out: entries in a folder that only the user may write to. What always holds: processes
+that want the same entry at once wait for the first.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _SLOTS = 1 << 20
 
 
 def cache_directory(part: str = "inductor-cpp") -> tuple[Path, str]:
-    """(folder for entries, how to call it in messages). Raises CacheLocationError if no folder can be written to."""
+    """(folder for entries, how to call it in messages). Raises CacheLocationError if no folder can
+    be written to.
+    """
     folder, problem = private_folder(part)
     return folder, str(folder) if problem is None else f"no disk cache: {problem}"
 
@@ -37,18 +40,23 @@ def entries() -> Entries:
 def one_builder(directory: Path, key: str, part: bool = False) -> Iterator[None]:
     """Processes that want the same entry at once wait for the first, then find it.
 
-    part: the entry is a part of others, whose builders wait for it: it has locks of its own, or they would wait for
-    themselves. Only an optimisation (entries are atomic), so a file system without locks is no error.
+    part: the entry is a part of others, whose builders wait for it: it has locks of its own, or
+    they would wait for themselves. Only an optimisation (entries are atomic), so a file system
+    without locks is no error.
     """
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     _descriptors.add(descriptor)
-    slot = int(key[:8], 16) % _SLOTS + part * _SLOTS  # one byte of the lock file a key: no file is left behind
+    slot = (
+        int(key[:8], 16) % _SLOTS + part * _SLOTS
+    )  # one byte of the lock file a key: no file is left behind
     try:
         with contextlib.suppress(OSError):
             _lock(descriptor, slot, fcntl.F_WRLCK)
         yield
     finally:
-        with contextlib.suppress(OSError):  # closing is not enough: a forked child may have it open too
+        with contextlib.suppress(
+            OSError
+        ):  # closing is not enough: a forked child may have it open too
             _lock(descriptor, slot, fcntl.F_UNLCK)
         _descriptors.discard(descriptor)
         os.close(descriptor)
@@ -59,7 +67,9 @@ _descriptors: set[int] = set()
 
 
 def _new_process() -> None:
-    """A forked child has none of the threads that hold locks, but would hold their locks with them."""
+    """A forked child has none of the threads that hold locks, but would hold their locks with
+    them.
+    """
     for descriptor in _descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -70,8 +80,9 @@ os.register_at_fork(after_in_child=_new_process)
 
 
 def _lock(descriptor: int, byte: int, kind: int) -> None:
-    """Waits for one byte of the file, which belongs to the descriptor then, or gives it back. (Locks of POSIX belong to
-    the process: the first thread that closes the file would give back those of all.)"""
+    """Waits for one byte of the file, which belongs to the descriptor then, or gives it back.
+    (Locks of POSIX belong to the process: the first thread that closes the file would give back
+    those of all.)"""
     if sys.platform != "linux":
         fcntl.lockf(descriptor, fcntl.LOCK_EX if kind == fcntl.F_WRLCK else fcntl.LOCK_UN, 1, byte)
         return

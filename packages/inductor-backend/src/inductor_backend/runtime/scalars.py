@@ -1,8 +1,8 @@
 """Numbers that a call brings, where kernels read them: one tensor for all of a graph's.
 
-In: Python floats. Out: a float64 tensor with a number in each row's first element, `PITCH` bytes from one to the next (a
-kernel may count on aligned pointers). What always holds: nothing waits for the device; inside somebody's capture the
-numbers become constants of the recording, as eager's are.
+In: Python floats. Out: a float64 tensor with a number in each row's first element, `PITCH` bytes
+from one to the next (a kernel may count on aligned pointers). What always holds: nothing waits for
+the device; inside somebody's capture the numbers become constants of the recording, as eager's are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which node must run before which.
 
-In: a `Program` in program order. Out: `Dependencies`. What always holds: a reader follows the writers
-of its buffer that precede it in program order, a writer of an input follows the earlier readers of it,
-and operators that draw random numbers keep their order.
+In: a `Program` in program order. Out: `Dependencies`. What always holds: a reader follows the
+writers of its buffer that precede it in program order, a writer of an input follows the earlier
+readers of it, and operators that draw random numbers keep their order.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from inductor_backend.ir.nodes import ExternNode, Node, Program
 
 @dataclass(slots=True)
 class Dependencies:
-    """before: node name -> names that must run earlier. readers, writers: buffer -> nodes, in order.
-    Mutable while it is built."""
+    """before: node name -> names that must run earlier. readers, writers: buffer -> nodes, in
+    order. Mutable while it is built."""
 
     before: dict[str, set[str]] = field(default_factory=dict)
     readers: dict[str, list[Node]] = field(default_factory=dict)

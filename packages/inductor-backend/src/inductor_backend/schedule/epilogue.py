@@ -1,8 +1,9 @@
 """Activations that our own products apply themselves, before the result is stored.
 
-In: a `Program` after inlining. Out: the program without the pointwise nodes that only applied such an
-activation to a product's result. What always holds: the activation read every element of the result, in
-memory order, was its only reader, and its own result was no output; its readers now read the product.
+In: a `Program` after inlining. Out: the program without the pointwise nodes that only applied such
+an activation to a product's result. What always holds: the activation read every element of the
+result, in memory order, was its only reader, and its own result was no output; its readers now read
+the product.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ def absorb(program: Program, sizes: SizeVars) -> list[str]:
 
 def _is_product(node: Node) -> bool:
     return (
-        isinstance(node, ExternNode) and len(node.writes) == 1 and not node.fallback and not node.unpack
+        isinstance(node, ExternNode)
+        and len(node.writes) == 1
+        and not node.fallback
+        and not node.unpack
     )
 
 
 class _Now:
-    """The nodes of a program as they are now, by name and by what they read. Mutable: absorbing one activation replaces the
-    nodes that read its result, which may be the next products and activations."""
+    """The nodes of a program as they are now, by name and by what they read. Mutable: absorbing one
+    activation replaces the nodes that read its result, which may be the next products and
+    activations."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -78,10 +83,16 @@ def _absorb_one(program: Program, sizes: SizeVars, now: _Now, node: Node, notes:
     if len(users) != 1 or name in program.output_names or not isinstance(users[0], LoopNode):
         return
     user = users[0]
-    if len(user.stores) != 1 or user.stores[0].reduce is not None or len(user.stores[0].value.args) != 1:
+    if (
+        len(user.stores) != 1
+        or user.stores[0].reduce is not None
+        or len(user.stores[0].value.args) != 1
+    ):
         return
     reason = _refusal(program, sizes, node, user)
-    notes.append(f"{user.name} ({user.stores[0].value.name}) into {node.name}: {reason or 'absorbed'}")
+    notes.append(
+        f"{user.name} ({user.stores[0].value.name}) into {node.name}: {reason or 'absorbed'}"
+    )
     if reason is not None:
         return
     target = user.stores[0].buffers[0]
@@ -104,7 +115,11 @@ def _refusal(program: Program, sizes: SizeVars, node: ExternNode, user: LoopNode
         return f"the product is not ours, or does not know it ({choice.reason})"
     if store.value.dtype != torch.float32 or target.dtype != torch.float32:
         return "not float32"
-    if target.name in program.output_names or target.kind.value != "temp" or target.storage != target.name:
+    if (
+        target.name in program.output_names
+        or target.kind.value != "temp"
+        or target.storage != target.name
+    ):
         return "its result is an output, an input or shared"
     dense = all(b.layout.strides == contiguous_strides(b.layout.sizes) for b in (source, target))
     dense = dense or source.layout == target.layout
@@ -124,12 +139,15 @@ def _redirected(program: Program, node: Node, old: str, new: Buffer) -> Node:
         if found.buffer != old:
             return None
         return make(
-            found.name, *found.args, attr=(new.name, reshape(new.layout.sizes, sizes, index), new.dtype)
+            found.name,
+            *found.args,
+            attr=(new.name, reshape(new.layout.sizes, sizes, index), new.dtype),
         )
 
     rewrite = Rewriter(None, on_load)
     stores = tuple(
-        replace(s, index=tuple(rewrite.index(i) for i in s.index), value=rewrite(s.value)) for s in node.stores
+        replace(s, index=tuple(rewrite.index(i) for i in s.index), value=rewrite(s.value))
+        for s in node.stores
     )
     return replace(node, stores=stores)
 
@@ -144,5 +162,8 @@ def _with_operand(node: ExternNode, old: str, new: str) -> ExternNode:
 
     kwargs = {name: renamed(value) for name, value in node.kwargs.items()}
     return replace(
-        node, args=tuple(renamed(v) for v in node.args), kwargs=kwargs, residual=renamed(node.residual)
+        node,
+        args=tuple(renamed(v) for v in node.args),
+        kwargs=kwargs,
+        residual=renamed(node.residual),
     )

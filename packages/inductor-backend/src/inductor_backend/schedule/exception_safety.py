@@ -1,12 +1,14 @@
 """Which inputs a run of a graph may have written to when it raises.
 
-In: the ATen graph, and its groups in the order in which they run. Out: numbers of inputs. What always holds: every input
-that a group writes to at or before the last group that may raise is among them. So the caller, who wants the program
-to go on as if the graph had not run, need keep copies of these only.
+In: the ATen graph, and its groups in the order in which they run. Out: numbers of inputs. What
+always holds: every input that a group writes to at or before the last group that may raise is among
+them. So the caller, who wants the program to go on as if the graph had not run, need keep copies of
+these only.
 
-May raise: kernels that check an index or divide whole numbers, and operators that look at values. A check that an earlier
-operator made of the same index, for the same size, cannot fail any more: what a backward does with an index does not count.
-(Unless only a part of the earlier operator's result is read: kernels compute, and check, that part alone.)
+May raise: kernels that check an index or divide whole numbers, and operators that look at values. A
+check that an earlier operator made of the same index, for the same size, cannot fail any more: what
+a backward does with an index does not count. (Unless only a part of the earlier operator's result
+is read: kernels compute, and check, that part alone.)
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from inductor_backend.schedule.fusion import Group
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One index and the size that bounds it. wraps: negative ones count from the end. ignored: a value that may be out
-    of bounds."""
+    """One index and the size that bounds it. wraps: negative ones count from the end. ignored: a
+    value that may be out of bounds."""
 
     index: torch.fx.Node
     size: str
@@ -35,7 +37,10 @@ class Check:
 
 
 def early_writes(
-    graph: torch.fx.Graph, program: Program, groups: Sequence[Group], kernels: Sequence[KernelText | None]
+    graph: torch.fx.Graph,
+    program: Program,
+    groups: Sequence[Group],
+    kernels: Sequence[KernelText | None],
 ) -> tuple[int, ...]:
     """Numbers of the inputs."""
     places = {name: number for number, name in enumerate(program.inputs)}
@@ -43,7 +48,9 @@ def early_writes(
     found: list[tuple[int, ...]] = []
     last = -1
     for at, (group, kernel) in enumerate(zip(groups, kernels, strict=True)):
-        found.append(tuple(places[name] for name in _written(program, group, kernel) if name in places))
+        found.append(
+            tuple(places[name] for name in _written(program, group, kernel) if name in places)
+        )
         if _may_raise(group, kernel, harmless):
             last = at
     return tuple(sorted({number for numbers in found[: last + 1] for number in numbers}))
@@ -111,10 +118,14 @@ def _takes_all(user: torch.fx.Node) -> bool:
 
 
 _PRODUCTS = frozenset({"aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm", "aten.convolution"})
-_TAKING_ALL = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze", "aten.squeeze", "aten.alias",
-                         "aten.detach", "aten.t", "aten.permute", "aten.transpose", "aten.clone", "aten.expand", "aten._to_copy",
-                         "aten.sum", "aten.mean", "aten.amax", "aten.amin", "aten.var_mean", "aten._softmax",
-                         "aten._log_softmax", "aten.native_layer_norm", "aten.native_group_norm", "aten.native_dropout",
+_TAKING_ALL = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze",
+"aten.squeeze", "aten.alias",
+                         "aten.detach", "aten.t", "aten.permute", "aten.transpose", "aten.clone",
+                         "aten.expand", "aten._to_copy",
+                         "aten.sum", "aten.mean", "aten.amax", "aten.amin", "aten.var_mean",
+                         "aten._softmax",
+                         "aten._log_softmax", "aten.native_layer_norm", "aten.native_group_norm",
+                         "aten.native_dropout",
                          "aten._native_batch_norm_legit_functional", "aten.nll_loss_forward",
                          "aten.nll_loss2d_forward"})  # fmt: skip
 
@@ -133,14 +144,20 @@ def _never_raises(node: torch.fx.Node) -> bool:
 
 
 #: Of whole numbers, they raise for a divisor of zero.
-_DIVISIONS = frozenset({"aten.div", "aten.floor_divide", "aten.remainder", "aten.fmod", "aten.divide"})
+_DIVISIONS = frozenset(
+    {"aten.div", "aten.floor_divide", "aten.remainder", "aten.fmod", "aten.divide"}
+)
 
 
 def _has_elements(node: torch.fx.Node) -> bool:
-    """Whether its result has elements: without any, a kernel looks at no index. (Symbolic sizes are at least 2.)"""
+    """Whether its result has elements: without any, a kernel looks at no index. (Symbolic sizes are
+    at least 2.)
+    """
     value = node.meta.get("val")
     first = value[0] if isinstance(value, (tuple, list)) else value
-    return isinstance(first, torch.Tensor) and 0 not in [size for size in first.shape if isinstance(size, int)]
+    return isinstance(first, torch.Tensor) and 0 not in [
+        size for size in first.shape if isinstance(size, int)
+    ]
 
 
 def _was_made(check: Check, checked: set[Check]) -> bool:
@@ -176,19 +193,26 @@ def _by_lists(node: torch.fx.Node) -> Iterator[Check]:
 
 
 def _by_target(at: int) -> Callable[[torch.fx.Node], Iterator[Check]]:
-    """Classes: self at this place, then the target; the fourth argument after self is the value to ignore."""
+    """Classes: self at this place, then the target; the fourth argument after self is the value to
+    ignore.
+    """
 
     def checks(node: torch.fx.Node) -> Iterator[Check]:
         scores: Any = node.args[at]
         shape = scores.meta["val"].shape
-        yield Check(_plain(node.args[at + 1]), str(shape[1] if len(shape) > 1 else shape[0]), ignored=node.args[at + 4])
+        yield Check(
+            _plain(node.args[at + 1]),
+            str(shape[1] if len(shape) > 1 else shape[0]),
+            ignored=node.args[at + 4],
+        )
 
     return checks
 
 
 _INDEXING: dict[str, Callable[[torch.fx.Node], Iterator[Check]]] = {
     **dict.fromkeys(
-        ("aten.gather", "aten.scatter", "aten.scatter_add", "aten.scatter_reduce", "aten.index_select", "aten.index_add",
+        ("aten.gather", "aten.scatter", "aten.scatter_add", "aten.scatter_reduce",
+        "aten.index_select", "aten.index_add",
          "aten.index_copy", "aten.index_reduce", "aten.index_fill"), _along_dim),
     "aten.embedding": _by_rows,
     **dict.fromkeys(("aten.index", "aten.index_put", "aten._unsafe_index_put"), _by_lists),
@@ -197,12 +221,17 @@ _INDEXING: dict[str, Callable[[torch.fx.Node], Iterator[Check]]] = {
 }  # fmt: skip
 
 #: They give the same numbers, all of them.
-_SAME_NUMBERS = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze", "aten.squeeze", "aten.alias",
-                           "aten.detach", "aten.t", "aten.permute", "aten.transpose", "aten.clone"})  # fmt: skip
+_SAME_NUMBERS = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze",
+"aten.squeeze", "aten.alias",
+                           "aten.detach", "aten.t", "aten.permute", "aten.transpose",
+                           "aten.clone"})  # fmt: skip
 
 
 def _plain(index: Any) -> torch.fx.Node:
     """The node that an index is a view of; a mask stays what it is."""
-    while index.op == "call_function" and str(getattr(index.target, "overloadpacket", "")) in _SAME_NUMBERS:
+    while (
+        index.op == "call_function"
+        and str(getattr(index.target, "overloadpacket", "")) in _SAME_NUMBERS
+    ):
         index = index.args[0]
     return index  # type: ignore[no-any-return]

@@ -1,11 +1,11 @@
 """One group of loop nodes as one kernel body: phases over a shared row.
 
-In: the nodes of a group over one domain. Out: a `KernelBody`. What always holds: a phase runs once over
-the reduced dimensions of each row; what it reduces is a register that later phases read; a pointwise
-value that a later phase needs is computed again where that is cheap, loaded again where it is stored
-anyway, or kept in a row buffer; buffers that nobody outside the group reads are not stored. Inputs that are overwritten
-once a row are overwritten last, all together: what reads them reads what was there before (loops over a row that read
-them are not in such a group: see `legal`).
+In: the nodes of a group over one domain. Out: a `KernelBody`. What always holds: a phase runs once
+over the reduced dimensions of each row; what it reduces is a register that later phases read; a
+pointwise value that a later phase needs is computed again where that is cheap, loaded again where
+it is stored anyway, or kept in a row buffer; buffers that nobody outside the group reads are not
+stored. Inputs that are overwritten once a row are overwritten last, all together: what reads them
+reads what was there before (loops over a row that read them are not in such a group: see `legal`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from inductor_backend.schedule.legality import Domain
 
 @dataclass(slots=True)
 class Phase:
-    """row: stores done once a row, before the loop over the row; stores, reductions, scans: done in that loop."""
+    """row: stores done once a row, before the loop over the row; stores, reductions, scans: done in
+    that loop.
+    """
 
     row: list[Store] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
@@ -70,7 +72,10 @@ class KernelBody:
 
     def values(self) -> list[Value]:
         return [
-            value for phase in self.phases for store in (*phase.row, *phase.loop) for value in store.roots
+            value
+            for phase in self.phases
+            for store in (*phase.row, *phase.loop)
+            for value in store.roots
         ]
 
     def reads(self) -> set[str]:
@@ -83,7 +88,9 @@ class KernelBody:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A value that an earlier node of the group computed. later: it is there from the next phase on only."""
+    """A value that an earlier node of the group computed. later: it is there from the next phase on
+    only.
+    """
 
     value: Value
     phase: int
@@ -109,7 +116,9 @@ class BodyBuilder:
         self.program, self.domain, self.nodes = program, domain, nodes
         self.in_registers = in_registers
         self.needed_outside, self.sizes = needed_outside, sizes
-        self.body = KernelBody(domain, [], {}, {}, [origin for node in nodes for origin in node.origins])
+        self.body = KernelBody(
+            domain, [], {}, {}, [origin for node in nodes for origin in node.origins]
+        )
         self.known: dict[str, _Known] = {}
         self.overwriting: list[Store] = []
         row = sizes.upper(product(domain.inner))
@@ -181,7 +190,9 @@ class BodyBuilder:
                 self.put_once_a_row(Store((name,), store.index, register), when + 1)
 
     def add_scan(self, store: Store, when: int) -> None:
-        """What it gives is read again by a later phase, from a row buffer where nobody else needs it."""
+        """What it gives is read again by a later phase, from a row buffer where nobody else needs
+        it.
+        """
         self.phase(when).scans.append(store)
         for name in store.buffers:
             dtype = self.program.buffers[name].dtype
@@ -222,6 +233,7 @@ def kernel_body(
     in_registers: bool = False,
 ) -> KernelBody:
     """The fused body of a group. needed_outside: whether a buffer must be in memory afterwards.
-    rows: row buffers may be used (the kernel walks rows, not columns). in_registers: no row buffers: later phases
-    name an earlier phase's values again (a kernel that holds whole rows still has them)."""
+    rows: row buffers may be used (the kernel walks rows, not columns). in_registers: no row
+    buffers: later phases name an earlier phase's values again (a kernel that holds whole rows still
+    has them)."""
     return BodyBuilder(program, domain, nodes, needed_outside, sizes, rows, in_registers).build()

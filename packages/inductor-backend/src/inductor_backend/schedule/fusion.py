@@ -1,9 +1,9 @@
 """Fusion: which loop nodes become one kernel.
 
-In: a `Program` after inlining. Out: a `Plan`: groups in an order that respects every dependency, and
-the refusals with their reasons. What always holds: a node joins a group only if `legal` agrees and no
-path leads out of the group and back into it; among legal groups the one that saves most memory traffic
-wins (`score`).
+In: a `Program` after inlining. Out: a `Plan`: groups in an order that respects every dependency,
+and the refusals with their reasons. What always holds: a node joins a group only if `legal` agrees
+and no path leads out of the group and back into it; among legal groups the one that saves most
+memory traffic wins (`score`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from inductor_backend.schedule.legality import (
     unify_product,
 )
 
-#: Elements of an update that may share a kernel with others: larger ones are not bound by their launch.
+#: Elements of an update that may share a kernel with others: larger ones are not bound by their
+#: launch.
 LARGEST_UPDATE = 1 << 20
 
 #: Buffers of a kernel of several updates (the launcher has room for 256 pointers).
@@ -43,9 +44,9 @@ LARGEST_COPY = 1 << 18
 class Group:
     """Loop nodes that share one kernel, over one domain; or one extern node. Mutable while fusing.
 
-    number: its bit in ancestor masks. ancestors: mask of groups that must run before it. position, first: where its last
-    and its first node were in the program. most: buffers that it may touch. updates: writes to inputs, or copies, that it
-    has taken in although nothing connects them.
+    number: its bit in ancestor masks. ancestors: mask of groups that must run before it. position,
+    first: where its last and its first node were in the program. most: buffers that it may touch.
+    updates: writes to inputs, or copies, that it has taken in although nothing connects them.
     """
 
     number: int
@@ -79,9 +80,9 @@ class Plan:
 class Fusion:
     """Puts nodes into groups one by one, in program order. Mutable.
 
-    fuel: the number of fusions allowed (None: all), to bisect a wrong result. rows: from how many a reduction's kernel may
-    hold other work. reads_scans: a kernel may read what it has scanned. together: how many small updates of inputs, which
-    nothing connects, share a kernel.
+    fuel: the number of fusions allowed (None: all), to bisect a wrong result. rows: from how many a
+    reduction's kernel may hold other work. reads_scans: a kernel may read what it has scanned.
+    together: how many small updates of inputs, which nothing connects, share a kernel.
     """
 
     def __init__(
@@ -94,7 +95,9 @@ class Fusion:
         together: int = 1,
     ) -> None:
         self.reads_scans, self.together = reads_scans, together
-        self.open: dict[Any, Group] = {}  # the group of updates, or of copies, of some sizes that may grow
+        self.open: dict[
+            Any, Group
+        ] = {}  # the group of updates, or of copies, of some sizes that may grow
         self.program, self.sizes, self.fuel, self.rows = program, sizes, fuel, rows
         self.deps: Dependencies = dependencies(program)
         self.groups: list[Group] = []
@@ -120,7 +123,9 @@ class Fusion:
         return list(
             {
                 id(g): g
-                for g in (self.home[name] for name in self.deps.before[node.name] if name in self.home)
+                for g in (
+                    self.home[name] for name in self.deps.before[node.name] if name in self.home
+                )
             }.values()
         )
 
@@ -180,14 +185,18 @@ class Fusion:
         self.adopt(group, joined.node)
 
     def is_update(self, node: LoopNode) -> bool:
-        """A small loop, element by element, that changes an input or goes on with one that will be changed."""
+        """A small loop, element by element, that changes an input or goes on with one that will be
+        changed.
+        """
         numel = product(node.sizes)
         small = isinstance(numel, int) and numel <= LARGEST_UPDATE
         plain = not (node.product or node.is_reduction or any(node.reduced))
         return small and plain and not self.mutated.isdisjoint((*node.reads(), *node.writes))
 
     def kind_of(self, node: LoopNode) -> Any:
-        """A key that nodes share which may be in one launch although nothing connects them, or None."""
+        """A key that nodes share which may be in one launch although nothing connects them, or
+        None.
+        """
         if self.is_update(node):
             return node.sizes
         if len(node.stores) != 1 or any(node.reduced) or node.product or not node.stores[0].plain:
@@ -199,12 +208,17 @@ class Fusion:
         return ("copy", node.sizes) if small and value.name == "load" else None
 
     def sibling(self, node: LoopNode) -> tuple[int, Group, Joined] | None:
-        """For a reduction, a group with the same loops that reads what the same kernel has made: both halves of a
-        normalisation's gradient, means and squares."""
+        """For a reduction, a group with the same loops that reads what the same kernel has made:
+        both halves of a normalisation's gradient, means and squares."""
         if not any(node.reduced):
             return None
         domain = Domain(node.sizes, node.reduced)
-        makers = {id(g): g for name in node.reads() for g in self.touching.get(name, ()) if name in _written(g)}
+        makers = {
+            id(g): g
+            for name in node.reads()
+            for g in self.touching.get(name, ())
+            if name in _written(g)
+        }
         for maker in makers.values():
             for name in _written(maker):
                 for group in self.touching.get(name, ()):
@@ -216,7 +230,9 @@ class Fusion:
         return None
 
     def beside(self, node: LoopNode, kind: Any) -> tuple[int, Group, Joined] | None:
-        """A group of other updates or copies of the same sizes: one launch for several parameters, or counters."""
+        """A group of other updates or copies of the same sizes: one launch for several parameters,
+        or counters.
+        """
         group = self.open.get(kind)
         if group is None or group.updates >= self.together or any(group.domain.reduced):  # type: ignore[union-attr]
             return None
@@ -244,14 +260,18 @@ class Fusion:
             return Refused("too many buffers for one kernel")
         if group.loops[0].product:
             return self._after_product(group, node)
-        if not self.reads_scans and node.reads() & {b for one in group.loops for b in _scanned(one)}:
+        if not self.reads_scans and node.reads() & {
+            b for one in group.loops for b in _scanned(one)
+        }:
             return Refused("reads a scan, which other threads of the same kernel store")
         joined = unify(group.domain, node)
         if isinstance(joined, Refused):
             return joined
         members = group.loops
         if joined.by is not None:
-            members = [redomain(m, joined.domain.sizes, joined.domain.reduced, joined.by) for m in members]
+            members = [
+                redomain(m, joined.domain.sizes, joined.domain.reduced, joined.by) for m in members
+            ]
         refused = check_values(self.program, members, joined.node, self.mutated)
         if refused is not None:
             return refused
@@ -279,11 +299,15 @@ class Fusion:
         return joined if refused is None else refused
 
     def ordered(self) -> list[Group]:
-        """Topological order that stays close to program order. On GPUs a group comes where its first node was: by its last
-        one, an update of an input at the end, it would let everything pass that waits for nothing (copies of weights). What
-        only turns values into results comes as soon as it can: until then their memory is held beside that of the results."""
+        """Topological order that stays close to program order. On GPUs a group comes where its
+        first node was: by its last one, an update of an input at the end, it would let everything
+        pass that waits for nothing (copies of weights). What only turns values into results comes
+        as soon as it can: until then their memory is held beside that of the results."""
         on_gpu = self.together > 1
-        waiting = sorted(self.groups, key=lambda g: (not self._hands_on(g), g.first) if on_gpu else (True, g.position))
+        waiting = sorted(
+            self.groups,
+            key=lambda g: (not self._hands_on(g), g.first) if on_gpu else (True, g.position),
+        )
         done, result = 0, []
         while waiting:
             for place, group in enumerate(waiting):
@@ -296,14 +320,17 @@ class Fusion:
         return result
 
     def _hands_on(self, group: Group) -> bool:
-        """Whether a group turns what nobody else reads into results of the graph, as copies in another layout are."""
+        """Whether a group turns what nobody else reads into results of the graph, as copies in
+        another layout are.
+        """
         if group.extern is not None:
             return False
         buffers = self.program.buffers
         written = _written(group)
         read = {name for node in group.nodes for name in node.reads()} - written
         return all(
-            name in self.program.output_names and buffers[name].kind is not BufferKind.INPUT for name in written
+            name in self.program.output_names and buffers[name].kind is not BufferKind.INPUT
+            for name in written
         ) and all(
             buffers[name].kind is not BufferKind.INPUT
             and name not in self.program.output_names

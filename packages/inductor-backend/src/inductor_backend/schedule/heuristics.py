@@ -1,6 +1,7 @@
 """The heuristics of fusion and inlining: what is worth it. Nothing here decides what is right.
 
-In: bodies, buffers. Out: numbers and yes or no. What always holds: any answer gives a correct program.
+In: bodies, buffers. Out: numbers and yes or no. What always holds: any answer gives a correct
+program.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ CHEAP = 8
 #: Loads that a body done again may have.
 CHEAP_LOADS = 3
 
-#: On a GPU a tensor this small (a value a channel) costs its launch more than anything: computing it again, at this cost, is
-#: cheaper.
+#: On a GPU a tensor this small (a value a channel) costs its launch more than anything: computing
+#: it again, at this cost, is cheaper.
 SMALL, SMALL_COST, SMALL_LOADS = 4096, 16, 6
 
 #: Elements of a row that are kept in a local buffer (of float32: 64 KiB).
@@ -30,7 +31,11 @@ LARGEST_ROW = 16384
 
 def cost(value: Value) -> int:
     """Rough scalar instructions to compute the value once, loads not counted."""
-    return sum(OPS[v.name].cost for v in topological([value]) if v.name not in ("load", "constant", "index"))
+    return sum(
+        OPS[v.name].cost
+        for v in topological([value])
+        if v.name not in ("load", "constant", "index")
+    )
 
 
 def load_count(value: Value) -> int:
@@ -84,7 +89,9 @@ def _no_larger(a: Expr, b: Expr) -> bool:
 
 
 def _outside_inner_loop(reader: LoopNode, load: Value) -> bool:
-    """The load does not depend on the reader's last loop, so its producer is computed once a row."""
+    """The load does not depend on the reader's last loop, so its producer is computed once a
+    row.
+    """
     last = len(reader.sizes) - 1
     return last not in load.variables and not any(reader.reduced[p] for p in load.variables)
 

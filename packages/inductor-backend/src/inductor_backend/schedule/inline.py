@@ -1,9 +1,9 @@
 """Computing cheap or single-use pointwise producers inside their readers.
 
-In: a `Program`. Out: the program with such producers substituted into the bodies that load them. What
-always holds: a load is replaced by the producer's value at the load's own index, so any view between
-the two is honoured; a producer that an operator or the caller reads keeps its buffer (it may be inlined
-elsewhere all the same); nothing moves past a write to an input that it reads.
+In: a `Program`. Out: the program with such producers substituted into the bodies that load them.
+What always holds: a load is replaced by the producer's value at the load's own index, so any view
+between the two is honoured; a producer that an operator or the caller reads keeps its buffer (it
+may be inlined elsewhere all the same); nothing moves past a write to an input that it reads.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ def redomain(node: LoopNode, sizes: tuple, reduced: tuple, by: tuple[Index, ...]
     """The node over another domain: variable p becomes ``by[p]``."""
     rewrite = Rewriter(by)
     stores = tuple(
-        replace(store, index=tuple(rewrite.index(i) for i in store.index), value=rewrite(store.value))
+        replace(
+            store, index=tuple(rewrite.index(i) for i in store.index), value=rewrite(store.value)
+        )
         for store in node.stores
     )
     return replace(node, sizes=sizes, reduced=reduced, stores=stores)
 
 
 class Inliner:
-    """One pass over the program in order, so that chains collapse into their last reader. Mutable."""
+    """One pass over the program in order, so that chains collapse into their last reader.
+    Mutable.
+    """
 
     def __init__(self, program: Program, gpu: bool) -> None:
         self.program, self.gpu = program, gpu
@@ -83,8 +87,8 @@ class Inliner:
         return reason
 
     def is_plain(self, node: LoopNode) -> bool:
-        """Its store covers the whole buffer, each element once, at the loop variables themselves, and no
-        scatter changes the buffer afterwards."""
+        """Its store covers the whole buffer, each element once, at the loop variables themselves,
+        and no scatter changes the buffer afterwards."""
         (store,) = node.stores
         if len(self.program_writers[store.buffers[0]]) > 1:
             return False

@@ -1,10 +1,12 @@
-"""Which results may be written over an operand that nobody needs any more, and which stores may overtake loads.
+"""Which results may be written over an operand that nobody needs any more, and which stores may
+overtake loads.
 
-In: a fused body whose kernel computes each point once, and buffer layouts. Out: buffer written -> operands at whose
-addresses it may be written. What always holds: every access of the operand in the kernel is at the very address that the
-result's element of the same point is stored to, both have elements of one size, and the stored value is computed from
-every element that the kernel reads of the operand. So nothing of it is read after the store: neither by a later phase of
-the kernel, nor by a thread of the block that other threads' stores overtake.
+In: a fused body whose kernel computes each point once, and buffer layouts. Out: buffer written ->
+operands at whose addresses it may be written. What always holds: every access of the operand in the
+kernel is at the very address that the result's element of the same point is stored to, both have
+elements of one size, and the stored value is computed from every element that the kernel reads of
+the operand. So nothing of it is read after the store: neither by a later phase of the kernel, nor
+by a thread of the block that other threads' stores overtake.
 """
 
 from __future__ import annotations
@@ -60,9 +62,12 @@ def places_to_reuse(program: Program, body: KernelBody) -> dict[str, list[str]]:
     return result
 
 
-def overtakes(program: Program, body: KernelBody, stores: Iterable[Store], once_a_row: bool) -> bool:
-    """Whether a thread of a block might store what another one has not read yet: the two are one, or in step, for certain
-    only where the stored value is computed from what is read. once_a_row: each thread of a row reads, and one stores."""
+def overtakes(
+    program: Program, body: KernelBody, stores: Iterable[Store], once_a_row: bool
+) -> bool:
+    """Whether a thread of a block might store what another one has not read yet: the two are one,
+    or in step, for certain only where the stored value is computed from what is read. once_a_row:
+    each thread of a row reads, and one stores."""
     read: dict[str, set[Value]] = {}
     for found in loads_of(body.values()):
         if found.buffer not in body.registers:
@@ -86,7 +91,11 @@ def _address(program: Program, name: str, index: tuple[Index, ...]) -> Index:
 def _alike(program: Program, other: str, name: str) -> bool:
     """Of one element type and extent, in memory of its own."""
     a, b = program.buffers[other], program.buffers[name]
-    same = a.dtype == b.dtype and a.layout.extent == b.layout.extent and a.layout.offset == b.layout.offset
+    same = (
+        a.dtype == b.dtype
+        and a.layout.extent == b.layout.extent
+        and a.layout.offset == b.layout.offset
+    )
     return same and a.storage == other and a.kind is not BufferKind.INPUT
 
 

@@ -1,8 +1,8 @@
 """Which kernel each operator call uses, and where its result lives.
 
-In: a `Program` whose loops are fused. Out: node name -> `Choice` (`kernels.selection.best`). What always holds: a
-result that our own product writes lives in the arena (or is a fresh output); a result that an ATen
-operator returns is that operator's tensor.
+In: a `Program` whose loops are fused. Out: node name -> `Choice` (`kernels.selection.best`). What
+always holds: a result that our own product writes lives in the arena (or is a fresh output); a
+result that an ATen operator returns is that operator's tensor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ aten = operators("aten")
 
 #: Products whose call may have symbolic sizes: no choice of form depends on them.
 SYMBOLIC = frozenset(
-    {aten.mm.default, aten.addmm.default, packed_ops.convolution, packed_ops.linear, packed_ops.pack}
+    {
+        aten.mm.default,
+        aten.addmm.default,
+        packed_ops.convolution,
+        packed_ops.linear,
+        packed_ops.pack,
+    }
 )
 
 
@@ -41,7 +47,9 @@ ONE_OF_SEVERAL = frozenset({aten.convolution_backward.default})
 
 def _operand(program: Program, value: Any) -> Any:
     if isinstance(value, Strided):
-        return Operand(value.layout.sizes, value.layout.strides, program.buffers[value.buffer].dtype)
+        return Operand(
+            value.layout.sizes, value.layout.strides, program.buffers[value.buffer].dtype
+        )
     if isinstance(value, (list, tuple)):
         return [_operand(program, item) for item in value]
     return value
@@ -61,7 +69,11 @@ def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
         return aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
-    if choice.kind == "own" and not (choice.symbolic or node.target in SYMBOLIC) and not is_static(node):
+    if (
+        choice.kind == "own"
+        and not (choice.symbolic or node.target in SYMBOLIC)
+        and not is_static(node)
+    ):
         return aten_choice(node.target, "a convolution of symbolic sizes")
     if choice.kind == "aten" and _writes_where_told(program, node):
         return replace(choice, kind="out")
@@ -69,7 +81,9 @@ def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
 
 
 def _writes_where_told(program: Program, node: ExternNode) -> bool:
-    """Whether the operator's ``out=`` form gives the same: then its result lies in the arena, or in a fresh output."""
+    """Whether the operator's ``out=`` form gives the same: then its result lies in the arena, or in
+    a fresh output.
+    """
     if node.target not in OUT_FORMS or not is_static(node):
         return False
     (name,) = node.writes
@@ -78,7 +92,9 @@ def _writes_where_told(program: Program, node: ExternNode) -> bool:
 
 
 def choose_externs(program: Program, sizes: SizeVars) -> dict[str, Choice]:
-    """The choice for every extern node; buffers that our kernels fill become ordinary temporaries."""
+    """The choice for every extern node; buffers that our kernels fill become ordinary
+    temporaries.
+    """
     chosen: dict[str, Choice] = {}
     for node in program.nodes:
         if isinstance(node, ExternNode):

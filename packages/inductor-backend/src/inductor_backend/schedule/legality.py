@@ -1,8 +1,9 @@
 """May a loop node join a group? Domains are unified here, and every refusal has a reason.
 
-In: a group's domain and a node. Out: `Refused(reason)` or how both see one common domain. What always
-holds: a node joins only where every element of a group's buffer that it loads is the element stored at
-the same point of the domain, so that values can be handed over in registers or in a row buffer.
+In: a group's domain and a node. Out: `Refused(reason)` or how both see one common domain. What
+always holds: a node joins only where every element of a group's buffer that it loads is the element
+stored at the same point of the domain, so that values can be handed over in registers or in a row
+buffer.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def squeezed(node: LoopNode) -> LoopNode:
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """A domain that splits two others: its sizes and, for each of the two, its variables in the new ones."""
+    """A domain that splits two others: its sizes and, for each of the two, its variables in the new
+    ones.
+    """
 
     sizes: tuple[Expr, ...]
     left: tuple[Index, ...]
@@ -75,7 +78,9 @@ class Refinement:
 
 
 def refine(left: Sequence[Expr], right: Sequence[Expr]) -> Refinement | None:
-    """The coarsest common refinement of two row-major domains of equal size, None where they interleave."""
+    """The coarsest common refinement of two row-major domains of equal size, None where they
+    interleave.
+    """
     if tuple(left) == tuple(right):
         same = variables(left)
         positions = tuple(range(len(left)))
@@ -105,7 +110,9 @@ def refine(left: Sequence[Expr], right: Sequence[Expr]) -> Refinement | None:
                 maps[side][positions[0]] = flat
                 for k in span:
                     sources[side][k] = positions[0]
-    return Refinement(tuple(sizes), tuple(maps[0]), tuple(maps[1]), tuple(sources[0]), tuple(sources[1]))
+    return Refinement(
+        tuple(sizes), tuple(maps[0]), tuple(maps[1]), tuple(sources[0]), tuple(sources[1])
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +136,9 @@ def unify(domain: Domain, node: LoopNode) -> Joined | Refused:
 
 
 def unify_product(domain: Domain, node: LoopNode) -> Joined | Refused:
-    """A node over the results of a product, whose reduced dimensions are the last: either may have finer dimensions."""
+    """A node over the results of a product, whose reduced dimensions are the last: either may have
+    finer dimensions.
+    """
     if node.is_reduction:
         return Refused("a reduction of a product's results")
     refinement = refine(domain.outer, node.sizes)
@@ -176,18 +185,24 @@ def check_values(
     program: Program, members: Sequence[LoopNode], node: LoopNode, mutated: frozenset[str]
 ) -> Refused | None:
     """Whether every load of what the group writes (and the reverse) is at the same point."""
-    written = {name: store for member in members for store in member.stores for name in store.buffers}
+    written = {
+        name: store for member in members for store in member.stores for name in store.buffers
+    }
     if any(name in written for name in node.writes):
         return Refused("writes the same buffer")
     for load in node.loads():
-        if load.buffer in program.extends and any(b in written for b in program.with_earlier([load.buffer])):
+        if load.buffer in program.extends and any(
+            b in written for b in program.with_earlier([load.buffer])
+        ):
             return Refused(f"reads {load.buffer}, of which the group writes a region")
         store = written.get(load.buffer)
         if store is not None and store.combine is not None:
             return Refused(f"reads {load.buffer}, to which the group scatters")
         if store is not None and (store.index != load.attr[1] or load.name != "load"):
             return Refused(f"reads {load.buffer} at another index than it is written")
-    overwritten = {name: store for store in node.stores for name in store.buffers if name in mutated}
+    overwritten = {
+        name: store for store in node.stores for name in store.buffers if name in mutated
+    }
     if not overwritten:
         return None
     if any(any(member.reduced) for member in members):
@@ -205,12 +220,14 @@ def check_values(
 
 
 def _read_in_loops(members: Sequence[LoopNode], names: Collection[str]) -> str | None:
-    """One of these buffers from which something inside a row is computed: its loop may come after what is done once a
-    row, and computes again what it needs of that."""
+    """One of these buffers from which something inside a row is computed: its loop may come after
+    what is done once a row, and computes again what it needs of that."""
     sources: dict[str, str] = {}
     for member in members:
         loaded = (load.buffer for load in member.loads())
-        found = next((one for name in loaded if (one := name if name in names else sources.get(name))), None)
+        found = next(
+            (one for name in loaded if (one := name if name in names else sources.get(name))), None
+        )
         if found is None:
             continue
         if member.is_reduction or any(_in_row(store, member.reduced) for store in member.stores):
@@ -221,5 +238,8 @@ def _read_in_loops(members: Sequence[LoopNode], names: Collection[str]) -> str |
 
 def _in_row(store: Store, reduced: Sequence[bool]) -> bool:
     """Whether a store is done for each point of a row, not once."""
-    variables_of = (*store.value.variables, *(p for index in store.index for p in index.variables()))
+    variables_of = (
+        *store.value.variables,
+        *(p for index in store.index for p in index.variables()),
+    )
     return not store.plain or any(reduced[p] for p in variables_of)

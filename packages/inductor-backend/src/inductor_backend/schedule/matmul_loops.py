@@ -1,8 +1,10 @@
-"""Matrix products and convolutions as loops, so that a kernel of ours may compute them with what surrounds them.
+"""Matrix products and convolutions as loops, so that a kernel of ours may compute them with what
+surrounds them.
 
-In: operator calls of a `Program`. Out: a program in which chosen calls are loop nodes marked `product`: one sum over the
-last dimensions of a value of the rows times a value of the columns; a bias is a node of its own. What always holds: the
-given program is left as it is; an operand is read through the strides that the operator would have seen.
+In: operator calls of a `Program`. Out: a program in which chosen calls are loop nodes marked
+`product`: one sum over the last dimensions of a value of the rows times a value of the columns; a
+bias is a node of its own. What always holds: the given program is left as it is; an operand is read
+through the strides that the operator would have seen.
 """
 
 from __future__ import annotations
@@ -45,8 +47,8 @@ Read = Callable[[At], Value]
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A product over (rows and columns..., terms...). left, right: its factors at a point. place: of the result in the
-    operator's result; bias: (operand, its index) or None."""
+    """A product over (rows and columns..., terms...). left, right: its factors at a point. place:
+    of the result in the operator's result; bias: (operand, its index) or None."""
 
     outer: tuple[Expr, ...]
     inner: tuple[Expr, ...]
@@ -60,11 +62,15 @@ class ProductLoops:
 
     def __init__(self, program: Program, sizes: SizeVars) -> None:
         buffers = {name: replace(buffer) for name, buffer in program.buffers.items()}
-        self.program = replace(program, buffers=buffers, nodes=[], extends=dict(program.extends), operands={})
+        self.program = replace(
+            program, buffers=buffers, nodes=[], extends=dict(program.extends), operands={}
+        )
         self.sizes = sizes
 
     def run(self, nodes: Sequence[Node], chosen: Collection[str] | None) -> tuple[str, ...]:
-        """Rewrites the chosen calls (None: all that can be); returns the names of those that were."""
+        """Rewrites the chosen calls (None: all that can be); returns the names of those that
+        were.
+        """
         done = []
         for node in nodes:
             made = None
@@ -87,7 +93,10 @@ class ProductLoops:
         dtypes = {self.program.buffers[one.buffer].dtype for one in tensors}
         if name is None or len(dtypes) != 1 or dtypes.pop() not in DTYPES:
             return None
-        if self.program.buffers[name].kind is not BufferKind.EXTERN or name in self.program.elsewhere:
+        if (
+            self.program.buffers[name].kind is not BufferKind.EXTERN
+            or name in self.program.elsewhere
+        ):
             return None
         made = make_sum(self, node)
         return None if made is None or self._small(made) else self._nodes(node, name, made)
@@ -110,8 +119,14 @@ class ProductLoops:
         value = make("mul", made.left(loops), made.right(loops))
         reduced = (*[False] * len(made.outer), *[True] * len(made.inner))
         place = loops[: len(made.outer)]
-        result = target if made.bias is None else self._buffer(f"{name}_product", torch.float32, made.outer)
-        self.program.operands[result.name] = self.program.buffers[next(iter(node.tensors())).buffer].dtype
+        result = (
+            target
+            if made.bias is None
+            else self._buffer(f"{name}_product", torch.float32, made.outer)
+        )
+        self.program.operands[result.name] = self.program.buffers[
+            next(iter(node.tensors())).buffer
+        ].dtype
         stores = (Store((result.name,), place, value, "sum"),)
         nodes = [
             LoopNode(node.name, domain, reduced, stores, node.origin, node.after, product=True),
@@ -121,7 +136,13 @@ class ProductLoops:
             total = make("add", load(result.name, rows, result.dtype), made.bias(rows))
             store = Store((name,), rows, cast(total, target.dtype))
             nodes.append(
-                LoopNode(f"{node.name}_bias", made.outer, (False,) * len(made.outer), (store,), node.origin)
+                LoopNode(
+                    f"{node.name}_bias",
+                    made.outer,
+                    (False,) * len(made.outer),
+                    (store,),
+                    node.origin,
+                )
             )
         return nodes
 
@@ -131,13 +152,18 @@ class ProductLoops:
         return self.program.buffers[name]
 
     def read(self, operand: Strided) -> tuple[Buffer, Callable[[At], tuple[Index, ...]]]:
-        """What an operand is read from, and where: the buffer itself in its own order of dimensions where that is what
-        the operand is (its computation may then move into the product), else a buffer of that layout on its memory."""
+        """What an operand is read from, and where: the buffer itself in its own order of dimensions
+        where that is what the operand is (its computation may then move into the product), else a
+        buffer of that layout on its memory."""
         buffer = self.program.buffers[operand.buffer]
         order = _order(buffer.layout, operand.layout)
         if order is not None:
             return buffer, lambda at: tuple(at[k] for k in order)
-        if _dense(buffer.layout) and _dense(operand.layout) and buffer.layout.numel == operand.layout.numel:
+        if (
+            _dense(buffer.layout)
+            and _dense(operand.layout)
+            and buffer.layout.numel == operand.layout.numel
+        ):
             return buffer, lambda at: reshape(buffer.layout.sizes, operand.layout.sizes, at)
         name = f"{operand.buffer}_as{len(self.program.buffers)}"
         kind = BufferKind.INPUT if buffer.kind is BufferKind.INPUT else BufferKind.TEMP
@@ -157,11 +183,15 @@ def _dense(layout: Layout) -> bool:
 
 
 def _order(whole: Layout, part: Layout) -> tuple[int, ...] | None:
-    """For each dimension of a buffer the dimension of the operand that it is; None where the operand is another view."""
+    """For each dimension of a buffer the dimension of the operand that it is; None where the
+    operand is another view.
+    """
     if whole.offset != part.offset or len(whole.sizes) != len(part.sizes):
         return None
     steps = zip(whole.sizes, whole.strides, part.strides, strict=True)
-    if whole.sizes == part.sizes and all(own == other or _is_one(size) for size, own, other in steps):
+    if whole.sizes == part.sizes and all(
+        own == other or _is_one(size) for size, own, other in steps
+    ):
         return tuple(range(len(whole.sizes)))
     wanted = list(zip(part.sizes, part.strides, strict=True))
     found = []
@@ -269,6 +299,8 @@ _SUMS: dict[Any, Callable[[ProductLoops, ExternNode], Sum | None]] = {
 def products_as_loops(
     program: Program, sizes: SizeVars, chosen: Collection[str] | None = None
 ) -> tuple[Program, tuple[str, ...]]:
-    """A copy of the program in which the chosen calls (None: all that can be) are loops, and the names of those."""
+    """A copy of the program in which the chosen calls (None: all that can be) are loops, and the
+    names of those.
+    """
     loops = ProductLoops(program, sizes)
     return loops.program, loops.run(program.nodes, chosen)

@@ -1,9 +1,9 @@
 """Where intermediate buffers live.
 
-In: groups in execution order and which buffers each touches. Out: a `MemoryPlan`: byte offsets into one
-arena, per-call tensors, and after which step an operator's result may be dropped. What always holds:
-two buffers overlap in the arena only if one is dead before the other is written; outputs are never in
-the arena; offsets are multiples of 64.
+In: groups in execution order and which buffers each touches. Out: a `MemoryPlan`: byte offsets into
+one arena, per-call tensors, and after which step an operator's result may be dropped. What always
+holds: two buffers overlap in the arena only if one is dead before the other is written; outputs are
+never in the arena; offsets are multiples of 64.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Life:
 
 @dataclass(slots=True)
 class MemoryPlan:
-    """offsets: storage -> byte offset in the arena. size: bytes of the arena. drop_after: step -> names of
-    tensors whose last use it is."""
+    """offsets: storage -> byte offset in the arena. size: bytes of the arena. drop_after: step ->
+    names of tensors whose last use it is."""
 
     offsets: dict[str, Expr] = field(default_factory=dict)
     size: Expr = 0
@@ -79,8 +79,12 @@ def lives(touched: Sequence[Sequence[str]]) -> dict[str, Life]:
     return found
 
 
-def given_up(program: Program, spec: CompileSpec, outputs: set[str], life: dict[str, Life]) -> list[str]:
-    """Inputs of a backward that it may be the last to hold: what the forward has saved, and tangents."""
+def given_up(
+    program: Program, spec: CompileSpec, outputs: set[str], life: dict[str, Life]
+) -> list[str]:
+    """Inputs of a backward that it may be the last to hold: what the forward has saved, and
+    tangents.
+    """
     if spec.phase is not Phase.BACKWARD:
         return []
     held = [
@@ -101,7 +105,9 @@ def aligned(size: Expr) -> Expr:
     return align_up()(size)
 
 
-def plan_memory(arena: dict[str, Buffer], life: dict[str, Life], tensors: Sequence[str]) -> MemoryPlan:
+def plan_memory(
+    arena: dict[str, Buffer], life: dict[str, Life], tensors: Sequence[str]
+) -> MemoryPlan:
     """arena: buffers to place; tensors: names of per-call tensors that may be dropped early."""
     plan = MemoryPlan()
     for name in tensors:
@@ -134,7 +140,9 @@ def _place_static(sizes: dict[str, int], life: dict[str, Life], plan: MemoryPlan
 
 
 def _place_slots(sizes: dict[str, Expr], life: dict[str, Life], plan: MemoryPlan) -> None:
-    """Symbolic sizes cannot be compared, so a slot is used again only by buffers of the same size."""
+    """Symbolic sizes cannot be compared, so a slot is used again only by buffers of the same
+    size.
+    """
     slots: list[tuple[Expr, Expr, int]] = []  # (size, offset, last step)
     total: Expr = 0
     for name in sorted(sizes, key=lambda n: life[n].first):

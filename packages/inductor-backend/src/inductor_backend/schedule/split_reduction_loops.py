@@ -1,8 +1,9 @@
 """A reduction as two: its parts side by side, then the parts.
 
-In: a loop node with one reduction, and how its reduced dimensions are cut (`split_reductions`). Out: the loop nodes that take
-its place. What always holds: the order of additions is fixed; parts of equal length need no mask, and their means weigh the
-same; where the last part is shorter its missing elements are masked, and a variance is two passes.
+In: a loop node with one reduction, and how its reduced dimensions are cut (`split_reductions`).
+Out: the loop nodes that take its place. What always holds: the order of additions is fixed; parts
+of equal length need no mask, and their means weigh the same; where the last part is shorter its
+missing elements are masked, and a variance is two passes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def length_of_part(node: LoopNode, cut: Cuts) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What is left to reduce: sizes in the node's order, which of them count parts, and sizes of the results."""
+    """What is left to reduce: sizes in the node's order, which of them count parts, and sizes of
+    the results.
+    """
 
     sizes: tuple[Expr, ...]
     part: tuple[bool, ...]
@@ -50,7 +53,9 @@ class _Parts:
 
     def kept(self) -> tuple[Index, ...]:
         """The results' place, in loops over all sizes."""
-        return tuple(v for v, part in zip(variables(self.sizes), self.part, strict=True) if not part)
+        return tuple(
+            v for v, part in zip(variables(self.sizes), self.part, strict=True) if not part
+        )
 
 
 def in_parts(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[LoopNode]:
@@ -71,7 +76,10 @@ def in_parts(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[
         reduced += [piece[1] for piece in pieces]
         part += [piece[2] for piece in pieces]
     loops = variables(domain)
-    by = [loops[at[0]] if len(at) == 1 else loops[at[0]] * domain[at[1]] + loops[at[1]] for at in places]
+    by = [
+        loops[at[0]] if len(at) == 1 else loops[at[0]] * domain[at[1]] + loops[at[1]]
+        for at in places
+    ]
     left = [k for k, r in enumerate(reduced) if not r]
     parts_of = _Parts(
         tuple(domain[k] for k in left),
@@ -89,7 +97,9 @@ def in_parts(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[
         name=f"{node.name}_parts",
         sizes=tuple(domain),
         reduced=tuple(reduced),
-        stores=(Store(tuple(b.name for b in partial), where, _inside(node, cut, by), store.reduce),),
+        stores=(
+            Store(tuple(b.name for b in partial), where, _inside(node, cut, by), store.reduce),
+        ),
     )
     if store.reduce == "welford":
         length = length_of_part(node, cut)
@@ -100,12 +110,16 @@ def in_parts(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[
     place = _rows_only(node, store, parts_of.kept())
     return [
         first,
-        _over_parts(node, node.name, parts_of, partial[0], store.buffers, place, store.reduce or ""),
+        _over_parts(
+            node, node.name, parts_of, partial[0], store.buffers, place, store.reduce or ""
+        ),
     ]
 
 
 def _inside(node: LoopNode, cut: Cuts, by: Sequence[Index]) -> Value:
-    """What is reduced, over the loops that `by` names; the reduction's neutral element where a part has no more."""
+    """What is reduced, over the loops that `by` names; the reduction's neutral element where a part
+    has no more.
+    """
     (store,) = node.stores
     uneven = [p for p, one in cut.items() if one.uneven]
     if not uneven:
@@ -118,7 +132,9 @@ def _inside(node: LoopNode, cut: Cuts, by: Sequence[Index]) -> Value:
         if not loops & new.variables:
             return None
         there, other = new.args or (test, const(0, new.attr[2]))
-        return make("masked_load", make("bit_and", test, there) if new.args else test, other, attr=new.attr)
+        return make(
+            "masked_load", make("bit_and", test, there) if new.args else test, other, attr=new.attr
+        )
 
     value = Rewriter(by, masked)(store.value)
     return make("where", test, value, _neutral(store.reduce, value.dtype))
@@ -174,51 +190,78 @@ def _over_parts(
 ) -> LoopNode:
     value = load(source.name, variables(parts.sizes), source.dtype)
     return replace(
-        node, name=name, sizes=parts.sizes, reduced=parts.part, stores=(Store(targets, place, value, kind),)
+        node,
+        name=name,
+        sizes=parts.sizes,
+        reduced=parts.part,
+        stores=(Store(targets, place, value, kind),),
     )
 
 
 def _combine_places(
-    program: Program, node: LoopNode, cut: Cuts, first: LoopNode, at: Buffer, parts: _Parts, across: bool
+    program: Program,
+    node: LoopNode,
+    cut: Cuts,
+    first: LoopNode,
+    at: Buffer,
+    parts: _Parts,
+    across: bool,
 ) -> list[LoopNode]:
-    """What is greatest (or least) in each part and in all; the first place of those parts that have it. NaN is the greatest
-    and the least. at: the places in the parts."""
+    """What is greatest (or least) in each part and in all; the first place of those parts that have
+    it. NaN is the greatest and the least. at: the places in the parts."""
     (store,), (of_part,) = node.stores, first.stores
     kind, dtype, (target,) = PLACES[store.reduce or ""], of_part.value.dtype, store.buffers
-    extremes = _buffer(program, f"{target}_extremes", parts.sizes, dtype, parts.part if across else None)
+    extremes = _buffer(
+        program, f"{target}_extremes", parts.sizes, dtype, parts.part if across else None
+    )
     best = _buffer(program, f"{target}_best", parts.results, dtype)
     beside = replace(of_part, buffers=(extremes.name,), reduce=kind)
     of_parts = replace(first, name=f"{node.name}_extremes", stores=(beside,))
-    of_all = _over_parts(node, f"{node.name}_best", parts, extremes, (best.name,), parts.kept(), kind)
+    of_all = _over_parts(
+        node, f"{node.name}_best", parts, extremes, (best.name,), parts.kept(), kind
+    )
     loops = variables(parts.sizes)
     here, there = load(extremes.name, loops, dtype), load(best.name, parts.kept(), dtype)
     same = make("eq", here, there)
     if dtype.is_floating_point:
         same = make("bit_or", same, make("ne", here, here))
     place = load(at.name, loops, torch.int64)
-    for begin in _beginning(node, cut, [v for v, part in zip(loops, parts.part, strict=True) if part]):
+    for begin in _beginning(
+        node, cut, [v for v, part in zip(loops, parts.part, strict=True) if part]
+    ):
         place = make("add", place, begin)
     found = make("where", same, place, const(2**63 - 1, torch.int64))
     index = _rows_only(node, store, parts.kept())
-    last = replace(node, sizes=parts.sizes, reduced=parts.part, stores=(Store((target,), index, found, "min"),))
+    last = replace(
+        node, sizes=parts.sizes, reduced=parts.part, stores=(Store((target,), index, found, "min"),)
+    )
     return [of_parts, of_all, last]
 
 
 def _beginning(node: LoopNode, cut: Cuts, loops: Sequence[Index]) -> list[Value]:
-    """What adds up to where a part begins in its row, in 64 bits: the kernel's own indices are small. loops: over the parts
-    of each cut dimension."""
+    """What adds up to where a part begins in its row, in 64 bits: the kernel's own indices are
+    small. loops: over the parts of each cut dimension."""
     reduced = [p for p, r in enumerate(node.reduced) if r]
     steps = dict(zip(reduced, contiguous_strides([node.sizes[p] for p in reduced]), strict=True))
     return [
-        make("mul", make("index", attr=loop), const(product((cut[p].length, steps[p])), torch.int64))
+        make(
+            "mul", make("index", attr=loop), const(product((cut[p].length, steps[p])), torch.int64)
+        )
         for p, loop in zip(sorted(cut), loops, strict=True)
     ]
 
 
 def _combine_welford(
-    program: Program, node: LoopNode, store: Store, partial: list[Buffer], parts: _Parts, length: int
+    program: Program,
+    node: LoopNode,
+    store: Store,
+    partial: list[Buffer],
+    parts: _Parts,
+    length: int,
 ) -> list[LoopNode]:
-    """Means of equal parts: their mean is the mean; the squares are the parts' own and those of their means."""
+    """Means of equal parts: their mean is the mean; the squares are the parts' own and those of
+    their means.
+    """
     mean, squares = store.buffers
     dtype, outer = partial[0].dtype, parts.results
     between = _buffer(program, f"{squares}_between", outer, dtype)
@@ -228,17 +271,25 @@ def _combine_welford(
     of_means = _over_parts(
         node, f"{node.name}_means", parts, partial[0], (average.name, between.name), kept, "welford"
     )
-    of_squares = _over_parts(node, f"{node.name}_squares", parts, partial[1], (within.name,), kept, "sum")
+    of_squares = _over_parts(
+        node, f"{node.name}_squares", parts, partial[1], (within.name,), kept, "sum"
+    )
     total: Value = make(
         "add",
         load(within.name, rows, dtype),
         make("mul", load(between.name, rows, dtype), const(length, dtype)),
     )
-    return [of_means, of_squares, *_results(program, node, outer, load(average.name, rows, dtype), total)]
+    return [
+        of_means,
+        of_squares,
+        *_results(program, node, outer, load(average.name, rows, dtype), total),
+    ]
 
 
 def in_two_passes(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[LoopNode]:
-    """The mean, then the squares of the distances to it: parts that are not equal do not weigh the same."""
+    """The mean, then the squares of the distances to it: parts that are not equal do not weigh the
+    same.
+    """
     (store,) = node.stores
     mean, squares = store.buffers
     dtype = compute_dtype(program.buffers[mean].dtype)
@@ -255,19 +306,25 @@ def in_two_passes(program: Program, node: LoopNode, cut: Cuts, across: bool) -> 
         )
         return in_parts(program, whole, cut, across)
 
-    count = const(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r), dtype)
+    count = const(
+        product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r), dtype
+    )
     divided = Store((average.name,), rows, make("div", load(total.name, rows, dtype), count))
     far = make("sub", cast(store.value, dtype), load(average.name, where, dtype))
     return [
         *summed("total", total, cast(store.value, dtype)),
         _over_rows(node, f"{node.name}_average", outer, divided),
         *summed("distances", distances, make("mul", far, far)),
-        *_results(program, node, outer, load(average.name, rows, dtype), load(distances.name, rows, dtype)),
+        *_results(
+            program, node, outer, load(average.name, rows, dtype), load(distances.name, rows, dtype)
+        ),
     ]
 
 
 def _over_rows(node: LoopNode, name: str, outer: Sequence[Expr], store: Store) -> LoopNode:
-    return replace(node, name=name, sizes=tuple(outer), reduced=(False,) * len(outer), stores=(store,))
+    return replace(
+        node, name=name, sizes=tuple(outer), reduced=(False,) * len(outer), stores=(store,)
+    )
 
 
 def _results(

@@ -1,9 +1,10 @@
 """Which long reductions of few rows are cut into parts, and where.
 
-In: a `Program` after inlining, for a device with many processors. Out: the program with such loop nodes replaced by
-one that reduces each part of the rows into a buffer and others that reduce that (`parts_of_reductions`). What always holds:
-dimensions keep their order (the outermost reduced ones are cut), so that what is computed from the same elements still fits
-into the first kernel; parts are of equal length but where a size has no fitting divisor (it is prime, or symbolic).
+In: a `Program` after inlining, for a device with many processors. Out: the program with such loop
+nodes replaced by one that reduces each part of the rows into a buffer and others that reduce that
+(`parts_of_reductions`). What always holds: dimensions keep their order (the outermost reduced ones
+are cut), so that what is computed from the same elements still fits into the first kernel; parts
+are of equal length but where a size has no fitting divisor (it is prime, or symbolic).
 """
 
 from __future__ import annotations
@@ -45,8 +46,9 @@ UNEVEN_PARTS = 8
 #: Long parts that need not be equal begin at multiples of so many elements, for wide loads.
 ALIGNED = 16
 
-#: Columns that a program holds in registers where they are read again, and from how many on: a normalisation of images is
-#: one kernel then, in place of parts, what comes of them, and what uses that.
+#: Columns that a program holds in registers where they are read again, and from how many on: a
+#: normalisation of images is one kernel then, in place of parts, what comes of them, and what uses
+#: that.
 LONGEST_HELD_COLUMN, HELD_COLUMNS = 1024, 64
 
 #: Reductions whose parts are reduced in the same way (Welford apart).
@@ -71,7 +73,9 @@ def split_reductions(program: Program, sizes: SizeVars) -> list[str]:
         assert isinstance(node, LoopNode)
         notes.append(f"{node.name}: {' x '.join(str(one.parts) for one in cut.values())} parts")
         across = _across(program, node, sizes)
-        known = isinstance(length_of_part(node, cut), int) and not any(one.uneven for one in cut.values())
+        known = isinstance(length_of_part(node, cut), int) and not any(
+            one.uneven for one in cut.values()
+        )
         make_nodes = in_parts if node.stores[0].reduce != "welford" or known else in_two_passes
         nodes += make_nodes(program, node, cut, across)
     program.nodes = nodes
@@ -84,7 +88,9 @@ def _cuts(
     """How the node is cut (None: it stays whole)."""
     if len(node.stores) != 1 or node.stores[0].reduce not in (*_AGAIN, *PLACES, "welford"):
         return None
-    rows = sizes.hint(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r))
+    rows = sizes.hint(
+        product(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r)
+    )
     row = sizes.hint(product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r))
     across = _across(program, node, sizes)
     if node.stores[0].reduce in PLACES:
@@ -123,12 +129,18 @@ def _readers(program: Program) -> dict[str, list[LoopNode]]:
 def _is_read_again(
     program: Program, node: LoopNode, sizes: SizeVars, readers: Mapping[str, Sequence[LoopNode]]
 ) -> bool:
-    """Columns that fit into registers, and what comes of their reduction goes back into each of their elements."""
+    """Columns that fit into registers, and what comes of their reduction goes back into each of
+    their elements.
+    """
     if not node.is_reduction:
         return False
     column = product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r)
     count = product(size for size, r in zip(node.sizes, node.reduced, strict=True) if not r)
-    if not isinstance(column, int) or column > LONGEST_HELD_COLUMN or sizes.hint(count) < HELD_COLUMNS:
+    if (
+        not isinstance(column, int)
+        or column > LONGEST_HELD_COLUMN
+        or sizes.hint(count) < HELD_COLUMNS
+    ):
         return False
     if not _across(program, node, sizes):
         return False
@@ -144,7 +156,10 @@ def _is_read_again(
 
 def _across(program: Program, node: LoopNode, sizes: SizeVars) -> bool:
     """More of what it reads lies side by side along a kept dimension than along a reduced one."""
-    along = {False: dict.fromkeys(range(len(node.sizes)), 0), True: dict.fromkeys(range(len(node.sizes)), 0)}
+    along = {
+        False: dict.fromkeys(range(len(node.sizes)), 0),
+        True: dict.fromkeys(range(len(node.sizes)), 0),
+    }
     for one in node.loads():
         flat = program.buffers[one.buffer].layout.flat(one.attr[1])
         dims = flat.variables()
@@ -157,7 +172,9 @@ def _across(program: Program, node: LoopNode, sizes: SizeVars) -> bool:
 
 
 def _usual_parts(node: LoopNode, writers: Mapping[str, Sequence[Node]]) -> set[int]:
-    """Into how many parts the loops that make its operands are cut by their own outer dimensions."""
+    """Into how many parts the loops that make its operands are cut by their own outer
+    dimensions.
+    """
     found: set[int] = set()
     total = product(node.sizes)
     for one in node.loads():
@@ -172,12 +189,16 @@ def _usual_parts(node: LoopNode, writers: Mapping[str, Sequence[Node]]) -> set[i
 
 
 def _outermost(node: LoopNode, wanted: int, sizes: SizeVars, usual: set[int]) -> dict[int, Cut]:
-    """Whole dimensions while there are few parts, then a divisor of the next: one of the usual ones, so that the loops line
-    up, or the nearest from below."""
+    """Whole dimensions while there are few parts, then a divisor of the next: one of the usual
+    ones, so that the loops line up, or the nearest from below."""
     cut, next_one, wanted = _whole(node, wanted, sizes)
     size = None if next_one is None else node.sizes[next_one]
     if next_one is not None and isinstance(size, int):
-        near = [n for n in usual if not cut and size % n == 0 and wanted <= 4 * n <= 16 * wanted and n > 1]
+        near = [
+            n
+            for n in usual
+            if not cut and size % n == 0 and wanted <= 4 * n <= 16 * wanted and n > 1
+        ]
         parts = min(near, key=lambda n: abs(n - wanted), default=0)
         parts = parts or next(n for n in range(wanted, 0, -1) if size % n == 0)
         if parts > 1:
@@ -198,7 +219,9 @@ def _uneven(node: LoopNode, wanted: int, sizes: SizeVars) -> dict[int, Cut] | No
 
 
 def _whole(node: LoopNode, wanted: int, sizes: SizeVars) -> tuple[dict[int, Cut], int | None, int]:
-    """The outermost reduced dimensions that are cut whole, the next, and how many parts that may have."""
+    """The outermost reduced dimensions that are cut whole, the next, and how many parts that may
+    have.
+    """
     cut: dict[int, Cut] = {}
     for p, size in enumerate(node.sizes):
         if not node.reduced[p]:

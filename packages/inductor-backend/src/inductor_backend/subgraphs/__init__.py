@@ -1,1 +1,3 @@
-"""Subgraph replication: kernels of repeated subgraphs (`passes.repeated_subgraphs`) are renamed and called for each instance."""
+"""Subgraph replication: kernels of repeated subgraphs (`passes.repeated_subgraphs`) are renamed and
+called for each instance.
+"""

@@ -1,7 +1,8 @@
 """Whether repeated regions give the program that lowering the whole graph gives.
 
-In: the two programs with their plans and kernels. Out: nothing, or a VerifyError that says where they part. What always
-holds: only names of buffers may differ; it costs what repeating saves, so it runs where TRACER_CHECK is set.
+In: the two programs with their plans and kernels. Out: nothing, or a VerifyError that says where
+they part. What always holds: only names of buffers may differ; it costs what repeating saves, so it
+runs where TRACER_CHECK is set.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ Made = tuple[Program, Plan, Sequence[KernelText | None]]
 
 
 def same_plans(one: Made, other: Made) -> None:
-    """Two programs make the same calls in the same order, up to names of buffers that pair up one by one, on the same
-    inputs."""
+    """Two programs make the same calls in the same order, up to names of buffers that pair up one
+    by one, on the same inputs."""
     pairs: dict[str, str] = {}
     back: dict[str, str] = {}
 
@@ -36,11 +37,17 @@ def same_plans(one: Made, other: Made) -> None:
             raise VerifyError(f"repeated regions: {a} and {b} have different layouts")
 
     if len(one[1].groups) != len(other[1].groups):
-        raise VerifyError(f"repeated regions: {len(one[1].groups)} groups instead of {len(other[1].groups)}")
-    for mine, theirs, kernel, wanted in zip(one[1].groups, other[1].groups, one[2], other[2], strict=True):
+        raise VerifyError(
+            f"repeated regions: {len(one[1].groups)} groups instead of {len(other[1].groups)}"
+        )
+    for mine, theirs, kernel, wanted in zip(
+        one[1].groups, other[1].groups, one[2], other[2], strict=True
+    ):
         if kernel is not None and wanted is not None:
             if form(kernel) != form(wanted):
-                raise VerifyError(f"repeated regions: kernel {kernel.label} in place of {wanted.label}")
+                raise VerifyError(
+                    f"repeated regions: kernel {kernel.label} in place of {wanted.label}"
+                )
             names = zip(kernel.pointers, wanted.pointers, strict=True)
         else:
             a, b = mine.extern, theirs.extern

@@ -1,10 +1,11 @@
 """The kernels and operator calls of four equal instances, repeated for all.
 
-In: the groups and kernels of a `Cut`, and how its nodes were lowered. Out: the program and plan of the whole graph. What
-always holds: the groups of the second and the third instance are equal in kind, text, sizes and order, up to names of
-buffers that pair up one by one; so do the views by which each instance hands its results to the next. Each instance in
-the middle then is the third with its own buffers and its own inputs, as the graph says. Anything else raises `NotEqual`,
-and the whole graph is lowered.
+In: the groups and kernels of a `Cut`, and how its nodes were lowered. Out: the program and plan of
+the whole graph. What always holds: the groups of the second and the third instance are equal in
+kind, text, sizes and order, up to names of buffers that pair up one by one; so do the views by
+which each instance hands its results to the next. Each instance in the middle then is the third
+with its own buffers and its own inputs, as the graph says. Anything else raises `NotEqual`, and the
+whole graph is lowered.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ class NotEqual(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """What is known of a cut graph once its kernels are written. kernels: one a group of the plan."""
+    """What is known of a cut graph once its kernels are written. kernels: one a group of the
+    plan.
+    """
 
     program: Program
     plan: Plan
@@ -44,10 +47,13 @@ class Scheduled:
 
 
 def stamp(cut: Cut, made: Scheduled) -> list[KernelText | None]:
-    """Turns program, plan and choices into the whole graph's; returns its kernels. Raises NotEqual before it changes
-    anything."""
+    """Turns program, plan and choices into the whole graph's; returns its kernels. Raises NotEqual
+    before it changes anything."""
     names = _Names(cut, made)
-    kinds = [names.kind(group, kernel) for group, kernel in zip(made.plan.groups, made.kernels, strict=True)]
+    kinds = [
+        names.kind(group, kernel)
+        for group, kernel in zip(made.plan.groups, made.kernels, strict=True)
+    ]
     runs = _paired(kinds)
     for second, third in runs:
         for a, b in zip(second, third, strict=True):
@@ -70,7 +76,9 @@ def _paired(kinds: Sequence[int | None]) -> list[tuple[range, range]]:
         if kinds[stretch.start] == THIRD - 1:
             after = stretches[at + 1] if at + 1 < len(stretches) else range(0)
             if len(after) != len(stretch) or kinds[after.start] != THIRD:
-                raise NotEqual("the third instance does not follow the second one, or is no copy of it")
+                raise NotEqual(
+                    "the third instance does not follow the second one, or is no copy of it"
+                )
             found.append((stretch, after))
     if sum(len(third) for _, third in found) != sum(kind == THIRD for kind in kinds):
         raise NotEqual("the third instance has kernels that the second one has not")
@@ -78,10 +86,12 @@ def _paired(kinds: Sequence[int | None]) -> list[tuple[range, range]]:
 
 
 class _Names:
-    """Which buffer stands for which in the next instance. Mutable: pairs are added as they are found.
+    """Which buffer stands for which in the next instance. Mutable: pairs are added as they are
+    found.
 
-    number: of a buffer, the instance (of four) whose nodes made it. inputs: of each real instance, by what the third
-    one reads, what it reads of the graph's inputs. roles: an input -> the instances of the four that read it, and as what.
+    number: of a buffer, the instance (of four) whose nodes made it. inputs: of each real instance,
+    by what the third one reads, what it reads of the graph's inputs. roles: an input -> the
+    instances of the four that read it, and as what.
     """
 
     def __init__(self, cut: Cut, made: Scheduled) -> None:
@@ -96,9 +106,13 @@ class _Names:
         for number, real in enumerate((*range(LAST), self.count - 1)):
             for role, name in self.inputs[real].items():
                 self.roles.setdefault(name, set()).add((number, role))
-        self.shared = {role for role in self.inputs[THIRD] if all(one[role] == role for one in self.inputs)}
+        self.shared = {
+            role for role in self.inputs[THIRD] if all(one[role] == role for one in self.inputs)
+        }
         self.places = {
-            node.name: place[0] for node in made.lowered.env if (place := instance_of(node)) is not None
+            node.name: place[0]
+            for node in made.lowered.env
+            if (place := instance_of(node)) is not None
         }
 
     def _inputs(self) -> list[dict[str, str]]:
@@ -112,7 +126,9 @@ class _Names:
         for real in range(self.count):
             nodes = self.cut.repeats.inputs(real)
             if nodes is None or any((a in named) != (b in named) for a, b in nodes.items()):
-                raise NotEqual(f"instance {real} reads its inputs in another way than the third one")
+                raise NotEqual(
+                    f"instance {real} reads its inputs in another way than the third one"
+                )
             if any(a is not b for a, b in nodes.items() if a not in named):
                 raise NotEqual(f"instance {real} reads another number than the third one")
             found.append({named[a]: named[b] for a, b in nodes.items() if a in named})
@@ -121,7 +137,9 @@ class _Names:
     # where a group belongs ------------------------------------------------------------------------
 
     def kind(self, group: Group, kernel: KernelText | None) -> int | None:
-        """The first instance that it writes for, None if it is none; raises NotEqual where it reaches too far."""
+        """The first instance that it writes for, None if it is none; raises NotEqual where it
+        reaches too far.
+        """
         writes = [name for node in group.nodes for name in node.writes]
         numbers = {self.number.get(name) for name in writes}
         known = {number for number in numbers if number is not None}
@@ -146,7 +164,8 @@ class _Names:
         ):
             raise NotEqual("a kernel works for instances that lie apart")
         if any(node.after for node in group.nodes) or any(
-            self.program.buffers[name].storage != name or name in self.program.extends for name in writes
+            self.program.buffers[name].storage != name or name in self.program.extends
+            for name in writes
         ):
             raise NotEqual("an instance writes to memory that buffers share")
         extern = group.extern
@@ -166,7 +185,11 @@ class _Names:
         if first is None or second is None:
             self._role(a, b)
             return
-        if second != first + 1 or self.next.setdefault(a, b) != b or self.before.setdefault(b, a) != a:
+        if (
+            second != first + 1
+            or self.next.setdefault(a, b) != b
+            or self.before.setdefault(b, a) != a
+        ):
             raise NotEqual(f"{a} and {b} do not pair up")
         one, other = self.program.buffers[a], self.program.buffers[b]
         same = one.dtype == other.dtype and one.layout == other.layout and one.kind is other.kind
@@ -174,14 +197,16 @@ class _Names:
             raise NotEqual(f"{a} and {b} are stored in different ways")
 
     def _role(self, a: str, b: str) -> None:
-        """Two inputs that pair up must be read in the same place of instances that follow one another."""
+        """Two inputs that pair up must be read in the same place of instances that follow one
+        another.
+        """
         mine, theirs = self.role_of(a), self.role_of(b)
         if mine is None or theirs is None or mine[1] != theirs[1] or theirs[0] != mine[0] + 1:
             raise NotEqual(f"{a} and {b} are not the same input of two instances")
 
     def role_of(self, name: str) -> tuple[int, str] | None:
-        """None for an input that the instances do not read themselves, or all of them; raises NotEqual for one that is
-        read in several ways."""
+        """None for an input that the instances do not read themselves, or all of them; raises
+        NotEqual for one that is read in several ways."""
         roles = self.roles.get(name, set())
         if not roles or name in self.shared:
             return None
@@ -225,7 +250,9 @@ class _Names:
         )
 
     def pair_values(self, a: Any, b: Any) -> None:
-        """Arguments, results and views, whatever they are made of. A string is the name of a buffer or a constant."""
+        """Arguments, results and views, whatever they are made of. A string is the name of a buffer
+        or a constant.
+        """
         if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
             for one, other in zip(a, b, strict=True):
                 self.pair_values(one, other)
@@ -235,7 +262,11 @@ class _Names:
             self.pair(a.buffer.name, b.buffer.name)
         elif isinstance(a, str) and isinstance(b, str) and a in self.program.buffers:
             self.pair(a, b)
-        elif type(a) is not type(b) or repr(a) != repr(b) or isinstance(a, (Ref, Strided, list, tuple)):
+        elif (
+            type(a) is not type(b)
+            or repr(a) != repr(b)
+            or isinstance(a, (Ref, Strided, list, tuple))
+        ):
             raise NotEqual(f"{a!r} and {b!r} differ")
 
     def pair_results(self) -> None:
@@ -250,7 +281,8 @@ class _Names:
         first = repeats.instance(1)
         for offset, at in enumerate(first):
             if all(inside.get(user, first.start) in first for user in repeats.calls[at].users):
-                continue  # its own instance reads it, and the graph's outputs, for which see `outputs`
+                # its own instance reads it, and the graph's outputs, for which see `outputs`
+                continue
             if any((number, offset) not in values for number in range(LAST)):
                 raise NotEqual("what an instance hands to the next one was rewritten")
             for number in range(LAST - 1):
@@ -259,7 +291,9 @@ class _Names:
     # names in the whole program -------------------------------------------------------------------
 
     def image(self, name: str, real: int) -> str:
-        """What a group of the third instance reads or writes as `name`, in the group of the instance `real`."""
+        """What a group of the third instance reads or writes as `name`, in the group of the
+        instance `real`.
+        """
         number = self.number.get(name)
         if number == 0:
             return name
@@ -272,8 +306,8 @@ class _Names:
         return self.named(template, real + number - THIRD)
 
     def named(self, template: str, real: int) -> str:
-        """The third instance's buffer in the instance `real`. Constants that an instance computes for itself read nothing,
-        so they are the same in all."""
+        """The third instance's buffer in the instance `real`. Constants that an instance computes
+        for itself read nothing, so they are the same in all."""
         if real == THIRD or self.program.buffers[template].kind is BufferKind.INPUT:
             return template
         if real == THIRD - 1:
@@ -281,7 +315,9 @@ class _Names:
         return self.next[template] if real == self.count - 1 else f"{template}_r{real}"
 
     def at_the_end(self, name: str) -> str:
-        """What the last instance calls something of the third one, which stands before it in the cut graph."""
+        """What the last instance calls something of the third one, which stands before it in the
+        cut graph.
+        """
         number = self.number.get(name)
         if number == THIRD:
             return self.named(name, self.count - 2)
@@ -296,7 +332,9 @@ class _Names:
         """The outputs of the whole program."""
         small = self.program.outputs
         (returned,) = self.made.lowered.gm.graph.find_nodes(op="output")[0].args
-        owner = [place[0] if (place := instance_of(item)) is not None else None for item in returned]
+        owner = [
+            place[0] if (place := instance_of(item)) is not None else None for item in returned
+        ]
         middle = {
             number: [value for value, mine in zip(small, owner, strict=True) if mine == number]
             for number in (1, THIRD)
@@ -306,7 +344,9 @@ class _Names:
         for where in self.cut.returned:
             if isinstance(where, tuple):
                 result.append(
-                    renamed(middle[THIRD][where[2]], partial(self.image, real=where[0]), self.program)
+                    renamed(
+                        middle[THIRD][where[2]], partial(self.image, real=where[0]), self.program
+                    )
                 )
                 continue
             number, names = owner[where], {self.number.get(name) for name in _names(small[where])}
@@ -324,7 +364,9 @@ def form(kernel: KernelText) -> KernelText:
 
 
 def _names(value: Any) -> list[str]:
-    return [value.buffer] if isinstance(value, Strided) else [value] if isinstance(value, str) else []
+    return (
+        [value.buffer] if isinstance(value, Strided) else [value] if isinstance(value, str) else []
+    )
 
 
 def renamed(value: Any, to: Any, program: Program) -> Any:
@@ -341,7 +383,9 @@ def renamed(value: Any, to: Any, program: Program) -> Any:
 def _written(
     names: _Names, kinds: Sequence[int | None], thirds: dict[int, range], outputs: list[Any]
 ) -> list[KernelText | None]:
-    """Groups, kernels, buffers, choices and outputs of the whole graph, all made before anything is changed."""
+    """Groups, kernels, buffers, choices and outputs of the whole graph, all made before anything is
+    changed.
+    """
     program, choices = names.program, dict(names.made.choices)
     groups: list[Group] = []
     kernels: list[KernelText | None] = []
@@ -380,7 +424,9 @@ def _written(
     names.made.plan.groups[:] = groups
     names.made.choices.update(choices)
     program.outputs[:] = outputs
-    program.channels_last = {at for at, one in enumerate(names.cut.returned) if one in program.channels_last}
+    program.channels_last = {
+        at for at, one in enumerate(names.cut.returned) if one in program.channels_last
+    }
     program.output_names = {name for item in outputs for name in _names(item)}
     return kernels
 
@@ -390,7 +436,12 @@ def _complete(
 ) -> None:
     """A buffer for every name that is new."""
     wanted = [pointer for kernel in kernels if kernel is not None for pointer in kernel.pointers]
-    wanted += [name for g in groups if g.extern is not None for name in (*g.extern.reads(), *g.extern.writes)]
+    wanted += [
+        name
+        for g in groups
+        if g.extern is not None
+        for name in (*g.extern.reads(), *g.extern.writes)
+    ]
     wanted += [name for item in outputs for name in _names(item)]
     for name in dict.fromkeys(wanted):
         if name not in program.buffers:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from tracer_core.natives.effects import EFFECTS, EffectKind, row_name
 from tracer_core.natives.tables import (
-    arrays,
     attributes,
     autograd,
     builtins,
@@ -16,16 +15,17 @@ from tracer_core.natives.tables import (
     distributed,
     frames,
     functional,
+    heapq_bisect,
     higher_order,
     iteration,
     iterators,
     libraries,
     numbers,
+    numpy,
     objects,
     operators,
     optimizers,
-    ordered,
-    outside,
+    side_effects,
     torch_functions,
     torch_settings,
     triton_kernels,
@@ -33,9 +33,13 @@ from tracer_core.natives.tables import (
 )
 
 __all__ = [
-    "arrays", "attributes", "autograd", "builtins", "classes", "construction", "containers", "copying", "descriptors",
-    "distributed", "frames", "functional", "higher_order", "iteration", "iterators", "libraries", "numbers", "objects",
-    "operators", "optimizers", "ordered", "outside", "rows", "torch_functions", "torch_settings", "triton_kernels",
+    "numpy", "attributes", "autograd", "builtins", "classes", "construction", "containers",
+    "copying", "descriptors",
+    "distributed", "frames", "functional", "higher_order", "iteration", "iterators", "libraries",
+    "numbers", "objects",
+    "operators", "optimizers", "heapq_bisect", "side_effects", "rows", "torch_functions",
+    "torch_settings",
+    "triton_kernels",
     "type_parameters",
 ]  # fmt: skip
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracer_core.guards.layout import HEAP_TYPE
-from tracer_core.interpreter.entries import ABSENT
+from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.effects import special
+from tracer_core.trace.dict_entries import ABSENT
 
 
 def _is_name(args: list[Any]) -> None:

@@ -1,7 +1,7 @@
 """Differentiation: ``.backward()`` and ``torch.autograd.grad`` become nodes of the graph.
 
-In: a call. Out: what it returns; see `interpreter/gradients`. What always holds: where a backward cannot be captured,
-the graph breaks before the call, with nothing of it in the graph.
+In: a call. Out: what it returns; see `interpreter/gradients`. What always holds: where a backward
+cannot be captured, the graph breaks before the call, with nothing of it in the graph.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.interpreter import gradients
+from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.natives.effects import special
 from tracer_core.torch_private.names import names
-from tracer_core.trace.graph_breaks import Break, Restart
+from tracer_core.trace import gradients
 
 
 def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a handler for functions. Where it ends in a break, the trace is done again up to the call: what it
-    recorded until then must not be part of the graph."""
+    """Registers a handler for functions. Where it ends in a break, the trace is done again up to
+    the call: what it recorded until then must not be part of the graph."""
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
         def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -62,7 +62,11 @@ def autograd_backward(
     outputs = [tensors] if isinstance(tensors, torch.Tensor) else tracer.spread(tensors)
     given: list[Any] = [None] * len(outputs)
     if grad_tensors is not None:
-        given = [grad_tensors] if isinstance(grad_tensors, torch.Tensor) else tracer.spread(grad_tensors)
+        given = (
+            [grad_tensors]
+            if isinstance(grad_tensors, torch.Tensor)
+            else tracer.spread(grad_tensors)
+        )
     if inputs is not None:
         values = inputs.values() if type(inputs) is dict else inputs
         inputs = [inputs] if isinstance(inputs, torch.Tensor) else tracer.spread(values)
@@ -89,22 +93,39 @@ def autograd_grad(
     is_grads_batched: Any = False,
     materialize_grads: Any = False,
 ) -> Any:
-    if torch_private.transforms_active() or only_inputs is not True or is_grads_batched is not False:
+    if (
+        torch_private.transforms_active()
+        or only_inputs is not True
+        or is_grads_batched is not False
+    ):
         tracer.break_graph(
-            "autograd_in_graph", "torch.autograd.grad() under a transform, or of batches of gradients"
+            "autograd_in_graph",
+            "torch.autograd.grad() under a transform, or of batches of gradients",
         )
-    options = {"retain_graph": retain_graph, "create_graph": create_graph, "allow_unused": allow_unused,
+    options = {"retain_graph": retain_graph, "create_graph": create_graph,
+    "allow_unused": allow_unused,
                "materialize_grads": materialize_grads}  # fmt: skip
     results, wanted = _listed(tracer, outputs), _listed(tracer, inputs)
     given = None if grad_outputs is None else _listed(tracer, grad_outputs)
     plain = all(type(option) in (bool, type(None)) for option in options.values())
-    if not (plain and results and wanted and all(isinstance(one, torch.Tensor) for one in results + wanted)):
+    if not (
+        plain
+        and results
+        and wanted
+        and all(isinstance(one, torch.Tensor) for one in results + wanted)
+    ):
         tracer.break_graph("autograd_in_graph", "torch.autograd.grad() of these arguments")
     gradients.require_inside(tracer, results, wanted)
-    return tuple(one for one, _ in gradients.differentiate(tracer, results, wanted, given, **options))
+    return tuple(
+        one for one, _ in gradients.differentiate(tracer, results, wanted, given, **options)
+    )
 
 
 def _listed(tracer: Any, value: Any) -> list[Any]:
     if isinstance(value, torch.Tensor):
         return [value]
-    return tracer.spread(value) if isinstance(value, (list, tuple)) or not isinstance(value, dict) else []
+    return (
+        tracer.spread(value)
+        if isinstance(value, (list, tuple)) or not isinstance(value, dict)
+        else []
+    )

@@ -12,18 +12,20 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.guards.layout import HEAP_TYPE
-from tracer_core.interpreter import instances, objects
-from tracer_core.interpreter.class_making import new_class
-from tracer_core.interpreter.entries import has_python
-from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
+from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, query, special
 from tracer_core.natives.tables.containers import pairs_of
 from tracer_core.natives.tables.frames import break_for_variables
+from tracer_core.trace import instances, special_methods
+from tracer_core.trace.class_creation import new_class
+from tracer_core.trace.dict_entries import has_python
+from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
 
 declare(PURE, [ord])
 declare(SHALLOW, [callable, object.__new__, slice])
-breaks("side_effect_native", "it prints or reads", [print, input, builtins.open, builtins.breakpoint])
+breaks(
+    "side_effect_native", "it prints or reads", [print, input, builtins.open, builtins.breakpoint]
+)
 
 
 @special(isinstance)
@@ -61,13 +63,16 @@ def _says_its_class(tracer: Any, kind: type) -> bool:
 
 
 def _is_instance_by_word(tracer: Any, obj: Any, classes: Any) -> bool:
-    """isinstance() of an object that says itself which class it is of: asked for each class that it is not of."""
+    """isinstance() of an object that says itself which class it is of: asked for each class that it
+    is not of.
+    """
     for cls in _flat(classes):
         if cls in type(obj).__mro__:
             return True
         if type(cls) is not type:
             tracer.break_graph(
-                "unknown_native", f"{type(cls).__name__} asks a {type(obj).__name__} for its __class__"
+                "unknown_native",
+                f"{type(cls).__name__} asks a {type(obj).__name__} for its __class__",
             )
         said = tracer.getattr_or(obj, "__class__", None)
         if isinstance(said, type) and cls in said.__mro__:
@@ -92,7 +97,9 @@ def is_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _ask_registry(tracer: Any, kind: type, cls: Any) -> None:
-    """Classes are registered with abstract classes at any time: the answer is asked again on every call."""
+    """Classes are registered with abstract classes at any time: the answer is asked again on every
+    call.
+    """
     if isinstance(cls, abc.ABCMeta) and cls not in kind.__mro__ and not tracer.made_class(kind):
         handle = (issubclass, kind, cls)
         if handle not in tracer.questions and not tracer.made_class(cls):
@@ -125,7 +132,9 @@ def _asked_hook(tracer: Any, classes: Any, name: str, obj: Any) -> bool | None:
 
 def _hook(tracer: Any, cls: Any, name: str) -> Any:
     found = tracer.python_method(cls, name) if isinstance(cls, type) else None
-    return None if found is None or found.__module__.partition(".")[0] in _KNOWN_METACLASSES else found
+    return (
+        None if found is None or found.__module__.partition(".")[0] in _KNOWN_METACLASSES else found
+    )
 
 
 #: Where metaclasses come from whose checks look at types and registries alone.
@@ -169,7 +178,7 @@ def length(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (obj,) = args
     method = tracer.python_method(obj, "__len__")
     if method is not None:
-        return objects.ask(tracer, method, obj, "__len__")
+        return special_methods.ask(tracer, method, obj, "__len__")
     if tracer.lacks(obj, "__len__"):
         return len(obj)  # raises Python's own error
     if isinstance(obj, torch.Tensor):
@@ -188,7 +197,11 @@ def length(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def import_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(args[0], str):
         tracer.break_graph("native_python", "__import__() of what is no name")
-    name, fromlist, level = args[0], args[3] if len(args) > 3 else (), args[4] if len(args) > 4 else 0
+    name, fromlist, level = (
+        args[0],
+        args[3] if len(args) > 3 else (),
+        args[4] if len(args) > 4 else 0,
+    )
     return tracer.import_name(
         tracer.frames[-1], name, kwargs.get("fromlist", fromlist), kwargs.get("level", level)
     )
@@ -236,7 +249,7 @@ def object_unequal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(hash, object.__hash__)
 def hash_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
-    return objects.hash_of(tracer, args[0])
+    return special_methods.hash_of(tracer, args[0])
 
 
 def _collect(kind: Any) -> Any:
@@ -244,7 +257,7 @@ def _collect(kind: Any) -> Any:
         items = tracer.spread(args[0]) if args else []
         if kind in (set, frozenset):
             items = [tracer.concrete(item) for item in items]
-            objects.settle_keys(tracer, items)
+            special_methods.settle_keys(tracer, items)
         return kind(items)
 
     return handler
@@ -298,11 +311,15 @@ def _number(kind: Any) -> Any:
         if type(value) is _SYMBOL_OF.get(kind):
             return value
         if type(value) in _SYMBOL_TYPES and len(args) == 1 and not kwargs:
-            return tracer.operate(kind, (value,)) if kind in _SYMBOL_OF else kind(tracer.concrete(value))
+            return (
+                tracer.operate(kind, (value,))
+                if kind in _SYMBOL_OF
+                else kind(tracer.concrete(value))
+            )
         for name in _NUMBER_METHODS[kind]:
             method = tracer.python_method(value, name)
             if method is not None:
-                return kind(objects.ask(tracer, method, value, name))
+                return kind(special_methods.ask(tracer, method, value, name))
         if tracer.payload(value) is not value:
             return kind(tracer.payload(value), *args[1:], **kwargs)
         if (
@@ -347,8 +364,8 @@ def _text(kind: Any, answer: Any) -> Any:
     return handler
 
 
-special(str)(_text(str, objects.str_of))
-special(repr)(_text(repr, objects.repr_of))
+special(str)(_text(str, special_methods.str_of))
+special(repr)(_text(repr, special_methods.repr_of))
 
 
 @special(format)
@@ -363,4 +380,7 @@ def super_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return super(*args)
 
 
-declare(SHALLOW, [property, staticmethod, classmethod, property.setter, property.getter, property.deleter])
+declare(
+    SHALLOW,
+    [property, staticmethod, classmethod, property.setter, property.getter, property.deleter],
+)

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from tracer_core.interpreter import class_making, instances
+from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import PURE, declare, special
-from tracer_core.provenance import is_constant
+from tracer_core.trace import class_creation, instances
 
-special(builtins.__build_class__)(class_making.build_class)
-special(type.__new__)(class_making.new_class)
+special(builtins.__build_class__)(class_creation.build_class)
+special(type.__new__)(class_creation.new_class)
 declare(PURE, [types.get_original_bases] if hasattr(types, "get_original_bases") else [])
 
 
@@ -40,7 +40,9 @@ def type_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def abc_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     (cls,) = args
     if not tracer.made_class(cls):
-        tracer.break_graph("unsupported_mutation", f"the abstract methods of {cls.__name__} are collected")
+        tracer.break_graph(
+            "unsupported_mutation", f"the abstract methods of {cls.__name__} are collected"
+        )
     _abc._abc_init(cls)
 
 
@@ -49,15 +51,21 @@ def process_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What @dataclass does to a class: code is written and run by the standard library."""
     cls = args[0]
     if not tracer.made_class(cls):
-        tracer.break_graph("class_statement", f"{cls.__name__}, which existed before, becomes a dataclass")
+        tracer.break_graph(
+            "class_statement", f"{cls.__name__}, which existed before, becomes a dataclass"
+        )
     for name, value in cls.__dict__.items():
-        held = [value.default, value.default_factory] if isinstance(value, dataclasses.Field) else [value]
+        held = (
+            [value.default, value.default_factory]
+            if isinstance(value, dataclasses.Field)
+            else [value]
+        )
         if any(isinstance(one, torch.Tensor) for one in held):
             tracer.break_graph(
                 "class_statement", f"the field {name!r} of a dataclass has a tensor as default"
             )
     made = dataclasses._process_class(*args, **kwargs)  # type: ignore[attr-defined]
-    class_making.note_class(tracer, made)
+    class_creation.note_class(tracer, made)
     tracer._specials.clear()
     return made
 
@@ -79,22 +87,37 @@ def fields(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(collections.namedtuple)
 def namedtuple(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.native_reads(*args, *kwargs.values())
-    if not all(map(is_constant, [tuple(a) if isinstance(a, list) else a for a in (*args, *kwargs.values())])):
-        tracer.break_graph("class_statement", "collections.namedtuple() of values that are not plain")
+    if not all(
+        map(
+            is_constant, [tuple(a) if isinstance(a, list) else a for a in (*args, *kwargs.values())]
+        )
+    ):
+        tracer.break_graph(
+            "class_statement", "collections.namedtuple() of values that are not plain"
+        )
     kwargs.setdefault("module", tracer.frames[-1].globals.get("__name__", "__main__"))
     made = collections.namedtuple(*args, **kwargs)  # type: ignore[misc]
-    class_making.note_class(tracer, made)
+    class_creation.note_class(tracer, made)
     return made
 
 
 @special(typing.NamedTupleMeta.__new__)  # type: ignore[attr-defined]
 def typed_namedtuple(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     meta, name, bases, namespace = args
-    held = [value for key, value in namespace.items() if key not in ("__annotations__", "__orig_bases__")]
-    if any(isinstance(value, torch.Tensor) or tracer.python_method(value, "__set_name__") for value in held):
-        tracer.break_graph("class_statement", f"the named tuple {name} holds a tensor or a descriptor")
+    held = [
+        value
+        for key, value in namespace.items()
+        if key not in ("__annotations__", "__orig_bases__")
+    ]
+    if any(
+        isinstance(value, torch.Tensor) or tracer.python_method(value, "__set_name__")
+        for value in held
+    ):
+        tracer.break_graph(
+            "class_statement", f"the named tuple {name} holds a tensor or a descriptor"
+        )
     made = typing.NamedTupleMeta.__new__(meta, name, bases, namespace)  # type: ignore[attr-defined]
-    class_making.note_class(tracer, made)
+    class_creation.note_class(tracer, made)
     for base in made.__mro__[1:-2]:
-        class_making.note_class(tracer, base)
+        class_creation.note_class(tracer, base)
     return made

@@ -65,7 +65,12 @@ def _update(tracer: Any, target: Any, args: list[Any], kwargs: dict[str, Any]) -
 @special(weakref.ref)
 def weak_reference(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """To an object that outlives the call anyway; when others die, a trace does not know."""
-    if args and tracer.is_fresh(args[0]) and not isinstance(args[0], type) and not _to_itself(tracer):
+    if (
+        args
+        and tracer.is_fresh(args[0])
+        and not isinstance(args[0], type)
+        and not _to_itself(tracer)
+    ):
         tracer.break_graph("finalizer", "a weak reference to a new object is made")
     return weakref.ref(*args)
 
@@ -74,13 +79,14 @@ def _to_itself(tracer: Any) -> bool:
     """Whether a weak dictionary or set, being made, refers to itself."""
     frame = tracer.frames[-1]
     return (
-        frame.globals.get("__name__") in ("weakref", "_weakrefset") and frame.code.raw.co_name == "__init__"
+        frame.globals.get("__name__") in ("weakref", "_weakrefset")
+        and frame.code.raw.co_name == "__init__"
     )
 
 
 def _changes(function: Any) -> Any:
-    """A method that changes a weak dictionary or set. One that existed before loses members whenever they die, so
-    its old contents cannot be put back after the trace."""
+    """A method that changes a weak dictionary or set. One that existed before loses members
+    whenever they die, so its old contents cannot be put back after the trace."""
 
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not tracer.is_fresh(args[0]):
@@ -92,8 +98,10 @@ def _changes(function: Any) -> Any:
 
 
 _CHANGING = (
-    "__setitem__", "__delitem__", "pop", "popitem", "setdefault", "update", "clear", "add", "discard", "remove", "__ior__",
-    "__iand__", "__isub__", "__ixor__", "difference_update", "intersection_update", "symmetric_difference_update",
+    "__setitem__", "__delitem__", "pop", "popitem", "setdefault", "update", "clear", "add",
+    "discard", "remove", "__ior__",
+    "__iand__", "__isub__", "__ixor__", "difference_update", "intersection_update",
+    "symmetric_difference_update",
 )  # fmt: skip
 for _cls in (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet):
     for _name in _CHANGING:
@@ -109,5 +117,6 @@ declare(PURE, [_ARRAY, *(_ARRAY.__dict__[name] for name in (
     "tobytes", "tolist", "index", "count", "__len__", "__getitem__", "__iter__", "__contains__",
     "__eq__", "__ne__", "__add__", "__mul__"))])  # fmt: skip
 declare(MUTATES, [_ARRAY.__dict__[name] for name in (
-    "append", "extend", "insert", "pop", "remove", "reverse", "byteswap", "fromlist", "frombytes", "__setitem__",
+    "append", "extend", "insert", "pop", "remove", "reverse", "byteswap", "fromlist", "frombytes",
+    "__setitem__",
     "__delitem__", "__iadd__", "__imul__")])  # fmt: skip

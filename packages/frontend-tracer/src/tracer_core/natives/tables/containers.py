@@ -6,12 +6,12 @@ import collections
 import types
 from typing import Any
 
-from tracer_core.interpreter import objects
-from tracer_core.interpreter.answers import text_part
-from tracer_core.interpreter.entries import ABSENT
+from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives import reading
 from tracer_core.natives.effects import MOVES, MUTATES, PURE, declare, special
-from tracer_core.provenance import is_constant
+from tracer_core.trace import special_methods
+from tracer_core.trace.dict_entries import ABSENT
+from tracer_core.trace.host_objects import text_part
 
 _READERS: dict[type, str] = {
     list: "copy __len__ __iter__ __getitem__ __add__ __mul__ __reversed__ __rmul__",
@@ -19,7 +19,9 @@ _READERS: dict[type, str] = {
     dict: "copy keys values items __len__ __iter__ __or__ __ror__ __reversed__",
     set: "copy __len__ __iter__",
     frozenset: "copy __len__ __iter__",
-    collections.deque: "copy __copy__ __len__ __iter__ __getitem__ __add__ __mul__ __rmul__ __reversed__",
+    collections.deque: (
+        "copy __copy__ __len__ __iter__ __getitem__ __add__ __mul__ __rmul__ __reversed__"
+    ),
     collections.OrderedDict: "copy keys values items __iter__ __reversed__ __or__ __ror__",
     collections.defaultdict: "copy __copy__ __or__ __ror__",
 }
@@ -27,15 +29,18 @@ _WRITERS: dict[type, str] = {
     list: "insert pop clear reverse __setitem__ __delitem__ __imul__",
     dict: "popitem clear",
     set: "discard remove clear",
-    collections.deque: "appendleft pop popleft clear rotate reverse insert __setitem__ __delitem__ __imul__",
+    collections.deque: (
+        "appendleft pop popleft clear rotate reverse insert __setitem__ __delitem__ __imul__"
+    ),
     collections.OrderedDict: "move_to_end popitem clear",
 }
 #: Types whose every method reads only immutable values.
 _IMMUTABLE = (str, bytes, int, float, complex, bool, range, slice, type(None))
 _SET_OPERATIONS = (
-    "difference intersection isdisjoint issubset issuperset symmetric_difference union difference_update"
-    " intersection_update symmetric_difference_update __contains__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__"
-    " __sub__ __and__ __or__ __xor__ __rsub__ __rand__ __ror__ __rxor__ __isub__ __iand__ __ior__ __ixor__"
+    "difference intersection isdisjoint issubset issuperset symmetric_difference union"
+    " difference_update intersection_update symmetric_difference_update __contains__ __eq__ __ne__"
+    " __lt__ __le__ __gt__ __ge__ __sub__ __and__ __or__ __xor__ __rsub__ __rand__ __ror__ __rxor__"
+    " __isub__ __iand__ __ior__ __ixor__"
 )
 _BYTEARRAY_WRITERS = frozenset(
     [
@@ -52,7 +57,11 @@ _BYTEARRAY_WRITERS = frozenset(
         "__imul__",
     ]
 )
-_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_DESCRIPTORS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
 
 
 def _methods(cls: type, names: str) -> list[Any]:
@@ -65,7 +74,8 @@ for _cls, _names in _WRITERS.items():
     declare(MUTATES, _methods(_cls, _names))
 for _cls in (*_IMMUTABLE, bytearray):
     for _name, _raw in _cls.__dict__.items():
-        if not isinstance(_raw, _DESCRIPTORS) or _name in ("__getattribute__", "__init__", "__reduce__", "__sizeof__",
+        if not isinstance(_raw, _DESCRIPTORS) or _name in ("__getattribute__", "__init__",
+        "__reduce__", "__sizeof__",
                                                            "__reduce_ex__"):  # fmt: skip
             continue
         if _cls in (str, bytes, bytearray) and _name in (
@@ -78,7 +88,10 @@ for _cls in (*_IMMUTABLE, bytearray):
             continue
         declare(MUTATES if _cls is bytearray and _name in _BYTEARRAY_WRITERS else PURE, [_raw])
 declare(PURE, [str.maketrans, bytes.maketrans, bytearray.maketrans])
-declare(PURE, [bytes.__mod__, bytearray.__mod__, *(c.__dict__["__rmod__"] for c in (str, bytes, bytearray))])
+declare(
+    PURE,
+    [bytes.__mod__, bytearray.__mod__, *(c.__dict__["__rmod__"] for c in (str, bytes, bytearray))],
+)
 
 
 @special(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
@@ -130,14 +143,16 @@ def _set_operation(method: Any) -> Any:
             tracer.native_reads(target)
             return method(target, *rest)
         rest = [
-            other
-            if is_slot or isinstance(other, sets)
-            else [tracer.concrete(item) for item in tracer.spread(other)]
+            (
+                other
+                if is_slot or isinstance(other, sets)
+                else [tracer.concrete(item) for item in tracer.spread(other)]
+            )
             for other in rest
         ]
         tracer.native_reads(target, *rest)
         elements = [item for other in rest if isinstance(other, (*sets, list)) for item in other]
-        objects.settle_keys(tracer, [*target, *elements])
+        special_methods.settle_keys(tracer, [*target, *elements])
         if mutates:
             tracer.before_change(target)
         return method(target, *rest)
@@ -224,7 +239,9 @@ def delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 def pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key, *rest = args
     if tracer.python_method(key, "__hash__") or not is_constant(key):
-        if type(target) is dict and not tracer.keys(target):  # an empty one does not ask for the hash
+        if type(target) is dict and not tracer.keys(
+            target
+        ):  # an empty one does not ask for the hash
             key = ""
     tracer.check_key(key, target)
     value = tracer.dict_get(target, key, ABSENT)
@@ -300,7 +317,7 @@ def pairs_of(tracer: Any, source: Any, kind: type = dict) -> dict[Any, Any]:
     """What kind(source) reads: a mapping, or pairs."""
     if isinstance(source, dict) or tracer.has_attribute(source, "keys"):
         found = tracer.mapping(source)
-        objects.settle_keys(tracer, list(found))
+        special_methods.settle_keys(tracer, list(found))
         return dict(found)
     items: dict[Any, Any] = {}
     for i, pair in enumerate(tracer.spread(source)):
@@ -308,7 +325,9 @@ def pairs_of(tracer: Any, source: Any, kind: type = dict) -> dict[Any, Any]:
         if len(parts) != 2 and kind is not dict:
             tracer.break_graph("native_python", f"{kind.__name__}() refuses its arguments")
         if len(parts) != 2:
-            length = f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"
+            length = (
+                f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"
+            )
             raise ValueError(length)
         key = tracer.concrete(parts[0])
         tracer.check_key(key, items)
@@ -332,7 +351,7 @@ def set_pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def set_update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
     items = [tracer.concrete(item) for iterable in rest for item in tracer.spread(iterable)]
-    objects.settle_keys(tracer, [*target, *items])
+    special_methods.settle_keys(tracer, [*target, *items])
     tracer.before_append(target, items)
     set.update(target, items)
 
@@ -346,7 +365,7 @@ def join(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(str.format)
 def str_format(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return objects.format_text(tracer, args[0], args[1:], kwargs)
+    return special_methods.format_text(tracer, args[0], args[1:], kwargs)
 
 
 @special(str.format_map)

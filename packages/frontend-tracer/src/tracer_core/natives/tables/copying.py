@@ -1,7 +1,8 @@
 """copy.copy and copy.deepcopy.
 
-What always holds: two references to one object become two references to one copy; user ``__copy__`` and
-``__deepcopy__`` are interpreted; what describes itself in another way (``__reduce__``, ``__getstate__``) ends the graph.
+What always holds: two references to one object become two references to one copy; user ``__copy__``
+and ``__deepcopy__`` are interpreted; what describes itself in another way (``__reduce__``,
+``__getstate__``) ends the graph.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.interpreter.entries import ABSENT, has_python
+from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.natives.effects import special
-from tracer_core.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.trace.dict_entries import ABSENT, has_python
 
 _ITSELF = (*IDENTITY_TYPES, types.ModuleType, types.BuiltinFunctionType, enum.Enum, torch.Generator)
-_DESCRIBES_ITSELF = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__",
+_DESCRIBES_ITSELF = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
+"__getnewargs__",
                      "__getnewargs_ex__", "__new__")  # fmt: skip
 _DICTS = (dict, collections.OrderedDict)
 
@@ -35,7 +37,9 @@ def shallow(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if method is not None:
         return tracer.call_value(method, [obj], {})
     if isinstance(obj, torch.Tensor):
-        tracer.break_graph("unsupported_value", "copy.copy of a tensor: another tensor on the same memory")
+        tracer.break_graph(
+            "unsupported_value", "copy.copy of a tensor: another tensor on the same memory"
+        )
     if type(obj) in (list, dict, set, bytearray, collections.deque, *_DICTS):
         tracer.native_reads(obj)
         return copy.copy(obj)
@@ -77,7 +81,9 @@ def _deep(tracer: Any, obj: Any, memo: dict[int, Any]) -> Any:
     elif type(obj) in (set, bytearray, collections.deque):
         tracer.native_reads(obj)
         if type(obj) is not bytearray and not all(map(is_constant, obj)):
-            tracer.break_graph("native_python", f"a {type(obj).__name__} of objects is copied deeply")
+            tracer.break_graph(
+                "native_python", f"a {type(obj).__name__} of objects is copied deeply"
+            )
         made = copy.copy(obj)
     else:
         method = tracer.python_method(obj, "__deepcopy__")
@@ -110,7 +116,9 @@ def _tensor(tracer: Any, obj: torch.Tensor) -> Any:
     """A tensor that owns all of its memory and needs no gradient: its copy is a clone."""
     if torch_private.is_fake(obj):
         tracer.break_graph("unsupported_value", "copy.deepcopy of an intermediate tensor")
-    whole = obj.is_contiguous() and obj.untyped_storage().nbytes() == obj.numel() * obj.element_size()
+    whole = (
+        obj.is_contiguous() and obj.untyped_storage().nbytes() == obj.numel() * obj.element_size()
+    )
     if type(obj) is not torch.Tensor or obj.requires_grad or obj.__dict__ or not whole:
         tracer.break_graph("unsupported_value", "copy.deepcopy of a parameter or of a view")
     return tracer.native(torch.Tensor.clone, obj)

@@ -23,7 +23,10 @@ _GENERIC = (
     collections.defaultdict,
     types.MappingProxyType,
 )
-_PROXIED = "get keys values items copy __getitem__ __contains__ __len__ __iter__ __reversed__ __eq__ __ne__ __or__ __ror__"
+_PROXIED = (
+    "get keys values items copy __getitem__ __contains__ __len__ __iter__ __reversed__ __eq__"
+    " __ne__ __or__ __ror__"
+)
 
 _PROXIED_OPERATORS: dict[str, Callable[..., Any]] = {
     "__eq__": lambda tracer, mine, other: tracer.compare("==", mine, other),
@@ -35,9 +38,13 @@ _PROXIED_OPERATORS: dict[str, Callable[..., Any]] = {
 declare(SHALLOW, [cls.__dict__["__class_getitem__"] for cls in _GENERIC])
 declare(SHALLOW, [types.FunctionType.__get__, type.mro, type.__or__, type.__ror__])
 breaks("native_python", "async functions are not captured", [builtins.aiter, builtins.anext])
-breaks("unknown_native", "the subclasses of a class are no part of the program", [type.__subclasses__])
 breaks(
-    "unknown_native", "the text of an object is its address, which differs between runs", [object.__repr__]
+    "unknown_native", "the subclasses of a class are no part of the program", [type.__subclasses__]
+)
+breaks(
+    "unknown_native",
+    "the text of an object is its address, which differs between runs",
+    [object.__repr__],
 )
 breaks("side_effect_native", "it depends on what else is alive", [weakref.getweakrefs])
 special(_abc.get_cache_token)(lambda tracer, args, kwargs: query(tracer, _abc.get_cache_token))
@@ -85,8 +92,12 @@ def _proxied(name: str) -> Callable[..., Any]:
         proxy, *rest = args
         (mapping,) = gc.get_referents(proxy)
         if not tracer.is_fresh(proxy) or not isinstance(mapping, dict):
-            tracer.break_graph("unsupported_value", "native code reads the contents of a mappingproxy")
-        rest = [gc.get_referents(a)[0] if isinstance(a, types.MappingProxyType) else a for a in rest]
+            tracer.break_graph(
+                "unsupported_value", "native code reads the contents of a mappingproxy"
+            )
+        rest = [
+            gc.get_referents(a)[0] if isinstance(a, types.MappingProxyType) else a for a in rest
+        ]
         if name in _PROXIED_OPERATORS:  # of which a proxy makes whole operators
             return _PROXIED_OPERATORS[name](tracer, mapping, *rest)
         return tracer.call_value(getattr(dict, name), [mapping, *rest], kwargs)

@@ -28,7 +28,8 @@ def replicated_forward(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> 
 @special(*names("nn.modules.module.Module._call_impl"))
 def module_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A module that fully_shard has prepared: its own code is followed, its hooks run for real."""
-    # Which hooks there are is not guarded: their numbers differ from block to block, and they run for real.
+    # Which hooks there are is not guarded: their numbers differ from block to block, and they run
+    # for real.
     if (
         _FULLY_SHARD in sys.modules
         and isinstance(args[0], torch.nn.Module)
@@ -39,7 +40,9 @@ def module_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def has_shards(module: Any) -> bool:
-    """Whether fully_shard's hooks are among those of a module, which has none but ordinary ones around its forward."""
+    """Whether fully_shard's hooks are among those of a module, which has none but ordinary ones
+    around its forward.
+    """
     library = sys.modules.get(_FULLY_SHARD)
     if library is None:
         return False
@@ -56,8 +59,14 @@ def has_shards(module: Any) -> bool:
 
 breaks("processes", "DistributedDataParallel begins its forward", [replicas.enter_replica])
 breaks("processes", "DistributedDataParallel ends its forward", [replicas.leave_replica])
-breaks("processes", "DistributedDataParallel is left with an exception", [replicas.leave_failed_replica])
-breaks("processes", "fully_shard gathers the parameters from all processes", [replicas.before_sharded])
+breaks(
+    "processes",
+    "DistributedDataParallel is left with an exception",
+    [replicas.leave_failed_replica],
+)
+breaks(
+    "processes", "fully_shard gathers the parameters from all processes", [replicas.before_sharded]
+)
 breaks("processes", "fully_shard splits the parameters again", [replicas.after_sharded])
 
 
@@ -65,11 +74,15 @@ breaks("processes", "fully_shard splits the parameters again", [replicas.after_s
 
 
 def _ask(function: Any) -> None:
-    """The answer is guarded. An answer about a group of processes is left to the function itself."""
+    """The answer is guarded. An answer about a group of processes is left to the function
+    itself.
+    """
 
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(argument is not None for argument in (*args, *kwargs.values())):
-            tracer.break_graph("processes", f"torch.distributed.{function.__name__}() of a group is called")
+            tracer.break_graph(
+                "processes", f"torch.distributed.{function.__name__}() of a group is called"
+            )
         return query(tracer, partial(function, *args, **kwargs))
 
     special(function)(handler)

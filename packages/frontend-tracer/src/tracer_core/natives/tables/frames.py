@@ -1,8 +1,9 @@
 """What asks for the frames of its callers: their variables, or the frames themselves.
 
-In: calls of eval, exec, locals, sys._getframe and the like. Out: breaks before those that one frame's variables are
-enough for (`RealMachine` gives them); the others run the whole activation as plain Python. What always holds: a
-program never sees a frame of the interpreter's own, nor variables that a segment has dropped.
+In: calls of eval, exec, locals, sys._getframe and the like. Out: breaks before those that one
+frame's variables are enough for (`RealMachine` gives them); the others run the whole activation as
+plain Python. What always holds: a program never sees a frame of the interpreter's own, nor
+variables that a segment has dropped.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from tracer_core.bytecode.code import asks_for_locals
-from tracer_core.interpreter.real import FRAME_ASKERS
+from tracer_core.fx_capture.graph_breaks import RunNatively
 from tracer_core.natives.effects import breaks, special
-from tracer_core.trace.graph_breaks import RunNatively
+from tracer_core.trace.eager_interpreter import FRAME_ASKERS
 
 breaks("native_python", "code is compiled at run time", [compile])
 breaks("native_python", "the caller's variables are read", [globals])

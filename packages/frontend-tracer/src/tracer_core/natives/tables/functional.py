@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.natives import stand_ins
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.natives import polyfills
 from tracer_core.natives.effects import CALLED_CODES, CALLED_TYPES, breaks, query, special
 from tracer_core.natives.queries import applied
 from tracer_core.natives.tables.operators import call_attrgetter, call_itemgetter, call_methodcaller
-from tracer_core.provenance import is_constant
 
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
@@ -49,10 +49,15 @@ def partial_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return functools.partial(args[0], *args[1:], **kwargs)
 
 
-breaks("native_python", "a cache of results is made, which lives outside the program", [functools.lru_cache])
+breaks(
+    "native_python",
+    "a cache of results is made, which lives outside the program",
+    [functools.lru_cache],
+)
 
 
-# -- objects that are called ------------------------------------------------------------------------------
+# -- objects that are called
+# ------------------------------------------------------------------------------
 
 
 def _call_partial(tracer: Any, partial: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -64,7 +69,9 @@ def _call_partial(tracer: Any, partial: Any, args: list[Any], kwargs: dict[str, 
             slot = tracer.provenance.sources.make(source, "slot", name)
             value = tracer.provenance.read_varying(value, slot)
         parts.append(value)
-    return tracer.prepare(parts[0], [*tracer.spread(parts[1]), *args], {**tracer.mapping(parts[2]), **kwargs})
+    return tracer.prepare(
+        parts[0], [*tracer.spread(parts[1]), *args], {**tracer.mapping(parts[2]), **kwargs}
+    )
 
 
 def _call_weakref(tracer: Any, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -88,15 +95,18 @@ class _WithRest:
 
 
 def _call_cached(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """functools.lru_cache: what the cache says is state of the program, asked again on every call. So a cache that
-    was cleared, or that remembers what its function would no longer say, gives eager's answer."""
+    """functools.lru_cache: what the cache says is state of the program, asked again on every call.
+    So a cache that was cleared, or that remembers what its function would no longer say, gives
+    eager's answer."""
     values = [*args, *kwargs.values()]
     odd = [value for value in values if not (is_constant(value) or isinstance(value, _CODE))]
     if not odd:
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, query, _question(tracer, cached, args, kwargs))
     if all(isinstance(value, torch.Tensor) and torch_private.is_fake(value) for value in odd):
-        return tracer.prepare(cached.__wrapped__, args, kwargs)  # a new tensor is never found in a cache
+        return tracer.prepare(
+            cached.__wrapped__, args, kwargs
+        )  # a new tensor is never found in a cache
     first = args[0] if args else None
     if (
         len(odd) == 1
@@ -131,9 +141,12 @@ def _ask(tracer: Any, question: Any, *parts: Any) -> Any:
 
 
 def _check_miss(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """A function whose result is not in the cache yet runs for real: not while changes are held back. typing's read
-    nothing but their arguments (torch's profiler asks for an `Optional["..."]` in an optimizer's first step)."""
-    if not tracer.effects.changes or getattr(cached.__wrapped__, "__globals__", None) is vars(typing):
+    """A function whose result is not in the cache yet runs for real: not while changes are held
+    back. typing's read nothing but their arguments (torch's profiler asks for an `Optional["..."]`
+    in an optimizer's first step)."""
+    if not tracer.effects.changes or getattr(cached.__wrapped__, "__globals__", None) is vars(
+        typing
+    ):
         return
     key: Any = tuple(args)
     if len(args) == 1 and type(args[0]) in (int, str):
@@ -141,13 +154,15 @@ def _check_miss(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any
     held = [r for r in gc.get_referents(cached) if type(r) is dict and r is not cached.__dict__]
     if kwargs or cached.cache_parameters()["typed"] or not any(key in table for table in held):
         tracer.break_graph(
-            "native_python", f"the cached function {cached.__qualname__} runs after a change of state"
+            "native_python",
+            f"the cached function {cached.__qualname__} runs after a change of state",
         )
 
 
 CALLED_TYPES.update({
     # The key function of functools.cmp_to_key: its keys call back into the tracer.
-    type(functools.cmp_to_key(lambda a, b: 0)): lambda tracer, function, args, kwargs: function(*args, **kwargs),
+    type(functools.cmp_to_key(lambda a, b: 0)): lambda tracer, function, args,
+    kwargs: function(*args, **kwargs),
     functools.partial: _call_partial,
     weakref.ReferenceType: _call_weakref,
     functools._lru_cache_wrapper: _call_cached,
@@ -157,7 +172,8 @@ CALLED_TYPES.update({
 })  # fmt: skip
 
 
-# -- Python functions that are recognised by their code ---------------------------------------------------
+# -- Python functions that are recognised by their code
+# ---------------------------------------------------
 
 
 def _call_generic(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -188,6 +204,9 @@ def _stand_in(replacement: Any) -> Any:
 _generic: Any = functools.singledispatch(lambda value: value)
 CALLED_CODES[_generic.__code__] = _call_generic
 CALLED_CODES[_generic.dispatch.__code__] = _dispatch
-for _maker in (reprlib.recursive_repr(), getattr(dataclasses, "_recursive_repr", reprlib.recursive_repr())):
+for _maker in (
+    reprlib.recursive_repr(),
+    getattr(dataclasses, "_recursive_repr", reprlib.recursive_repr()),
+):
     CALLED_CODES[_maker(lambda self: "").__code__] = _call_wrapped
-CALLED_CODES[functools.cached_property.__get__.__code__] = _stand_in(stand_ins.cached_property_get)
+CALLED_CODES[functools.cached_property.__get__.__code__] = _stand_in(polyfills.cached_property_get)

@@ -1,8 +1,9 @@
 """Functions of torch that take functions: each call becomes one node that keeps its meaning.
 
-In: a call of autograd.Function.apply, checkpoint, a transform of torch.func, cond, while_loop. Out: the node's result.
-What always holds: the function's own code is interpreted, so that what it reads is guarded; if that breaks, or the
-function changes something that existed before, the graph breaks before the call.
+In: a call of autograd.Function.apply, checkpoint, a transform of torch.func, cond, while_loop. Out:
+the node's result. What always holds: the function's own code is interpreted, so that what it reads
+is guarded; if that breaks, or the function changes something that existed before, the graph breaks
+before the call.
 """
 
 from __future__ import annotations
@@ -16,10 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
-from tracer_core.natives import stand_ins
-from tracer_core.natives.effects import breaks, special
-from tracer_core.provenance import is_constant
-from tracer_core.recorder.nodes import (
+from tracer_core.fx_capture.graph_breaks import Break, Restart
+from tracer_core.fx_capture.higher_order_calls import (
     TENSOR,
     CheckpointCall,
     CondCall,
@@ -28,14 +27,16 @@ from tracer_core.recorder.nodes import (
     TransformCall,
     WhileCall,
 )
-from tracer_core.recorder.regions import Region
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.natives import polyfills
+from tracer_core.natives.effects import breaks, special
 from tracer_core.torch_private.names import name, names
-from tracer_core.trace.graph_breaks import Break, Restart
+from tracer_core.trace.higher_order import Region
 
 
 def _node(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a handler that interprets functions it is given. Where that ends in a break, the trace is done again
-    up to here: what the function did until then must not be part of it."""
+    """Registers a handler that interprets functions it is given. Where that ends in a break, the
+    trace is done again up to here: what the function did until then must not be part of it."""
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
         def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -57,18 +58,26 @@ def _region(tracer: Any, what: str) -> Region:
 def _unchanged(tracer: Any, region: Region) -> None:
     changed = region.changed()
     if changed is not None:
-        tracer.break_graph("higher_order", f"{region.what} changes a {changed} that existed before it")
+        tracer.break_graph(
+            "higher_order", f"{region.what} changes a {changed} that existed before it"
+        )
 
 
-def _traced(tracer: Any, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """(graph, outer values, flat result, its structure) of a function, which leaves the main graph."""
+def _traced(
+    tracer: Any, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    """(graph, outer values, flat result, its structure) of a function, which leaves the main
+    graph.
+    """
     grad = torch.is_grad_enabled()
     result = tracer.call_value(function, args, kwargs)
     _unchanged(tracer, region)
     if torch.is_grad_enabled() != grad:
         tracer.break_graph("higher_order", f"{region.what} leaves another grad mode")
     flat, structure = pytree.tree_flatten(result)
-    flat = [tracer.recorder.as_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
+    flat = [
+        tracer.recorder.as_fake(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat
+    ]
     graph, outer = region.take([leaf for leaf in flat if isinstance(leaf, torch.Tensor)])
     return graph, outer, flat, structure
 
@@ -85,14 +94,18 @@ def _rebuilt(flat: list[Any], structure: Any, tensors: Any) -> Any:
 
 
 class _Fakes(TorchFunctionMode):
-    """Gives operators the fakes of tensors that a forward reads from outside, when it runs on fakes."""
+    """Gives operators the fakes of tensors that a forward reads from outside, when it runs on
+    fakes.
+    """
 
     def __init__(self, recorder: Any) -> None:
         super().__init__()
         self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map_only(torch.Tensor, self.recorder.as_fake, (args, kwargs or {}))
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, self.recorder.as_fake, (args, kwargs or {})
+        )
         return func(*args, **kwargs)
 
 
@@ -118,7 +131,9 @@ def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         forward = tracer.getattr(cls, "forward")
         result = tracer.call_value(forward, rest if separate else [context, *rest], kwargs)
         if separate:
-            tracer.call_value(tracer.getattr(cls, "setup_context"), [context, tuple(rest), result], {})
+            tracer.call_value(
+                tracer.getattr(cls, "setup_context"), [context, tuple(rest), result], {}
+            )
     finally:
         torch._C._set_grad_enabled(grad)
     _unchanged(tracer, region)
@@ -133,9 +148,15 @@ def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @_node(*names("Tensor.register_hook"))
 def register_hook(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """A hook that gives another gradient, on a tensor of the graph: a node, which a backward in the graph runs."""
+    """A hook that gives another gradient, on a tensor of the graph: a node, which a backward in the
+    graph runs.
+    """
     tensor, function = args[0], args[1] if len(args) > 1 else kwargs["hook"]
-    if torch_private.transforms_active() or not torch_private.is_fake(tensor) or not tensor.requires_grad:
+    if (
+        torch_private.transforms_active()
+        or not torch_private.is_fake(tensor)
+        or not tensor.requires_grad
+    ):
         tracer.break_graph("autograd_in_graph", "a hook is put on a tensor that existed before")
     frame = tracer.frames[-1]
     if frame.code.names[frame.ip] != "POP_TOP":
@@ -234,7 +255,8 @@ def _transform(
     return _rebuilt(*pytree.tree_flatten(whole), results)
 
 
-#: What each transform of torch.func calls with its function and its arguments, once these are checked.
+#: What each transform of torch.func calls with its function and its arguments, once these are
+#: checked.
 _VMAP, _GRAD = "_functorch.vmap.vmap_impl", "_functorch.eager_transforms.grad_impl"
 _GRAD_AND_VALUE = "_functorch.eager_transforms.grad_and_value_impl"
 
@@ -258,7 +280,9 @@ def _grad(title: str, implementation: Any) -> Callable[..., Any]:
         def apply(run: Any, *parts: Any, **named: Any) -> Any:
             return implementation(run, argnums, has_aux, parts, named)
 
-        return _transform(tracer, title, apply, function, tracer.spread(parts), tracer.mapping(named))
+        return _transform(
+            tracer, title, apply, function, tracer.spread(parts), tracer.mapping(named)
+        )
 
     return handler
 
@@ -270,7 +294,9 @@ for _title, _path in (("grad", _GRAD), ("grad_and_value", _GRAD_AND_VALUE)):
 class Transform:
     """torch.func.jacrev(function, ...) and the like, made in a trace and not yet called."""
 
-    def __init__(self, maker: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, maker: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         self.maker, self.function, self.args, self.kwargs = maker, function, args, kwargs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -332,9 +358,12 @@ def cond(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     for function in (if_true, if_false):
         sides.append(_traced(tracer, _region(tracer, "torch.cond()"), function, list(operands), {}))
     (graph_true, outer_true, flat, structure), (graph_false, outer_false, flat_false, other) = sides
-    if structure != other or not all(isinstance(leaf, torch.Tensor) for leaf in (*flat, *flat_false)):
+    if structure != other or not all(
+        isinstance(leaf, torch.Tensor) for leaf in (*flat, *flat_false)
+    ):
         tracer.break_graph(
-            "higher_order", "the branches of torch.cond() return different structures, or no tensors"
+            "higher_order",
+            "the branches of torch.cond() return different structures, or no tensors",
         )
     outer = list({id(value): value for value in (*outer_true, *outer_false)}.values())
     index = {id(value): i for i, value in enumerate(outer)}
@@ -347,7 +376,7 @@ def cond(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(*names("_higher_order_ops.associative_scan"))
 def associative_scan(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Interprets a scan in torch's place. What torch refuses is torch's to say."""
-    given = inspect.signature(stand_ins.associative_scan).bind(*args, **kwargs)
+    given = inspect.signature(polyfills.associative_scan).bind(*args, **kwargs)
     given.apply_defaults()
     combine_fn, xs, dim, reverse, combine_mode = given.args
     leaves = pytree.tree_leaves(xs)
@@ -356,10 +385,17 @@ def associative_scan(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> An
         and type(reverse) is bool
         and combine_mode in ("pointwise", "generic")
         and leaves
-        and all(isinstance(leaf, torch.Tensor) and -leaf.ndim <= dim < leaf.ndim and leaf.shape[dim] for leaf in leaves)
+        and all(
+            isinstance(leaf, torch.Tensor) and -leaf.ndim <= dim < leaf.ndim and leaf.shape[dim]
+            for leaf in leaves
+        )
     ):
         tracer.break_graph("higher_order", "associative_scan() of arguments that torch may refuse")
-    return tracer.prepare(stand_ins.associative_scan, [combine_fn, xs, dim % leaves[0].ndim, reverse, combine_mode], {})
+    return tracer.prepare(
+        polyfills.associative_scan,
+        [combine_fn, xs, dim % leaves[0].ndim, reverse, combine_mode],
+        {},
+    )
 
 
 @_node(*names("while_loop"))

@@ -1,4 +1,6 @@
-"""Built-in functions and types that iterate: iter, next, sorted, min, max, sum, any, all, zip, map, range, ..."""
+"""Built-in functions and types that iterate: iter, next, sorted, min, max, sum, any, all, zip, map,
+range, ...
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ from typing import Any
 
 import torch
 
-from tracer_core.interpreter import objects
-from tracer_core.interpreter.answers import SortKey
-from tracer_core.interpreter.entries import ABSENT
-from tracer_core.interpreter.generators import LazyIterator
+from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import special
-from tracer_core.provenance import is_constant
+from tracer_core.trace import special_methods
+from tracer_core.trace.dict_entries import ABSENT
+from tracer_core.trace.generators import LazyIterator
+from tracer_core.trace.host_objects import SortKey
 
 
 @special(iter)
@@ -25,7 +27,7 @@ def iter_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _until(tracer: Any, function: Any, sentinel: Any) -> LazyIterator:
     def step() -> Any:
         value = tracer.call_value(function, [], {})
-        if objects.same_value(tracer, sentinel, value):
+        if special_methods.same_value(tracer, sentinel, value):
             raise StopIteration
         return value
 

@@ -7,18 +7,22 @@ from typing import Any
 
 import torch
 
-from tracer_core.interpreter.generators import LazyIterator
-from tracer_core.interpreter.items import NATIVE_ITERATORS
-from tracer_core.natives import stand_ins
+from tracer_core.natives import polyfills
 from tracer_core.natives.effects import special
+from tracer_core.trace.containers import NATIVE_ITERATORS
+from tracer_core.trace.generators import LazyIterator
 
 
 def _of_iterators(function: Any) -> Any:
-    """Iterators that ask for one item at a time: those with user code inside come back to the tracer."""
+    """Iterators that ask for one item at a time: those with user code inside come back to the
+    tracer.
+    """
 
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         pools, rest, kwargs = _pools_of(tracer, function, args, kwargs)
-        return function(*(tracer.native_iterator(tracer.iterate(a)) for a in pools), *rest, **kwargs)
+        return function(
+            *(tracer.native_iterator(tracer.iterate(a)) for a in pools), *rest, **kwargs
+        )
 
     return handler
 
@@ -42,15 +46,19 @@ def _pools_of(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any
         args = [kwargs.pop("iterable")]
     for value in (*args[1:], *kwargs.values()):
         if not isinstance(value, (int, type(None))):
-            tracer.break_graph("native_python", f"{function.__name__}() by a {type(value).__name__}")
+            tracer.break_graph(
+                "native_python", f"{function.__name__}() by a {type(value).__name__}"
+            )
     return args[:1], args[1:], kwargs
 
 
 _ALL_ITERATED = frozenset({itertools.chain, itertools.zip_longest, itertools.product})
 
 
-for _function in (itertools.chain, itertools.islice, itertools.zip_longest, itertools.pairwise, itertools.cycle,
-                  itertools.tee, *([itertools.batched] if hasattr(itertools, "batched") else [])):  # fmt: skip
+for _function in (itertools.chain, itertools.islice, itertools.zip_longest, itertools.pairwise,
+itertools.cycle,
+                  itertools.tee, *([itertools.batched] if hasattr(itertools,
+                  "batched") else [])):  # fmt: skip
     special(_function)(_of_iterators(_function))
 for _pools in (itertools.product, itertools.combinations, itertools.permutations,
                itertools.combinations_with_replacement):  # fmt: skip
@@ -71,13 +79,15 @@ def count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return itertools.count(*args, **kwargs)
     if any(isinstance(value, _NO_NUMBERS) for value in (*args, *kwargs.values())):
         return itertools.count(*args, **kwargs)  # raises Python's own error
-    return tracer.prepare(stand_ins.count, args, kwargs)
+    return tracer.prepare(polyfills.count, args, kwargs)
 
 
 @special(itertools.chain.__dict__["from_iterable"])
 def chain_from_iterable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     outer = tracer.native_iterator(tracer.iterate(args[-1]))
-    inner = LazyIterator(tracer, "chain", lambda: tracer.native_iterator(tracer.iterate(next(outer))))
+    inner = LazyIterator(
+        tracer, "chain", lambda: tracer.native_iterator(tracer.iterate(next(outer)))
+    )
     return itertools.chain.from_iterable(inner)
 
 
@@ -85,7 +95,9 @@ def chain_from_iterable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) ->
 def starmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function = args[0]
     rows = tracer.native_iterator(tracer.iterate(args[1]))
-    return LazyIterator(tracer, "starmap", lambda: tracer.call_value(function, tracer.spread(next(rows)), {}))
+    return LazyIterator(
+        tracer, "starmap", lambda: tracer.call_value(function, tracer.spread(next(rows)), {})
+    )
 
 
 @special(itertools.filterfalse)
@@ -96,7 +108,9 @@ def filterfalse(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     def step() -> Any:
         while True:
             item = next(items)
-            if not tracer.truth(item if function is None else tracer.call_value(function, [item], {})):
+            if not tracer.truth(
+                item if function is None else tracer.call_value(function, [item], {})
+            ):
                 return item
 
     return LazyIterator(tracer, "filterfalse", step)
@@ -170,7 +184,7 @@ def accumulate(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(itertools.groupby)
 def groupby(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.born(tracer.call_value(stand_ins.GroupBy, args, kwargs))
+    return tracer.born(tracer.call_value(polyfills.GroupBy, args, kwargs))
 
 
 def _next_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -187,7 +201,11 @@ for _type in {
     type(iter(int, 1)),
 }:
     _raw = _type.__dict__.get("__next__")
-    if _raw is not None and not isinstance(_raw, type(torch.rand_like)) and hasattr(_raw, "__objclass__"):
+    if (
+        _raw is not None
+        and not isinstance(_raw, type(torch.rand_like))
+        and hasattr(_raw, "__objclass__")
+    ):
         special(_raw)(_next_of)
         if hasattr(_type.__dict__.get("__iter__"), "__objclass__"):
             special(_type.__dict__["__iter__"])(lambda tracer, args, kwargs: args[0])

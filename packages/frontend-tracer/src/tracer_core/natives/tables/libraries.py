@@ -16,8 +16,8 @@ import unicodedata
 import zlib
 from typing import Any
 
+from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import EFFECTS, MUTATES, PURE, breaks, declare, special
-from tracer_core.provenance import is_constant
 
 _KINDS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 _UNASKED = frozenset(
@@ -30,19 +30,29 @@ _DATES = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, d
 
 
 def _natives(owner: Any) -> list[Any]:
-    return [f for f in vars(owner).values() if isinstance(f, types.BuiltinFunctionType) and f not in EFFECTS]
+    return [
+        f
+        for f in vars(owner).values()
+        if isinstance(f, types.BuiltinFunctionType) and f not in EFFECTS
+    ]
 
 
 def _methods(cls: type) -> dict[str, Any]:
     return {
-        n: f for n, f in vars(cls).items() if isinstance(f, _KINDS) and n not in _UNASKED and f not in EFFECTS
+        n: f
+        for n, f in vars(cls).items()
+        if isinstance(f, _KINDS) and n not in _UNASKED and f not in EFFECTS
     }
 
 
 for _cls in _DATES:
     for _name, _method in _methods(_cls).items():
         if _name in _CLOCK:
-            breaks("side_effect_native", "the clock or the time zone of this machine is read", [_method])
+            breaks(
+                "side_effect_native",
+                "the clock or the time zone of this machine is read",
+                [_method],
+            )
         else:
             declare(PURE, [_method])
     declare(PURE, [_cls])
@@ -50,18 +60,34 @@ declare(PURE, _natives(unicodedata))
 declare(PURE, _natives(binascii))
 declare(PURE, [zlib.crc32, zlib.adler32, zlib.compress, zlib.decompress])
 declare(
-    PURE, [struct.pack, struct.unpack, struct.unpack_from, struct.calcsize, struct.iter_unpack, struct.Struct]
+    PURE,
+    [
+        struct.pack,
+        struct.unpack,
+        struct.unpack_from,
+        struct.calcsize,
+        struct.iter_unpack,
+        struct.Struct,
+    ],
 )
 declare(PURE, [m for n, m in _methods(_struct.Struct).items() if n != "pack_into"])
 declare(PURE, [m for n, m in _methods(_HASH).items() if n != "update"])
 declare(MUTATES, [_HASH.update])  # type: ignore[attr-defined]
-declare(PURE, [f for n, f in vars(hashlib).items() if n in hashlib.algorithms_guaranteed and callable(f)
+declare(PURE, [f for n,
+f in vars(hashlib).items() if n in hashlib.algorithms_guaranteed and callable(f)
                and not isinstance(f, types.FunctionType)])  # fmt: skip
 declare(
-    PURE, [m for n, m in _methods(re.Pattern).items() if n not in ("sub", "subn", "__deepcopy__", "__copy__")]
+    PURE,
+    [
+        m
+        for n, m in _methods(re.Pattern).items()
+        if n not in ("sub", "subn", "__deepcopy__", "__copy__")
+    ],
 )
 declare(PURE, [m for n, m in _methods(re.Match).items() if n not in ("__deepcopy__", "__copy__")])
-declare(PURE, [f for f in vars(string._string).values() if isinstance(f, types.BuiltinFunctionType)])  # type: ignore[attr-defined]
+declare(
+    PURE, [f for f in vars(string._string).values() if isinstance(f, types.BuiltinFunctionType)]
+)  # type: ignore[attr-defined]
 declare(PURE, [hashlib.pbkdf2_hmac, *([hashlib.scrypt] if hasattr(hashlib, "scrypt") else [])])
 declare(PURE, [f for f in vars(stat).values() if isinstance(f, types.BuiltinFunctionType)])
 declare(PURE, [copyreg.__newobj__])  # type: ignore[attr-defined]

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from tracer_core.interpreter import objects
-from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.natives import reading
 from tracer_core.natives.effects import PURE, declare, special
+from tracer_core.trace import special_methods
+from tracer_core.trace.scalars import SYMBOLS
 
 _ROUNDING = (math.floor, math.ceil, math.trunc)
 _OF_ITERABLES = tuple(f for name in ("fsum", "dist", "sumprod") if (f := getattr(math, name, None)))
@@ -39,9 +39,9 @@ def _converting(function: Any, convert: Any) -> Any:
 
 for _function in _functions(math):
     if _function in _INTEGERS:
-        special(_function)(_converting(_function, objects.index))
+        special(_function)(_converting(_function, special_methods.index))
     elif _function not in (*_ROUNDING, *_OF_ITERABLES, math.prod):
-        special(_function)(_converting(_function, objects.number))
+        special(_function)(_converting(_function, special_methods.number))
 declare(PURE, _functions(cmath))
 
 
@@ -57,7 +57,9 @@ def _of_iterables(function: Any) -> Any:
     """A function of iterables of numbers."""
 
     def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        numbers = [[objects.number(tracer, item) for item in tracer.spread(a)] for a in args]
+        numbers = [
+            [special_methods.number(tracer, item) for item in tracer.spread(a)] for a in args
+        ]
         if any(isinstance(item, torch.Tensor) for items in numbers for item in items):
             tracer.break_graph("data_dependent_value", f"math.{function.__name__}() of tensors")
         return function(*numbers, **kwargs)

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from tracer_core.interpreter import objects
-from tracer_core.interpreter.numbers import SYMBOLS
+from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import PURE, declare, special
 from tracer_core.natives.tables.frames import break_for_variables
-from tracer_core.provenance import is_constant
+from tracer_core.trace import special_methods
+from tracer_core.trace.scalars import SYMBOLS
 
 _NUMBERS = (int, float, complex, bool)
 
@@ -105,7 +105,9 @@ def _binary(tracer: Any, name: str, function: Any, shown: str, args: list[Any]) 
 
 @special(ascii)
 def ascii_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
-    return objects.repr_of(tracer, args[0]).encode("ascii", "backslashreplace").decode("ascii")
+    return (
+        special_methods.repr_of(tracer, args[0]).encode("ascii", "backslashreplace").decode("ascii")
+    )
 
 
 @special(dir)
@@ -118,7 +120,8 @@ def dir_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tracer.call_value(sorted, [tracer.call_value(method, [args[0]], {})], {})
 
 
-# -- methods of sequences that compare -------------------------------------------------------------------------
+# -- methods of sequences that compare
+# -------------------------------------------------------------------------
 
 
 def _equal_items(tracer: Any, container: Any, wanted: Any) -> Any:
@@ -126,7 +129,7 @@ def _equal_items(tracer: Any, container: Any, wanted: Any) -> Any:
     position = 0
     while position < tracer.length(container):
         item = tracer.list_item(container, position)
-        if objects.same_value(tracer, item, wanted):
+        if special_methods.same_value(tracer, item, wanted):
             yield position, item
         position += 1
 
@@ -141,7 +144,8 @@ def index(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
     container, wanted, *limits = args
     if any(type(limit) is not int for limit in limits):
         tracer.break_graph("native_python", "index() within limits that are no plain integers")
-    start, stop, _ = slice(*limits, *(() if len(limits) == 2 else (None,))).indices(len(container)) if limits else (
+    start, stop, _ = slice(*limits,
+    *(() if len(limits) == 2 else (None,))).indices(len(container)) if limits else (
         0, None, 1)  # fmt: skip
     if len(limits) == 1:
         start, stop = (limits[0] if limits[0] >= 0 else max(0, len(container) + limits[0])), None
@@ -150,7 +154,9 @@ def index(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
             return int(position)
     if isinstance(container, tuple):
         raise ValueError("tuple.index(x): x not in tuple")
-    raise ValueError(f"{objects.repr_of(tracer, wanted)} is not in {type(container).__name__}")
+    raise ValueError(
+        f"{special_methods.repr_of(tracer, wanted)} is not in {type(container).__name__}"
+    )
 
 
 @special(list.remove, collections.deque.remove)
@@ -176,8 +182,8 @@ def _compares(symbol: str, *kinds: type) -> Any:
         if not any(isinstance(left, kind) and isinstance(right, kind) for kind in kinds):
             return NotImplemented
         if symbol in ("==", "!="):
-            return objects.equal(tracer, left, right) == (symbol == "==")
-        return objects.order(tracer, symbol, left, right)
+            return special_methods.equal(tracer, left, right) == (symbol == "==")
+        return special_methods.order(tracer, symbol, left, right)
 
     return handler
 
@@ -194,17 +200,17 @@ special(list.__ge__, tuple.__ge__)(_compares(">=", list, tuple))
 
 @special(tuple.__hash__, frozenset.__hash__)
 def container_hash(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
-    return objects.hash_of(tracer, args[0])
+    return special_methods.hash_of(tracer, args[0])
 
 
 @special(list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, object.__str__)
 def container_repr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
-    return objects.repr_of(tracer, args[0])
+    return special_methods.repr_of(tracer, args[0])
 
 
 @special(str.__mod__)
 def percent(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
-    return objects.percent(tracer, *args)
+    return special_methods.percent(tracer, *args)
 
 
 @special(functools.cmp_to_key)
@@ -213,7 +219,8 @@ def cmp_to_key(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return functools.cmp_to_key(lambda a, b: tracer.call_value(function, [a, b], {}))
 
 
-# -- descriptors asked by hand -------------------------------------------------------------------------------------
+# -- descriptors asked by hand
+# -------------------------------------------------------------------------------------
 
 
 @special(classmethod.__get__, staticmethod.__get__)
@@ -229,9 +236,11 @@ def property_delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Non
     tracer._delete_descriptor(args[0], args[1], "?")
 
 
-# -- identities ----------------------------------------------------------------------------------------------------
+# -- identities
+# ----------------------------------------------------------------------------------------------------
 
-#: Modules that use the address of an object, and the number of the thread, to see that a repr is running already.
+#: Modules that use the address of an object, and the number of the thread, to see that a repr is
+#: running already.
 _REPR_GUARDS = frozenset({"dataclasses", "reprlib"})
 
 
@@ -253,13 +262,15 @@ def new_lock(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _thread.RLock()
 
 
-# -- math --------------------------------------------------------------------------------------------------------
+# -- math
+# --------------------------------------------------------------------------------------------------------
 
 for _name, _method in (("floor", "__floor__"), ("ceil", "__ceil__"), ("trunc", "__trunc__")):
     special(getattr(math, _name))(_asks(_method, getattr(math, _name)))
 
 
-# -- exception groups ----------------------------------------------------------------------------------------------
+# -- exception groups
+# ----------------------------------------------------------------------------------------------
 
 
 def _of_group(method: Any) -> Any:
@@ -295,6 +306,8 @@ declare(PURE, [BaseExceptionGroup.derive])
 def add_note(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     error, note = args
     if not tracer.is_fresh(error):
-        tracer.break_graph("unsupported_mutation", "a note is added to an exception from before this segment")
+        tracer.break_graph(
+            "unsupported_mutation", "a note is added to an exception from before this segment"
+        )
     tracer.mutations += 1
     error.add_note(note)

@@ -8,11 +8,12 @@ import operator
 from typing import Any
 
 from tracer_core.guards.guard import GuardKind
-from tracer_core.interpreter import objects
 from tracer_core.natives.effects import PURE, SHALLOW, declare, special
+from tracer_core.trace import special_methods
 
 _BINARY = {
-    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "matmul": "@",
     "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
 }  # fmt: skip
 _COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
@@ -31,7 +32,9 @@ for _name, _symbol in _BINARY.items():
     _inplace = f"i{_name.rstrip('_')}"
     special(getattr(operator, _inplace))(_binary(f"{_symbol}="))
 for _concat, _symbol in ((operator.concat, "+"), (operator.iconcat, "+=")):
-    special(_concat)(lambda tracer, args, kwargs, _symbol=_symbol: _concatenated(tracer, _symbol, *args))
+    special(_concat)(
+        lambda tracer, args, kwargs, _symbol=_symbol: _concatenated(tracer, _symbol, *args)
+    )
 for _name, _symbol in _COMPARE.items():
     special(getattr(operator, _name))(_compare(_symbol))
 special(operator.neg)(lambda tracer, args, kwargs: tracer.unary("-", *args))
@@ -77,17 +80,18 @@ def _length_hint(tracer: Any, value: Any, default: int = 0) -> Any:
 
 
 def _count_of(tracer: Any, items: Any, value: Any) -> int:
-    return sum(objects.same_value(tracer, item, value) for item in tracer.spread(items))
+    return sum(special_methods.same_value(tracer, item, value) for item in tracer.spread(items))
 
 
 def _index_of(tracer: Any, items: Any, value: Any) -> int:
     for i, item in enumerate(tracer.spread(items)):
-        if objects.same_value(tracer, item, value):
+        if special_methods.same_value(tracer, item, value):
             return i
     raise ValueError("sequence.index(x): x not in sequence")
 
 
-# -- getters: objects that are called -------------------------------------------------------------------
+# -- getters: objects that are called
+# -------------------------------------------------------------------
 
 
 def _parts(tracer: Any, getter: Any) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
 """Optimizers of torch.optim, which are followed like the program's own code.
 
-In: calls of what their methods are wrapped in, and of the C functions that they use. Out: what eager gives. What always
-holds: an optimizer is told that nothing compiles it, so that it does its arithmetic as it does in eager.
+In: calls of what their methods are wrapped in, and of the C functions that they use. Out: what
+eager gives. What always holds: an optimizer is told that nothing compiles it, so that it does its
+arithmetic as it does in eager.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.interpreter.generators import TracedGenerator
-from tracer_core.interpreter.optimizer_scalars import number_in
-from tracer_core.natives import stand_ins
+from tracer_core.natives import polyfills
 from tracer_core.natives.effects import CALLED_CODES, special
 from tracer_core.torch_private.names import code_inside, names
+from tracer_core.trace.generators import TracedGenerator
+from tracer_core.trace.optimizer_scalars import number_in
 
 
 def _hidden_method(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -43,10 +44,12 @@ def _demand_plain_parameters(tracer: Any, args: list[Any]) -> None:
 
 
 def _demand_plain(tracer: Any, what: str, parameters: Any) -> None:
-    """Over tensor subclasses (fully_shard's DTensors) all of a function runs for real: a break for each parameter, in
-    each of its lines, would capture nothing."""
+    """Over tensor subclasses (fully_shard's DTensors) all of a function runs for real: a break for
+    each parameter, in each of its lines, would capture nothing."""
     kinds = {
-        type(one) for one in parameters if isinstance(one, torch.Tensor) and not torch_private.is_fake(one)
+        type(one)
+        for one in parameters
+        if isinstance(one, torch.Tensor) and not torch_private.is_fake(one)
     }
     for kind in kinds - {torch.Tensor, torch.nn.Parameter}:
         if not issubclass(kind, torch.nn.Parameter):
@@ -73,19 +76,27 @@ def _parameters_in(given: Any) -> Any:
 
 
 def _use_grad(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Optimizer.step in the grad mode that the optimizer wants, without torch's own graph breaks around it."""
+    """Optimizer.step in the grad mode that the optimizer wants, without torch's own graph breaks
+    around it.
+    """
     if not tracer.shapes.takes_numbers and type(args[0]) is not torch.optim.SGD:
         tracer.break_graph(
-            "native_python", f"{type(args[0]).__name__}.step(), for a backend without numbers as inputs"
+            "native_python",
+            f"{type(args[0]).__name__}.step(), for a backend without numbers as inputs",
         )
-    return tracer.prepare(stand_ins.use_grad_for_differentiable, [_free(tracer, function, "func"), args, kwargs], {})
+    return tracer.prepare(
+        polyfills.use_grad_for_differentiable, [_free(tracer, function, "func"), args, kwargs], {}
+    )
 
 
 def _free(tracer: Any, function: Any, name: str) -> Any:
     """What a closure of torch's holds under a name."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     if name not in cells:
-        tracer.break_graph("missing_in_torch", f"{function.__qualname__} holds nothing called {name!r} in this torch")
+        tracer.break_graph(
+            "missing_in_torch",
+            f"{function.__qualname__} holds nothing called {name!r} in this torch",
+        )
     return cells[name].cell_contents
 
 
@@ -102,8 +113,12 @@ def item(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(*names("_C._group_tensors_by_device_and_dtype"))
 def group_tensors(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(args[0] if args else kwargs.get("tensorlistlist"), (list, tuple)):
-        tracer.break_graph("native_python", "the arguments do not fit _group_tensors_by_device_and_dtype()")
-    lists = [tracer.spread(one) for one in tracer.spread(args[0] if args else kwargs["tensorlistlist"])]
+        tracer.break_graph(
+            "native_python", "the arguments do not fit _group_tensors_by_device_and_dtype()"
+        )
+    lists = [
+        tracer.spread(one) for one in tracer.spread(args[0] if args else kwargs["tensorlistlist"])
+    ]
     with_indices = args[1] if len(args) > 1 else kwargs.get("with_indices", False)
     groups: dict[Any, Any] = {}
     for index, first in enumerate(lists[0] if lists else []):
@@ -121,4 +136,6 @@ for _function in names("clip_grad_norm_ clip_grad_value_", of="nn.utils.clip_gra
     _clipping(_function)
 CALLED_CODES |= dict.fromkeys(names("optim.Optimizer.zero_grad.__code__"), _hidden_method)
 CALLED_CODES |= dict.fromkeys(code_inside("optim.Optimizer.profile_hook_step"), _profiled_step)
-CALLED_CODES |= dict.fromkeys(code_inside("optim.optimizer._use_grad_for_differentiable"), _use_grad)
+CALLED_CODES |= dict.fromkeys(
+    code_inside("optim.optimizer._use_grad_for_differentiable"), _use_grad
+)

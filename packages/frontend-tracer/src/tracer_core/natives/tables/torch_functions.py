@@ -13,7 +13,8 @@ from tracer_core.natives.arity import COUNTS
 from tracer_core.natives.effects import EFFECTS, PURE, SHALLOW, breaks, declare, query, special
 from tracer_core.torch_private.names import names
 
-#: Queries of settings that are guarded as a whole (torch_private.torch_state), or that never change.
+#: Queries of settings that are guarded as a whole (torch_private.torch_state), or that never
+#: change.
 declare(PURE, names("is_grad_enabled is_inference_mode_enabled get_default_dtype finfo iinfo device dtype Size"
     " are_deterministic_algorithms_enabled promote_types result_type can_cast"))  # fmt: skip
 declare(PURE, names("_is_any_autocast_enabled _is_tracing _is_torch_function_mode_enabled _get_deterministic_algorithms"
@@ -78,7 +79,9 @@ def mode_count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
 
 @special(*names("compiler.is_compiling compiler.is_dynamo_compiling"))
 def is_compiling(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    """What libraries ask to choose code that a tracer follows; an optimizer's other code has other results."""
+    """What libraries ask to choose code that a tracer follows; an optimizer's other code has other
+    results.
+    """
     asker = tracer.frames[-1]
     optimizer = asker.globals.get("__name__", "").startswith("torch.optim.")
     if optimizer and asker.code.raw.co_name != "_accelerator_graph_capture_health_check":
@@ -94,7 +97,11 @@ def is_something_else(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> b
 breaks("side_effect_native", "torch's random number generator is seeded or read", names(
     "manual_seed seed get_rng_state set_rng_state initial_seed"))  # fmt: skip
 # Its own Python hands everything but out= to those who look on.
-breaks("side_effect_native", "torch.chain_matmul (deprecated) may write to out= unseen", names("chain_matmul"))
+breaks(
+    "side_effect_native",
+    "torch.chain_matmul (deprecated) may write to out= unseen",
+    names("chain_matmul"),
+)
 
 
 @special(*names("Tensor.requires_grad_"))

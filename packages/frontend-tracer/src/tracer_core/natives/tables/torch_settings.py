@@ -1,7 +1,8 @@
 """What a trace does about torch's settings and the contexts that set them.
 
-A setter runs while tracing and is written into the graph, so that the operators after it run under it there too;
-what the trace changed is put back at its end and set again by the generated code (see `settings`).
+A setter runs while tracing and is written into the graph, so that the operators after it run under
+it there too; what the trace changed is put back at its end and set again by the generated code (see
+`settings`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandle, VariableToken
 from tracer_core.natives.arity import COUNTS
 from tracer_core.natives.effects import EFFECTS, PURE, breaks, declare, query, special
-from tracer_core.provenance import is_constant
-from tracer_core.recorder.contexts import InferenceHandle, ProfilerHandle, VariableToken
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import names
 
@@ -48,10 +49,14 @@ def set_autocast_dtype(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> 
     return _set_autocast(tracer, torch.set_autocast_dtype, args, kwargs, "dtype")
 
 
-def _set_autocast(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any], kind: str) -> Any:
+def _set_autocast(
+    tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any], kind: str
+) -> Any:
     name = f"autocast_{args[0]}_{kind}" if args else ""
     if name not in settings.SETTINGS or kwargs:
-        tracer.break_graph("side_effect_native", f"{function.__name__}({', '.join(map(repr, args))})")
+        tracer.break_graph(
+            "side_effect_native", f"{function.__name__}({', '.join(map(repr, args))})"
+        )
     return tracer.recorder.state_call(function, tuple(args), (name,), kwargs)
 
 
@@ -63,8 +68,8 @@ def increment_nesting(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> i
 
 @special(*names("autocast_decrement_nesting"))
 def decrement_nesting(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
-    """How deep a later call is nested is not known: 0 makes the program forget its kept casts, which is always
-    right."""
+    """How deep a later call is nested is not known: 0 makes the program forget its kept casts,
+    which is always right."""
     tracer.recorder.autocast_nesting -= 1
     torch.autocast_decrement_nesting()
     return 0
@@ -113,7 +118,9 @@ def get_autocast_dtype(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> 
     return _ask_autocast(tracer, torch.get_autocast_dtype, args, kwargs, "dtype")
 
 
-def _ask_autocast(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any], kind: str) -> Any:
+def _ask_autocast(
+    tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any], kind: str
+) -> Any:
     name = f"autocast_{(args or list(kwargs.values()) or ['?'])[0]}_{kind}"
     if name in settings.SETTINGS:
         return ask(tracer, name)
@@ -147,7 +154,9 @@ def get_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def set_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> VariableToken:
     name, value = _setting_of(tracer, "set", args[0]), args[1]
     if not is_constant(value):
-        tracer.break_graph("side_effect_native", f"a context variable is set to a {type(value).__name__}")
+        tracer.break_graph(
+            "side_effect_native", f"a context variable is set to a {type(value).__name__}"
+        )
     token = VariableToken(name, ask(tracer, name))
     tracer.recorder.state_call(settings.put, (name, value), (name,), {})
     return token
@@ -157,7 +166,9 @@ def set_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Variab
 def reset_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     name, token = _setting_of(tracer, "reset", args[0]), args[1]
     if not isinstance(token, VariableToken) or token.name != name or not token.is_open:
-        tracer.break_graph("side_effect_native", "a context variable is reset to what it was before this segment")
+        tracer.break_graph(
+            "side_effect_native", "a context variable is reset to what it was before this segment"
+        )
     tracer.recorder.state_call(settings.put, (name, token.before), (name,), {})
     token.is_open = False
 
@@ -175,7 +186,9 @@ def enter_inference_mode(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -
 def exit_inference_mode(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     handle = tracer.getattr(args[0], "_inference_mode_context")
     if not isinstance(handle, InferenceHandle):
-        tracer.break_graph("side_effect_native", "inference mode, entered before this segment, is left")
+        tracer.break_graph(
+            "side_effect_native", "inference mode, entered before this segment, is left"
+        )
     handle.close()
 
 
@@ -191,7 +204,9 @@ def enter_record_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) 
 def exit_record_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     handle = tracer.getattr(args[0], "record")
     if not isinstance(handle, ProfilerHandle):
-        tracer.break_graph("side_effect_native", "record_function, entered before this segment, is left")
+        tracer.break_graph(
+            "side_effect_native", "record_function, entered before this segment, is left"
+        )
     handle.is_open = False
 
 
@@ -204,7 +219,9 @@ def enter_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(*names("device.__exit__"))
 def exit_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     if not tracer.recorder.devices:
-        tracer.break_graph("side_effect_native", "a device context, entered before this segment, is left")
+        tracer.break_graph(
+            "side_effect_native", "a device context, entered before this segment, is left"
+        )
     tracer.recorder.devices.pop()
 
 
@@ -222,7 +239,11 @@ def _indexed(device: torch.device) -> torch.device:
 for _mode in ("overrides.TorchFunctionMode", "utils._python_dispatch.TorchDispatchMode"):
     breaks("torch_mode", "it sees every operator", names("__enter__ __exit__", of=_mode))
 for _off in ("_C.DisableTorchFunctionSubclass", "_C.DisableTorchFunction"):
-    breaks("torch_mode", "it changes what operators ask", names(f"{_off} {_off}.__enter__ {_off}.__exit__"))
+    breaks(
+        "torch_mode",
+        "it changes what operators ask",
+        names(f"{_off} {_off}.__enter__ {_off}.__exit__"),
+    )
 breaks("torch_mode", "it changes what operators ask", [
     *names("_push_mode _pop_mode _pop_mode_temporarily", of="overrides"),
     *names("_push_mode _pop_mode _pop_mode_temporarily", of="utils._python_dispatch"),
@@ -231,11 +252,15 @@ breaks("torch_mode", "it changes what operators ask", [
 declare(PURE, names("_C._is_any_autocast_enabled"))
 for _function in (
     *_without_arguments("_C._get_privateuse1_backend_name"),
-    *_without_arguments("_cuda_getDeviceCount _cuda_isInBadFork _cuda_getDevice", of="_C", in_every_build=False),
+    *_without_arguments(
+        "_cuda_getDeviceCount _cuda_isInBadFork _cuda_getDevice", of="_C", in_every_build=False
+    ),
 ):
     special(_function)(lambda tracer, args, kwargs, _function=_function: query(tracer, _function))
 for _which, _name in enumerate(("is_anomaly_enabled", "is_anomaly_check_nan_enabled")):
-    special(*_without_arguments(_name))(lambda tracer, args, kwargs, which=_which: ask(tracer, "anomaly")[which])
+    special(*_without_arguments(_name))(
+        lambda tracer, args, kwargs, which=_which: ask(tracer, "anomaly")[which]
+    )
 
 
 def _about_devices(function: Any) -> None:
@@ -250,6 +275,8 @@ def _about_devices(function: Any) -> None:
 
 
 for _function in names(
-    "is_bf16_supported is_tf32_supported get_device_capability get_device_name get_device_properties", of="cuda"
+    "is_bf16_supported is_tf32_supported get_device_capability get_device_name"
+    " get_device_properties",
+    of="cuda",
 ):
     _about_devices(_function)

@@ -1,8 +1,9 @@
 """Triton kernels that a program launches: ``kernel[grid](...)`` is one node of the graph.
 
-In: calls of Triton's Python functions. Out: rows of the effect table. What always holds: a launch that is no node (a kernel
-that is tuned, one whose source does not show what it writes, tensors that require gradients) ends the graph and is made
-as the program makes it; triton is never imported here.
+In: calls of Triton's Python functions. Out: rows of the effect table. What always holds: a launch
+that is no node (a kernel that is tuned, one whose source does not show what it writes, tensors that
+require gradients) ends the graph and is made as the program makes it; triton is never imported
+here.
 """
 
 from __future__ import annotations
@@ -57,12 +58,16 @@ def _launch(tracer: Any, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -
     values = _bound(kernel, args, kwargs, {name for config in configs for name in config})
     sizes = [size for config in configs for size in _sizes(tracer, grid, {**values, **config})]
     parameters = tuple(_parameter(tracer, kernel, name, value) for name, value in values.items())
-    options = tuple(sorted((name, _constant(value)) for name, value in kwargs.items() if name not in values))
+    options = tuple(
+        sorted((name, _constant(value)) for name, value in kwargs.items() if name not in values)
+    )
     operator, replaced = triton_launches.operator_for(
         kernel, Layout(parameters, options, tuple(_constants(config) for config in configs))
     )
     given = [
-        value for value, (_, kind, _) in zip(values.values(), parameters, strict=True) if kind != "constant"
+        value
+        for value, (_, kind, _) in zip(values.values(), parameters, strict=True)
+        if kind != "constant"
     ]
     arguments = [*sizes, *given]
     _demand_plain(tracer, arguments, replaced)
@@ -80,10 +85,15 @@ def _configs(kernel: Any) -> list[dict[str, Any]]:
     if type(kernel).__name__ != _TUNER:
         return [{}]
     if type(kernel.fn).__name__ not in _KERNELS:
-        raise Unclear(f"{type(kernel.fn).__name__} under a tuner chooses its parameters at each launch")
+        raise Unclear(
+            f"{type(kernel.fn).__name__} under a tuner chooses its parameters at each launch"
+        )
     if any(config.pre_hook is not None for config in kernel.configs):
         raise Unclear("a config has a hook")
-    return [dict(one) for one in dict.fromkeys(tuple(config.kwargs.items()) for config in kernel.configs)]
+    return [
+        dict(one)
+        for one in dict.fromkeys(tuple(config.kwargs.items()) for config in kernel.configs)
+    ]
 
 
 def _constants(config: dict[str, Any]) -> tuple[tuple[str, Constant], ...]:
@@ -101,9 +111,11 @@ def _sizes(tracer: Any, grid: Any, values: dict[str, Any]) -> list[Any]:
 
 
 def _demand_plain(tracer: Any, arguments: list[Any], replaced: tuple[int, ...]) -> None:
-    """A kernel knows addresses: what it may reach by them must be its arguments alone. An input may be a part of its
-    memory in another call."""
-    tensors = {place: value for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)}
+    """A kernel knows addresses: what it may reach by them must be its arguments alone. An input may
+    be a part of its memory in another call."""
+    tensors = {
+        place: value for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)
+    }
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors.values()):
         raise Unclear("a tensor that requires gradients, of which autograd would not know")
     if not all(triton_launches.whole(tensor) for tensor in tensors.values()):
@@ -139,7 +151,9 @@ def _bound(kernel: Any, args: list[Any], kwargs: dict[str, Any], later: set[str]
 
 def _parameter(tracer: Any, kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
     annotation = triton_launches.function_of(kernel).__annotations__.get(name, "")
-    if "constexpr" in (annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")):
+    if "constexpr" in (
+        annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
+    ):
         return name, "constant", _constant(tracer.concrete(tracer.settled(value)))
     if isinstance(value, torch.Tensor):
         return name, "Tensor", None

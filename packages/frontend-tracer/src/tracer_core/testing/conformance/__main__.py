@@ -1,7 +1,8 @@
-"""``python -m tracer_core.testing.conformance --backend NAME [--only TEXT] [--json FILE] [--page FILE] [--resume FILE]``
+"""``python -m tracer_core.testing.conformance --backend NAME [--only TEXT] [--json FILE] [--page
+FILE] [--resume FILE]``
 
-In: a backend's name, or ``module:attribute`` of a `Backend` (or of a function that gives one). Out: the table on stdout;
-exit status 1 if a row is wrong or an error, 2 if nothing could be tried.
+In: a backend's name, or ``module:attribute`` of a `Backend` (or of a function that gives one). Out:
+the table on stdout; exit status 1 if a row is wrong or an error, 2 if nothing could be tried.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any
 import torch
 
 from tracer_core.contract.backend import Backend, resolve
+from tracer_core.dispatch.validation import find_backend
 from tracer_core.errors import OptionError, TracerError
 from tracer_core.testing.conformance.cases import ANY, CASES
 from tracer_core.testing.conformance.page import as_json, markdown
 from tracer_core.testing.conformance.programs import PROGRAMS
 from tracer_core.testing.conformance.row import Row, dtype_name
 from tracer_core.testing.conformance.run import bad, table, trials
-from tracer_core.validation import find_backend
 
 
 def backend_named(text: str) -> Backend:
@@ -41,7 +42,9 @@ def backend_named(text: str) -> Backend:
 
 
 class Known:
-    """Rows of earlier runs, on disk. Mutable: rows are added. of: whose they are; others' are not taken."""
+    """Rows of earlier runs, on disk. Mutable: rows are added. of: whose they are; others' are not
+    taken.
+    """
 
     def __init__(self, path: Path | None, of: str) -> None:
         self._path, self._of = path, of
@@ -64,17 +67,25 @@ class Known:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tracer_core.testing.conformance", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tracer_core.testing.conformance", description=__doc__
+    )
     parser.add_argument("--backend", required=True, help="an installed name, or module:attribute")
-    parser.add_argument("--options", type=json.loads, default=None, help="the backend's options, as JSON")
-    parser.add_argument("--dtypes", nargs="+", choices=[dtype_name(dtype) for dtype in ANY], help="default: all")
+    parser.add_argument(
+        "--options", type=json.loads, default=None, help="the backend's options, as JSON"
+    )
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=[dtype_name(dtype) for dtype in ANY], help="default: all"
+    )
     parser.add_argument("--sample", type=int, help="only so many cases, chosen by --seed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", metavar="TEXT", help="only cases and programs with this in their name; of the bad ones "
+    parser.add_argument("--only", metavar="TEXT",
+    help="only cases and programs with this in their name; of the bad ones "
                         "everything is shown, tracebacks too")  # fmt: skip
     parser.add_argument("--json", type=Path, help="where to write every row")
     parser.add_argument("--page", type=Path, help="where to write the support matrix, as Markdown")
-    parser.add_argument("--resume", type=Path, help="keeps each row here at once, and goes on from those that are there; "
+    parser.add_argument("--resume", type=Path,
+    help="keeps each row here at once, and goes on from those that are there; "
                         "for one state of the backend's code: delete it after a change")  # fmt: skip
     parser.add_argument("--note", default="", help="a sentence for the page")
     parser.add_argument("--quiet", action="store_true", help="no line for each case while it runs")
@@ -87,7 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     dtypes = [getattr(torch, name) for name in given.dtypes] if given.dtypes else ANY
     try:
         backend = backend_named(given.backend)
-        found = trials(backend, cases=CASES, programs=PROGRAMS, dtypes=dtypes, options=given.options,
+        found = trials(backend, cases=CASES, programs=PROGRAMS, dtypes=dtypes,
+        options=given.options,
                        sample=given.sample, seed=given.seed)  # fmt: skip
     except TracerError as error:
         sys.stderr.write(f"{error}\n")
@@ -97,7 +109,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.only is not None:
         found = [trial for trial in found if given.only.casefold() in trial[0].casefold()]
         if not found:
-            sys.stderr.write(f"nothing has {given.only!r} in its name; without --only every name is shown\n")
+            sys.stderr.write(
+                f"nothing has {given.only!r} in its name; without --only every name is shown\n"
+            )
             return 2
     for number, (name, run) in enumerate(found, 1):
         rows.append(known.row(name, run))
@@ -105,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"[{number}/{len(found)}] {name}: {rows[-1].status}\n")
     sys.stdout.write(table(rows) + "\n")
     if given.only is not None:
-        sys.stdout.write("".join(f"\n{row.case} {row.dtype} {row.shape}: {row.detail}\n" for row in bad(rows)))
+        sys.stdout.write(
+            "".join(f"\n{row.case} {row.dtype} {row.shape}: {row.detail}\n" for row in bad(rows))
+        )
     for path, text in (
         (given.json, json.dumps(as_json(backend, rows, given.note), indent=1) + "\n"),
         (given.page, markdown(backend, rows, given.note)),

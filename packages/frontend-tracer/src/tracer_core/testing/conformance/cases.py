@@ -1,7 +1,7 @@
 """Small graphs over dtypes, shapes and layouts, and what a program does with views and writes.
 
-In: nothing. Out: `CASES`. What always holds: a case is a pure function of its inputs, made from a seed of its shape; it
-runs in eager mode in every dtype and shape that it names.
+In: nothing. Out: `CASES`. What always holds: a case is a pure function of its inputs, made from a
+seed of its shape; it runs in eager mode in every dtype and shape that it names.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """fn: the program. inputs: ``(dtype, shape) -> its inputs``. dtypes: that it makes sense for. area: what of the
-    support matrix it belongs to."""
+    """fn: the program. inputs: ``(dtype, shape) -> its inputs``. dtypes: that it makes sense for.
+    area: what of the support matrix it belongs to."""
 
     name: str
     fn: Callable[..., Any]
@@ -118,7 +118,10 @@ def _attention(x: torch.Tensor) -> torch.Tensor:
 
 def _batch_norm(x: torch.Tensor) -> torch.Tensor:
     channels = x.shape[1]
-    mean, var = torch.linspace(-1, 1, channels, dtype=x.dtype), torch.linspace(1, 2, channels, dtype=x.dtype)
+    mean, var = (
+        torch.linspace(-1, 1, channels, dtype=x.dtype),
+        torch.linspace(1, 2, channels, dtype=x.dtype),
+    )
     return F.batch_norm(x, mean, var)
 
 
@@ -136,66 +139,88 @@ OPERATORS: tuple[Case, ...] = (
     Case("true division", lambda x, y: x / (y * y + 1), _two, NUMBERS, SHAPES),
     Case("comparison and where", lambda x, y: torch.where(x > y, x, y), _two, NUMBERS, SHAPES),
     Case("logic", lambda x, y: (x & y) | ~x, _two, (torch.bool, torch.int64), SHAPES),
-    Case("transcendental", lambda x: (x.exp() + x.sin()).tanh() * x.abs().sqrt(), _one, FLOATS, SHAPES),
+    Case("transcendental", lambda x: (x.exp() + x.sin()).tanh() * x.abs().sqrt(), _one, FLOATS,
+    SHAPES),
     Case("activations", lambda x: F.gelu(F.silu(F.relu(x))) + x.sigmoid(), _one, FLOATS, SHAPES),
     Case("clamp", lambda x: x.clamp(-1, 2), _one, NUMBERS, SHAPES),
     Case("cast", lambda x: (x.to(torch.float32), x.to(torch.int64)), _one, ANY, SHAPES),
     Case("promotion", lambda x: x + 1.5, _one, ANY, SHAPES),
     Case("sum", lambda x: (x.sum(), x.sum(-1, keepdim=True)), _one, NUMBERS, SHAPES[1:]),
-    Case("mean and var", lambda x: (x.mean(-1), x.var(-1)), _one, FLOATS, ((7,), (3, 5), (2, 3, 4, 5))),
-    Case("max and argmax", lambda x: (x.amax(-1), x.argmax(-1)), _one, NUMBERS, ((7,), (3, 5), (1, 1))),
-    Case("softmax", lambda x: (x.softmax(-1), x.log_softmax(0)), _one, FLOATS, ((7,), (3, 5), (1, 1))),
-    Case("layer norm", lambda x: F.layer_norm(x, x.shape[-1:]), _one, FLOATS, ((7,), (3, 5), (2, 3, 4, 5))),
+    Case("mean and var", lambda x: (x.mean(-1), x.var(-1)), _one, FLOATS, ((7,), (3, 5), (2, 3, 4,
+    5))),
+    Case("max and argmax", lambda x: (x.amax(-1), x.argmax(-1)), _one, NUMBERS, ((7,), (3, 5), (1,
+    1))),
+    Case("softmax", lambda x: (x.softmax(-1), x.log_softmax(0)), _one, FLOATS, ((7,), (3, 5), (1,
+    1))),
+    Case("layer norm", lambda x: F.layer_norm(x, x.shape[-1:]), _one, FLOATS, ((7,), (3, 5), (2, 3,
+    4, 5))),
     Case("matmul", lambda x, y: x @ y, _matrices, FLOATS, MATRICES),
     Case("linear and relu", lambda x, y: F.linear(x, y.t()).relu(), _matrices, FLOATS, MATRICES),
-    Case("convolution", lambda x, w: F.conv2d(x, w, padding=1), _images, (torch.float32,), ((2, 3, 8, 8),)),
-    Case("pooling", lambda x: F.max_pool2d(x, 2) + F.avg_pool2d(x, 2), _one, FLOATS[:2], ((2, 3, 8, 8),)),
+    Case("convolution", lambda x, w: F.conv2d(x, w, padding=1), _images, (torch.float32,), ((2, 3,
+    8, 8),)),
+    Case("pooling", lambda x: F.max_pool2d(x, 2) + F.avg_pool2d(x, 2), _one, FLOATS[:2], ((2, 3, 8,
+    8),)),
     Case("embedding", F.embedding, _table, FLOATS, ((3,), (2, 5))),
-    Case("batched matmul", lambda x, y: x @ y, _batches, FLOATS, ((2, 3, 5), (1, 1, 1), (2, 2, 3, 4))),
+    Case("batched matmul", lambda x, y: x @ y, _batches, FLOATS, ((2, 3, 5), (1, 1, 1), (2, 2, 3,
+    4))),
     Case("attention", _attention, _one, FLOATS, ((2, 3, 5, 8), (1, 1, 1, 4))),
     Case("group norm", lambda x: F.group_norm(x, 2), _one, FLOATS, ((2, 4, 5), (1, 2, 3, 3))),
     Case("batch norm", _batch_norm, _one, FLOATS[:2], ((2, 3, 8, 8), (1, 1, 2, 2))),
-    Case("depthwise convolution", lambda x, w: F.conv2d(x, w[:3, :1], groups=3, stride=2), _images, (torch.float32,),
+    Case("depthwise convolution", lambda x, w: F.conv2d(x, w[:3, :1], groups=3, stride=2), _images,
+    (torch.float32,),
          ((2, 3, 8, 8),)),
-    Case("transposed convolution", lambda x, w: F.conv_transpose2d(x, w[:3], stride=2), _images, (torch.float32,),
+    Case("transposed convolution", lambda x, w: F.conv_transpose2d(x, w[:3], stride=2), _images,
+    (torch.float32,),
          ((2, 3, 8, 8),)),
-    Case("resize", lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"), _one, FLOATS[:2], ((1, 2, 3, 3),)),
+    Case("resize", lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"), _one, FLOATS[:2],
+    ((1, 2, 3, 3),)),
     Case("pad", lambda x: F.pad(x, (1, 2), value=3), _one, NUMBERS, ((3, 5), (7,))),
     Case("gather", lambda x, i: x.gather(-1, i), _indexed, NUMBERS, MATRICES),
     Case("scatter", _scatter, _indexed, NUMBERS, MATRICES),
     Case("index", lambda x, i: x[..., i[0]], _indexed, NUMBERS, MATRICES),
     Case("cumulative sum", lambda x: x.cumsum(-1), _one, NUMBERS, MATRICES),
     Case("sort and top", lambda x: (x.sort(-1)[0], x.topk(1, -1)[0]), _one, NUMBERS, MATRICES),
-    Case("whole division", lambda x, y: (x // (y.abs() + 1), x % (y.abs() + 1)), _two, NUMBERS, SHAPES),
-    Case("powers and roots", lambda x: x**2 + x**3 + (x.abs() + 1).rsqrt() + x.erf(), _one, FLOATS, SHAPES),
-    Case("any and all", lambda x: ((x > 0).any(), (x > 0).all(-1)), _one, NUMBERS, ((7,), (3, 5), (1, 1))),
+    Case("whole division", lambda x, y: (x // (y.abs() + 1), x % (y.abs() + 1)), _two, NUMBERS,
+    SHAPES),
+    Case("powers and roots", lambda x: x**2 + x**3 + (x.abs() + 1).rsqrt() + x.erf(), _one, FLOATS,
+    SHAPES),
+    Case("any and all", lambda x: ((x > 0).any(), (x > 0).all(-1)), _one, NUMBERS, ((7,), (3, 5),
+    (1, 1))),
     Case("rounding", lambda x: (x.round(), x.floor(), x.trunc()), _one, FLOATS, SHAPES),
     Case("triangle and diagonal", lambda x: (x.tril(), x.diagonal()), _one, NUMBERS, MATRICES),
 )  # fmt: skip
 
-VIEWS: tuple[Case, ...] = tuple(replace(case, area="views, aliasing, writes") for case in (
-    Case("permute", lambda x: (x + 1).permute(1, 0), _one, ANY[:5], MATRICES),
-    Case("view of an input", lambda x: (x.t(), x[0]), _one, ANY, MATRICES),
-    Case("views of one result", _shared_views, _one, NUMBERS, MATRICES),
-    Case("split", lambda x: (x * 2).chunk(2, -1), _one, NUMBERS, ((3, 6), (4, 2))),
-    Case("cat", lambda x, y: torch.cat([x, y, x], 0), _two, ANY, ((3, 5), (1,), (2, 0, 3))),
-    Case("expand", lambda x: (x + 1).expand(4, *x.shape), _one, NUMBERS, MATRICES),
-    Case("result is an input", lambda x, y: (y, x + y, x), _two, NUMBERS, MATRICES),
-    Case("constants", lambda x: (x * 2, torch.ones(3), torch.tensor(5)), _one, NUMBERS, MATRICES),
-    Case("in place", _write, _one, NUMBERS, MATRICES),
-    Case("in place through a view", _write_a_view, _one, NUMBERS, MATRICES),
-    Case("inputs swapped", _swap, _two, NUMBERS, MATRICES),
-))
+VIEWS: tuple[Case, ...] = tuple(
+    replace(case, area="views, aliasing, writes")
+    for case in (
+        Case("permute", lambda x: (x + 1).permute(1, 0), _one, ANY[:5], MATRICES),
+        Case("view of an input", lambda x: (x.t(), x[0]), _one, ANY, MATRICES),
+        Case("views of one result", _shared_views, _one, NUMBERS, MATRICES),
+        Case("split", lambda x: (x * 2).chunk(2, -1), _one, NUMBERS, ((3, 6), (4, 2))),
+        Case("cat", lambda x, y: torch.cat([x, y, x], 0), _two, ANY, ((3, 5), (1,), (2, 0, 3))),
+        Case("expand", lambda x: (x + 1).expand(4, *x.shape), _one, NUMBERS, MATRICES),
+        Case("result is an input", lambda x, y: (y, x + y, x), _two, NUMBERS, MATRICES),
+        Case(
+            "constants", lambda x: (x * 2, torch.ones(3), torch.tensor(5)), _one, NUMBERS, MATRICES
+        ),
+        Case("in place", _write, _one, NUMBERS, MATRICES),
+        Case("in place through a view", _write_a_view, _one, NUMBERS, MATRICES),
+        Case("inputs swapped", _swap, _two, NUMBERS, MATRICES),
+    )
+)
 
 LAYOUTS: tuple[Case, ...] = tuple(replace(case, area="strides") for case in (
     Case("transposed input", _both_orders, _transposed, NUMBERS, MATRICES),
     Case("input with steps and an offset", _both_orders, _sliced, NUMBERS, MATRICES),
     Case("expanded input", _both_orders, _expanded, NUMBERS, MATRICES),
     Case("transposed factor", lambda x, y: x.t() @ y, _transposed, FLOATS, MATRICES),
-    Case("channels last", lambda x, w: F.conv2d(x, w, padding=1).relu(), _channels_last, (torch.float32,),
+    Case("channels last", lambda x, w: F.conv2d(x, w, padding=1).relu(), _channels_last,
+    (torch.float32,),
          ((2, 3, 8, 8), (1, 1, 4, 4))),
-    Case("channels last, pointwise", lambda x, w: (x + 1).mean((2, 3)), _channels_last, FLOATS, ((2, 3, 8, 8),)),
-    Case("write to a transposed input", lambda x, y: x.add_(y).sum(0), _transposed, NUMBERS, MATRICES),
+    Case("channels last, pointwise", lambda x, w: (x + 1).mean((2, 3)), _channels_last, FLOATS,
+    ((2, 3, 8, 8),)),
+    Case("write to a transposed input", lambda x, y: x.add_(y).sum(0), _transposed, NUMBERS,
+    MATRICES),
     Case("write to a slice's base", lambda x, y: x.copy_(y) + 1, _sliced, NUMBERS, MATRICES),
 ))  # fmt: skip
 

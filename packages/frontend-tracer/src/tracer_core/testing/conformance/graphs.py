@@ -1,7 +1,8 @@
 """Runs the small graphs of `cases` through lowering and a backend, without the tracer.
 
-In: a case, a dtype, a shape, a validated config. Out: a `Row`. What always holds: a case is run twice, because the core
-checks the first result only; the program's own writes are compared as its results are.
+In: a case, a dtype, a shape, a validated config. Out: a `Row`. What always holds: a case is run
+twice, because the core checks the first result only; the program's own writes are compared as its
+results are.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ from typing import Any
 
 import torch
 
-from tracer_core.dispatch import compile_graph
-from tracer_core.fallbacks import fallback_of
+from tracer_core.debug.fallbacks import fallback_of
+from tracer_core.dispatch.compile_graph import compile_graph
 from tracer_core.options import CompileConfig
 from tracer_core.testing.compare import Mismatch, Tolerance, compare, compare_aliasing
 from tracer_core.testing.conformance.cases import Case
 from tracer_core.testing.conformance.row import Row, told
 from tracer_core.testing.torch_graph import torch_graph
 
-TOLERANCES = {torch.bfloat16: Tolerance(2e-2, 2e-2), torch.float16: Tolerance(5e-3, 5e-3), torch.float32: Tolerance(1e-4, 1e-5)}
+TOLERANCES = {
+    torch.bfloat16: Tolerance(2e-2, 2e-2),
+    torch.float16: Tolerance(5e-3, 5e-3),
+    torch.float32: Tolerance(1e-4, 1e-5),
+}
 
 
 def graph_row(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: CompileConfig) -> Row:
@@ -29,7 +34,9 @@ def graph_row(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: Co
     return Row(case.name, dtype, shape, status, detail, case.area)
 
 
-def _run(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: CompileConfig) -> tuple[str, str]:
+def _run(
+    case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: CompileConfig
+) -> tuple[str, str]:
     inputs = case.inputs(dtype, shape)
     with torch.no_grad():
         mine, theirs = copy.deepcopy(inputs), copy.deepcopy(inputs)
@@ -38,12 +45,17 @@ def _run(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: Compile
         extra = captured.real_inputs[len(inputs) :]
         try:
             runner = compile_graph(captured, config)
-            for given in (copy.deepcopy(inputs), mine):  # the first call is checked, the second is the usual
+            for given in (
+                copy.deepcopy(inputs),
+                mine,
+            ):  # the first call is checked, the second is the usual
                 result = runner([*given, *extra])
         except Exception as error:  # a row says what went wrong; the table goes on
             return "error", told(error)
     expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
-    difference = _difference(expected, theirs, tuple(result), mine, TOLERANCES.get(dtype, Tolerance()))
+    difference = _difference(
+        expected, theirs, tuple(result), mine, TOLERANCES.get(dtype, Tolerance())
+    )
     if difference:
         return "wrong", difference
     fallback = fallback_of(runner)

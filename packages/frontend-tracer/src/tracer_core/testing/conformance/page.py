@@ -1,7 +1,8 @@
 """The rows as a page and as JSON.
 
-In: rows, the backend they are of, a note. Out: Markdown for docs/conformance/, and what `json.dump` takes. What always
-holds: the page has nothing that the rows and the versions do not say; the same rows give the same page.
+In: rows, the backend they are of, a note. Out: Markdown for docs/conformance/, and what `json.dump`
+takes. What always holds: the page has nothing that the rows and the versions do not say; the same
+rows give the same page.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ ORDER = ("ok", "partly", "eager", "wrong", "error")
 def as_json(backend: Backend, rows: Sequence[Row], note: str = "") -> dict[str, Any]:
     """Everything, for machines."""
     return {
-        "backend": backend.name, "torch": torch.__version__, "python": platform.python_version(), "note": note,
-        "counts": dict(Counter(row.status for row in rows)), "rows": [row.to_json() for row in rows],
+        "backend": backend.name, "torch": torch.__version__, "python": platform.python_version(),
+        "note": note,
+        "counts": dict(Counter(row.status for row in rows)),
+        "rows": [row.to_json() for row in rows],
     }  # fmt: skip
 
 
@@ -37,7 +40,10 @@ def markdown(backend: Backend, rows: Sequence[Row], note: str = "") -> str:
     lines = [
         f"# Conformance of `{backend.name}`",
         "",
-        f"{backend.description}. Made by `python -m tracer_core.testing.conformance --backend {backend.name} --page ...`",
+        (
+            f"{backend.description}. Made by `python -m tracer_core.testing.conformance --backend"
+            f" {backend.name} --page ...`"
+        ),
         f"with {_versions()}. {note}".rstrip(),
         "",
         f"{len(rows)} rows: {summary}.",
@@ -59,11 +65,19 @@ def _versions() -> str:
 def _matrix(rows: Sequence[Row]) -> Iterator[str]:
     dtypes = [dtype for dtype in ANY if any(row.dtype is dtype for row in rows)]
     for area in dict.fromkeys(row.area for row in rows):
-        yield from (f"## {area.capitalize()}", "", "| case | " + " | ".join(map(dtype_name, dtypes)) + " |")
+        yield from (
+            f"## {area.capitalize()}",
+            "",
+            "| case | " + " | ".join(map(dtype_name, dtypes)) + " |",
+        )
         yield "|---|" + "---|" * len(dtypes)
         for name in dict.fromkeys(row.case for row in rows if row.area == area):
             mine = [row for row in rows if row.case == name and row.area == area]
-            yield f"| {name} | " + " | ".join(_cell([row for row in mine if row.dtype is d]) for d in dtypes) + " |"
+            yield (
+                f"| {name} | "
+                + " | ".join(_cell([row for row in mine if row.dtype is d]) for d in dtypes)
+                + " |"
+            )
         yield ""
 
 
@@ -79,16 +93,22 @@ def _programs(rows: Sequence[Row]) -> Iterator[str]:
     if rows:
         yield from ("## Programs", "", "| area | program | result |", "|---|---|---|")
         for row in sorted(rows, key=lambda row: row.area):
-            yield f"| {row.area} | {row.case} | {row.status}{': ' + _line(row.detail) if row.detail else ''} |"
+            yield (
+                f"| {row.area} | {row.case} |"
+                f" {row.status}{': ' + _line(row.detail) if row.detail else ''} |"
+            )
         yield ""
 
 
-#: An operator and its reason in the text of a partition (`tracer_core.aten.support.summary`).
+#: An operator and its reason in the text of a partition
+#: (`tracer_core.aot.capability_partition.summary`).
 _REFUSED = re.compile(r"(\w+\.[\w.]+) \(\d+x: (.*?)\)(?=, \w+\.[\w.]+ \(\d+x: |$)", re.DOTALL)
 
 
 def _refusals(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """(operator, reason) of each row that did not run whole; ("", reason) where no operator is named."""
+    """(operator, reason) of each row that did not run whole; ("", reason) where no operator is
+    named.
+    """
     for row in rows:
         if row.dtype is not None and row.status in ("partly", "eager"):
             yield from _REFUSED.findall(row.detail) or [("", row.detail)]
@@ -103,7 +123,8 @@ def _reasons(rows: Sequence[Row]) -> Iterator[str]:
     if operators:
         yield from ("## What runs eagerly, and why", "")
         yield from (f"- {reason}: {', '.join(f'`{n}`' for n in sorted(names)) or 'whole graphs'}"
-                    for reason, names in sorted(operators.items(), key=lambda one: (-len(one[1]), one[0])))  # fmt: skip
+                    for reason, names in sorted(operators.items(), key=lambda one: (-len(one[1]),
+                    one[0])))  # fmt: skip
         yield ""
     broken = [row for row in rows if row.dtype is not None and row.status in ("wrong", "error")]
     if broken:

@@ -1,8 +1,8 @@
 """What a backend must get right beside operators, through ``compile()``, as users meet it.
 
-In: a `Subject`: a backend with the user's options. Out: `PROGRAMS`: named functions of a subject that return None, or
-why the backend does not offer it, and raise where it is not as eager. What always holds: a program needs no files, no
-network and a few small graphs.
+In: a `Subject`: a backend with the user's options. Out: `PROGRAMS`: named functions of a subject
+that return None, or why the backend does not offer it, and raise where it is not as eager. What
+always holds: a program needs no files, no network and a few small graphs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """area and name: where it stands in the support matrix. run: ``(subject) -> None | why it is not offered``."""
+    """area and name: where it stands in the support matrix. run: ``(subject) -> None | why it is
+    not offered``.
+    """
 
     area: str
     name: str
@@ -52,7 +54,9 @@ class Program:
 PROGRAMS: list[Program] = []
 
 
-def program(area: str, name: str) -> Callable[[Callable[[Subject], str | None]], Callable[[Subject], str | None]]:
+def program(
+    area: str, name: str
+) -> Callable[[Callable[[Subject], str | None]], Callable[[Subject], str | None]]:
     """Adds a function to `PROGRAMS`."""
 
     def add(function: Callable[[Subject], str | None]) -> Callable[[Subject], str | None]:
@@ -91,6 +95,7 @@ def changing_size(subject: Subject) -> str | None:
 @program("dynamic sizes", "sizes are symbolic from the start, and one graph serves them")
 def symbolic_sizes(subject: Subject) -> str | None:
     """``dynamic=True``."""
+
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x.view(-1, x.shape[0]).sum(0) + x.shape[1], torch.cat([x, x], 1)[:, : x.shape[1]]
 
@@ -144,12 +149,17 @@ def training_step(subject: Subject) -> str | None:
 
 def _no_training(subject: Subject) -> str | None:
     declared = subject.backend.training
-    return "it is for inference only: gradients are eager's" if declared is Training.INFERENCE_ONLY else None
+    return (
+        "it is for inference only: gradients are eager's"
+        if declared is Training.INFERENCE_ONLY
+        else None
+    )
 
 
 @program("random numbers", "dropout draws eager's stream")
 def random_stream(subject: Subject) -> str | None:
     """The same seed gives the same numbers, and leaves the generator in the same state."""
+
     def fn(x: torch.Tensor) -> torch.Tensor:
         return F.dropout(x * 2, 0.5) + torch.randn(3)
 
@@ -167,6 +177,7 @@ def random_stream(subject: Subject) -> str | None:
 @program("views, aliasing, writes", "inputs that share memory")
 def shared_inputs(subject: Subject) -> str | None:
     """A write through one is seen through the other."""
+
     def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x.add_(1)
         return y * 2, x.t()
@@ -183,6 +194,7 @@ def shared_inputs(subject: Subject) -> str | None:
 @program("views, aliasing, writes", "results are the caller's own")
 def own_results(subject: Subject) -> str | None:
     """Later calls do not write to earlier results, and the caller may write to them."""
+
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x + 1, x @ x, x
 
@@ -202,6 +214,7 @@ def own_results(subject: Subject) -> str | None:
 @program("views, aliasing, writes", "buffers are written")
 def written_buffers(subject: Subject) -> str | None:
     """Batch norm's running statistics, and a counter."""
+
     def make() -> nn.Module:
         torch.manual_seed(0)
         return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU()).train()
@@ -239,11 +252,17 @@ def new_values(subject: Subject) -> str | None:
 @program("strides", "the layout of an input changes from call to call")
 def changing_strides(subject: Subject) -> str | None:
     """Contiguous, transposed, with steps."""
+
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x * 2, x.sum(0), x.t()
 
     fast = subject.compile(fn)
-    for x in (torch.randn(4, 6), torch.randn(6, 4).t(), torch.randn(4, 12)[:, ::2], torch.randn(1, 6).expand(4, 6)):
+    for x in (
+        torch.randn(4, 6),
+        torch.randn(6, 4).t(),
+        torch.randn(4, 12)[:, ::2],
+        torch.randn(1, 6).expand(4, 6),
+    ):
         _same(fn(x), fast(x), str(x.stride()))
     return None
 
@@ -293,12 +312,23 @@ def threads(subject: Subject) -> str | None:
 def wrong_options(subject: Subject) -> str | None:
     """An unknown option, a wrong type, an unknown mode."""
     cls = resolve(subject.backend.options)
-    wrong: list[dict[str, Any]] = [{"options": {"no_such_option_": 1}}, {"mode": "no-such-mode"}, {"options": 3}]
+    wrong: list[dict[str, Any]] = [
+        {"options": {"no_such_option_": 1}},
+        {"mode": "no-such-mode"},
+        {"options": 3},
+    ]
     if cls is not None:
         _demand(dataclasses.is_dataclass(cls), f"options is {cls!r}, not a dataclass")
-        _demand(bool(cls.__doc__) and not str(cls.__doc__).startswith(f"{cls.__name__}("), "its options have no docstring")
+        _demand(
+            bool(cls.__doc__) and not str(cls.__doc__).startswith(f"{cls.__name__}("),
+            "its options have no docstring",
+        )
         cls()  # every option has a default
-        wrong += [{"options": {field.name: object()}} for field in dataclasses.fields(cls) if field.type not in (Any, "Any")]
+        wrong += [
+            {"options": {field.name: object()}}
+            for field in dataclasses.fields(cls)
+            if field.type not in (Any, "Any")
+        ]
     for settings in wrong:
         try:
             subject.compile(lambda x: x + 1, **settings)
@@ -322,6 +352,7 @@ def every_mode(subject: Subject) -> str | None:
 @program("errors", "the program's own error")
 def programs_error(subject: Subject) -> str | None:
     """Raised as eager raises it, with its effects up to there."""
+
     def fn(x: torch.Tensor, flag: bool) -> torch.Tensor:
         y = x * 2
         if flag:
@@ -339,9 +370,17 @@ def index_out_of_range(subject: Subject) -> str | None:
     """Eager raises IndexError; a backend that cannot check must leave such operators to PyTorch."""
     fast = subject.compile(F.embedding)
     table = torch.randn(5, 3)
-    for index in (torch.tensor([0, 4]), torch.tensor([5, 1]), torch.tensor([2, 2]), torch.tensor([1 << 40, 0])):
+    for index in (
+        torch.tensor([0, 4]),
+        torch.tensor([5, 1]),
+        torch.tensor([2, 2]),
+        torch.tensor([1 << 40, 0]),
+    ):
         expected, actual = _outcome(F.embedding, index, table), _outcome(fast, index, table)
-        _demand(type(expected) is type(actual), f"index {index.tolist()}: {actual!r}, expected {expected!r}")
+        _demand(
+            type(expected) is type(actual),
+            f"index {index.tolist()}: {actual!r}, expected {expected!r}",
+        )
         if isinstance(expected, torch.Tensor):
             _same(expected, actual)
     return None
@@ -350,6 +389,7 @@ def index_out_of_range(subject: Subject) -> str | None:
 @program("errors", "a whole number divided by zero")
 def divided_by_zero(subject: Subject) -> str | None:
     """Eager raises RuntimeError; engines compute something, or end the process."""
+
     def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x // y, x % y
 
@@ -357,7 +397,10 @@ def divided_by_zero(subject: Subject) -> str | None:
     x = torch.tensor([7, -8, 9])
     for y in (torch.tensor([2, 3, -4]), torch.tensor([1, 0, 2]), torch.tensor([5, 5, 5])):
         expected, actual = _outcome(fn, x, y), _outcome(fast, x, y)
-        _demand(type(expected) is type(actual), f"divided by {y.tolist()}: {actual!r}, expected {expected!r}")
+        _demand(
+            type(expected) is type(actual),
+            f"divided by {y.tolist()}: {actual!r}, expected {expected!r}",
+        )
         if isinstance(expected, tuple):
             _same(expected, actual)
     return None
@@ -372,7 +415,9 @@ def _outcome(fn: Callable[..., Any], *args: Any) -> Any:
 
 @program("caching", "compiled again after reset()")
 def compiled_again(subject: Subject) -> str | None:
-    """From the backend's caches or anew, with the same results; other options give other entries."""
+    """From the backend's caches or anew, with the same results; other options give other
+    entries.
+    """
     model = _mlp().eval()
     x = torch.randn(4, 6)
     with torch.no_grad():
@@ -399,7 +444,9 @@ def nothing_is_kept(subject: Subject) -> str | None:
     fast(torch.randn(64, 64))  # a recording may hold what it read last
     fast(torch.randn(64, 64))
     gc.collect()
-    _demand(not any(one() is not None for one in watched), "a tensor of an earlier call is still alive")
+    _demand(
+        not any(one() is not None for one in watched), "a tensor of an earlier call is still alive"
+    )
     return None
 
 

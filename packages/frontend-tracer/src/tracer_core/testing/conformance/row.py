@@ -27,8 +27,8 @@ BAD = frozenset({"wrong", "error"})
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result of one case. dtype and shape: of its first input; None and () for whole programs. area: ``operators``,
-    ``strides``, ... detail: why it is not ``ok``."""
+    """The result of one case. dtype and shape: of its first input; None and () for whole programs.
+    area: ``operators``, ``strides``, ... detail: why it is not ``ok``."""
 
     case: str
     dtype: torch.dtype | None
@@ -40,7 +40,8 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
-            "area": self.area, "case": self.case, "dtype": None if self.dtype is None else dtype_name(self.dtype),
+            "area": self.area, "case": self.case,
+            "dtype": None if self.dtype is None else dtype_name(self.dtype),
             "shape": list(self.shape), "status": self.status, "detail": self.detail,
         }  # fmt: skip
 
@@ -48,11 +49,15 @@ class Row:
     def from_json(cls, data: dict[str, Any]) -> Row:
         """What `to_json` made. Raises KeyError and AttributeError for something else."""
         dtype = None if data["dtype"] is None else getattr(torch, data["dtype"])
-        return cls(data["case"], dtype, tuple(data["shape"]), data["status"], data["detail"], data["area"])
+        return cls(
+            data["case"], dtype, tuple(data["shape"]), data["status"], data["detail"], data["area"]
+        )
 
 
 def told(error: Exception) -> str:
-    """The detail of a row whose case raised: a line, then the traceback for the backend's author."""
+    """The detail of a row whose case raised: a line, then the traceback for the backend's
+    author.
+    """
     return f"{type(error).__name__}: {error}\n{''.join(traceback.format_exception(error))}"
 
 

@@ -1,7 +1,8 @@
 """Runs the conformance table for a backend.
 
-In: the name of an installed backend (or a `Backend`), dtypes, an optional sample. Out: one `Row` a case; the same
-seed gives the same sample. What always holds: a case that fails is a row; the table goes on.
+In: the name of an installed backend (or a `Backend`), dtypes, an optional sample. Out: one `Row` a
+case; the same seed gives the same sample. What always holds: a case that fails is a row; the table
+goes on.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any
 import torch
 
 from tracer_core.contract.backend import Backend
-from tracer_core.fallbacks import failures
+from tracer_core.debug.fallbacks import failures
+from tracer_core.dispatch.validation import build_config
 from tracer_core.testing.compare import Mismatch
 from tracer_core.testing.conformance.cases import ANY, CASES, Case
 from tracer_core.testing.conformance.graphs import graph_row
 from tracer_core.testing.conformance.programs import PROGRAMS, Program, Subject
 from tracer_core.testing.conformance.row import BAD, STATUSES, Row, dtype_name, told
-from tracer_core.validation import build_config
 
 #: One thing to try: its name, and what gives its row.
 Trial = tuple[str, Callable[[], Row]]
@@ -35,11 +36,14 @@ def trials(
     sample: int | None = None,
     seed: int = 0,
 ) -> list[Trial]:
-    """Every case in those of its dtypes that are in `dtypes` (sample: so many of them, by seed), then the programs.
-    Raises what ``compile()`` raises if the backend cannot run at all."""
+    """Every case in those of its dtypes that are in `dtypes` (sample: so many of them, by seed),
+    then the programs. Raises what ``compile()`` raises if the backend cannot run at all."""
     config = build_config(backend=backend, options=options)
     found: list[Trial] = [
-        (f"{case.name} {dtype_name(dtype)} {shape}", lambda c=case, d=dtype, s=shape: graph_row(c, d, s, config))  # type: ignore[misc]
+        (
+            f"{case.name} {dtype_name(dtype)} {shape}",
+            lambda c=case, d=dtype, s=shape: graph_row(c, d, s, config),
+        )  # type: ignore[misc]
         for case in cases
         for dtype in case.dtypes
         if dtype in dtypes
@@ -73,7 +77,9 @@ def program_row(one: Program, subject: Subject) -> Row:
         return Row(one.name, None, (), "wrong", str(mismatch), one.area)
     except Exception as error:  # a row says what went wrong; the table goes on
         return Row(one.name, None, (), "error", told(error), one.area)
-    return Row(one.name, None, (), "ok" if reason is None else "not declared", reason or "", one.area)
+    return Row(
+        one.name, None, (), "ok" if reason is None else "not declared", reason or "", one.area
+    )
 
 
 def bad(rows: Sequence[Row]) -> list[Row]:
@@ -89,7 +95,9 @@ def table(rows: Sequence[Row]) -> str:
 def _counts(rows: Sequence[Row]) -> Iterator[str]:
     for name in dict.fromkeys(row.case for row in rows):
         mine = [row.status for row in rows if row.case == name]
-        counts = ", ".join(f"{mine.count(status)} {status}" for status in STATUSES if status in mine)
+        counts = ", ".join(
+            f"{mine.count(status)} {status}" for status in STATUSES if status in mine
+        )
         yield f"{name:28} {counts}"
 
 
@@ -97,4 +105,7 @@ def _details(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.status != "ok":
             where = f"{row.dtype} {row.shape}" if row.dtype is not None else row.area
-            yield f"  {row.case} {where}: {row.status}: {row.detail.splitlines()[0] if row.detail else ''}"
+            yield (
+                f"  {row.case} {where}: {row.status}:"
+                f" {row.detail.splitlines()[0] if row.detail else ''}"
+            )

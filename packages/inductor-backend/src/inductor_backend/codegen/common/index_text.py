@@ -1,7 +1,8 @@
 """Text of index expressions, which C++ and Triton write alike.
 
-In: an `Index` and the texts of what it is made of. Out: the text of the expression. What always holds: equal indices have
-equal texts (terms are sorted), so that equal kernels are found by their text.
+In: an `Index` and the texts of what it is made of. Out: the text of the expression. What always
+holds: equal indices have equal texts (terms are sorted), so that equal kernels are found by their
+text.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ SizeText = Callable[[Expr], str]
 def index_text(
     index: Index, variable: Sequence[str], value: Callable[[Value], str], size: SizeText, floor: str
 ) -> str:
-    """The expression; variable: text of each loop variable; value: text of a body value; floor: the language's operator
-    for quotients of numbers that are not negative, rounded down."""
+    """The expression; variable: text of each loop variable; value: text of a body value; floor: the
+    language's operator for quotients of numbers that are not negative, rounded down."""
     parts: list[str] = []
     for atom, coefficient in index.terms.items():
         if isinstance(atom, Var):
@@ -27,7 +28,10 @@ def index_text(
             text = value(atom.value)
         else:
             sign = floor if isinstance(atom, FloorDiv) else "%"
-            text = f"(({index_text(atom.base, variable, value, size, floor)}) {sign} {size(atom.divisor)})"
+            text = (
+                f"(({index_text(atom.base, variable, value, size, floor)}) {sign}"
+                f" {size(atom.divisor)})"
+            )
         parts.append(text if coefficient == 1 else f"{size(coefficient)} * {text}")
     if not (isinstance(index.const, int) and index.const == 0) or not parts:
         parts.append(size(index.const))

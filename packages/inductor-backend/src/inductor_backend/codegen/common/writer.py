@@ -1,4 +1,6 @@
-"""Indented text, line by line; and text from outside (names of the user's files and functions) made safe to write in it."""
+"""Indented text, line by line; and text from outside (names of the user's files and functions) made
+safe to write in it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from contextlib import contextmanager
 
 
 def plain(text: str) -> str:
-    """Text for a comment of C++ or Python or inside a string. What could end it, or go on in the next line, becomes
-    ``_``: a file or function may have any name."""
+    """Text for a comment of C++ or Python or inside a string. What could end it, or go on in the
+    next line, becomes ``_``: a file or function may have any name."""
     return "".join(one if one.isprintable() and one not in "\\'\"?" else "_" for one in text)
 
 

@@ -1,7 +1,8 @@
-"""A phase of a kernel whose rows lie side by side: a loop over the rows' elements with the rows as lanes.
+"""A phase of a kernel whose rows lie side by side: a loop over the rows' elements with the rows as
+lanes.
 
-In: phases of a `KernelBody` over a tile of columns. Out: lines in `ElementWriter.out`. What always holds: each column has
-accumulators of its own in an array of the tile's width.
+In: phases of a `KernelBody` over a tile of columns. Out: lines in `ElementWriter.out`. What always
+holds: each column has accumulators of its own in an array of the tile's width.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class ColumnWriter(RowWriter):
         if not empty:
             self.emit(values, 0, names)
         lanes = (
-            f"{{type}} {{name}}[{self.widest}]; for (int64_t l = 0; l < lanes; ++l) {{name}}[l] = {{start}};"
+            f"{{type}} {{name}}[{self.widest}]; for (int64_t l = 0; l < lanes; ++l) {{name}}[l] ="
+            " {start};"
         )
         self.scanners = self._scanners(phase, "alignas(64) " + lanes)
         reducers = []
@@ -89,14 +91,17 @@ class ColumnWriter(RowWriter):
                 self.store(store, scope)
             self._scan(scope, "[l]")
             for store, reducer in reducers:
-                self.out.line(reducer.step.format(v=scope[store.value], at=f"({self.row_position()})"))
+                self.out.line(
+                    reducer.step.format(v=scope[store.value], at=f"({self.row_position()})")
+                )
 
     def _column_steps(
         self, phase: Phase, values: list[Value], reducers: list, names: dict[Value, str]
     ) -> None:
-        """Sums of floats take several points of the row at a time, added up as floats: a conversion and a read and a
-        write of the sum cost more than an addition. Not past the caches: there one row after the other is read as
-        fast as memory can be (33 GB/s; 8 rows side by side 27, 2 rows 17)."""
+        """Sums of floats take several points of the row at a time, added up as floats: a conversion
+        and a read and a write of the sum cost more than an addition. Not past the caches: there one
+        row after the other is read as fast as memory can be (33 GB/s; 8 rows side by side 27, 2
+        rows 17)."""
         if 4 * self.sizes.hint(product(self.nest.sizes)) >= STREAMED:
             return
         sums = all(s.reduce == "sum" and s.value.dtype == torch.float32 for s, _ in reducers)
@@ -122,7 +127,9 @@ class ColumnWriter(RowWriter):
 def _balanced(terms: list[str]) -> str:
     """Their sum, added in pairs."""
     while len(terms) > 1:
-        terms = [f"({' + '.join(pair)})" for pair in (terms[k : k + 2] for k in range(0, len(terms), 2))]
+        terms = [
+            f"({' + '.join(pair)})" for pair in (terms[k : k + 2] for k in range(0, len(terms), 2))
+        ]
     return terms[0]
 
 

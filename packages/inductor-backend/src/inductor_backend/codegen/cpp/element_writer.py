@@ -1,8 +1,9 @@
 """The values of a fused body as C++ expressions, and its stores as statements.
 
-In: a `KernelBody`, its `LoopNest`, the layouts of its buffers. Out: lines in `ElementWriter.out`, and the arguments that they
-name. What always holds: a value is named once in a scope, at the level of the outermost loop that has all its variables;
-sizes and strides are arguments, so kernels that differ only in them have the same text.
+In: a `KernelBody`, its `LoopNest`, the layouts of its buffers. Out: lines in `ElementWriter.out`,
+and the arguments that they name. What always holds: a value is named once in a scope, at the level
+of the outermost loop that has all its variables; sizes and strides are arguments, so kernels that
+differ only in them have the same text.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ LITERAL = 8
 
 
 class ElementWriter:
-    """Writes what a kernel computes of one element. Mutable: names and arguments are added as they are met."""
+    """Writes what a kernel computes of one element. Mutable: names and arguments are added as they
+    are met.
+    """
 
     def __init__(self, program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> None:
         self.program, self.body, self.nest, self.sizes = program, body, nest, sizes
@@ -63,8 +66,8 @@ class ElementWriter:
         return [store for store in phase.stores if store.buffers[0] in self.streamed]
 
     def _split(self) -> tuple[list[int], list[int]]:
-        """(loops shared among threads, loops inside), as loop numbers. A pointwise kernel's last loop is
-        inside; a column kernel's vectorised loop is neither."""
+        """(loops shared among threads, loops inside), as loop numbers. A pointwise kernel's last
+        loop is inside; a column kernel's vectorised loop is neither."""
         outer = list(range(len(self.nest.outer)))
         reduced = list(range(len(outer), len(self.nest.sizes)))
         if reduced:
@@ -125,14 +128,19 @@ class ElementWriter:
         if value.name in ("load", "masked_load"):
             return self.load_text(value, names)
         if value.name == "index":
-            text = index_text(walk(value.attr, self.nest), self.variables, names.__getitem__, self.size, "/")
+            text = index_text(
+                walk(value.attr, self.nest), self.variables, names.__getitem__, self.size, "/"
+            )
             return f"(int64_t)({text})"
         if value.name == "wrap_index":
             (a,) = (names[x] for x in value.args)
             return f"{a} < 0 ? {a} + {self.size(value.attr)} : {a}"
         if value.name == "check_index":
             (a,) = (names[x] for x in value.args)
-            return f"(uint64_t){a} < (uint64_t){self.size(value.attr)} ? {a} : (tc_fail(TC_BAD_INDEX), (int64_t)0)"
+            return (
+                f"(uint64_t){a} < (uint64_t){self.size(value.attr)} ? {a} : (tc_fail(TC_BAD_INDEX),"
+                " (int64_t)0)"
+            )
         return CPP_OPS[value.name](value, *(names[arg] for arg in value.args))
 
     def load_text(self, value: Value, names: dict[Value, str]) -> str:

@@ -1,7 +1,7 @@
 """C++ text of ops and constants.
 
-In: `Value`s. Out: expression text. What always holds: `CPP_OPS` covers `OPS` (tested);
-integer arithmetic wraps (the toolchain passes -fwrapv) and is converted back to the value's own type.
+In: `Value`s. Out: expression text. What always holds: `CPP_OPS` covers `OPS` (tested); integer
+arithmetic wraps (the toolchain passes -fwrapv) and is converted back to the value's own type.
 """
 
 from __future__ import annotations
@@ -58,7 +58,11 @@ def constant_text(value: Any, dtype: torch.dtype) -> str:
         if math.isinf(value):
             return constant_text(value, dtype)
     if value == int(value) and abs(value) < 1e6:
-        return f"{value:.1f}{suffix}" if math.copysign(1, value) > 0 else f"(-{abs(value):.1f}{suffix})"
+        return (
+            f"{value:.1f}{suffix}"
+            if math.copysign(1, value) > 0
+            else f"(-{abs(value):.1f}{suffix})"
+        )
     return f"({value.hex()}{suffix})"
 
 
@@ -95,7 +99,8 @@ def _relu(value: Value, a: str) -> str:
     return f"tc_relu({a})"
 
 
-#: op -> text of its result from (value, argument texts). load, index, ... need the kernel: see kernel.py.
+#: op -> text of its result from (value, argument texts). load, index, ... need the kernel: see
+#: kernel.py.
 CPP_OPS: dict[str, Callable[..., str]] = {
     "add": _infix("+"),
     "sub": _infix("-"),
@@ -153,4 +158,6 @@ DIVISIONS = frozenset({"trunc_div", "floor_div", "fmod", "mod"})
 
 def may_fail(value: Value) -> bool:
     """Whether computing a value may report an error (``tc_fail``)."""
-    return value.name == "check_index" or (value.name in DIVISIONS and not value.dtype.is_floating_point)
+    return value.name == "check_index" or (
+        value.name in DIVISIONS and not value.dtype.is_floating_point
+    )

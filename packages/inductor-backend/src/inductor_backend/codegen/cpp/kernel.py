@@ -1,9 +1,9 @@
 """One fused body as one C++ function.
 
-In: a `KernelBody`, its `LoopNest`, the layouts of its buffers. Out: a `KernelText`. What always holds:
-sizes and strides are run-time arguments, so kernels that differ only in them have the same text and
-are compiled once; a value is computed in the outermost loop that has all its variables; rows are
-shared among threads when there is enough work.
+In: a `KernelBody`, its `LoopNest`, the layouts of its buffers. Out: a `KernelText`. What always
+holds: sizes and strides are run-time arguments, so kernels that differ only in them have the same
+text and are compiled once; a value is computed in the outermost loop that has all its variables;
+rows are shared among threads when there is enough work.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from inductor_backend.schedule.fused_body import Phase
 #: Work (rough scalar instructions) from which a parallel region pays.
 PARALLEL_WORK = 120_000
 
-#: The same for loops in vectors: several times as fast, so as much more work. Threads are asked from about 5 us on
-#: (an addition of 68,000 elements); a parallel region takes 1 to 3.
+#: The same for loops in vectors: several times as fast, so as much more work. Threads are asked
+#: from about 5 us on (an addition of 68,000 elements); a parallel region takes 1 to 3.
 VECTOR_WORK = 480_000
 
 NAME = "@NAME@"
@@ -44,12 +44,14 @@ class KernelWriter(ColumnWriter):
         names = [*self.pointers.values(), *(f"n{k}" for k in range(len(self.nest.sizes)))]
         names += [f"s{k}" for k in range(len(self.nest.sizes), len(self.arguments))]
         head = CodeWriter()
-        # A clone for a short row of constant length adds its lanes up one by one: 3 to 17 times slower.
+        # A clone for a short row of constant length adds its lanes up one by one: 3 to 17 times
+        # slower.
         row = bool(self.nest.reduced) and self.nest.column is None
         kept = "noinline, noclone" if row else "noinline"
         width = "int64_t width, " if self.nest.column is not None else ""
         head.line(
-            f"static __attribute__(({kept})) void {NAME}_range(int64_t begin, int64_t end, {width}{parameters}) {{"
+            f"static __attribute__(({kept})) void {NAME}_range(int64_t begin, int64_t end,"
+            f" {width}{parameters}) {{"
         )
         head.lines += self.out.lines
         head.line("}")
@@ -64,7 +66,9 @@ class KernelWriter(ColumnWriter):
         parts = []
         for storage, name in self.pointers.items():
             const = "" if storage in self.written else "const "
-            parts.append(f"{const}{memory_type(self.program.buffers[storage].dtype)}* __restrict {name}")
+            parts.append(
+                f"{const}{memory_type(self.program.buffers[storage].dtype)}* __restrict {name}"
+            )
         parts += [f"int64_t n{k}" for k in range(len(self.nest.sizes))]
         parts += [f"int64_t s{k}" for k in range(len(self.nest.sizes), len(self.arguments))]
         return ", ".join(parts)
@@ -78,19 +82,24 @@ class KernelWriter(ColumnWriter):
             if column is not None:
                 others = " * ".join(f"n{k}" for k in self.rows) or "1"
                 out.line(
-                    f"const int64_t width = tc_width(n{column} * {others}, n{column}, {sizes} > {most}, {self.widest});"
+                    f"const int64_t width = tc_width(n{column} * {others}, n{column}, {sizes} >"
+                    f" {most}, {self.widest});"
                 )
                 names = f"width, {names}"
             out.line(f"const int64_t total = {self._total()};")
             # Without a point nothing may be read either.
             empty = f"{sizes} == 0" if self._is_pointwise() else "total == 0"
-            out.line(f"if ({empty}) return;  // the first row would be divided out of a size that may be 0")
+            out.line(
+                f"if ({empty}) return;  // the first row would be divided out of a size that may"
+                " be 0"
+            )
             with out.block(f"if (total > 1 && {sizes} > {most} && tc_threads() > 1)"):
                 out.line("const int64_t parts = tc_threads();")
                 out.line("#pragma omp parallel for schedule(static) num_threads(parts)")
                 with out.block("for (int64_t part = 0; part < parts; ++part)"):
                     out.line(
-                        f"{NAME}_range(tc_part(total, part, parts), tc_part(total, part + 1, parts), {names});"
+                        f"{NAME}_range(tc_part(total, part, parts), tc_part(total, part + 1,"
+                        f" parts), {names});"
                     )
             with out.block("else"):
                 out.line(f"{NAME}_range(0, total, {names});")
@@ -146,7 +155,9 @@ class KernelWriter(ColumnWriter):
         return "tile" if tiled else self.variables[loop]
 
     def _start_counters(self, loops: list[tuple[str, str]]) -> None:
-        """The variables of the first row. They are divided out once and then counted: rows may be short."""
+        """The variables of the first row. They are divided out once and then counted: rows may be
+        short.
+        """
         for place, (variable, size) in enumerate(loops):
             after = [other for _, other in loops[place + 1 :]]
             text = "begin" if not after else f"begin / ({' * '.join(after)})"
@@ -181,7 +192,10 @@ class KernelWriter(ColumnWriter):
             self.out.line(f"alignas(64) {memory_type(load.attr[2])} {name}[{ACROSS * ALONG}];")
         with self.out.block(f"for (int64_t b = 0; b < n{inner}; b += {ALONG})"):
             self.out.line(f"const int64_t length = tc_least({ALONG}, n{inner} - b);")
-            for count in (str(ACROSS), "tile_end - tile_start"):  # the first with a constant number of rows
+            for count in (
+                str(ACROSS),
+                "tile_end - tile_start",
+            ):  # the first with a constant number of rows
                 with self.out.block(
                     f"if (tile_end - tile_start {'==' if count.isdigit() else '!='} {ACROSS})"
                 ):
@@ -197,9 +211,13 @@ class KernelWriter(ColumnWriter):
         self.variables[tiles.across], self.variables[self.inner[-1]] = "tile_start", "b"
         for load in turned:
             flat = walk(self.program.buffers[load.buffer].layout.flat(load.attr[1]), self.nest)
-            source = f"{self.pointer(load.buffer)} + ({self.address(load.buffer, load.attr[1], {})})"
+            source = (
+                f"{self.pointer(load.buffer)} + ({self.address(load.buffer, load.attr[1], {})})"
+            )
             step = self.size(flat.coefficient(self.inner[-1]))
-            self.out.line(f"{vectors.TURN}({tiles.staged[load]}, {ALONG}, {source}, {step}, length);")
+            self.out.line(
+                f"{vectors.TURN}({tiles.staged[load]}, {ALONG}, {source}, {step}, length);"
+            )
         self.variables[tiles.across], self.variables[self.inner[-1]] = row, along
         others = [load for load in tiles.staged if load not in turned]
         if not others:
@@ -209,6 +227,8 @@ class KernelWriter(ColumnWriter):
             self.variables[tiles.across] = "(tile_start + q)"
             for load in others:
                 name = tiles.staged[load]
-                source = f"{self.pointer(load.buffer)}[{self.address(load.buffer, load.attr[1], {})}]"
+                source = (
+                    f"{self.pointer(load.buffer)}[{self.address(load.buffer, load.attr[1], {})}]"
+                )
                 self.out.line(f"{name}[q * {ALONG} + {along} - b] = {source};")
             self.variables[tiles.across] = row

@@ -1,8 +1,8 @@
 """The loop nest of a kernel: which loops there are, in which order, and which one is vectorised.
 
 In: a `KernelBody` and the layouts of its buffers. Out: a `LoopNest`. What always holds: outer loops
-(rows) come before reduced ones; within each kind they are ordered so that memory written is walked in
-order; neighbours that every access walks as one are merged into one loop.
+(rows) come before reduced ones; within each kind they are ordered so that memory written is walked
+in order; neighbours that every access walks as one are merged into one loop.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from inductor_backend.ir.values import topological
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.legality import Domain
 
-#: Rows that a column kernel reduces side by side: at least, and at most where it reads them once. Of a wide tile each
-#: step reads up to a page, so that memory is read in long stretches.
+#: Rows that a column kernel reduces side by side: at least, and at most where it reads them once.
+#: Of a wide tile each step reads up to a page, so that memory is read in long stretches.
 COLUMN_TILE = 64
 WIDEST_TILE = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LoopNest:
-    """outer, reduced: sizes of the loops, outermost first. place: for each variable of the domain, its
-    loop (outer ones first, then reduced); last: whether it is the fastest of those merged there.
-    column: the index of the outer loop that is vectorised while the reduced loops run outside it (None:
-    the innermost loop is vectorised)."""
+    """outer, reduced: sizes of the loops, outermost first. place: for each variable of the domain,
+    its loop (outer ones first, then reduced); last: whether it is the fastest of those merged
+    there. column: the index of the outer loop that is vectorised while the reduced loops run
+    outside it (None: the innermost loop is vectorised)."""
 
     outer: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
@@ -77,7 +77,9 @@ def _mergeable(first: int, second: int, size: Expr, flats: Sequence[Index]) -> b
 
 
 def _ordered(positions: list[int], flats: Sequence[Index], sizes: SizeVars) -> list[int]:
-    """Positions from the greatest stride to the least, by the first access that tells them apart."""
+    """Positions from the greatest stride to the least, by the first access that tells them
+    apart.
+    """
 
     def weight(position: int) -> tuple[int, ...]:
         strides = [abs(sizes.hint(flat.coefficient(position))) for flat in flats]
@@ -118,7 +120,9 @@ def is_column(program: Program, domain: Domain, nodes: Sequence[LoopNode]) -> bo
 def loop_nest(
     program: Program, body: KernelBody, sizes: SizeVars, column: bool, extra: Sequence[Index] = ()
 ) -> LoopNest:
-    """The loops of a kernel. extra: other index expressions over the domain that the kernel evaluates."""
+    """The loops of a kernel. extra: other index expressions over the domain that the kernel
+    evaluates.
+    """
     domain = body.domain
     stores = [
         program.buffers[s.buffers[0]].layout.flat(s.index)
@@ -136,7 +140,8 @@ def loop_nest(
     vector: int | None = None
     if column:
         vector = vector_dimension(
-            [f for f in all_accesses if any(domain.reduced[p] for p in f.variables())] or all_accesses,
+            [f for f in all_accesses if any(domain.reduced[p] for p in f.variables())]
+            or all_accesses,
             outer,  # a row may be contiguous too, by fewer loads of the nodes or more of the body
         )
         outer = [p for p in outer if p != vector] + ([vector] if vector is not None else [])
@@ -149,29 +154,39 @@ def _merged(
     order: list[int], domain: Domain, flats: Sequence[Index], body: KernelBody, locked: int | None
 ) -> list[list[int]]:
     runs: list[list[int]] = []
-    # A merged run [a, b, c] is walked with c's stride; comparing neighbours in turn covers the whole run.
+    # A merged run [a, b, c] is walked with c's stride; comparing neighbours in turn covers the
+    # whole run.
     for position in order:
-        if runs and position != locked and _mergeable(runs[-1][-1], position, domain.sizes[position], flats):
+        if (
+            runs
+            and position != locked
+            and _mergeable(runs[-1][-1], position, domain.sizes[position], flats)
+        ):
             runs[-1].append(position)
         else:
             runs.append([position])
     return runs
 
 
-def _nest(domain: Domain, outer: list[list[int]], inner: list[list[int]], vector: int | None) -> LoopNest:
+def _nest(
+    domain: Domain, outer: list[list[int]], inner: list[list[int]], vector: int | None
+) -> LoopNest:
     place, last = [0] * len(domain.sizes), [True] * len(domain.sizes)
     for loop, run in enumerate((*outer, *inner)):
         for position in run:
             place[position], last[position] = loop, position == run[-1]
     sizes = [product(domain.sizes[p] for p in run) for run in (*outer, *inner)]
     column = place[vector] if vector is not None else None
-    return LoopNest(tuple(sizes[: len(outer)]), tuple(sizes[len(outer) :]), tuple(place), tuple(last), column)
+    return LoopNest(
+        tuple(sizes[: len(outer)]), tuple(sizes[len(outer) :]), tuple(place), tuple(last), column
+    )
 
 
 def walk(flat: Index, nest: LoopNest) -> Index:
     """An address or index expression over the loops of the nest (loop k is variable k).
 
-    Only the last variable of a merged run counts: `_mergeable` made sure that the others continue it.
+    Only the last variable of a merged run counts: `_mergeable` made sure that the others continue
+    it.
     """
     result = Index(flat.const)
     for atom, coefficient in flat.terms.items():

@@ -1,8 +1,9 @@
 """All kernels of a graph as a few translation units.
 
 In: kernel calls in order, cut into runs by operator calls. Out: C++ source texts and the table of
-exported `run_k` functions. What always holds: kernels of equal text exist once; a run is one exported
-function that takes the storages it touches (and symbolic sizes) and makes its calls in order.
+exported `run_k` functions. What always holds: kernels of equal text exist once; a run is one
+exported function that takes the storages it touches (and symbolic sizes) and makes its calls in
+order.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ static inline int64_t tc_width(int64_t cells, int64_t columns, bool many, int64_
 }
 """
 
-#: After a kernel that may fail: what follows must not write what it made of it into the caller's tensors.
+#: After a kernel that may fail: what follows must not write what it made of it into the caller's
+#: tensors.
 STOP = "if (tc_failures() != failures) return;"
 
 #: Where a call names an argument of its run.
@@ -45,8 +47,8 @@ SLOT = re.compile("@([^@]+)@")
 
 @dataclass(slots=True)
 class Run:
-    """One exported function. arguments: storages or ``arena``, then symbols. lines: its calls, in order. fails: whether one
-    of them may report an error; none is made after one that did."""
+    """One exported function. arguments: storages or ``arena``, then symbols. lines: its calls, in
+    order. fails: whether one of them may report an error; none is made after one that did."""
 
     name: str
     arguments: list[str] = field(default_factory=list)
@@ -129,8 +131,8 @@ class CppModule:
         self.runs = list(first.values())
 
     def sources(self) -> list[str]:
-        """The translation units: runs stay with the kernels they call; two units where there is enough
-        to compile for two processor cores."""
+        """The translation units: runs stay with the kernels they call; two units where there is
+        enough to compile for two processor cores."""
         self._share_runs()
         names = {name: text for text, (name, _) in self.kernels.items()}
         uses = [
@@ -142,7 +144,9 @@ class CppModule:
         return [self._unit(part) for part in self._split(uses, names) if part]
 
     @staticmethod
-    def _split(uses: list[tuple[Run, list[str]]], names: dict[str, str]) -> list[list[tuple[Run, list[str]]]]:
+    def _split(
+        uses: list[tuple[Run, list[str]]], names: dict[str, str]
+    ) -> list[list[tuple[Run, list[str]]]]:
         total = sum(len(text) for text in names.values())
         if total < 12_000:
             return [uses]
@@ -162,7 +166,10 @@ class CppModule:
         out.raw(PREAMBLE)
         wanted = {name for _, used in uses for name in used}
         texts = [text for text, (name, _) in self.kernels.items() if name in wanted]
-        marks = (((vectors.MARK, vectors.TURN), "prelude_vector.h"), (("ts_",), "prelude_special.h"))
+        marks = (
+            ((vectors.MARK, vectors.TURN), "prelude_vector.h"),
+            (("ts_",), "prelude_special.h"),
+        )
         for called, header in marks:
             if any(mark in text for text in texts for mark in called):
                 out.raw(f'#include "{header}"\n')

@@ -1,8 +1,8 @@
 """C++ text of what must happen point by point, in order: scans and scatters.
 
-In: a scan's kind and types, or a scatter's. Out: a `Scanner` with the statements of each step, or the text
-of one meeting with memory. What always holds: `{l}` in a scanner's text selects the row where rows lie side
-by side, and is empty elsewhere; floats are added up and multiplied in double.
+In: a scan's kind and types, or a scatter's. Out: a `Scanner` with the statements of each step, or
+the text of one meeting with memory. What always holds: `{l}` in a scanner's text selects the row
+where rows lie side by side, and is empty elsewhere; floats are added up and multiplied in double.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from inductor_backend.ir.ops import compute_dtype
 
 @dataclass(frozen=True, slots=True)
 class Scanner:
-    """state: (type, name, initial text) of what is carried along. step: for each element, with `{v}` its
-    text and `{at}` its position. results: text for each output after the step."""
+    """state: (type, name, initial text) of what is carried along. step: for each element, with
+    `{v}` its text and `{at}` its position. results: text for each output after the step."""
 
     state: tuple[tuple[str, str, str], ...]
     step: str
@@ -42,7 +42,9 @@ def _extreme(name: str) -> Callable[[str, torch.dtype, torch.dtype], Scanner]:
             start = f"{'-' if name == 'max' else ''}std::numeric_limits<{kind}>::infinity()"
         else:
             start = f"std::numeric_limits<{kind}>::{'lowest' if name == 'max' else 'max'}()"
-        return Scanner(((kind, n, start),), f"{n}{{l}} = tc_{name}({n}{{l}}, {{v}});", (f"{n}{{l}}",))
+        return Scanner(
+            ((kind, n, start),), f"{n}{{l}} = tc_{name}({n}{{l}}, {{v}});", (f"{n}{{l}}",)
+        )
 
     return make
 
@@ -95,7 +97,11 @@ LOGICAL = {"add": "|", "max": "|", "mul": "&", "min": "&"}
 def combined(kind: str, place: str, value: str, dtype: torch.dtype) -> str:
     """The statement by which a value (in its compute dtype) meets the memory `place` of a dtype."""
     if kind == "set":
-        return f"{place} = {TO_MEMORY[dtype]}({value});" if dtype in TO_MEMORY else f"{place} = {value};"
+        return (
+            f"{place} = {TO_MEMORY[dtype]}({value});"
+            if dtype in TO_MEMORY
+            else f"{place} = {value};"
+        )
     if dtype == torch.bool:
         return f"{place} = (bool)({place} {LOGICAL[kind]} {value});"
     if dtype in TO_MEMORY:

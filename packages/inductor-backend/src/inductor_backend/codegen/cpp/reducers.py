@@ -1,8 +1,8 @@
 """C++ text of reductions: how a row is accumulated.
 
-In: a reduction's kind and types. Out: a `Reducer` with the statements of each step. What always holds:
-float sums are accumulated in vector lanes over blocks of `BLOCK` elements and the blocks in double, so
-their error does not grow with the row; max and min give NaN if any element is NaN.
+In: a reduction's kind and types. Out: a `Reducer` with the statements of each step. What always
+holds: float sums are accumulated in vector lanes over blocks of `BLOCK` elements and the blocks in
+double, so their error does not grow with the row; max and min give NaN if any element is NaN.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ BLOCK = 512
 class Reducer:
     """The statements of one reduction over a row (`{v}` is the element's text, `{at}` its number).
 
-    start: once a row. open: once a block. clause: for ``#pragma omp simd`` (None: the loop cannot be
-    vectorised). step: for each element. close: after a block (`{length}` elements; `{squares}`: the prelude's function
-    that adds up squared distances). results: final text for each output.
-    state: (type, name) of what a part of a long row has accumulated; merge: adds part `q`, whose state is
-    in arrays ``<name>s``, to it (empty: such a row cannot be cut).
+    start: once a row. open: once a block. clause: for ``#pragma omp simd`` (None: the loop cannot
+    be vectorised). step: for each element. close: after a block (`{length}` elements; `{squares}`:
+    the prelude's function that adds up squared distances). results: final text for each output.
+    state: (type, name) of what a part of a long row has accumulated; merge: adds part `q`, whose
+    state is in arrays ``<name>s``, to it (empty: such a row cannot be cut).
     """
 
     start: tuple[str, ...]
@@ -131,8 +131,8 @@ def _arg(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
 
 
 def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
-    """Each block: its mean, then its squared distances to it (the block is in the L1 cache), combined in
-    double by Chan's formula."""
+    """Each block: its mean, then its squared distances to it (the block is in the L1 cache),
+    combined in double by Chan's formula."""
     kind, double = C_TYPES[value], "double"
     return Reducer(
         (f"{double} {n}_mean = 0, {n}_m2 = 0, {n}_count = 0;",),
@@ -151,9 +151,9 @@ def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         blocked=True,
         state=((double, f"{n}_mean"), (double, f"{n}_m2"), (double, f"{n}_count")),
         merge=(
-            f"if ({n}_counts[q] > 0) {{ const double all = {n}_count + {n}_counts[q], d = {n}_means[q] - {n}_mean; "
-            f"{n}_mean += d * ({n}_counts[q] / all); {n}_m2 += {n}_m2s[q] + d * d * ({n}_count * {n}_counts[q] / all); "
-            f"{n}_count = all; }}"
+            f"if ({n}_counts[q] > 0) {{ const double all = {n}_count + {n}_counts[q], d ="
+            f" {n}_means[q] - {n}_mean; {n}_mean += d * ({n}_counts[q] / all); {n}_m2 += {n}_m2s[q]"
+            f" + d * d * ({n}_count * {n}_counts[q] / all); {n}_count = all; }}"
         ),
     )
 
@@ -182,7 +182,9 @@ class ColumnReducer:
 
 
 def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -> ColumnReducer:
-    """The column form; sums and Welford accumulate in double. Raises KeyError for an unknown kind."""
+    """The column form; sums and Welford accumulate in double. Raises KeyError for an unknown
+    kind.
+    """
     c, r = C_TYPES[value], C_TYPES[result]
     wide = "double" if value.is_floating_point else "int64_t"
     if kind == "sum":
@@ -197,15 +199,24 @@ def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -
     if kind in ("any", "all"):
         sign, start = ("|", "0") if kind == "any" else ("&", "1")
         return ColumnReducer(
-            (("int32_t", f"{n}_a", start),), f"{n}_a[l] {sign}= (int32_t){{v}};", (f"({n}_a[l] != 0)",)
+            (("int32_t", f"{n}_a", start),),
+            f"{n}_a[l] {sign}= (int32_t){{v}};",
+            (f"({n}_a[l] != 0)",),
         )
     if kind in ("argmax", "argmin"):
         sign = ">" if kind == "argmax" else "<"
-        better = f"{{v}} {sign} {n}_a[l] || ({{v}} != {{v}} && {n}_a[l] == {n}_a[l]) || {n}_at[l] < 0"
+        better = (
+            f"{{v}} {sign} {n}_a[l] || ({{v}} != {{v}} && {n}_a[l] == {n}_a[l]) || {n}_at[l] < 0"
+        )
         step = f"if ({better}) {{{{ {n}_a[l] = {{v}}; {n}_at[l] = {{at}}; }}}}"
-        return ColumnReducer(((c, f"{n}_a", "0"), ("int64_t", f"{n}_at", "-1")), step, (f"{n}_at[l]",))
+        return ColumnReducer(
+            ((c, f"{n}_a", "0"), ("int64_t", f"{n}_at", "-1")), step, (f"{n}_at[l]",)
+        )
     if kind == "welford":
-        step = f"{{{{ const double d = {{v}} - {n}_a[l]; {n}_a[l] += d / ({{at}} + 1); {n}_q[l] += d * ({{v}} - {n}_a[l]); }}}}"
+        step = (
+            f"{{{{ const double d = {{v}} - {n}_a[l]; {n}_a[l] += d / ({{at}} + 1); {n}_q[l] += d *"
+            f" ({{v}} - {n}_a[l]); }}}}"
+        )
         arrays = (("double", f"{n}_a", "0"), ("double", f"{n}_q", "0"))
         return ColumnReducer(arrays, step, (f"({r}){n}_a[l]", f"({r}){n}_q[l]"))
     raise KeyError(kind)

@@ -1,8 +1,9 @@
 """A phase of a kernel as a loop over each row's contiguous elements.
 
-In: phases of a `KernelBody`. Out: lines in `ElementWriter.out`. What always holds: rows are in vectors where `vectors.fits`
-says so, else left to the compiler; what a phase reduces has a name afterwards; one long row is cut into a fixed number of
-parts that are merged in order, so that results do not depend on how many threads there are.
+In: phases of a `KernelBody`. Out: lines in `ElementWriter.out`. What always holds: rows are in
+vectors where `vectors.fits` says so, else left to the compiler; what a phase reduces has a name
+afterwards; one long row is cut into a fixed number of parts that are merged in order, so that
+results do not depend on how many threads there are.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class RowWriter(ElementWriter):
     """Writes the loops of a kernel whose rows are contiguous. Mutable."""
 
     def _phase(self, phase: Phase, names: dict[Value, str], whole: bool) -> None:
-        """The row's own stores, then the loop over the row. whole: the loop covers the row (else begin to
-        end, the part of one thread)."""
+        """The row's own stores, then the loop over the row. whole: the loop covers the row (else
+        begin to end, the part of one thread)."""
         needed = loop_values(phase)
         row_values = topological(v for s in phase.row for v in s.roots)
         empty = self._empty()
@@ -52,7 +53,9 @@ class RowWriter(ElementWriter):
             if self._is_long(phase, reducers):
                 self._in_parts(phase, needed, reducers, scope)
             else:
-                self._nest(1, phase, needed, reducers, scope, ("0", "") if whole else ("begin", "end"))
+                self._nest(
+                    1, phase, needed, reducers, scope, ("0", "") if whole else ("begin", "end")
+                )
         for store, reducer in reducers:
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
                 register = self.out.fresh("x")
@@ -60,8 +63,9 @@ class RowWriter(ElementWriter):
                 self.registers[buffer] = register
 
     def _empty(self) -> str:
-        """The condition that the inner loops have nothing to do, or "" if that cannot be here. What they read is read
-        before they begin where it can be, and of an operand without elements nothing may be read at all."""
+        """The condition that the inner loops have nothing to do, or "" if that cannot be here. What
+        they read is read before they begin where it can be, and of an operand without elements
+        nothing may be read at all."""
         if self._is_pointwise():  # then the kernel has returned
             return ""
         sizes = [k for k in self.inner if not self.sizes.is_positive(self.nest.sizes[k])]
@@ -92,7 +96,9 @@ class RowWriter(ElementWriter):
         reducers: list[tuple[Store, Reducer]],
         names: dict[Value, str],
     ) -> None:
-        """The row in `ROW_PARTS` parts, merged in order: the result does not depend on how many threads there are."""
+        """The row in `ROW_PARTS` parts, merged in order: the result does not depend on how many
+        threads there are.
+        """
         for _, reducer in reducers:
             for kind, name in reducer.state:
                 self.out.line(f"{kind} {name}s[{ROW_PARTS}];")
@@ -100,7 +106,8 @@ class RowWriter(ElementWriter):
         with self.out.block(f"for (int64_t q = 0; q < {ROW_PARTS}; ++q)"):
             size = f"n{self.inner[0]}"
             self.out.line(
-                f"const int64_t low = tc_part({size}, q, {ROW_PARTS}), high = tc_part({size}, q + 1, {ROW_PARTS});"
+                f"const int64_t low = tc_part({size}, q, {ROW_PARTS}), high = tc_part({size}, q +"
+                f" 1, {ROW_PARTS});"
             )
             self._start(reducers)
             self._nest(1, phase, values, reducers, dict(names), ("low", "high"))
@@ -114,7 +121,9 @@ class RowWriter(ElementWriter):
     def _reducer(self, store: Store, number: int) -> tuple[Store, Reducer]:
         assert store.reduce is not None
         name = self.out.fresh("a")
-        return store, REDUCERS[store.reduce](name, store.value.dtype, self.body.registers[store.buffers[0]])
+        return store, REDUCERS[store.reduce](
+            name, store.value.dtype, self.body.registers[store.buffers[0]]
+        )
 
     def _nest(
         self,
@@ -145,7 +154,9 @@ class RowWriter(ElementWriter):
                 self._vector_loop(phase, values, reducers, names, loop, "b", "b + length", "length")
         else:
             with self.out.block(""):
-                self._vector_loop(phase, values, reducers, names, loop, start, stop, f"({stop} - {start})")
+                self._vector_loop(
+                    phase, values, reducers, names, loop, start, stop, f"({stop} - {start})"
+                )
 
     def _vector_loop(
         self,
@@ -171,11 +182,17 @@ class RowWriter(ElementWriter):
         self._open(reducers)
         clauses = [r.clause for _, r in reducers]
         one_by_one = phase.in_order and self.nest.reduced
-        fills = all(s.value.name == "constant" for s in phase.loop)  # GCC makes memset of it, unless told how
+        fills = all(
+            s.value.name == "constant" for s in phase.loop
+        )  # GCC makes memset of it, unless told how
         if not one_by_one and not fills and all(clause is not None for clause in clauses):
             self.out.line(" ".join(["#pragma omp simd", *(c for c in clauses if c)]))
-        with self.out.block(f"for (int64_t {variable} = {start}; {variable} < {stop}; ++{variable})"):
-            self._elements(phase, values, reducers, dict(names), len(self.inner), f"{variable} - {start}")
+        with self.out.block(
+            f"for (int64_t {variable} = {start}; {variable} < {stop}; ++{variable})"
+        ):
+            self._elements(
+                phase, values, reducers, dict(names), len(self.inner), f"{variable} - {start}"
+            )
         self._close(reducers, length)
         self.variables[loop] = start
         for store in streams:
@@ -229,4 +246,6 @@ class RowWriter(ElementWriter):
             self.store(store, names)
         self._scan(names, "")
         for store, reducer in reducers:
-            self.out.line(reducer.step.format(v=names[store.value], at=self.row_position(), local=local))
+            self.out.line(
+                reducer.step.format(v=names[store.value], at=self.row_position(), local=local)
+            )

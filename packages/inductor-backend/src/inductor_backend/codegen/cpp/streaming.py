@@ -1,9 +1,10 @@
 """Results past the caches are written without being read first.
 
-In: a kernel's body and loops. Out: which buffers it streams: their elements are collected in a block that stays
-in the L1 cache and are copied out with non-temporal stores, whole cache lines at a time. What always holds:
-such a buffer is written once, contiguously along the innermost loop, and not read by the kernel; values are
-the same either way. An ordinary store reads the line that it writes to: a third of an addition's traffic.
+In: a kernel's body and loops. Out: which buffers it streams: their elements are collected in a
+block that stays in the L1 cache and are copied out with non-temporal stores, whole cache lines at a
+time. What always holds: such a buffer is written once, contiguously along the innermost loop, and
+not read by the kernel; values are the same either way. An ordinary store reads the line that it
+writes to: a third of an addition's traffic.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ STREAMED = 24 << 20
 SHORTEST = 1024
 
 
-def streamed_buffers(program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> dict[str, str]:
+def streamed_buffers(
+    program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars
+) -> dict[str, str]:
     """Buffer -> name of the block that collects its elements."""
     if nest.column is not None or not nest.sizes:
         return {}

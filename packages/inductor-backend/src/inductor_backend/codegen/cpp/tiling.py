@@ -1,8 +1,9 @@
 """Pointwise kernels that read across their innermost loop, in tiles.
 
-In: a kernel's body and loops. Out: a `Tiling`, or None. What always holds: only the order of the elements
-changes; each is computed once. Row after row, a transposed operand touches a cache line for one element;
-in a tile it is read along its own memory, turned round in the L1 cache, and read from there.
+In: a kernel's body and loops. Out: a `Tiling`, or None. What always holds: only the order of the
+elements changes; each is computed once. Row after row, a transposed operand touches a cache line
+for one element; in a tile it is read along its own memory, turned round in the L1 cache, and read
+from there.
 """
 
 from __future__ import annotations
@@ -21,26 +22,31 @@ from inductor_backend.schedule.fused_body import KernelBody
 ACROSS = 16
 ALONG = 128
 
-#: Cache lines that stay in the L1 cache until the next row needs them: with fewer, rows one after the other are
-#: faster (measured: channels-last copies of 64 and 256 channels by 1.8 and 1.3 times).
+#: Cache lines that stay in the L1 cache until the next row needs them: with fewer, rows one after
+#: the other are faster (measured: channels-last copies of 64 and 256 channels by 1.8 and 1.3
+#: times).
 LINES_KEPT = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """across: the outer loop along which the operands are contiguous. staged: their loads, each with the name of
-    the array that holds its tile."""
+    """across: the outer loop along which the operands are contiguous. staged: their loads, each
+    with the name of the array that holds its tile."""
 
     across: int
     staged: dict[Value, str]
 
 
 def tiling(program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> Tiling | None:
-    """How a kernel is tiled; None where it gains nothing, or is more than one loop over elements."""
+    """How a kernel is tiled; None where it gains nothing, or is more than one loop over
+    elements.
+    """
     if nest.reduced or nest.column is not None or len(nest.outer) < 2 or len(body.phases) != 1:
         return None
     (phase,) = body.phases
-    plain = all(store.plain for store in phase.stores) and not (phase.row or phase.reductions or phase.scans)
+    plain = all(store.plain for store in phase.stores) and not (
+        phase.row or phase.reductions or phase.scans
+    )
     if not plain:
         return None
     inner = len(nest.outer) - 1
@@ -53,7 +59,10 @@ def tiling(program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) 
                 crossing[value] = loops
     votes = Counter(loop for loops in crossing.values() for loop in loops)
     across = max(votes, key=lambda loop: (votes[loop], loop), default=None)
-    if across is None or min(sizes.hint(nest.sizes[across]), sizes.hint(nest.sizes[inner])) < ACROSS:
+    if (
+        across is None
+        or min(sizes.hint(nest.sizes[across]), sizes.hint(nest.sizes[inner])) < ACROSS
+    ):
         return None
     if sizes.hint(product(nest.sizes[across + 1 :])) < LINES_KEPT:
         return None

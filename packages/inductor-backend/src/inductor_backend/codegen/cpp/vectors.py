@@ -1,9 +1,10 @@
 """Loops over contiguous floats, written in vectors of 16.
 
-In: what a kernel does for each element of its innermost loop. Out: the same as steps of vectors (`prelude_vector.h`), where
-processor and compiler have them and every value is a float or a truth. What always holds: elements have the values
-that the plain loop gives them, up to the order in which sums are added; a row's last step touches no memory
-beyond its elements; a kernel that does anything else keeps the plain loop, which GCC vectorises.
+In: what a kernel does for each element of its innermost loop. Out: the same as steps of vectors
+(`prelude_vector.h`), where processor and compiler have them and every value is a float or a truth.
+What always holds: elements have the values that the plain loop gives them, up to the order in which
+sums are added; a row's last step touches no memory beyond its elements; a kernel that does anything
+else keeps the plain loop, which GCC vectorises.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 #: Elements of a vector. Shorter rows keep the plain loop.
 LANES = 16
 
-#: What loops in vectors and tiles turned round in vectors call: kernels with one of them include prelude_vector.h.
+#: What loops in vectors and tiles turned round in vectors call: kernels with one of them include
+#: prelude_vector.h.
 MARK, TURN = "tc_walk", "tc_turn"
 
 #: Ops on floats whose text is the same for vectors.
@@ -46,8 +48,9 @@ NEAR_OPS = frozenset({"sin", "cos"})
 
 MEMORY = (torch.float32, torch.bfloat16, torch.float16)
 
-#: Elements between what a loop whose results leave past the caches reads and what it asks for (an addition: from 81 to
-#: 87 % of the best copy). Loops that only read gain nothing: the processor's own look-ahead is as good.
+#: Elements between what a loop whose results leave past the caches reads and what it asks for (an
+#: addition: from 81 to 87 % of the best copy). Loops that only read gain nothing: the processor's
+#: own look-ahead is as good.
 AHEAD = 256
 
 #: Cost (`ops.OPS`) of an element up to which that many steps are in flight.
@@ -73,7 +76,9 @@ def fits(
     known: dict[Value, str],
     loop: int,
 ) -> bool:
-    """Whether the loop over the elements can be steps of vectors. known: values that are there before it."""
+    """Whether the loop over the elements can be steps of vectors. known: values that are there
+    before it.
+    """
     if not available() or phase.in_order or writer.scanners:
         return False
     if writer.sizes.hint(writer.nest.sizes[loop]) < LANES:
@@ -106,7 +111,9 @@ def _load_fits(writer: ElementWriter, value: Value, loop: int) -> bool:
     if buffer in writer.body.registers or dtype not in (*MEMORY, torch.bool):
         return False
     staged = writer.tiling is not None and value in writer.tiling.staged
-    return staged or (not writer.may_be_empty(index) and _is_contiguous(writer, buffer, index, loop))
+    return staged or (
+        not writer.may_be_empty(index) and _is_contiguous(writer, buffer, index, loop)
+    )
 
 
 def _store_fits(writer: ElementWriter, store: Store, loop: int) -> bool:
@@ -137,7 +144,9 @@ def _is_contiguous(writer: ElementWriter, buffer: str, index: Sequence[Index], l
 
 
 def _depends(writer: ElementWriter, index: Index, loop: int) -> bool:
-    """Whether an index, of which divisions are over loops and loaded values over variables, changes along the loop."""
+    """Whether an index, of which divisions are over loops and loaded values over variables, changes
+    along the loop.
+    """
     return loop in index.variables() or any(
         loop in {writer.nest.place[p] for p in value.variables} for value in index.indirect_values()
     )
@@ -211,7 +220,9 @@ def _emit(writer: ElementWriter, inside: Sequence[Value], names: dict[Value, str
 
 
 def _places(writer: ElementWriter, inside: Sequence[Value]) -> list[str]:
-    """What a step reads that comes from far memory (not what each row reads again), at addresses known before it."""
+    """What a step reads that comes from far memory (not what each row reads again), at addresses
+    known before it.
+    """
     staged = writer.tiling.staged if writer.tiling is not None else {}
     loops = set(writer.rows or writer.inner)
     return [
@@ -234,7 +245,11 @@ def _text(writer: ElementWriter, value: Value, names: dict[Value, str], vectors:
         return f"tc_take(lanes, &{writer.place_text(value, names)})"
     operands = [_operand(arg, names, vectors) for arg in value.args]
     if value.name == "cast":
-        return f"tc_chosen({operands[0]})" if value.dtype == torch.float32 else f"{operands[0]} != 0.0f"
+        return (
+            f"tc_chosen({operands[0]})"
+            if value.dtype == torch.float32
+            else f"{operands[0]} != 0.0f"
+        )
     if value.name == "round_to":
         return f"tc_rounded_{'bf16' if value.attr == torch.bfloat16 else 'half'}({operands[0]})"
     if value.name in NEAR_OPS:
@@ -243,7 +258,12 @@ def _text(writer: ElementWriter, value: Value, names: dict[Value, str], vectors:
 
 
 def _put(
-    writer: ElementWriter, store: Store, text: str, names: dict[Value, str], variable: str, start: str
+    writer: ElementWriter,
+    store: Store,
+    text: str,
+    names: dict[Value, str],
+    variable: str,
+    start: str,
 ) -> None:
     (name,) = store.buffers
     if name in writer.body.row_buffers:
@@ -251,14 +271,18 @@ def _put(
         writer.out.line(f"tc_put(lanes, &{place}, {text});")
     elif name in writer.streamed:
         block = writer.streamed[name]
-        writer.out.line(f"tc_put_past(lanes, out_{block} + ({variable} - {start}), {text}, past_{block});")
+        writer.out.line(
+            f"tc_put_past(lanes, out_{block} + ({variable} - {start}), {text}, past_{block});"
+        )
     else:
         place = f"{writer.pointer(name)}[{writer.address(name, store.index, names)}]"
         writer.out.line(f"tc_put(lanes, &{place}, {text});")
 
 
 def _open_stream(writer: ElementWriter, store: Store, loop: int, start: str) -> None:
-    """Where the block's results go: to their place, if whole lines lie there, else to a block that is copied."""
+    """Where the block's results go: to their place, if whole lines lie there, else to a block that
+    is copied.
+    """
     (name,) = store.buffers
     kind, block = memory_type(writer.program.buffers[name].dtype), writer.streamed[name]
     variable, writer.variables[loop] = writer.variables[loop], start
@@ -290,10 +314,14 @@ def _open(writer: ElementWriter, store: Store, reducer: Reducer, unrolled: int) 
         out.line(f"alignas(64) float {n}_block[{BLOCK}];")
 
 
-def _step(writer: ElementWriter, store: Store, reducer: Reducer, text: str, variable: str, start: str) -> None:
+def _step(
+    writer: ElementWriter, store: Store, reducer: Reducer, text: str, variable: str, start: str
+) -> None:
     n, out = _number(reducer), writer.out
     if store.reduce in ("max", "min"):
-        edge, better = ("-TC_INF_F", "tc_greater") if store.reduce == "max" else ("TC_INF_F", "tc_lesser")
+        edge, better = (
+            ("-TC_INF_F", "tc_greater") if store.reduce == "max" else ("TC_INF_F", "tc_lesser")
+        )
         out.line(f"const tc_v {n}_v = tc_keep(lanes, {text}, {edge});")
         out.line(f"{n}_parts[u] = {better}({n}_v, {n}_parts[u]); {n}_nans |= tc_nans({n}_v);")
         return

@@ -1,9 +1,11 @@
-"""Where a Triton program's elements are: the blocks of its tile, their indices and masks, and addresses in memory.
+"""Where a Triton program's elements are: the blocks of its tile, their indices and masks, and
+addresses in memory.
 
-In: a `KernelBody`, the layouts of its buffers, a tile. Out: texts of indices, masks, shapes and addresses; the lines that
-begin a program. What always holds: known sizes and strides are literals (divisions by them are cheap, loads are seen to be
-contiguous), symbolic ones are arguments; a program masks only the axes that may reach beyond their end and that an access
-depends on; offsets are 64 bits wide where 32 might not do.
+In: a `KernelBody`, the layouts of its buffers, a tile. Out: texts of indices, masks, shapes and
+addresses; the lines that begin a program. What always holds: known sizes and strides are literals
+(divisions by them are cheap, loads are seen to be contiguous), symbolic ones are arguments; a
+program masks only the axes that may reach beyond their end and that an access depends on; offsets
+are 64 bits wide where 32 might not do.
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ _WITH_POSITIONS = frozenset({"argmax", "argmin", "max_at", "min_at"})
 
 
 class Addressing:
-    """Where the elements of one kernel are. tile: None: chosen by the access pattern. Mutable: arguments are added when
-    an address asks for them."""
+    """Where the elements of one kernel are. tile: None: chosen by the access pattern. Mutable:
+    arguments are added when an address asks for them."""
 
-    def __init__(self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None) -> None:
+    def __init__(
+        self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None
+    ) -> None:
         self._given = tile
         self.program, self.body, self.sizes = program, body, sizes
         position = self._row_position() if self._counts_positions() else None
@@ -78,7 +82,11 @@ class Addressing:
     # what the body needs -------------------------------------------------------------------------
 
     def _counts_positions(self) -> bool:
-        return any((s.reduce or s.scan) in _WITH_POSITIONS for phase in self.body.phases for s in phase.loop)
+        return any(
+            (s.reduce or s.scan) in _WITH_POSITIONS
+            for phase in self.body.phases
+            for s in phase.loop
+        )
 
     def _row_position(self) -> Index:
         """Number of an element within its row, in the order of the tensor's dimensions."""
@@ -107,7 +115,9 @@ class Addressing:
         return self.arguments.setdefault(expr, f"ks{len(self.arguments)}")
 
     def pointer(self, buffer: str) -> str:
-        """Views of one storage with other dtypes do not occur: a storage's buffers share their dtype."""
+        """Views of one storage with other dtypes do not occur: a storage's buffers share their
+        dtype.
+        """
         owner = self.program.buffers[buffer]
         kind = pointer_type(owner.dtype)
         if self.types.setdefault(owner.storage, kind) != kind:
@@ -117,51 +127,75 @@ class Addressing:
         return self.pointers.setdefault(owner.storage, f"p{len(self.pointers)}")
 
     def collapsed(self, index: Index) -> Index:
-        """The index with an axis's loops written as its one flat index where they are walked as one."""
+        """The index with an axis's loops written as its one flat index where they are walked as
+        one.
+        """
         for number, axis in enumerate(self.tile.axes):
             if len(axis.loops) < 2:
                 continue
             steps = contiguous_strides([self.nest.sizes[k] for k in axis.loops])
             last = index.coefficient(axis.loops[-1])
             wanted = [simplify(last * step) for step in steps]
-            if last == 0 or any(index.coefficient(k) != w for k, w in zip(axis.loops, wanted, strict=True)):
+            if last == 0 or any(
+                index.coefficient(k) != w for k, w in zip(axis.loops, wanted, strict=True)
+            ):
                 continue
             kept = {
-                a: c for a, c in index.terms.items() if not (isinstance(a, Var) and a.position in axis.loops)
+                a: c
+                for a, c in index.terms.items()
+                if not (isinstance(a, Var) and a.position in axis.loops)
             }
             index = Index(index.const, {**kept, Var(FLAT + number, axis.numel): last})
         terms = {
-            type(atom)(self.collapsed(atom.base), atom.divisor)
-            if isinstance(atom, (FloorDiv, Mod))
-            else atom: c
+            (
+                type(atom)(self.collapsed(atom.base), atom.divisor)
+                if isinstance(atom, (FloorDiv, Mod))
+                else atom
+            ): c
             for atom, c in index.terms.items()
         }
         return Index(index.const, terms)
 
     def index_text(self, index: Index, names: dict[Value, str], wide: bool = False) -> str:
-        """index: over the loops of the nest. wide: its result may need 64 bits, though no offset of the kernel does."""
-        loops = {loop: f"{name}.to(tl.int64)" for loop, name in self.names.items()} if wide else self.names
+        """index: over the loops of the nest. wide: its result may need 64 bits, though no offset of
+        the kernel does.
+        """
+        loops = (
+            {loop: f"{name}.to(tl.int64)" for loop, name in self.names.items()}
+            if wide
+            else self.names
+        )
         return index_text(self.collapsed(index), loops, names.__getitem__, self.size, "//")  # type: ignore[arg-type]
 
     def number_text(self, index: Index, names: dict[Value, str]) -> str:
-        """An index as a number that the program computes with: unlike an offset it may be of any size (arange)."""
+        """An index as a number that the program computes with: unlike an offset it may be of any
+        size (arange).
+        """
         bounds = range_of(index) or ("unknown",)
         wide = any(not isinstance(bound, int) or abs(bound) > NARROW for bound in bounds)
         return self.index_text(walk(index, self.nest), names, wide and not self.wide)
 
     def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
-        return self.index_text(walk(self.program.buffers[buffer].layout.flat(index), self.nest), names)
+        return self.index_text(
+            walk(self.program.buffers[buffer].layout.flat(index), self.nest), names
+        )
 
     # axes, masks, shapes -------------------------------------------------------------------------
 
     def axes(self, positions: Iterable[int]) -> tuple[Axis, ...]:
         """The axes that variables of the domain belong to."""
         loops = {self.nest.place[p] for p in positions}
-        found = {self.axis_of[k] for k in loops if k in self.axis_of and not _is_one(self.nest.sizes[k])}
+        found = {
+            self.axis_of[k] for k in loops if k in self.axis_of and not _is_one(self.nest.sizes[k])
+        }
         return tuple(axis for axis in self.tile.axes if axis in found)
 
-    def whole(self, buffer: str, index: Sequence[Index], address: str, axes: tuple[Axis, ...]) -> str:
-        """The text of an address as a block over all of `axes`, though it is the same along some (stride 0)."""
+    def whole(
+        self, buffer: str, index: Sequence[Index], address: str, axes: tuple[Axis, ...]
+    ) -> str:
+        """The text of an address as a block over all of `axes`, though it is the same along some
+        (stride 0).
+        """
         have = self.axes(self.program.buffers[buffer].layout.flat(index).variables())
         return address if set(have) >= set(axes) else self.spread(address, (), axes)
 
@@ -200,21 +234,28 @@ class Addressing:
 
     @contextlib.contextmanager
     def passes(self, axis: Axis) -> Iterator[None]:
-        """A loop over an axis, block by block, the first one's number in `start`. Triton takes an end of 2^31 and more for an
-        unsigned number of 32 bits, which the loop's comparison reads as negative: such a loop counts its passes."""
+        """A loop over an axis, block by block, the first one's number in `start`. Triton takes an
+        end of 2^31 and more for an unsigned number of 32 bits, which the loop's comparison reads as
+        negative: such a loop counts its passes."""
         if isinstance(axis.numel, int) and axis.numel > NARROW:
             with self.out.block_python(f"for number in range(0, {-(-axis.numel // axis.block)}):"):
                 self.out.line(f"start = (number + tl.zeros([], tl.int64)) * {axis.constant}")
                 yield
             return
-        with self.out.block_python(f"for start in range(0, {self.size(axis.numel)}, {axis.constant}):"):
+        with self.out.block_python(
+            f"for start in range(0, {self.size(axis.numel)}, {axis.constant}):"
+        ):
             yield
 
     def write_axis(self, axis: Axis, program: str) -> None:
         place = self.tile.axes.index(axis)
         around = ""
         if len(self.tile.axes) > 1:
-            around = "[" + ", ".join(":" if k == place else "None" for k in range(len(self.tile.axes))) + "]"
+            around = (
+                "["
+                + ", ".join(":" if k == place else "None" for k in range(len(self.tile.axes)))
+                + "]"
+            )
         lanes = f"tl.arange(0, {axis.constant}){around}"
         if program == "":
             text = lanes
@@ -235,7 +276,9 @@ class Addressing:
         steps = contiguous_strides([self.nest.sizes[k] for k in axis.loops])
         for place, (loop, step) in enumerate(zip(axis.loops, steps, strict=True)):
             flat = f"{axis.letter}index"
-            text = flat if isinstance(step, int) and step == 1 else f"{flat} // {self._positive(step)}"
+            text = (
+                flat if isinstance(step, int) and step == 1 else f"{flat} // {self._positive(step)}"
+            )
             if place > 0:
                 text = (
                     f"{text} % {self._positive(self.nest.sizes[loop])}"
@@ -245,7 +288,9 @@ class Addressing:
             self.out.line(f"{self.names[loop]} = {text}")
 
     def _positive(self, size: Expr) -> str:
-        """A divisor; of a size that may be 0 nothing is computed, but nothing may be divided by it either."""
+        """A divisor; of a size that may be 0 nothing is computed, but nothing may be divided by it
+        either.
+        """
         text = self.size(size)
         return (
             text

@@ -1,7 +1,8 @@
 """Triton text of ops, constants and index expressions.
 
-In: `Value`s and `Index`es. Out: expression text. What always holds: `TRITON_OPS` covers `OPS` (tested); math functions
-are libdevice's, the ones that eager's own CUDA kernels call, and division and square root round as IEEE says.
+In: `Value`s and `Index`es. Out: expression text. What always holds: `TRITON_OPS` covers `OPS`
+(tested); math functions are libdevice's, the ones that eager's own CUDA kernels call, and division
+and square root round as IEEE says.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def pointer_type(dtype: torch.dtype) -> str:
 
 
 def constant_text(value: Any, dtype: torch.dtype) -> str:
-    """The literal of a constant, exact and typed: Triton gives a bare number the type of its neighbour, or float32."""
+    """The literal of a constant, exact and typed: Triton gives a bare number the type of its
+    neighbour, or float32.
+    """
     if dtype == torch.bool:
         return f"tl.full([], {bool(value)}, tl.int1)"
     if not dtype.is_floating_point:
@@ -68,7 +71,9 @@ def _is_float(value: Value) -> bool:
 
 def _infix(sign: str, logical: str = "") -> Callable[..., str]:
     """logical: the sign for bools."""
-    return lambda value, a, b: f"{a} {logical if logical and value.dtype == torch.bool else sign} {b}"
+    return lambda value, a, b: (
+        f"{a} {logical if logical and value.dtype == torch.bool else sign} {b}"
+    )
 
 
 def _compare(sign: str) -> Callable[..., str]:
@@ -140,7 +145,8 @@ def _bit_not(value: Value, a: str) -> str:
     return f"({a} == 0)" if value.dtype == torch.bool else f"~{a}"
 
 
-#: op -> text of its result from (value, argument texts). load, index, ... need the kernel: see kernel.py.
+#: op -> text of its result from (value, argument texts). load, index, ... need the kernel: see
+#: kernel.py.
 TRITON_OPS: dict[str, Callable[..., str]] = {
     "add": _infix("+", "|"),
     "sub": _infix("-", "^"),
@@ -169,14 +175,18 @@ TRITON_OPS: dict[str, Callable[..., str]] = {
     "neg": lambda value, a: f"-{a}",
     "abs": lambda value, a: f"tl.abs({a})" if value.dtype not in (torch.uint8, torch.bool) else a,
     "relu": lambda value, a: f"relu({a})" if _is_float(value) else f"tl.maximum({a}, 0)",
-    "sign": lambda value, a: f"(({a} > 0).to(tl.int8) - ({a} < 0).to(tl.int8)).to({TL_TYPES[value.dtype]})",
+    "sign": lambda value, a: (
+        f"(({a} > 0).to(tl.int8) - ({a} < 0).to(tl.int8)).to({TL_TYPES[value.dtype]})"
+    ),
     "floor": _by_kind("libdevice.floor({0})", "{0}"),
     "ceil": _by_kind("libdevice.ceil({0})", "{0}"),
     "trunc": _by_kind("libdevice.trunc({0})", "{0}"),
     "round": _by_kind("libdevice.rint({0})", "{0}"),
     "isnan": lambda value, a: f"({a} != {a})",
     "isinf": lambda value, a: (
-        f'(tl.abs({a}) == float("inf"))' if value.args[0].dtype.is_floating_point else f"({a} != {a})"
+        f'(tl.abs({a}) == float("inf"))'
+        if value.args[0].dtype.is_floating_point
+        else f"({a} != {a})"
     ),
     "where": lambda value, c, a, b: f"tl.where({c}, {a}, {b})",
     "cast": _cast,

@@ -1,7 +1,8 @@
 """One fused body as one Triton kernel.
 
 In: a `KernelBody`, the layouts of its buffers. Out: a `TritonKernel`. What always holds: a value is
-computed once where a row is in registers, so each row is read once; `addressing` says where its elements are.
+computed once where a row is in registers, so each row is read once; `addressing` says where its
+elements are.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ NAME = "@NAME@"
 
 @dataclass(frozen=True, slots=True)
 class TritonKernel:
-    """text: the function, with `@NAME@` for its name. pointers: storages, in argument order; types: their element
-    types. sizes: the int64 arguments that follow. grid: number of programs, (numel, block) of each axis. constants:
-    block sizes. warps: of one program. label: for the name. looped: a point may be computed more than once. stages:
-    passes of a loop whose loads are under way at once. reusable: (pointer that is written, those that are only read, at
-    the same points), by their numbers. matrices: what bulk copies read, arguments after the sizes. most: programs are no
-    more than these, each then does several blocks (0: one block each). written: numbers of the pointers that it stores to."""
+    """text: the function, with `@NAME@` for its name. pointers: storages, in argument order; types:
+    their element types. sizes: the int64 arguments that follow. grid: number of programs, (numel,
+    block) of each axis. constants: block sizes. warps: of one program. label: for the name. looped:
+    a point may be computed more than once. stages: passes of a loop whose loads are under way at
+    once. reusable: (pointer that is written, those that are only read, at the same points), by
+    their numbers. matrices: what bulk copies read, arguments after the sizes. most: programs are no
+    more than these, each then does several blocks (0: one block each). written: numbers of the
+    pointers that it stores to."""
 
     text: str
     pointers: tuple[str, ...]
@@ -63,11 +66,15 @@ class TritonKernelWriter(Addressing):
     stages = 1
     most = 0
 
-    def __init__(self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None) -> None:
+    def __init__(
+        self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None
+    ) -> None:
         for phase in body.phases:
             if any(s.combine is not None and not s.atomic for s in (*phase.row, *phase.stores)):
                 labels = ", ".join(origin.op for origin in body.origins)
-                raise unsupported("codegen", f"scatters in order are not built for Triton: {labels}")
+                raise unsupported(
+                    "codegen", f"scatters in order are not built for Triton: {labels}"
+                )
         super().__init__(program, body, sizes, tile)
         self.registers: dict[str, str] = {}
         self.matrices: list[Matrix] = []
@@ -110,14 +117,22 @@ class TritonKernelWriter(Addressing):
         axes = self.axes(value.variables)
         empty = self.program.buffers[buffer].layout.numel == 0
         if empty and all(axis.numel != 0 for axis in self.tile.outer):
-            # A masked load gives its other value everywhere; any other stands before a row, of which nothing is read.
-            other = names[value.args[1]] if value.name == "masked_load" else constant_text(0, value.dtype)
+            # A masked load gives its other value everywhere; any other stands before a row, of
+            # which nothing is read.
+            other = (
+                names[value.args[1]]
+                if value.name == "masked_load"
+                else constant_text(0, value.dtype)
+            )
             return f"tl.broadcast_to({other}, {self.shape(axes)})" if axes else other
         if value.name == "masked_load":
             condition, other = (names[arg] for arg in value.args)
             address = self.spread(address, (), axes) if axes else address
             mask = self.mask(axes, condition)
-            return f"tl.where({condition}, tl.load({self.pointer(buffer)} + ({address}), {mask}, other=0){widen}, {other})"
+            return (
+                f"tl.where({condition}, tl.load({self.pointer(buffer)} + ({address}), {mask},"
+                f" other=0){widen}, {other})"
+            )
         checks = [
             f"{self.size(size)} > 0" for size in self._may_be_empty(value)
         ]  # an index that torch rejects was replaced by 0, which is not there
@@ -127,11 +142,15 @@ class TritonKernelWriter(Addressing):
         return f"tl.load({self.pointer(buffer)} + ({address}){mask}){widen}"
 
     def _may_be_empty(self, load: Value) -> list[Expr]:
-        checked = [v.attr for i in load.attr[1] for v in i.indirect_values() if v.name == "check_index"]
+        checked = [
+            v.attr for i in load.attr[1] for v in i.indirect_values() if v.name == "check_index"
+        ]
         return [size for size in dict.fromkeys(checked) if not self.sizes.is_positive(size)]
 
     def emit(self, values: Iterable[Value], names: dict[Value, str], row: bool) -> None:
-        """Statements for the values that have no name yet, operands first. row: also those of the row's elements."""
+        """Statements for the values that have no name yet, operands first. row: also those of the
+        row's elements.
+        """
         for value in values:
             if value in names or (not row and self.in_row(value)):
                 continue
@@ -161,7 +180,9 @@ class TritonKernelWriter(Addressing):
         mask = self.mask(axes)
         where = f"{self.pointer(name)} + ({address}), {value}{f', {mask}' if mask else ''}"
         self.out.line(
-            f'tl.atomic_add({where}, sem="relaxed")' if store.combine == "add" else f"tl.store({where})"
+            f'tl.atomic_add({where}, sem="relaxed")'
+            if store.combine == "add"
+            else f"tl.store({where})"
         )
 
     # the function --------------------------------------------------------------------------------
@@ -194,7 +215,9 @@ class TritonKernelWriter(Addressing):
             self.stages,
             matrices=tuple(self.matrices),
             most=self.most,
-            written=tuple(number for number, storage in enumerate(self.pointers) if storage in self.written),
+            written=tuple(
+                number for number, storage in enumerate(self.pointers) if storage in self.written
+            ),
         )
 
     def _body(self) -> None:
@@ -250,12 +273,16 @@ class TritonKernelWriter(Addressing):
                 self.registers[buffer] = register
 
     def _wait(self, stores: Sequence[Store]) -> None:
-        """Before stores over what the block reads: threads need not load the elements that they store."""
+        """Before stores over what the block reads: threads need not load the elements that they
+        store.
+        """
         if overtakes(self.program, self.body, stores, once_a_row=self.tile.reduced is not None):
             self.out.line("tl.debug_barrier()")
 
     def _reducer(self, store: Store) -> tuple[Store, Value, Reducer]:
-        """With the value that is accumulated: a float that is widened only to be added stays as it is."""
+        """With the value that is accumulated: a float that is widened only to be added stays as it
+        is.
+        """
         assert store.reduce is not None
         value, result = store.value, self.body.registers[store.buffers[0]]
         if store.reduce == "sum" and value.name == "cast" and value.args[0].dtype == torch.float32:
@@ -270,7 +297,9 @@ class TritonKernelWriter(Addressing):
         return store, SCANNERS[store.scan or ""](name, store.value.dtype, dtype)
 
     def _scanned(self, store: Store, scanner: Scanner, names: dict[Value, str]) -> None:
-        """Stores what a scan has come to at each element. (Nothing in this kernel reads it again.)"""
+        """Stores what a scan has come to at each element. (Nothing in this kernel reads it
+        again.)
+        """
         for buffer, text in zip(store.buffers, scanner.results, strict=True):
             self._store_at(buffer, store, text, names, self.tile.axes)
 

@@ -1,9 +1,10 @@
 """A product, with what is computed from its factors' sources and its results, as one Triton kernel.
 
-In: a `KernelBody` whose first reduction is a product (`schedule/matmul_loops.py`), and block sizes. Out: a `TritonKernel`. What
-always holds: factors are rounded to the operands' type as the operator would read them, sums are float32; what lies beyond
-an end counts as 0; programs that share rows or columns run close to each other, so that those stay in the L2 cache. Factors
-that are read as they lie may come in by bulk copies (`matrices.py`); a kernel with such copies also has the plain loads.
+In: a `KernelBody` whose first reduction is a product (`schedule/matmul_loops.py`), and block sizes.
+Out: a `TritonKernel`. What always holds: factors are rounded to the operands' type as the operator
+would read them, sums are float32; what lies beyond an end counts as 0; programs that share rows or
+columns run close to each other, so that those stay in the L2 cache. Factors that are read as they
+lie may come in by bulk copies (`matrices.py`); a kernel with such copies also has the plain loads.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ GROUP = 8
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """rows, columns, terms: of a program's block. warps, stages: see `TritonKernel`. bulk: factors come in by bulk copies
-    where they can. programs: so many walk over all blocks, the loads of the next one under way while one is stored (0: a
-    program a block)."""
+    """rows, columns, terms: of a program's block. warps, stages: see `TritonKernel`. bulk: factors
+    come in by bulk copies where they can. programs: so many walk over all blocks, the loads of the
+    next one under way while one is stored (0: a program a block)."""
 
     rows: int
     columns: int
@@ -43,14 +44,18 @@ class Blocks:
     programs: int = 0
 
     def __str__(self) -> str:
-        text = f"blocks of {self.rows} x {self.columns} x {self.terms} x {self.warps} x {self.stages}"
+        text = (
+            f"blocks of {self.rows} x {self.columns} x {self.terms} x {self.warps} x {self.stages}"
+        )
         ways = ("bulk" if self.bulk else "", f"{self.programs} programs" if self.programs else "")
         return ", ".join([text, *filter(None, ways)])
 
 
 @dataclass(frozen=True, slots=True)
 class TermAxis(Axis):
-    """The terms, as the rows of the right factor's block (letter q): counted by the same block size."""
+    """The terms, as the rows of the right factor's block (letter q): counted by the same block
+    size.
+    """
 
     @property
     def constant(self) -> str:
@@ -61,7 +66,12 @@ class ProductKernelWriter(TritonKernelWriter):
     """Writes one kernel. operands: the element type in which factors are multiplied. Mutable."""
 
     def __init__(
-        self, program: Program, body: KernelBody, sizes: SizeVars, blocks: Blocks, operands: torch.dtype
+        self,
+        program: Program,
+        body: KernelBody,
+        sizes: SizeVars,
+        blocks: Blocks,
+        operands: torch.dtype,
     ) -> None:
         self.blocks, self.operands, self.stages = blocks, operands, blocks.stages
         self.most = blocks.programs
@@ -98,7 +108,11 @@ class ProductKernelWriter(TritonKernelWriter):
 
     def _grid(self) -> tuple[tuple[Expr, int], ...]:
         y, x = self.tile.axes
-        return ((y.numel, y.block), (x.numel, x.block), (product(self.nest.sizes[k] for k in self.batch), 1))
+        return (
+            (y.numel, y.block),
+            (x.numel, x.block),
+            (product(self.nest.sizes[k] for k in self.batch), 1),
+        )
 
     def _body(self) -> None:
         if not self.blocks.programs:
@@ -139,7 +153,8 @@ class ProductKernelWriter(TritonKernelWriter):
         steps = contiguous_strides([self.nest.sizes[k] for k in self.batch])
         for place, (loop, step) in enumerate(zip(self.batch, steps, strict=True)):
             self.out.line(
-                f"z{place} = zindex // {self._positive(step)} % {self._positive(self.nest.sizes[loop])}"
+                f"z{place} = zindex // {self._positive(step)} %"
+                f" {self._positive(self.nest.sizes[loop])}"
             )
 
     def _phases(self) -> None:
@@ -241,12 +256,18 @@ class ProductKernelWriter(TritonKernelWriter):
         text = f"tl.broadcast_to({names[factor]}, {shape})"
         if inside:
             text = f"tl.where({terms.letter}mask, {text}, 0)"
-        kind = {torch.float32: "tl.float32", torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
+        kind = {
+            torch.float32: "tl.float32",
+            torch.bfloat16: "tl.bfloat16",
+            torch.float16: "tl.float16",
+        }
         self.out.line(f"{name} = {text}.to({kind[self.operands]})")
         return name
 
     def _direct(self, factor: Value, tile: Tile) -> str | None:
-        """A load whose block can be multiplied as it comes from memory; None where it must be computed."""
+        """A load whose block can be multiplied as it comes from memory; None where it must be
+        computed.
+        """
         buffer = self.program.buffers[factor.buffer]
         if factor.buffer in self.body.registers or buffer.dtype != self.operands:
             return None
@@ -265,7 +286,10 @@ class ProductKernelWriter(TritonKernelWriter):
             address = self.spread(address, (), tile.axes)
         address = self.whole(factor.buffer, factor.attr[1], address, tile.axes)
         mask = self.mask(tile.axes, condition)
-        return f"tl.load({self.pointer(factor.buffer)} + ({address}){f', {mask}, other=0.0' if mask else ''})"
+        return (
+            f"tl.load({self.pointer(factor.buffer)} +"
+            f" ({address}){f', {mask}, other=0.0' if mask else ''})"
+        )
 
 
 def _product_of(body: KernelBody) -> tuple[Store, tuple[Value, Value]]:

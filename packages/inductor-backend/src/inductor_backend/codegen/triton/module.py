@@ -1,7 +1,8 @@
 """All Triton kernels of a graph, and the runs that launch them.
 
-In: kernels in order, cut into runs by operator calls. Out: the texts of the generated module's definitions. What always
-holds: kernels of equal text and blocks exist once; a run is one call from Python, whatever the number of its kernels.
+In: kernels in order, cut into runs by operator calls. Out: the texts of the generated module's
+definitions. What always holds: kernels of equal text and blocks exist once; a run is one call from
+Python, whatever the number of its kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from inductor_backend.runtime.scalars import PITCH
 
 @dataclass(slots=True)
 class TritonRun:
-    """One call. arguments: storages, ``arena``, or Python texts of ints, one slot each. lines: its launches."""
+    """One call. arguments: storages, ``arena``, or Python texts of ints, one slot each. lines: its
+    launches.
+    """
 
     name: str
     arguments: list[str] = field(default_factory=list)
@@ -44,12 +47,16 @@ NUMBERS = "numbers"
 
 
 class TritonModule:
-    """Collects kernels and runs. places: number of the call -> its byte in the tensor that holds them all. Mutable."""
+    """Collects kernels and runs. places: number of the call -> its byte in the tensor that holds
+    them all. Mutable.
+    """
 
     def __init__(self, program: Program, offset: Callable[[str], Expr | None]) -> None:
         """offset: a storage's byte offset in the arena, None where it is a tensor of its own."""
         self.program, self.offset = program, offset
-        self.kernels: dict[TritonKernel, tuple[str, list[str]]] = {}  # without pointers -> (name, comments)
+        self.kernels: dict[
+            TritonKernel, tuple[str, list[str]]
+        ] = {}  # without pointers -> (name, comments)
         self.runs: list[TritonRun] = []
         self.places = {name: PITCH * place for place, name in enumerate(program.numbers.values())}
 
@@ -63,7 +70,9 @@ class TritonModule:
         return name
 
     def _new_name(self, kernel: TritonKernel) -> str:
-        """By what it computes: an equal kernel of another graph has the same name, and is compiled once."""
+        """By what it computes: an equal kernel of another graph has the same name, and is compiled
+        once.
+        """
         name = _name_of(kernel)
         taken = any(name == other for other, _ in self.kernels.values())
         return f"{name}_{len(self.kernels)}" if taken else name
@@ -86,7 +95,11 @@ class TritonModule:
     def _matrix(run: TritonRun, matrix: Matrix) -> str:
         """See `runtime.cuda.launch.Launch`."""
         sizes = [
-            str(size) if isinstance(size, int) else f"slot({run.slot(size_expression(size, 'python'))})"
+            (
+                str(size)
+                if isinstance(size, int)
+                else f"slot({run.slot(size_expression(size, 'python'))})"
+            )
             for size in matrix.sizes
         ]
         return f"({matrix.pointer}, {matrix.start}, {', '.join(sizes)}, {matrix.stride})"
@@ -140,8 +153,9 @@ class TritonModule:
                 with out.indented():
                     for number, (kernel, (name, _)) in enumerate(self.kernels.items()):
                         out.line(
-                            f"Kernel({name!r}, SOURCE_{number}, {list(kernel.types)}, {len(kernel.sizes)}, "
-                            f"{dict(kernel.constants)}, {kernel.warps}, {kernel.stages}, {blocks_of(kernel)}),"
+                            f"Kernel({name!r}, SOURCE_{number}, {list(kernel.types)},"
+                            f" {len(kernel.sizes)}, {dict(kernel.constants)}, {kernel.warps},"
+                            f" {kernel.stages}, {blocks_of(kernel)}),"
                         )
                 out.line("],")
                 out.line("device,")
@@ -176,7 +190,9 @@ def _name_of(kernel: TritonKernel) -> str:
 
 
 def specification_of(kernel: TritonKernel) -> Kernel:
-    """What will be compiled for it, but for the lines of the user's that are named in its comments."""
+    """What will be compiled for it, but for the lines of the user's that are named in its
+    comments.
+    """
     key = _text_of(kernel)
     name = _name_of(key)
     return specification(key, name, key.text.replace(NAME, name))

@@ -1,8 +1,9 @@
 """Triton text of reductions over axis 1 of a block.
 
-In: a reduction's kind and types. Out: a `Reducer` with the statements of each step. What always holds: a block holds
-one partial result a lane, combined at the end (floats therefore add in a tree); what the mask leaves out counts as the
-reduction's identity; max, min, argmax and argmin find NaN.
+In: a reduction's kind and types. Out: a `Reducer` with the statements of each step. What always
+holds: a block holds one partial result a lane, combined at the end (floats therefore add in a
+tree); what the mask leaves out counts as the reduction's identity; max, min, argmax and argmin find
+NaN.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from inductor_backend.codegen.triton.expressions import TL_TYPES
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """`{v}`: the element; `{shape}`: the block; `{mask}`: which elements count; `{at}`: their numbers; `{count}`: the
-    length of the row; `{step}`: number of the loop's pass, from 0.
+    """`{v}`: the element; `{shape}`: the block; `{mask}`: which elements count; `{at}`: their
+    numbers; `{count}`: the length of the row; `{step}`: number of the loop's pass, from 0.
 
-    start: before the loop; each: in it (both unused where the row is one block); whole: statements where the row is one
-    block; finish: after the loop. results: text of each output, after finish or whole.
+    start: before the loop; each: in it (both unused where the row is one block); whole: statements
+    where the row is one block; finish: after the loop. results: text of each output, after finish
+    or whole.
     """
 
     start: tuple[str, ...]
@@ -137,15 +139,18 @@ def _arg(name: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
 
 
 def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
-    """A row in one block: its mean, then the squares around it. Looped: each lane has its own mean and squares, which
-    differ from the row's by what the lanes' means differ."""
+    """A row in one block: its mean, then the squares around it. Looped: each lane has its own mean
+    and squares, which differ from the row's by what the lanes' means differ."""
     kind, out = TL_TYPES[value], TL_TYPES[result]
     return Reducer(
         tuple(f"{n}_{part} = tl.zeros({{shape}}, {kind})" for part in ("mean", "m2", "count")),
         (
             f"{n}_far = {{v}} - {n}_mean",
             f"{n}_count = tl.where({{mask}}, {n}_count + 1, {n}_count)",
-            f"{n}_mean = tl.where({{mask}}, {n}_mean + {n}_far / tl.maximum({n}_count, 1), {n}_mean)",
+            (
+                f"{n}_mean = tl.where({{mask}}, {n}_mean + {n}_far / tl.maximum({n}_count, 1),"
+                f" {n}_mean)"
+            ),
             f"{n}_m2 = tl.where({{mask}}, {n}_m2 + {n}_far * ({{v}} - {n}_mean), {n}_m2)",
         ),
         (

@@ -1,8 +1,9 @@
 """Triton text of scans over axis 1 of a block.
 
-In: a scan's kind and types. Out: a `Scanner` with the statements of each step. What always holds: elements are combined in
-a tree, each with all before it in its row; what the mask leaves out lies behind every element that counts, so it needs no
-identity; where rows are walked in a loop, one carried value a row is what the passes before have come to.
+In: a scan's kind and types. Out: a `Scanner` with the statements of each step. What always holds:
+elements are combined in a tree, each with all before it in its row; what the mask leaves out lies
+behind every element that counts, so it needs no identity; where rows are walked in a loop, one
+carried value a row is what the passes before have come to.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from inductor_backend.codegen.triton.reducers import extreme
 
 @dataclass(frozen=True, slots=True)
 class Scanner:
-    """`{v}`: the element; `{at}`: its number in the row; `{rows}`: the shape of one value a row; `{last}`: whether an
-    element is the last of its block.
+    """`{v}`: the element; `{at}`: its number in the row; `{rows}`: the shape of one value a row;
+    `{last}`: whether an element is the last of its block.
 
-    start: before the loop; each: in it; whole: in place of both where the row is one block. results: text of each output.
+    start: before the loop; each: in it; whole: in place of both where the row is one block.
+    results: text of each output.
     """
 
     start: tuple[str, ...]

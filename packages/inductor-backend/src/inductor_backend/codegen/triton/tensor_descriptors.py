@@ -1,9 +1,11 @@
-"""Which blocks of a product's factors the bulk copy engine of a GPU (TMA, from sm_90 on) can bring in.
+"""Which blocks of a product's factors the bulk copy engine of a GPU (TMA, from sm_90 on) can bring
+in.
 
-In: the address of a load over the axes of a block. Out: a `Matrix`, rows of elements side by side, and the place of the
-block in it. What always holds: rows begin at multiples of 16 bytes of each other; what lies beyond the matrix's ends is
-read as 0, so a sum's terms never come from there; where a call's memory does not begin at a multiple of 16 bytes, the launch
-takes the kernel without bulk copies.
+In: the address of a load over the axes of a block. Out: a `Matrix`, rows of elements side by side,
+and the place of the block in it. What always holds: rows begin at multiples of 16 bytes of each
+other; what lies beyond the matrix's ends is read as 0, so a sum's terms never come from there;
+where a call's memory does not begin at a multiple of 16 bytes, the launch takes the kernel without
+bulk copies.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ LONGEST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """name: of the kernel's argument. pointer: number of the one behind which it lies, from byte `start` on. kind: element
-    type (bf16, fp16, fp32). sizes: rows, columns. stride: bytes from row to row. block: rows, columns of what is copied at
-    once."""
+    """name: of the kernel's argument. pointer: number of the one behind which it lies, from byte
+    `start` on. kind: element type (bf16, fp16, fp32). sizes: rows, columns. stride: bytes from row
+    to row. block: rows, columns of what is copied at once."""
 
     name: str
     pointer: int
@@ -45,8 +47,8 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a block lies: rows, columns: the axes that walk them; batch: (loop, rows of one step) for each loop outside.
-    start, stride: in elements. sizes: of the matrix."""
+    """Where a block lies: rows, columns: the axes that walk them; batch: (loop, rows of one step)
+    for each loop outside. start, stride: in elements. sizes: of the matrix."""
 
     rows: Axis
     columns: Axis
@@ -59,12 +61,19 @@ class Place:
 def place_of(
     index: Index, axes: Sequence[Axis], outside: Sequence[int], loops: Sequence[Expr], itemsize: int
 ) -> Place | None:
-    """index: of a load, over loops and flat axes (`FLAT` + number). outside: loops of batches. loops: all sizes. None where
-    the blocks are no blocks of a matrix."""
+    """index: of a load, over loops and flat axes (`FLAT` + number). outside: loops of batches.
+    loops: all sizes. None where the blocks are no blocks of a matrix."""
     terms = dict(_steps(index))
-    if len(terms) != len(index.terms) or not isinstance(index.const, int) or index.const * itemsize % UNIT:
+    if (
+        len(terms) != len(index.terms)
+        or not isinstance(index.const, int)
+        or index.const * itemsize % UNIT
+    ):
         return None
-    steps = [terms.pop(axis.loops[0] if len(axis.loops) == 1 else FLAT + n, 0) for n, axis in enumerate(axes)]
+    steps = [
+        terms.pop(axis.loops[0] if len(axis.loops) == 1 else FLAT + n, 0)
+        for n, axis in enumerate(axes)
+    ]
     if steps.count(1) != 1 or len(axes) != 2:
         return None
     across = steps.index(1)
@@ -89,7 +98,9 @@ def _steps(index: Index) -> list[tuple[int, Expr]]:
 
 
 def _whole(rows: Axis) -> bool:
-    """Blocks do not reach into the next product's terms. (Rows of another product's results are not stored.)"""
+    """Blocks do not reach into the next product's terms. (Rows of another product's results are not
+    stored.)
+    """
     return rows.letter not in "rq" or rows.exact
 
 
@@ -99,7 +110,12 @@ def _batch(
     """Steps of the loops outside in rows, None where they are none."""
     found = []
     for loop, step in terms.items():
-        if loop not in outside or not isinstance(step, int) or not isinstance(loops[loop], int) or step < 0:
+        if (
+            loop not in outside
+            or not isinstance(step, int)
+            or not isinstance(loops[loop], int)
+            or step < 0
+        ):
             return None
         if step % stride:
             return None

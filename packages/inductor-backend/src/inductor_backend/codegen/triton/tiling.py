@@ -1,7 +1,8 @@
 """How a Triton kernel covers its loops: axes, block sizes, warps.
 
-In: a `KernelBody`, its `LoopNest`, buffer layouts, size hints. Out: a `Tile`. What always holds: every loop of the nest
-belongs to one axis; any tile gives a correct kernel. An axis is a run of loops counted by one flat index.
+In: a `KernelBody`, its `LoopNest`, buffer layouts, size hints. Out: a `Tile`. What always holds:
+every loop of the nest belongs to one axis; any tile gives a correct kernel. An axis is a run of
+loops counted by one flat index.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from inductor_backend.schedule.split_reductions import LONGEST_HELD_COLUMN
 #: Rows up to this length are held in registers (16 elements a thread with 16 warps).
 LONGEST_PERSISTENT = 8192
 
-#: The same for rows that lie across memory, of which a block holds many; those that are read more than once may be longer.
+#: The same for rows that lie across memory, of which a block holds many; those that are read more
+#: than once may be longer.
 LONGEST_COLUMN = 64
 
 #: Streaming multiprocessors that a grid should keep busy.
@@ -31,8 +33,8 @@ FLAT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """letter: x, y or r (reduced). loops: numbers of its loops, outermost first. numel: their product. block: its
-    elements in one program."""
+    """letter: x, y or r (reduced). loops: numbers of its loops, outermost first. numel: their
+    product. block: its elements in one program."""
 
     letter: str
     loops: tuple[int, ...]
@@ -114,13 +116,19 @@ def _crossing(
         loop
         for loop in range(last)
         if sizes.hint(nest.outer[loop]) >= 8
-        and any(flat.coefficient(loop) == 1 and flat.coefficient(last) not in (0, 1) for flat in flats)
+        and any(
+            flat.coefficient(loop) == 1 and flat.coefficient(last) not in (0, 1) for flat in flats
+        )
     ]
     return max(found, key=lambda loop: sizes.hint(nest.outer[loop])) if found else None
 
 
-def _tiled(program: Program, body: KernelBody, nest: LoopNest, outer: tuple[int, ...], crossing: int) -> Tile:
-    narrow = all(program.buffers[name].dtype.itemsize <= 2 for name in (*body.writes, *body.reads()))
+def _tiled(
+    program: Program, body: KernelBody, nest: LoopNest, outer: tuple[int, ...], crossing: int
+) -> Tile:
+    narrow = all(
+        program.buffers[name].dtype.itemsize <= 2 for name in (*body.writes, *body.reads())
+    )
     block = 64 if narrow else 32
     y = _axis("y", nest, (crossing,), block)
     x = _axis("x", nest, tuple(k for k in outer if k != crossing), block)
@@ -128,7 +136,11 @@ def _tiled(program: Program, body: KernelBody, nest: LoopNest, outer: tuple[int,
 
 
 def _is_column(
-    nest: LoopNest, sizes: SizeVars, flats: list[Index], outer: tuple[int, ...], inner: tuple[int, ...]
+    nest: LoopNest,
+    sizes: SizeVars,
+    flats: list[Index],
+    outer: tuple[int, ...],
+    inner: tuple[int, ...],
 ) -> bool:
     """More elements are contiguous along a row index than along a reduced one."""
     reading = [flat for flat in flats if any(flat.coefficient(k) != 0 for k in inner)]
@@ -136,7 +148,9 @@ def _is_column(
 
     def along(loops: tuple[int, ...]) -> int:
         pairs = list(zip(reading, weights, strict=True))
-        return max((sum(w for flat, w in pairs if flat.coefficient(k) == 1) for k in loops), default=0)
+        return max(
+            (sum(w for flat, w in pairs if flat.coefficient(k) == 1) for k in loops), default=0
+        )
 
     return along(outer) > along(inner)
 
@@ -168,7 +182,9 @@ def _reduction(
         x_block = max(1, min(512 // r_block, power_of_two(max(count, 1))))
     elements = x_block * r_block
     warps = max(1, min(16, elements // 256)) if fits else max(1, min(8, elements // 128))
-    return Tile((_axis("x", nest, outer, x_block), _axis("r", nest, inner, r_block)), warps, not fits)
+    return Tile(
+        (_axis("x", nest, outer, x_block), _axis("r", nest, inner, r_block)), warps, not fits
+    )
 
 
 def _rows_at_once(count: int, r_block: int, column: bool) -> int:
@@ -187,7 +203,13 @@ def variants(tile: Tile) -> list[Tile]:
         found = [(x, r, w) for x in (1, 2) for r in (1, 2) for w in (1, 2)]
         changed = [_scaled(tile, {"x": x, "r": r}, tile.warps * w) for x, r, w in found]
     elif reduced is not None:
-        pairs = ((1, 0.5), (1, 2), (0.5, 1), (2, 1), (2, 2))  # on an H100 within 1 % of each other, mostly
+        pairs = (
+            (1, 0.5),
+            (1, 2),
+            (0.5, 1),
+            (2, 1),
+            (2, 2),
+        )  # on an H100 within 1 % of each other, mostly
         changed = [_scaled(tile, {"x": x}, int(tile.warps * w)) for x, w in pairs]
     elif len(tile.axes) == 2:
         shapes = ((1, 1), (0.5, 2), (2, 0.5), (2, 1), (1, 2))
@@ -199,7 +221,10 @@ def variants(tile: Tile) -> list[Tile]:
 
 def _scaled(tile: Tile, factors: dict[str, float], warps: int) -> Tile:
     axes = tuple(
-        replace(axis, block=max(1, min(int(axis.block * factors.get(axis.letter, 1)), LONGEST_PERSISTENT)))
+        replace(
+            axis,
+            block=max(1, min(int(axis.block * factors.get(axis.letter, 1)), LONGEST_PERSISTENT)),
+        )
         for axis in tile.axes
     )
     return Tile(axes, max(1, min(16, warps)), tile.looped)

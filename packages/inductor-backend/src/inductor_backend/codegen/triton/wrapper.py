@@ -1,9 +1,10 @@
 """The generated module of a graph on a CUDA device.
 
-In: steps, buffers and the memory plan. Out: the module's text, which runs alone. What always holds: memory comes from
-torch's caching allocator, so it belongs to the stream of the call; what only kernels touch lies in one allocation; what
-an operator reads or returns is a tensor; nothing waits for the device; memory that a result lives in is announced
-(`runtime.allocation_hooks`), and so is the first after it that is none.
+In: steps, buffers and the memory plan. Out: the module's text, which runs alone. What always holds:
+memory comes from torch's caching allocator, so it belongs to the stream of the call; what only
+kernels touch lies in one allocation; what an operator reads or returns is a tensor; nothing waits
+for the device; memory that a result lives in is announced (`runtime.allocation_hooks`), and so is
+the first after it that is none.
 """
 
 from __future__ import annotations
@@ -63,14 +64,20 @@ class TritonWrapper(Wrapper):
                 continue
             self._announce(name in self._results)
             self.body.line(
-                f"{name} = empty({tuple_text(buffer.layout.sizes)}, {tuple_text(buffer.layout.strides)}, "
-                f"dtype={buffer.dtype}, device=device)"
+                f"{name} = empty({tuple_text(buffer.layout.sizes)},"
+                f" {tuple_text(buffer.layout.strides)}, dtype={buffer.dtype}, device=device)"
             )
         if step.run is not None:
             run = step.run.name
-            self.body.line(f"{run}({', '.join([f'launches_{run}', 'stream', *step.run.arguments])})")
+            self.body.line(
+                f"{run}({', '.join([f'launches_{run}', 'stream', *step.run.arguments])})"
+            )
         if step.extern is not None:
-            made = [self.program.buffers[name].storage for name in step.extern.outputs if name is not None]
+            made = [
+                self.program.buffers[name].storage
+                for name in step.extern.outputs
+                if name is not None
+            ]
             self._announce(not self._results.isdisjoint(made))
             self.extern(step.extern)
         dropped = self.plan.drop_after.get(number, [])
@@ -89,7 +96,10 @@ class TritonWrapper(Wrapper):
         for number, step in enumerate(steps):
             if in_arena and number == in_arena[0]:
                 self._announce(False)
-                self.body.line(f"arena = torch.empty({size_text(self.plan.size)}, dtype=torch.uint8, device=device)")
+                self.body.line(
+                    f"arena = torch.empty({size_text(self.plan.size)}, dtype=torch.uint8,"
+                    " device=device)"
+                )
                 self.body.line("arena_address = arena.data_ptr()")
             self.step(number, step)
             if in_arena and number == in_arena[-1]:
@@ -114,8 +124,9 @@ class TritonWrapper(Wrapper):
         return out.text()
 
     def _call(self, out: CodeWriter, name: str = "call", more: Sequence[str] = ()) -> None:
-        """With numbers: `call_with` takes the tensor that holds them as its last argument, so that a recording can read
-        other numbers in each replay; `call.with_numbers` is there where no operator takes a number as it is."""
+        """With numbers: `call_with` takes the tensor that holds them as its last argument, so that
+        a recording can read other numbers in each replay; `call.with_numbers` is there where no
+        operator takes a number as it is."""
         if not self.triton.places:
             super()._call(out, name, more)
             return
@@ -130,7 +141,9 @@ class TritonWrapper(Wrapper):
         with out.block_python("def call(args):"):
             out.line("args.append(on_device(numbers_of(args), device))")
             out.line("return call_with(args)")
-        if not any(_takes_numbers(node) for node in self.program.nodes if isinstance(node, ExternNode)):
+        if not any(
+            _takes_numbers(node) for node in self.program.nodes if isinstance(node, ExternNode)
+        ):
             out.line()
             out.line("call.with_numbers = numbers_of, call_with")
 
@@ -151,7 +164,9 @@ class TritonWrapper(Wrapper):
 
 
 def _uses_arena(step: Step) -> bool:
-    return step.run is not None and any("arena_address" in argument for argument in step.run.arguments)
+    return step.run is not None and any(
+        "arena_address" in argument for argument in step.run.arguments
+    )
 
 
 def _takes_numbers(node: ExternNode) -> bool:

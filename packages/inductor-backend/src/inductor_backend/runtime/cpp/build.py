@@ -2,9 +2,9 @@
 
 In: translation units as text. Out: a `Library` of callable functions. Always holds: an entry is one
 file ``<key>.so`` whose last bytes are the SHA-256 of the rest (ELF loaders ignore what follows the
-image), so it is written by one atomic rename, a damaged one is seen before it is loaded, and the same
-bytes can be stored elsewhere and loaded by another process without a compiler. The key covers the
-texts, the prelude, compiler version, flags and the processor's features.
+image), so it is written by one atomic rename, a damaged one is seen before it is loaded, and the
+same bytes can be stored elsewhere and loaded by another process without a compiler. The key covers
+the texts, the prelude, compiler version, flags and the processor's features.
 """
 
 from __future__ import annotations
@@ -25,13 +25,20 @@ from inductor_backend.runtime.cpp.launch import launcher, maker
 from inductor_backend.runtime.cpp.objects import LAUNCHER, Unit, compiled, key_of, run_compiler
 from inductor_backend.runtime.cpp.toolchain import Toolchain, find_compiler
 from inductor_backend.runtime.kernel_cache import cache_directory, entries, one_builder
-from tracer_core.plugin_api import BackendError, CacheLocationError, leave_folder, note, replace_file
+from tracer_core.plugin_api import (
+    BackendError,
+    CacheLocationError,
+    leave_folder,
+    note,
+    replace_file,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A loaded shared library. name: for messages. key: content digest. path: its file. hit: True if
-    no compiler ran. reason: why it was a hit or a miss, for logs. seconds: what building took."""
+    """A loaded shared library. name: for messages. key: content digest. path: its file. hit: True
+    if no compiler ran. reason: why it was a hit or a miss, for logs. seconds: what building took.
+    """
 
     name: str
     key: str
@@ -42,20 +49,24 @@ class Library:
     handle: ctypes.CDLL = field(repr=False, compare=False)
 
     def address(self, function: str) -> int:
-        """Address of an exported function. Raises BackendError if the library has none of that name."""
+        """Address of an exported function. Raises BackendError if the library has none of that
+        name.
+        """
         try:
             return ctypes.cast(getattr(self.handle, function), ctypes.c_void_p).value or 0
         except AttributeError:
             raise BackendError(
-                "inductor", "load", f"library {self.name!r} ({self.path}) exports no function {function!r}"
+                "inductor",
+                "load",
+                f"library {self.name!r} ({self.path}) exports no function {function!r}",
             ) from None
 
     def function(self, name: str, nargs: int, fails: bool = True) -> Callable[..., None]:
         """A callable for ``TC_EXPORT void name(const int64_t* a)`` taking `nargs` tensors or ints.
 
-        A tensor is passed as its data pointer. The GIL is released during the call. What a kernel reported
-        by ``tc_fail`` is raised: IndexError for a bad index, RuntimeError for an integer division by zero. fails: whether
-        a kernel of this function may report something.
+        A tensor is passed as its data pointer. The GIL is released during the call. What a kernel
+        reported by ``tc_fail`` is raised: IndexError for a bad index, RuntimeError for an integer
+        division by zero. fails: whether a kernel of this function may report something.
         """
         error = self._error_flag() if fails else 0
         return launcher(maker(self.handle), self.address(name), nargs, name, error, keep_alive=self)
@@ -68,7 +79,9 @@ class Library:
             return 0
 
     def read_binary(self) -> bytes:
-        """The entry as bytes, for `load_binary` in another process on the same kind of processor."""
+        """The entry as bytes, for `load_binary` in another process on the same kind of
+        processor.
+        """
         return self.path.read_bytes()
 
 
@@ -89,14 +102,16 @@ os.register_at_fork(after_in_child=_new_process)
 def build(sources: Sequence[str | Unit], *, name: str) -> Library:
     """Compiles, links, caches and loads `sources`, one translation unit each.
 
-    Raises BackendError with stage "toolchain" (no compiler) or "c++ compile" (with the compiler's first
-    lines and the path of the kept source).
+    Raises BackendError with stage "toolchain" (no compiler) or "c++ compile" (with the compiler's
+    first lines and the path of the kept source).
     """
     units = [source if isinstance(source, Unit) else Unit(source) for source in sources]
     try:
         tools = find_compiler()
     except BackendError:
-        stored = _in_a_folder(lambda directory, where: _built_by_any_compiler(units, name, directory, where))
+        stored = _in_a_folder(
+            lambda directory, where: _built_by_any_compiler(units, name, directory, where)
+        )
         if stored is None:
             raise
         return stored
@@ -105,11 +120,15 @@ def build(sources: Sequence[str | Unit], *, name: str) -> Library:
         known = _loaded.get(key)
     if known is not None:
         return _as_hit(known, "already loaded in this process")
-    return _in_a_folder(lambda directory, where: _found_or_built(units, tools, key, name, directory, where))
+    return _in_a_folder(
+        lambda directory, where: _found_or_built(units, tools, key, name, directory, where)
+    )
 
 
 def _in_a_folder(make: Callable[[Path, str], Made]) -> Made:
-    """make(the cache's folder, its name for messages); with a temporary folder if its files cannot be written or loaded."""
+    """make(the cache's folder, its name for messages); with a temporary folder if its files cannot
+    be written or loaded.
+    """
     while True:
         try:
             directory, where = cache_directory()
@@ -133,21 +152,31 @@ def _found_or_built(
         entries().write(path, _linked([*units, LAUNCHER], tools, directory, name))
         _link_for_any_compiler(units, path)
         seconds = time.perf_counter() - started
-    return _load(name, key, path, False, f"compiled in {seconds:.2f} s: {damage} ({where})", seconds)
+    return _load(
+        name, key, path, False, f"compiled in {seconds:.2f} s: {damage} ({where})", seconds
+    )
 
 
-def _built_by_any_compiler(units: Sequence[Unit], name: str, directory: Path, where: str) -> Library | None:
-    """The entry that some compiler made of these texts here before, for machines that have lost theirs."""
+def _built_by_any_compiler(
+    units: Sequence[Unit], name: str, directory: Path, where: str
+) -> Library | None:
+    """The entry that some compiler made of these texts here before, for machines that have lost
+    theirs.
+    """
     path = directory / f"{key_of(units, None)}.so"
     if entries().check_file(path) is not None:
         return None
-    return _load(name, path.stem, path, True, f"found in the cache; no compiler here ({where})", 0.0)
+    return _load(
+        name, path.stem, path, True, f"found in the cache; no compiler here ({where})", 0.0
+    )
 
 
 def _link_for_any_compiler(units: Sequence[Unit], path: Path) -> None:
     """A second name for the entry, without the compiler in its key."""
     other = path.with_name(f"{key_of(units, None)}.so")
-    with contextlib.suppress(OSError):  # a file system without hard links: the second name is a convenience
+    with contextlib.suppress(
+        OSError
+    ):  # a file system without hard links: the second name is a convenience
         other.unlink(missing_ok=True)
         os.link(path, other)
 
@@ -190,7 +219,9 @@ def _linked(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str)
             files.append(Path(folder) / f"{number}.o")
             files[-1].write_bytes(data)
         target = Path(folder) / "out.so"
-        run_compiler([tools.path, *map(str, files), "-o", str(target), *tools.link_flags], name, Path(folder))
+        run_compiler(
+            [tools.path, *map(str, files), "-o", str(target), *tools.link_flags], name, Path(folder)
+        )
         return target.read_bytes()
 
 

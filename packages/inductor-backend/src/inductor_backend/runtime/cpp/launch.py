@@ -1,7 +1,8 @@
 """Calls a C function ``void f(const int64_t* a)`` from Python with as little between as possible.
 
-In: an address. Out: a Python callable taking tensors (their data pointer is passed) and ints. Always
-holds: exactly the stated number of arguments, converted without loss, and the GIL released while f runs.
+In: an address. Out: a Python callable taking tensors (their data pointer is passed) and ints.
+Always holds: exactly the stated number of arguments, converted without loss, and the GIL released
+while f runs.
 
 Measured on the 2-core AVX-512 machine (Python 3.11, three tensors and an int, ns a call in all):
     this launcher, tensors passed                                               285
@@ -9,8 +10,8 @@ Measured on the 2-core AVX-512 machine (Python 3.11, three tensors and an int, n
     ctypes, one address, the array packed by struct.pack_into                   500
     CFUNCTYPE object, the same                                                  510
     ctypes with argtypes (c_void_p, ..., c_int64), data_ptr() called in Python  590
-It is codegen/cpp/launcher.cpp, compiled once a machine and linked into every library, so that a stored
-library runs where there is no compiler.
+It is codegen/cpp/launcher.cpp, compiled once a machine and linked into every library, so that a
+stored library runs where there is no compiler.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ def launcher(
 ) -> Callable[..., None]:
     """A callable of exactly `nargs` tensors or ints for the function at `address`.
 
-    It raises TypeError on a wrong number of arguments, AttributeError on an argument that is neither an
-    int nor has ``data_ptr()``, OverflowError on an int beyond 64 bits, and what the kernel reported in the
-    two ints at address `error` (see ``tc_fail``; 0: its kernels report nothing). make: the library's own ``tc_launcher``.
-    keep_alive: the library.
+    It raises TypeError on a wrong number of arguments, AttributeError on an argument that is
+    neither an int nor has ``data_ptr()``, OverflowError on an int beyond 64 bits, and what the
+    kernel reported in the two ints at address `error` (see ``tc_fail``; 0: its kernels report
+    nothing). make: the library's own ``tc_launcher``. keep_alive: the library.
     """
     record = _Record(address, nargs, error, name.encode()[:63])
     launch: Callable[..., None] = make((bytes(record), keep_alive), int)

@@ -1,8 +1,8 @@
 """Translation units to object code, each in a process of the compiler.
 
-In: units. Out: the bytes of their objects, in order. What always holds: the whole process runs at most as many compilers
-at once as there are processors, whoever started them; a unit that several ask for is compiled once; units with `keep`
-are compiled once a machine.
+In: units. Out: the bytes of their objects, in order. What always holds: the whole process runs at
+most as many compilers at once as there are processors, whoever started them; a unit that several
+ask for is compiled once; units with `keep` are compiled once a machine.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _TRIG = re.compile(r"\btc_(sin|cos|tan)\(")
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A translation unit. flags: after the toolchain's. headers: a folder of headers beside the prelude's. keep: its
-    object is an entry of the cache by itself."""
+    """A translation unit. flags: after the toolchain's. headers: a folder of headers beside the
+    prelude's. keep: its object is an entry of the cache by itself."""
 
     text: str
     flags: tuple[str, ...] = ()
@@ -55,7 +55,11 @@ def key_of(units: Sequence[Unit], tools: Toolchain | None) -> str:
     """tools: None for the key that every compiler's result shares."""
     digest = hashlib.sha256(ENTRY_FORMAT)
     toolchain = processor()[1] if tools is None else tools.fingerprint()
-    for part in (toolchain, _digest(INCLUDE_DIR), *(part for unit in units for part in unit.parts())):
+    for part in (
+        toolchain,
+        _digest(INCLUDE_DIR),
+        *(part for unit in units for part in unit.parts()),
+    ):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
@@ -70,7 +74,9 @@ def _digest(folder: Path) -> str:
 
 
 class _Running:
-    """Compilers of this process: how many may run, and who waits for what. Mutable; a forked child has a new one."""
+    """Compilers of this process: how many may run, and who waits for what. Mutable; a forked child
+    has a new one.
+    """
 
     def __init__(self) -> None:
         self.slots = threading.Semaphore(max(1, len(os.sched_getaffinity(0))))
@@ -116,13 +122,17 @@ def compiled(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str
         if stored is not None:
             results.append(stored)
             continue
-        pending = f"{directory}/{key}"  # a build in a folder that turns out to be full is no build here
+        pending = (  # a build in a folder that turns out to be full is no build here
+            f"{directory}/{key}"
+        )
         result, mine = _running.ask(pending)
         results.append(result)
         if mine:
             label = f"{name}-{number}.cpp"
             work = threading.Thread(
-                target=_make, args=(_running, pending, result, unit, path, tools, directory, label), daemon=True
+                target=_make,
+                args=(_running, pending, result, unit, path, tools, directory, label),
+                daemon=True,
             )
             begun.append((len(unit.text), work))
     for _, work in sorted(begun, key=lambda item: -item[0]):
@@ -173,17 +183,29 @@ def _compile(unit: Unit, tools: Toolchain, directory: Path, label: str) -> bytes
         source.write_text(unit.text)
         more = [*unit.flags, *(["-DTC_TRIG"] if _TRIG.search(unit.text) else [])]
         more += [] if unit.headers is None else [f"-I{unit.headers}"]
-        command = [tools.path, *tools.flags, f"-I{INCLUDE_DIR}", *more, "-c", str(source), "-o", str(made)]
+        command = [
+            tools.path,
+            *tools.flags,
+            f"-I{INCLUDE_DIR}",
+            *more,
+            "-c",
+            str(source),
+            "-o",
+            str(made),
+        ]
         run_compiler(command, label, Path(folder), source)
         return made.read_bytes()
 
 
-def run_compiler(command: Sequence[str], name: str, scratch: Path, source: Path | None = None) -> None:
-    """Runs the compiler, whose own files go to the folder `scratch`. Raises BackendError with its words, or OSError if the
-    disk is full; source: kept beside the cache's entries then."""
+def run_compiler(
+    command: Sequence[str], name: str, scratch: Path, source: Path | None = None
+) -> None:
+    """Runs the compiler, whose own files go to the folder `scratch`. Raises BackendError with its
+    words, or OSError if the disk is full; source: kept beside the cache's entries then."""
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=_COMPILE_SECONDS, check=False,
             env={**os.environ, "TMPDIR": str(scratch)},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -191,7 +213,9 @@ def run_compiler(command: Sequence[str], name: str, scratch: Path, source: Path 
             "inductor", "c++ compile", f"{name}: the compiler took over {_COMPILE_SECONDS} s"
         ) from None
     except OSError as error:
-        raise BackendError("inductor", "toolchain", f"{command[0]} cannot be run: {error}") from error
+        raise BackendError(
+            "inductor", "toolchain", f"{command[0]} cannot be run: {error}"
+        ) from error
     if done.returncode == 0:
         return
     demand_room(scratch)

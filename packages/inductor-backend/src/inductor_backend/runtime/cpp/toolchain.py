@@ -1,8 +1,8 @@
 """Finds the C++ compiler and the OpenMP library that torch has loaded.
 
-In: the environment (``CXX``, ``PATH``) and the running process. Out: one frozen `Toolchain` with every
-flag that a build uses. Always holds: kernels share torch's own libgomp (one thread pool in the
-process), and floating point keeps NaN, infinities, -0.0 and denormals (no -ffast-math).
+In: the environment (``CXX``, ``PATH``) and the running process. Out: one frozen `Toolchain` with
+every flag that a build uses. Always holds: kernels share torch's own libgomp (one thread pool in
+the process), and floating point keeps NaN, infinities, -0.0 and denormals (no -ffast-math).
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def _find(cxx: str, search_path: str) -> Toolchain:
     raise BackendError(
         "inductor",
         "toolchain",
-        "no C++ compiler (" + "; ".join(tried) + "). Install one: `apt install g++` (Debian, Ubuntu), "
+        "no C++ compiler ("
+        + "; ".join(tried)
+        + "). Install one: `apt install g++` (Debian, Ubuntu), "
         "`dnf install gcc-c++` (Fedora), `conda install gxx`; or set CXX to one.",
     )
 
@@ -99,7 +101,9 @@ def _find(cxx: str, search_path: str) -> Toolchain:
 def _version(path: str) -> str | None:
     """First line of ``--version``, or None if the program is no working compiler."""
     try:
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=30, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = done.stdout.splitlines()
@@ -113,13 +117,14 @@ def _toolchain(path: str, version: str) -> Toolchain:
     march = ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else ["-mcpu=native"]
     if isa == "avx512":
         march.append("-mprefer-vector-width=512")
-    # clang compiles `parallel` to calls of LLVM's libomp, a second thread pool beside torch's libgomp:
-    # with clang only the simd pragmas are active and kernels run on one thread.
+    # clang compiles `parallel` to calls of LLVM's libomp, a second thread pool beside torch's
+    # libgomp: with clang only the simd pragmas are active and kernels run on one thread.
     openmp = ["-fopenmp"] if kind == "gcc" and library else ["-fopenmp-simd"]
     # The library's path goes to the linker instead of -fopenmp, so that the one that torch has
     # loaded (found again by its soname at dlopen) is the only one in the process.
     link = [library] if kind == "gcc" and library else []
-    # Copies of kernels for the constant sizes of one call cost a third of the compiler's time, and run no faster.
+    # Copies of kernels for the constant sizes of one call cost a third of the compiler's time, and
+    # run no faster.
     clones = ["-fno-ipa-cp-clone"] if kind == "gcc" else []
     return Toolchain(
         path=os.path.realpath(path),
@@ -153,7 +158,9 @@ def loaded_openmp_libraries() -> list[str]:
     names = ("libgomp", "libomp", "libiomp")
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
-            paths = {line.split(None, 5)[5].strip() for line in file if "omp" in line and "/" in line}
+            paths = {
+                line.split(None, 5)[5].strip() for line in file if "omp" in line and "/" in line
+            }
     except OSError:
         return []
     return sorted(path for path in paths if os.path.basename(path).startswith(names))
@@ -166,5 +173,8 @@ def openmp_library() -> str | None:
     if in_torch or loaded:
         return (in_torch or loaded)[0]
     root = os.path.dirname(torch.__file__)
-    patterns = (os.path.join(root, "lib", "libgomp*.so*"), os.path.join(root + ".libs", "libgomp*.so*"))
+    patterns = (
+        os.path.join(root, "lib", "libgomp*.so*"),
+        os.path.join(root + ".libs", "libgomp*.so*"),
+    )
     return next((path for pattern in patterns for path in sorted(glob.glob(pattern))), None)

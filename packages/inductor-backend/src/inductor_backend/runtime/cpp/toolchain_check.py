@@ -1,4 +1,6 @@
-"""What `compile()` checks before the first call: that there is a compiler, and that mode and options do not contradict."""
+"""What `compile()` checks before the first call: that there is a compiler, and that mode and
+options do not contradict.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,12 @@ from tracer_core.plugin_api import OptionError
 
 
 def check(options: Any, mode: str) -> None:
-    """Raises BackendError naming the package to install where no C++ compiler works, OptionError for a contradiction."""
+    """Raises BackendError naming the package to install where no C++ compiler works, OptionError
+    for a contradiction.
+    """
     if mode in RECORDED_MODES and not options.recordings:
         raise OptionError(
-            f"mode {mode!r} records every graph, and options={{'recordings': False}} wants none: that goes with mode "
-            "'default' or 'max-autotune-no-cudagraphs'"
+            f"mode {mode!r} records every graph, and options={{'recordings': False}} wants none:"
+            " that goes with mode 'default' or 'max-autotune-no-cudagraphs'"
         )
     find_compiler()

@@ -1,1 +1,3 @@
-"""CUDA: compilation, loading and launch of Triton kernels, CUDA graphs, measurements on the device."""
+"""CUDA: compilation, loading and launch of Triton kernels, CUDA graphs, measurements on the
+device.
+"""

@@ -1,8 +1,9 @@
-"""From kernel texts to loaded kernels: what is kept (`triton_kept`), else Triton's compiler, in parallel.
+"""From kernel texts to loaded kernels: what is kept (`triton_kept`), else Triton's compiler, in
+parallel.
 
-In: `Kernel` descriptions as generated modules hold them. Out: `LoadedKernel`s. What always holds: equal kernels of a
-process are compiled once; Triton is imported only where a kernel is not kept; what it says of a kernel that it does not
-compile is a BackendError with the kernel's text.
+In: `Kernel` descriptions as generated modules hold them. Out: `LoadedKernel`s. What always holds:
+equal kernels of a process are compiled once; Triton is imported only where a kernel is not kept;
+what it says of a kernel that it does not compile is a BackendError with the kernel's text.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ from tracer_core.plugin_api import BackendError, logger
 
 @dataclass
 class LoadedKernel:
-    """function: the driver's handle. threads, shared: of a launch. pointers: how many of its parameters are. copies: what
-    Triton says of the bulk copies from each matrix. interpreted: in their place, under Triton's interpreter. Mutable:
-    `unaligned` is made when it is first needed."""
+    """function: the driver's handle. threads, shared: of a launch. pointers: how many of its
+    parameters are. copies: what Triton says of the bulk copies from each matrix. interpreted: in
+    their place, under Triton's interpreter. Mutable: `unaligned` is made when it is first needed.
+    """
 
     kernel: Kernel
     device: torch.device
@@ -60,7 +62,9 @@ class LoadedKernel:
     def unaligned(self) -> LoadedKernel:
         """The same kernel for pointers of any alignment."""
         if self._unaligned is None:
-            here = capability(self.device.index)  # asked in the middle of a run: the current device stays as it is
+            here = capability(
+                self.device.index
+            )  # asked in the middle of a run: the current device stays as it is
             found = kernel_store.load(self.kernel, here, aligned=False)
             if found is None:
                 found = _binary(binary_of, self.kernel, target_of(here), False)
@@ -72,15 +76,21 @@ def load_kernels(kernels: Sequence[Kernel], device: torch.device) -> list[Loaded
     """All kernels of a module. Raises BackendError where Triton does not compile one."""
     if device.type != "cuda":
         if not interpreting():
-            raise BackendError("inductor", "build", "Triton kernels on CPU tensors need TRITON_INTERPRET=1")
+            raise BackendError(
+                "inductor", "build", "Triton kernels on CPU tensors need TRITON_INTERPRET=1"
+            )
         return [LoadedKernel(kernel, device, interpreted=function_of(kernel)) for kernel in kernels]
     with torch.cuda.device(device):
         waiting = start(kernels)
         results = [future.result() for future in waiting]
-        return [_load(result, kernel, device) for kernel, result in zip(kernels, results, strict=True)]
+        return [
+            _load(result, kernel, device) for kernel, result in zip(kernels, results, strict=True)
+        ]
 
 
-def load_what_compiles(kernels: Sequence[Kernel], device: torch.device) -> list[LoadedKernel | BackendError]:
+def load_what_compiles(
+    kernels: Sequence[Kernel], device: torch.device
+) -> list[LoadedKernel | BackendError]:
     """For each kernel itself, or why it cannot run on the device."""
     with torch.cuda.device(device):
         waiting = start(kernels)
@@ -90,7 +100,9 @@ def load_what_compiles(kernels: Sequence[Kernel], device: torch.device) -> list[
                 found.append(_load(future.result(), kernel, device))
             except BackendError as error:
                 found.append(error)
-            except Exception as error:  # what the driver says of too many registers or too much shared memory
+            except (
+                Exception
+            ) as error:  # what the driver says of too many registers or too much shared memory
                 found.append(BackendError("inductor", "build", f"{type(error).__name__}: {error}"))
         return found
 
@@ -102,14 +114,20 @@ def build_side_by_side(kernels: Sequence[Kernel], device: torch.device) -> None:
     wait(waiting)
 
 
-def _load(found: Binary, kernel: Kernel, device: torch.device, aligned: bool = True) -> LoadedKernel:
+def _load(
+    found: Binary, kernel: Kernel, device: torch.device, aligned: bool = True
+) -> LoadedKernel:
     """On the current device."""
     if found.scratch:
-        raise BackendError("inductor", "build", f"kernel {kernel.name} asks for global scratch memory")
+        raise BackendError(
+            "inductor", "build", f"kernel {kernel.name} asks for global scratch memory"
+        )
     number = torch.cuda.current_device() if device.index is None else device.index
     most: int = torch.cuda.get_device_properties(number).shared_memory_per_block_optin  # type: ignore[attr-defined]
     if found.shared > most:
-        detail = f"kernel {kernel.name} needs {found.shared} bytes of shared memory, {device} has {most}"
+        detail = (
+            f"kernel {kernel.name} needs {found.shared} bytes of shared memory, {device} has {most}"
+        )
         raise BackendError("inductor", "build", detail)
     try:
         function, most_threads = driver.load(found.name, found.code, found.shared, most, number)
@@ -122,7 +140,8 @@ def _load(found: Binary, kernel: Kernel, device: torch.device, aligned: bool = T
         raise BackendError("inductor", "build", detail)
     if aligned and len(found.copies) != len(kernel.matrices):
         detail = (
-            f"kernel {kernel.name}: Triton does not say how its {len(kernel.matrices)} matrices are copied"
+            f"kernel {kernel.name}: Triton does not say how its {len(kernel.matrices)} matrices are"
+            " copied"
         )
         raise BackendError("inductor", "build", detail)
     return LoadedKernel(kernel, device, function, threads, found.shared, found.copies)
@@ -130,8 +149,8 @@ def _load(found: Binary, kernel: Kernel, device: torch.device, aligned: bool = T
 
 @functools.cache
 def warm_up() -> None:
-    """Starts, on a thread, what every first kernel of a process waits for: our launcher, and, where no kernel of an earlier
-    process is kept, imports, Triton's hash of itself and its driver."""
+    """Starts, on a thread, what every first kernel of a process waits for: our launcher, and, where
+    no kernel of an earlier process is kept, imports, Triton's hash of itself and its driver."""
     threading.Thread(target=_warm_up, name="triton-warm-up", daemon=True).start()
 
 
@@ -164,7 +183,8 @@ def _pool() -> ThreadPoolExecutor:
         pool.shutdown(wait=False, cancel_futures=True)
         _workers().end()
 
-    # Before Python waits for the pool's threads: an interrupted program would compile all that waits.
+    # Before Python waits for the pool's threads: an interrupted program would compile all that
+    # waits.
     getattr(threading, "_register_atexit", atexit.register)(end)
     return pool
 
@@ -178,7 +198,9 @@ def _workers() -> Workers:
 
 
 def start_early(kernel: Kernel, device: torch.device) -> None:
-    """Has it built while its graph is still being compiled; `load_kernels` tells what its compiler says."""
+    """Has it built while its graph is still being compiled; `load_kernels` tells what its compiler
+    says.
+    """
     if device.type == "cuda" and torch.cuda.is_initialized():  # not for a device that is not there
         with torch.cuda.device(device):
             start([kernel])
@@ -189,7 +211,10 @@ def start(kernels: Sequence[Kernel]) -> list[Future[Binary]]:
     here = capability()
     found = [_known(kernel, here) for kernel in kernels]
     target = active_target() if None in found else None
-    return [_start(kernel, target) if known is None else known for known, kernel in zip(found, kernels, strict=True)]
+    return [
+        _start(kernel, target) if known is None else known
+        for known, kernel in zip(found, kernels, strict=True)
+    ]
 
 
 def _known(kernel: Kernel, here: int) -> Future[Binary] | None:
@@ -218,11 +243,15 @@ def _start(kernel: Kernel, target: Any) -> Future[Binary]:
         return found
 
 
-def _binary(build: Callable[..., Binary], kernel: Kernel, target: Any, aligned: bool = True) -> Binary:
+def _binary(
+    build: Callable[..., Binary], kernel: Kernel, target: Any, aligned: bool = True
+) -> Binary:
     """By Triton, and kept."""
     try:
         found = build(kernel, target) if aligned else build(kernel, target, aligned)
     except NotCompiled as error:
-        raise BackendError("inductor", "triton", f"{error.detail}\nThe kernel:\n{error.text}") from error
+        raise BackendError(
+            "inductor", "triton", f"{error.detail}\nThe kernel:\n{error.text}"
+        ) from error
     kernel_store.store(kernel, target.arch, found, aligned)
     return found

@@ -1,8 +1,10 @@
-"""Processes that compile Triton kernels: a quarter of a kernel's compile time holds Python's lock, which threads share.
+"""Processes that compile Triton kernels: a quarter of a kernel's compile time holds Python's lock,
+which threads share.
 
-In: `Kernel`s and their target. Out: their `Binary`s. What always holds: no process is started for kernels that Triton's
-cache has, nor for few; where none can be started, or one is lost, the kernel is compiled in this process; a compiler
-that dies takes only its own process along; all of them end with this one. Imports no torch.
+In: `Kernel`s and their target. Out: their `Binary`s. What always holds: no process is started for
+kernels that Triton's cache has, nor for few; where none can be started, or one is lost, the kernel
+is compiled in this process; a compiler that dies takes only its own process along; all of them end
+with this one. Imports no torch.
 """
 
 from __future__ import annotations
@@ -22,7 +24,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from inductor_backend.runtime.cuda.triton_compile import Binary, Kernel, NotCompiled, NotKept, binary_of, kept
+from inductor_backend.runtime.cuda.triton_compile import (
+    Binary,
+    Kernel,
+    NotCompiled,
+    NotKept,
+    binary_of,
+    kept,
+)
 
 #: Kernels that wait at once for which there is a process: one starts in the time of two kernels.
 WAITING = 3
@@ -30,7 +39,8 @@ WAITING = 3
 #: Fewer kernels that wait at once are compiled by threads.
 MANY = 8
 
-#: Processes, at most, and the memory of the machine or container for each: one takes 40 MiB beside files that all share.
+#: Processes, at most, and the memory of the machine or container for each: one takes 40 MiB beside
+#: files that all share.
 MOST, MEMORY = 16, 512 << 20
 
 #: Seconds after the last kernel until they end; the next kernel starts them again.
@@ -50,7 +60,10 @@ serve(*given)
 """
 
 #: What ends a process from outside; what a compiler dies of is something else.
-_FROM_OUTSIDE = {0, *(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))}
+_FROM_OUTSIDE = {
+    0,
+    *(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+}
 
 
 class Lost(Exception):
@@ -74,7 +87,8 @@ class Worker:
                 [sys.executable, "-P", "-c", _MAIN],
                 bufsize=0,
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,  # what every start of this Python prints, this process has printed
+                # what every start of this Python prints, this process has printed
+                stdout=subprocess.DEVNULL,
                 pass_fds=[its_end],
                 env=self._environment,
                 process_group=0,  # Ctrl-C is for the process whose it is
@@ -87,11 +101,13 @@ class Worker:
         assert self.process.stdin is not None
         self._requests = self.process.stdin
         self._ready = False
-        self._ask(([entry for entry in sys.path if isinstance(entry, str)], its_end, _hash_of_triton()))
+        self._ask(
+            ([entry for entry in sys.path if isinstance(entry, str)], its_end, _hash_of_triton())
+        )
 
     def build(self, kernel: Kernel, target: Any) -> Binary | None:
-        """None where something other than the kernel is in the way, which this process would be told too.
-        Raises NotCompiled, Lost."""
+        """None where something other than the kernel is in the way, which this process would be
+        told too. Raises NotCompiled, Lost."""
         if not self._ready:
             self._answer(START, "did not start", Lost)
             self._ready = True
@@ -105,7 +121,9 @@ class Worker:
 
     def _ask(self, request: Any) -> None:
         left = memoryview(pickle.dumps(request))
-        with contextlib.suppress(BrokenPipeError):  # it has ended: told where its answer is waited for
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # it has ended: told where its answer is waited for
             while left:
                 left = left[self._requests.write(left) :]
 
@@ -123,7 +141,9 @@ class Worker:
             raise (Lost if status in _FROM_OUTSIDE else kind)(problem) from None
 
     def end(self, grace: float = 0) -> int:
-        """Its exit status. Nothing is left half: files of Triton's cache are put in place when they are whole."""
+        """Its exit status. Nothing is left half: files of Triton's cache are put in place when they
+        are whole.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(grace)
         self.process.kill()
@@ -132,7 +152,9 @@ class Worker:
         return self.process.wait()
 
     def forget(self) -> None:
-        """In a forked child, whose process it is not. A thread that the child has not may hold the locks of the files."""
+        """In a forked child, whose process it is not. A thread that the child has not may hold the
+        locks of the files.
+        """
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for pipe in (self._requests, self._answers):
             os.dup2(nothing, pipe.fileno(), inheritable=False)
@@ -154,7 +176,9 @@ class Workers:
         """Without workers."""
         self._lock = threading.Lock()
         self._all: list[Worker] = []
-        self._idle: queue.SimpleQueue[Worker | None] = queue.SimpleQueue()  # None: there are none any more
+        self._idle: queue.SimpleQueue[Worker | None] = (
+            queue.SimpleQueue()
+        )  # None: there are none any more
         self._waiting = 0
         self._rest: threading.Timer | None = None
         self._ended = False
@@ -210,7 +234,9 @@ class Workers:
                 return found
             break
         else:
-            raise NotCompiled(f"Triton's compiler died of kernel {kernel.name}, twice: it {died}", kernel.text)
+            raise NotCompiled(
+                f"Triton's compiler died of kernel {kernel.name}, twice: it {died}", kernel.text
+            )
         return binary_of(kernel, target)
 
     def _start_some(self) -> bool:
@@ -298,7 +324,9 @@ def as_many_as_here() -> int:
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     processors = min(len(os.sched_getaffinity(0)), _quota())
     memory = min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _memory())
-    return min(MOST, int(min(processors, memory // MEMORY)) // max(1, int(ranks) if ranks.isdigit() else 1))
+    return min(
+        MOST, int(min(processors, memory // MEMORY)) // max(1, int(ranks) if ranks.isdigit() else 1)
+    )
 
 
 def _quota() -> float:
@@ -322,7 +350,9 @@ def _environment() -> dict[str, str]:
 
 
 def set_in_python() -> bool:
-    """Whether the program has changed a setting of Triton's, which other processes would not see."""
+    """Whether the program has changed a setting of Triton's, which other processes would not
+    see.
+    """
     from triton import knobs  # heavy: triton
 
     return any(vars(group) for group in vars(knobs).values() if isinstance(group, knobs.base_knobs))
@@ -330,7 +360,9 @@ def set_in_python() -> bool:
 
 @functools.cache
 def _hash_of_triton() -> str | None:
-    """A part of the name of everything in its cache: 0.8 processor seconds, which one process spends for all."""
+    """A part of the name of everything in its cache: 0.8 processor seconds, which one process
+    spends for all.
+    """
     from triton.runtime import cache  # heavy: triton
 
     return cache.triton_key() if hasattr(cache, "triton_key") else None  # type: ignore[no-any-return]

@@ -1,8 +1,9 @@
 """Functions that generated Triton kernels call, on the device.
 
-In: blocks of values. Out: blocks. What always holds: the formulas are those of torch's own kernels; reductions run
-along axis 1 of a [rows, columns] block, keep it with size 1, and give NaN where any element is NaN.
-Under TRITON_INTERPRET=1 the same functions run on NumPy arrays, with `triton_interpreter.libdevice`.
+In: blocks of values. Out: blocks. What always holds: the formulas are those of torch's own kernels;
+reductions run along axis 1 of a [rows, columns] block, keep it with size 1, and give NaN where any
+element is NaN. Under TRITON_INTERPRET=1 the same functions run on NumPy arrays, with
+`triton_interpreter.libdevice`.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -100,7 +101,9 @@ def int_mod(a, b):
 @triton.jit
 def int_pow(a, b):
     """By squaring; a negative exponent gives 0 but for 1 and -1, as torch has it."""
-    result = tl.full([], 1, tl.int64) + tl.zeros_like(a).to(tl.int64) + tl.zeros_like(b).to(tl.int64)
+    result = (
+        tl.full([], 1, tl.int64) + tl.zeros_like(a).to(tl.int64) + tl.zeros_like(b).to(tl.int64)
+    )
     base = a.to(tl.int64) + tl.zeros_like(result)
     exponent = b.to(tl.int64) + tl.zeros_like(result)
     for _ in range(63):
@@ -169,14 +172,22 @@ def better_argmax(a, at, b, bt):
     """Whether (b, bt) is before (a, at): greater, or NaN, or equal and earlier."""
     a_nan = a != a
     b_nan = b != b
-    return ((b > a) & (a_nan == 0)) | (b_nan & (a_nan == 0)) | (((a == b) | (a_nan & b_nan)) & (bt < at))
+    return (
+        ((b > a) & (a_nan == 0))
+        | (b_nan & (a_nan == 0))
+        | (((a == b) | (a_nan & b_nan)) & (bt < at))
+    )
 
 
 @triton.jit
 def better_argmin(a, at, b, bt):
     a_nan = a != a
     b_nan = b != b
-    return ((b < a) & (a_nan == 0)) | (b_nan & (a_nan == 0)) | (((a == b) | (a_nan & b_nan)) & (bt < at))
+    return (
+        ((b < a) & (a_nan == 0))
+        | (b_nan & (a_nan == 0))
+        | (((a == b) | (a_nan & b_nan)) & (bt < at))
+    )
 
 
 @triton.jit
@@ -214,7 +225,9 @@ def log_add_exp(a, b):
 
 @triton.jit
 def last_greatest(a, at, b, bt):
-    """Of two neighbours the later one, unless the earlier is greater; a NaN is only followed by a NaN."""
+    """Of two neighbours the later one, unless the earlier is greater; a NaN is only followed by a
+    NaN.
+    """
     take = (b != b) | ((a == a) & (b >= a))
     return tl.where(take, b, a), tl.where(take, bt, at)
 
@@ -227,7 +240,9 @@ def last_least(a, at, b, bt):
 
 @triton.jit
 def uniform(seed, place):
-    """The first word of Philox 4x32-10 with the place (int64) as counter and the seed as key, from 0 to below 1."""
+    """The first word of Philox 4x32-10 with the place (int64) as counter and the seed as key, from
+    0 to below 1.
+    """
     low = (place & 0xFFFFFFFF).to(tl.uint32)
     high = (place >> 32).to(tl.uint32)
     zero = low * 0

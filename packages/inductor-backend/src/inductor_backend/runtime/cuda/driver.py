@@ -24,14 +24,25 @@ def context(device: int) -> int:
 
 
 def load(name: str, code: bytes, shared: int, most_shared: int, device: int) -> tuple[int, int]:
-    """The driver's handle of a kernel, loaded on a device, and the most threads that a block of it may have. name:
-    in the machine code. shared: bytes that a launch will ask for. most_shared: that the device has for a block.
-    device: its number. Raises RuntimeError with the driver's words."""
+    """The driver's handle of a kernel, loaded on a device, and the most threads that a block of it
+    may have. name: in the machine code. shared: bytes that a launch will ask for. most_shared: that
+    the device has for a block. device: its number. Raises RuntimeError with the driver's words."""
     words, found = ctypes.create_string_buffer(256), (ctypes.c_int64 * 3)()
-    image, symbol = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(name.encode())
+    image, symbol = (
+        ctypes.create_string_buffer(code, len(code)),
+        ctypes.create_string_buffer(name.encode()),
+    )
     address = ctypes.addressof
     run = library().function("load_kernel", 7)
-    run(address(image), address(symbol), shared, most_shared, context(device), address(found), address(words))
+    run(
+        address(image),
+        address(symbol),
+        shared,
+        most_shared,
+        context(device),
+        address(found),
+        address(words),
+    )
     handle, most_threads, status = found
     if status:
         raise RuntimeError(f"{words.value.decode(errors='replace')} (CUDA driver error {status})")

@@ -1,9 +1,10 @@
 """CUDA graphs in place of a graph's launches, by the package cudagraphs-backend.
 
-In: a runner, its graph and `CompileSpec`. Out: the runner, recorded where the mode asks for it, or, in the default mode,
-where that is safe and timed calls show that it pays. What always holds: where the package is missing or cannot record,
-the runner itself comes back, and a mode that asks for recordings says why in the log; what a program sees of a recording
-that it did not ask for is ordinary memory of its own.
+In: a runner, its graph and `CompileSpec`. Out: the runner, recorded where the mode asks for it, or,
+in the default mode, where that is safe and timed calls show that it pays. What always holds: where
+the package is missing or cannot record, the runner itself comes back, and a mode that asks for
+recordings says why in the log; what a program sees of a recording that it did not ask for is
+ordinary memory of its own.
 """
 
 from __future__ import annotations
@@ -16,15 +17,24 @@ import torch
 from inductor_backend.options import RECORDED_MODES, InductorOptions
 from inductor_backend.runtime.allocation_hooks import placed
 from inductor_backend.runtime.scalars import on_host
-from tracer_core.plugin_api import BackendNotFoundError, CompileSpec, Runner, get_backend, logger, resolve
+from tracer_core.plugin_api import (
+    BackendNotFoundError,
+    CompileSpec,
+    Runner,
+    get_backend,
+    logger,
+    resolve,
+)
 
 #: Modes in which they are recorded where it pays.
 MEASURED_MODES = frozenset({"default"})
 
-#: Launches (runs of kernels count each kernel) under which a graph is left alone in these: decision 0011.
+#: Launches (runs of kernels count each kernel) under which a graph is left alone in these: decision
+#: 0011.
 LEAST_LAUNCHES = 6
 
-#: Plain calls of a size before it may be recorded, where sizes are symbolic: a recording costs what hundreds of calls save.
+#: Plain calls of a size before it may be recorded, where sizes are symbolic: a recording costs what
+#: hundreds of calls save.
 CALLS_OF_A_SIZE = 12
 
 
@@ -35,17 +45,23 @@ _REMEMBERED = 1024
 
 def report() -> list[tuple[str, str]]:
     """(graph, sentence) for the graphs on CUDA devices that nothing was put round."""
-    return [(name, f"runs without CUDA graphs: {reason}") for name, reason in tuple(_left_alone.items())]
+    return [
+        (name, f"runs without CUDA graphs: {reason}") for name, reason in tuple(_left_alone.items())
+    ]
 
 
-def recorded(runner: Runner, gm: torch.fx.GraphModule | Mapping[str, Any], spec: CompileSpec) -> Runner:
+def recorded(
+    runner: Runner, gm: torch.fx.GraphModule | Mapping[str, Any], spec: CompileSpec
+) -> Runner:
     """gm: the graph, or what a stored runner has in its place (`recorded_as`)."""
     asked = spec.mode in RECORDED_MODES
     wrap, reason = None, None if asked else _left_alone_because(runner, spec)
     if reason is None:
         wrap, reason = _recorder()
         if wrap is None and asked:
-            logger().warning("%s: mode %r runs without CUDA graphs: %s", spec.name, spec.mode, reason)
+            logger().warning(
+                "%s: mode %r runs without CUDA graphs: %s", spec.name, spec.mode, reason
+            )
     if wrap is None:
         _left_alone[spec.name] = str(reason)
         if len(_left_alone) > _REMEMBERED:
@@ -68,7 +84,9 @@ def recorded(runner: Runner, gm: torch.fx.GraphModule | Mapping[str, Any], spec:
             numbers=lambda inputs: on_host(numbers_of(inputs), pinned),
         )
         wrapped = runner if wrapped is call_with else wrapped
-    if wrapped is not runner and hasattr(runner, "artifact"):  # can be stored, and is recorded again where it is restored
+    if wrapped is not runner and hasattr(
+        runner, "artifact"
+    ):  # can be stored, and is recorded again where it is restored
         wrapped.artifact = runner.artifact  # type: ignore[attr-defined]
     return wrapped
 
@@ -87,7 +105,11 @@ def _left_alone_because(runner: Runner, spec: CompileSpec) -> str | None:
 def launches_of(runner: Runner) -> int:
     """Kernels and operators of one call, 0 where that is not known."""
     artifact = getattr(runner, "artifact", None)
-    return getattr(runner, "launches", 0) if artifact is None else artifact.kernels + len(artifact.externs)
+    return (
+        getattr(runner, "launches", 0)
+        if artifact is None
+        else artifact.kernels + len(artifact.externs)
+    )
 
 
 def _recorder() -> tuple[Any, str | None]:

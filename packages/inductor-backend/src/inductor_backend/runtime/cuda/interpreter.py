@@ -1,9 +1,9 @@
 """Triton's interpreter: generated kernels on CPU tensors, without a GPU.
 
-In: TRITON_INTERPRET=1, set before triton is imported. Out: `interpreting()`, and `libdevice`, whose functions have
-the names of the device library and compute with NumPy and torch; numbers are rounded to bfloat16 as devices do
-(`round_to_nearest`). What always holds: used by tests only; neither is imported with this module, because the processes
-that compile kernels (`triton_workers`) import it.
+In: TRITON_INTERPRET=1, set before triton is imported. Out: `interpreting()`, and `libdevice`, whose
+functions have the names of the device library and compute with NumPy and torch; numbers are rounded
+to bfloat16 as devices do (`round_to_nearest`). What always holds: used by tests only; neither is
+imported with this module, because the processes that compile kernels (`triton_workers`) import it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ def interpreting() -> bool:
 
 
 def blocks_of_program(count: Any) -> range:
-    """The blocks that the program that is running walks over: ``tl.range`` with numbers that Python can count by."""
+    """The blocks that the program that is running walks over: ``tl.range`` with numbers that Python
+    can count by.
+    """
     import numpy as np  # heavy: numpy
     from triton.runtime.interpreter import interpreter_builder  # heavy: triton
 
@@ -49,7 +51,9 @@ def _through_torch(name: str) -> Callable[..., Any]:
     import torch  # heavy: torch
 
     def apply(*arrays: Any) -> Any:
-        tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in np.broadcast_arrays(*arrays)]
+        tensors = [
+            torch.from_numpy(np.ascontiguousarray(array)) for array in np.broadcast_arrays(*arrays)
+        ]
         return getattr(torch, name)(*tensors).numpy()
 
     return apply
@@ -83,7 +87,8 @@ def _apply(function: Callable[..., Any], blocks: tuple[Any, ...]) -> Any:
     from triton.runtime.interpreter import TensorHandle
 
     blocks = tuple(
-        block if isinstance(block, tl.tensor) else tl.full([], block, blocks[0].dtype) for block in blocks
+        block if isinstance(block, tl.tensor) else tl.full([], block, blocks[0].dtype)
+        for block in blocks
     )
     first = blocks[0]
     with np.errstate(all="ignore"):

@@ -1,10 +1,11 @@
-"""Machine code of Triton kernels, a file each, found without Triton: its own cache names a kernel by all that its compiler
-reads of the text, which takes ten milliseconds a kernel, and the import half a second.
+"""Machine code of Triton kernels, a file each, found without Triton: its own cache names a kernel
+by all that its compiler reads of the text, which takes ten milliseconds a kernel, and the import
+half a second.
 
-In: a `Kernel` and a device's compute capability. Out: its `Binary`, or None. What always holds: a file is found only for the
-same kernel, capability, installation of Triton (sizes and times of its files) and Triton's settings in the environment; a
-damaged one is none; nothing is taken or kept where Triton is told to compile always, to write or read its own files, or
-has been set in Python.
+In: a `Kernel` and a device's compute capability. Out: its `Binary`, or None. What always holds: a
+file is found only for the same kernel, capability, installation of Triton (sizes and times of its
+files) and Triton's settings in the environment; a damaged one is none; nothing is taken or kept
+where Triton is told to compile always, to write or read its own files, or has been set in Python.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ FORMAT = "triton kernel 03"
 _ENTRIES = Entries(FORMAT)
 
 #: Settings by which Triton does something else than hand out what it has.
-_ASIDE = ("TRITON_ALWAYS_COMPILE", "TRITON_KERNEL_DUMP", "TRITON_KERNEL_OVERRIDE", "TRITON_CACHE_MANAGER",
+_ASIDE = ("TRITON_ALWAYS_COMPILE", "TRITON_KERNEL_DUMP", "TRITON_KERNEL_OVERRIDE",
+"TRITON_CACHE_MANAGER",
           "TRITON_REMOTE_CACHE_BACKEND")  # fmt: skip
 
 #: Beginnings of the names of settings that change what it makes, or where it keeps that.
@@ -39,7 +41,9 @@ _PARTS = ("_C", "backends/nvidia", "compiler", "language", "runtime")
 
 
 def load(kernel: Kernel, capability: int, aligned: bool = True) -> Binary | None:
-    """What `store` has kept of the kernel. aligned: pointers are multiples of 16 bytes. capability: 80, 90, ..."""
+    """What `store` has kept of the kernel. aligned: pointers are multiples of 16 bytes. capability:
+    80, 90, ...
+    """
     path = _path(kernel, capability, aligned)
     if path is None:
         return None
@@ -47,7 +51,9 @@ def load(kernel: Kernel, capability: int, aligned: bool = True) -> Binary | None
     note("cache", "kernel %s: %s (%s)", kernel.name, "miss" if data is None else "hit", path)
     if data is None:
         if path.exists():
-            logger().warning("%s is damaged: kernel %s is taken from Triton again", path, kernel.name)
+            logger().warning(
+                "%s is damaged: kernel %s is taken from Triton again", path, kernel.name
+            )
         return None
     size = int.from_bytes(data[:4], "little")
     return Binary(code=data[4 + size :], **json.loads(data[4 : 4 + size]))
@@ -78,7 +84,11 @@ def any_here() -> bool:
 
 def _path(kernel: Kernel, capability: int, aligned: bool) -> Path | None:
     folder = _folder()
-    return None if folder is None else folder / f"{kernel.key()}-{capability}{'' if aligned else '-any'}"
+    return (
+        None
+        if folder is None
+        else folder / f"{kernel.key()}-{capability}{'' if aligned else '-any'}"
+    )
 
 
 def _folder() -> Path | None:
@@ -89,12 +99,16 @@ def _folder() -> Path | None:
     if triton is None or ("triton.knobs" in sys.modules and set_in_python()):
         return None
     settings = sorted((k, v) for k, v in os.environ.items() if k.startswith(_SETTINGS))
-    return cache_directory(f"triton-kernels-{hashlib.sha256(repr((FORMAT, triton, settings)).encode()).hexdigest()[:24]}")[0]
+    return cache_directory(
+        f"triton-kernels-{hashlib.sha256(repr((FORMAT, triton, settings)).encode()).hexdigest()[:24]}"
+    )[0]
 
 
 @functools.cache
 def _triton(module: object) -> str | None:
-    """What tells this installation of Triton from others; None where there is none. module: the imported one, or ""."""
+    """What tells this installation of Triton from others; None where there is none. module: the
+    imported one, or "".
+    """
     found = None if module is None else importlib.util.find_spec("triton")
     if found is None or not found.submodule_search_locations:
         return None

@@ -1,9 +1,10 @@
 """Runs of CUDA kernels: one call from Python launches all of them.
 
-In: loaded kernels, and for each launch its grid and where each parameter comes from. Out: a callable of the run's
-description, the stream and the run's slots (tensors or ints). What always holds: no Python runs for a kernel or a
-parameter; a pointer that is no multiple of 16 gets a kernel that does not count on it; the kernels' own device is
-current while they are launched. On CPU tensors (Triton's interpreter) the same description is walked in Python.
+In: loaded kernels, and for each launch its grid and where each parameter comes from. Out: a
+callable of the run's description, the stream and the run's slots (tensors or ints). What always
+holds: no Python runs for a kernel or a parameter; a pointer that is no multiple of 16 gets a kernel
+that does not count on it; the kernels' own device is current while they are launched. On CPU
+tensors (Triton's interpreter) the same description is walked in Python.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class slot:  # reads as a function in generated modules
 #: The room that launch.cpp has for one launch.
 MOST_PARAMETERS = 256
 
-#: (kernel, programs, parameters as (slot, offset)); matrices that bulk copies read come fourth, each as (number of the
-#: parameter that it lies behind, bytes from there on, rows, columns, bytes from row to row).
+#: (kernel, programs, parameters as (slot, offset)); matrices that bulk copies read come fourth,
+#: each as (number of the parameter that it lies behind, bytes from there on, rows, columns, bytes
+#: from row to row).
 Size = Union[int, slot]
 Matrix = tuple[int, int, Size, Size, int]
 Launch = Union[
@@ -42,7 +44,8 @@ Launch = Union[
     tuple[LoadedKernel, Size, Sequence[tuple[int, int]], Sequence[Matrix]],
 ]
 
-#: The driver's numbers of element types. Bulk copies round float32 to TF32 on their way, as cuBLAS does.
+#: The driver's numbers of element types. Bulk copies round float32 to TF32 on their way, as cuBLAS
+#: does.
 ELEMENT_TYPES = {"fp16": 6, "bf16": 9, "fp32": 11}
 WIDTHS = {"fp16": 2, "bf16": 2, "fp32": 4}
 
@@ -78,10 +81,22 @@ class _Description:
         self.generic: list[int] = []
         for kernel, grid, parameters, *matrices in described:
             if len(parameters) > MOST_PARAMETERS:
-                detail = f"kernel {kernel.kernel.name} takes {len(parameters)} parameters, at most {MOST_PARAMETERS}"
+                detail = (
+                    f"kernel {kernel.kernel.name} takes {len(parameters)} parameters, at most"
+                    f" {MOST_PARAMETERS}"
+                )
                 raise BackendError("inductor", "build", detail)
             self.generic.append(len(words) + 1)
-            words += [kernel.function, 0, *_size(grid), kernel.threads, kernel.shared, len(parameters), 0, 0]
+            words += [
+                kernel.function,
+                0,
+                *_size(grid),
+                kernel.threads,
+                kernel.shared,
+                len(parameters),
+                0,
+                0,
+            ]
             words.append(len(kernel.kernel.matrices))
             for number, (source, offset) in enumerate(parameters):
                 words += [source, offset, int(number < kernel.pointers)]
@@ -89,7 +104,9 @@ class _Description:
         self.words = (ctypes.c_int64 * len(words))(*words)
 
     def repair(self) -> None:
-        """Fills in kernels for pointers of any alignment. Called from C: an exception cannot leave it."""
+        """Fills in kernels for pointers of any alignment. Called from C: an exception cannot leave
+        it.
+        """
         try:
             for place, (kernel, *_) in zip(self.generic, self.described, strict=True):
                 other = kernel.unaligned()
@@ -118,14 +135,19 @@ def _interpret(described: Sequence[Launch], description: int, stream: int, *slot
         return int(slots[size.number]) if isinstance(size, slot) else size
 
     for kernel, grid, parameters, *matrices in described:
-        programs, arguments = number(grid), [_at(slots[source], offset) for source, offset in parameters]
+        programs, arguments = (
+            number(grid),
+            [_at(slots[source], offset) for source, offset in parameters],
+        )
         if not programs:
             continue
         assert kernel.interpreted is not None
         constants = dict(kernel.constants)
         if kernel.kernel.matrices:
             found = [
-                _descriptor(arguments[parameter], start, (number(rows), number(columns)), stride, form)
+                _descriptor(
+                    arguments[parameter], start, (number(rows), number(columns)), stride, form
+                )
                 for (parameter, start, rows, columns, stride), form in zip(
                     matrices[0], kernel.kernel.matrices, strict=True
                 )
@@ -136,7 +158,11 @@ def _interpret(described: Sequence[Launch], description: int, stream: int, *slot
 
 
 def _descriptor(
-    memory: torch.Tensor, start: int, sizes: tuple[int, int], stride: int, form: tuple[str, int, int]
+    memory: torch.Tensor,
+    start: int,
+    sizes: tuple[int, int],
+    stride: int,
+    form: tuple[str, int, int],
 ) -> Any:
     """A matrix as the interpreter has it, None where bulk copies could not read it."""
     from triton.tools.tensor_descriptor import TensorDescriptor  # heavy: triton

@@ -1,8 +1,9 @@
 """Measured choice between ways to do the same work on a GPU.
 
-In: named callables that launch work on the current stream, and a key that says all that the choice depends on. Out: the
-name of the quickest. What always holds: the device's time is compared, not the host's; ways take turns; a choice is made
-once a machine (a file a key); a way that cannot run is left out.
+In: named callables that launch work on the current stream, and a key that says all that the choice
+depends on. Out: the name of the quickest. What always holds: the device's time is compared, not the
+host's; ways take turns; a choice is made once a machine (a file a key); a way that cannot run is
+left out.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ EQUAL = 0.97
 def chosen(
     key: str, device: torch.device, make: Callable[[], Mapping[str, Callable[[], None]]], what: str
 ) -> str:
-    """The name of the quickest way; "" where none can run. what: the work, for people. make: gives the ways, the one that
-    wins where times are equal first; only called where no choice is stored."""
+    """The name of the quickest way; "" where none can run. what: the work, for people. make: gives
+    the ways, the one that wins where times are equal first; only called where no choice is stored.
+    """
     found = stored(key, device)
     if found is not None:
         return found
@@ -48,7 +50,9 @@ def chosen(
         return ""
     name = _quickest(times)
     keep(key, device, {"chosen": name, "milliseconds": times, "what": what})
-    logger().info("%s: %s of %s", what, name, ", ".join(f"{n}: {t:.4f} ms" for n, t in times.items()))
+    logger().info(
+        "%s: %s of %s", what, name, ", ".join(f"{n}: {t:.4f} ms" for n, t in times.items())
+    )
     return name
 
 
@@ -61,11 +65,15 @@ def stored(key: str, device: torch.device) -> str | None:
 
 
 def keep(key: str, device: torch.device, value: Mapping[str, object]) -> None:
-    """Keeps what was measured; value["chosen"] is what `stored` returns from then on, in this process and later ones."""
+    """Keeps what was measured; value["chosen"] is what `stored` returns from then on, in this
+    process and later ones.
+    """
     try:
         replace_file(_file(key, device), json.dumps(value).encode())
     except OSError as error:
-        logger().warning("what was measured is not stored, and measured again in the next process: %s", error)
+        logger().warning(
+            "what was measured is not stored, and measured again in the next process: %s", error
+        )
 
 
 def _quickest(times: Mapping[str, float]) -> str:
@@ -77,13 +85,21 @@ def _quickest(times: Mapping[str, float]) -> str:
 def _file(key: str, device: torch.device) -> Path:
     import triton  # heavy: triton
 
-    machine = (torch.cuda.get_device_name(device), torch.__version__, triton.__version__, ROUNDS, LAUNCHES)
+    machine = (
+        torch.cuda.get_device_name(device),
+        torch.__version__,
+        triton.__version__,
+        ROUNDS,
+        LAUNCHES,
+    )
     name = hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:32]
     return cache_directory("triton_choices")[0] / f"{name}.json"
 
 
 def _times(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
-    """Median milliseconds of one call of each; what is far behind after a first round is not measured again."""
+    """Median milliseconds of one call of each; what is far behind after a first round is not
+    measured again.
+    """
     for run in ways.values():
         for _ in range(3):
             run()
@@ -99,7 +115,9 @@ def _times(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
 
 
 def _round(run: Callable[[], None]) -> float:
-    """The host gets ahead of the device, so that its time between launches is not counted; where it does not, longer."""
+    """The host gets ahead of the device, so that its time between launches is not counted; where it
+    does not, longer.
+    """
     for wait in WAITS:
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         keep_device_busy(wait)
@@ -114,7 +132,9 @@ def _round(run: Callable[[], None]) -> float:
     return first.elapsed_time(last) / LAUNCHES
 
 
-def loaded(kernels: Mapping[str, tuple[Kernel, int]], device: torch.device) -> dict[str, LoadedKernel]:
+def loaded(
+    kernels: Mapping[str, tuple[Kernel, int]], device: torch.device
+) -> dict[str, LoadedKernel]:
     """Those that compile and fit the device."""
     found = load_what_compiles([kernel for kernel, _ in kernels.values()], device)
     usable = {}

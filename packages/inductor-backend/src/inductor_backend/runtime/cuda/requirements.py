@@ -1,8 +1,9 @@
 """What a machine must have for graphs on CUDA devices, and where Triton keeps what it compiles.
 
-In: the current CUDA device. Out: Triton's target for it, or a BackendError that says what is missing and what to do. What
-always holds: nothing is checked twice in a process; Triton's cache is a folder that this user may write to: its own
-settings where the user has made any, else beside our other compiled code.
+In: the current CUDA device. Out: Triton's target for it, or a BackendError that says what is
+missing and what to do. What always holds: nothing is checked twice in a process; Triton's cache is
+a folder that this user may write to: its own settings where the user has made any, else beside our
+other compiled code.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import torch
 from inductor_backend.runtime.kernel_cache import cache_directory
 from tracer_core.plugin_api import BackendError, logger
 
-#: The oldest Triton whose kernels are tested, as in pyproject.toml, and the oldest devices that it makes code for.
+#: The oldest Triton whose kernels are tested, as in pyproject.toml, and the oldest devices that it
+#: makes code for.
 LEAST_TRITON = (3, 6)
 LEAST_CAPABILITY = (7, 0)
 
@@ -29,10 +31,13 @@ WITHOUT = "or run these graphs without Triton: backend='cudagraphs' or 'eager'"
 
 
 def capability(device: int | None = None) -> int:
-    """That of a device, or of the current one: 80, 90, ... Does not import Triton. Raises BackendError (stage "toolchain")."""
+    """That of a device, or of the current one: 80, 90, ... Does not import Triton. Raises
+    BackendError (stage "toolchain").
+    """
     if torch.version.hip is not None:
         raise _missing(
-            f"torch {torch.__version__} is for AMD GPUs; kernels are made for NVIDIA's: use backend='eager'"
+            f"torch {torch.__version__} is for AMD GPUs; kernels are made for NVIDIA's: use"
+            " backend='eager'"
         )
     keep_triton_files_here()
     major, minor = _demand_device(torch.cuda.current_device() if device is None else device)
@@ -40,7 +45,9 @@ def capability(device: int | None = None) -> int:
 
 
 def active_target() -> Any:
-    """Triton's target for the current device, to compile for. Raises BackendError (stage "toolchain")."""
+    """Triton's target for the current device, to compile for. Raises BackendError (stage
+    "toolchain").
+    """
     capability()
     _demand_triton()
     return _driver().active.get_current_target()
@@ -58,8 +65,8 @@ def _demand_triton() -> None:
     found = tuple(map(int, re.findall(r"\d+", triton.__version__)[:2]))
     if found < LEAST_TRITON:
         raise _missing(
-            f"Triton {triton.__version__} is too old: pip install 'triton>={_dotted(LEAST_TRITON)}' "
-            f"(torch 2.11 and later come with it), {WITHOUT}"
+            f"Triton {triton.__version__} is too old: pip install 'triton>={_dotted(LEAST_TRITON)}'"
+            f" (torch 2.11 and later come with it), {WITHOUT}"
         )
 
 
@@ -68,15 +75,18 @@ def _demand_device(number: int) -> tuple[int, int]:
     found = torch.cuda.get_device_capability(number)
     if found < LEAST_CAPABILITY:
         raise _missing(
-            f"{torch.cuda.get_device_name(number)} has compute capability {_dotted(found)}; Triton makes code for "
-            f"{_dotted(LEAST_CAPABILITY)} and newer: use backend='cudagraphs' or 'eager'"
+            f"{torch.cuda.get_device_name(number)} has compute capability {_dotted(found)}; Triton"
+            f" makes code for {_dotted(LEAST_CAPABILITY)} and newer: use backend='cudagraphs' or"
+            " 'eager'"
         )
     return found
 
 
 @functools.cache
 def _driver() -> Any:
-    """Triton's access to the driver: a module in C, which Triton builds where its cache has none."""
+    """Triton's access to the driver: a module in C, which Triton builds where its cache has
+    none.
+    """
     from triton.runtime import driver  # heavy: triton
 
     try:
@@ -90,19 +100,25 @@ def _reason(error: Exception) -> str:
     """What an error of Triton's start means for the user."""
     if isinstance(error, subprocess.CalledProcessError):
         return (
-            f"the C compiler failed on its access to the driver (exit code {error.returncode}, its words are above); "
-            "most often Python's headers are missing: apt install python3-dev, or dnf install python3-devel"
+            f"the C compiler failed on its access to the driver (exit code {error.returncode}, its"
+            " words are above); most often Python's headers are missing: apt install python3-dev,"
+            " or dnf install python3-devel"
         )
     text = str(error).strip()
     if "C compiler" in text:
-        return "it builds its access to the driver by a C compiler, and there is none: apt install gcc, or set CC to one"
+        return (
+            "it builds its access to the driver by a C compiler, and there is none: apt install"
+            " gcc, or set CC to one"
+        )
     if isinstance(error, OSError):
         return f"{text}: set TRITON_CACHE_DIR to a folder of your own"
     return f"{type(error).__name__}: {text}"
 
 
 def keep_triton_files_here() -> None:
-    """Points Triton to a folder beside our other compiled code, unless the user has said where its files go."""
+    """Points Triton to a folder beside our other compiled code, unless the user has said where its
+    files go.
+    """
     if any(os.environ.get(name) for name in _SETTINGS):
         return
     folder, where = cache_directory("triton")

@@ -1,11 +1,12 @@
 """Whether a CUDA convolution of float32 rounds its factors to TF32.
 
-In: aten.convolution or aten.convolution_backward with the shapes and strides of its operands. Out: whether the kernel that
-cuDNN takes for them rounds. Where TF32 is allowed, cuDNN decides by shape and layout which kernels use it: a convolution that
-eager computes in full precision on contiguous images may be rounded on channels-last ones, which loses 40 times more.
+In: aten.convolution or aten.convolution_backward with the shapes and strides of its operands. Out:
+whether the kernel that cuDNN takes for them rounds. Where TF32 is allowed, cuDNN decides by shape
+and layout which kernels use it: a convolution that eager computes in full precision on contiguous
+images may be rounded on channels-last ones, which loses 40 times more.
 
-The answer is measured: one factor is ``±(1 + 2**-12)``, whose last bit TF32 has no room for, the others are ``±1``. Answers are
-kept on disk beside the measured choices of kernels.
+The answer is measured: one factor is ``±(1 + 2**-12)``, whose last bit TF32 has no room for, the
+others are ``±1``. Answers are kept on disk beside the measured choices of kernels.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ _LAST_BIT = 2.0**-12
 
 
 def loses_precision(node: torch.fx.Node) -> bool:
-    """Whether cuDNN rounds the node's factors on channels-last operands but not on eager's: it must keep eager's layout.
+    """Whether cuDNN rounds the node's factors on channels-last operands but not on eager's: it must
+    keep eager's layout.
 
-    node: a 2-d convolution or its backward. False for other types than float32 and where TF32 is not allowed.
+    node: a 2-d convolution or its backward. False for other types than float32 and where TF32 is
+    not allowed.
     """
     values = [arg.meta["val"] for arg in node.args if isinstance(arg, torch.fx.Node)]
     operands = [value for value in values if isinstance(value, torch.Tensor)]
@@ -39,17 +42,19 @@ def loses_precision(node: torch.fx.Node) -> bool:
     as_eager = torch.fx.map_arg(node.args, lambda one: _known(one.meta["val"], last=False))
     as_ours = torch.fx.map_arg(node.args, lambda one: _known(one.meta["val"], last=True))
     return any(rounds(call, device) and not rounds(eager, device)
-               for eager, call in zip(_calls(node.target, as_eager), _calls(node.target, as_ours), strict=True))  # fmt: skip
+               for eager, call in zip(_calls(node.target, as_eager), _calls(node.target, as_ours),
+               strict=True))  # fmt: skip
 
 
 def rounds(call: tuple[Any, ...], device: torch.device) -> bool:
-    """Whether an operator rounds its factors. call: the operator, then its arguments, meta tensors in place of tensors. True
-    without a CUDA device to ask."""
+    """Whether an operator rounds its factors. call: the operator, then its arguments, meta tensors
+    in place of tensors. True without a CUDA device to ask."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return True
     key = repr(("tf32", torch.backends.cudnn.version(), torch.backends.cudnn.benchmark,
                 torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic,
-                *((tuple(one.shape), one.stride()) if isinstance(one, torch.Tensor) else str(one) for one in call)))  # fmt: skip
+                *((tuple(one.shape), one.stride()) if isinstance(one,
+                torch.Tensor) else str(one) for one in call)))  # fmt: skip
     found = measurement.stored(key, device)
     if found is None:
         found = "rounds" if _measured(call, device) else "exact"
@@ -67,7 +72,9 @@ def _calls(target: Any, args: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def _known(value: Any, last: bool) -> Any:
-    """A meta tensor of the captured sizes for a tensor, its value in the captured call for a size."""
+    """A meta tensor of the captured sizes for a tensor, its value in the captured call for a
+    size.
+    """
     if not isinstance(value, torch.Tensor):
         return hint(value) if isinstance(value, torch.SymInt) else value
     shape, strides = tuple(map(hint, value.shape)), tuple(map(hint, value.stride()))
@@ -79,23 +86,39 @@ def _measured(call: tuple[Any, ...], device: torch.device) -> bool:
     """True, too, where there is no memory to measure: then the layout is chosen by speed alone."""
     target, *args = call
     try:
-        with torch.cuda.device(device), torch.inference_mode(False), torch.no_grad(), torch.autocast("cuda", enabled=False):
-            plain, stepped = (_result(target, args, device, factor) for factor in (1.0, 1.0 + _LAST_BIT))
-            ratio = torch.sum(stepped * plain, dtype=torch.float64) / torch.sum(plain * plain, dtype=torch.float64)
+        with (
+            torch.cuda.device(device),
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch.autocast("cuda", enabled=False),
+        ):
+            plain, stepped = (
+                _result(target, args, device, factor) for factor in (1.0, 1.0 + _LAST_BIT)
+            )
+            ratio = torch.sum(stepped * plain, dtype=torch.float64) / torch.sum(
+                plain * plain, dtype=torch.float64
+            )
             return bool(abs(float(ratio) - 1.0) < _LAST_BIT / 2)
     except torch.OutOfMemoryError:
         logger().warning("%s: there is no memory to see whether it rounds to TF32", target)
         return True
 
 
-def _result(target: Callable[..., Any], args: Sequence[Any], device: torch.device, factor: float) -> torch.Tensor:
+def _result(
+    target: Callable[..., Any], args: Sequence[Any], device: torch.device, factor: float
+) -> torch.Tensor:
     """The operator's result for operands of ``±1``, the first of them times `factor`."""
     generator = torch.Generator(device).manual_seed(0)
     operands: list[Any] = []
     for one in args:
         if isinstance(one, torch.Tensor):
             real = torch.empty_strided(one.shape, one.stride(), device=device)
-            one = real.bernoulli_(0.5, generator=generator).mul_(2).sub_(1).mul_(1.0 if operands else factor)
+            one = (
+                real.bernoulli_(0.5, generator=generator)
+                .mul_(2)
+                .sub_(1)
+                .mul_(1.0 if operands else factor)
+            )
         operands.append(one)
     result = target(*operands)
     return next(one for one in result if one is not None) if isinstance(result, tuple) else result

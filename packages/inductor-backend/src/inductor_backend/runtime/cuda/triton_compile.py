@@ -1,8 +1,9 @@
 """From a kernel's text to machine code, by Triton's compiler.
 
-In: a `Kernel` description as generated modules hold them, and a target, which need not be there. Out: what Triton makes
-of it, or a `Binary`. What always holds: what Triton says of a kernel that it does not compile is a `NotCompiled` with the
-kernel's text. Imports no torch, so that a process that only compiles (`triton_workers`) starts in a third of a second.
+In: a `Kernel` description as generated modules hold them, and a target, which need not be there.
+Out: what Triton makes of it, or a `Binary`. What always holds: what Triton says of a kernel that it
+does not compile is a `NotCompiled` with the kernel's text. Imports no torch, so that a process that
+only compiles (`triton_workers`) starts in a third of a second.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from inductor_backend.runtime.cuda.interpreter import blocks_of_program, interpr
 
 @dataclass(frozen=True)
 class Kernel:
-    """name: of the function in the text. pointers: their types (``*fp32``); sizes: number of int64 arguments after
-    them. constants: block sizes. warps: of a program. stages: passes of a loop whose loads are under way at once. matrices:
-    element type and block (rows, columns) of those that bulk copies read: arguments d0, d1, ... after the sizes."""
+    """name: of the function in the text. pointers: their types (``*fp32``); sizes: number of int64
+    arguments after them. constants: block sizes. warps: of a program. stages: passes of a loop
+    whose loads are under way at once. matrices: element type and block (rows, columns) of those
+    that bulk copies read: arguments d0, d1, ... after the sizes."""
 
     name: str
     text: str
@@ -52,8 +54,8 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Binary:
-    """name: of the function in the code. shared: bytes. scratch: bytes of global memory that it asks for. copies: what
-    Triton says of the bulk copies from each matrix."""
+    """name: of the function in the code. shared: bytes. scratch: bytes of global memory that it
+    asks for. copies: what Triton says of the bulk copies from each matrix."""
 
     name: str
     code: bytes
@@ -105,27 +107,36 @@ def binary_of(kernel: Kernel, target: Any, aligned: bool = True, make: bool = Tr
 _PAIR = re.compile(r"\b(\w+)\.([su])16x2\s+(%\w+), (%\w+), (%\w+);")
 _ONE_BY_ONE = (
     r"{ .reg .b16 %pair<4>; mov.b32 {%pair0, %pair1}, \4; mov.b32 {%pair2, %pair3}, \5; "
-    r"\1.\g<2>16 %pair0, %pair0, %pair2; \1.\g<2>16 %pair1, %pair1, %pair3; mov.b32 \3, {%pair0, %pair1}; }"
+    r"\1.\g<2>16 %pair0, %pair0, %pair2; \1.\g<2>16 %pair1, %pair1, %pair3; mov.b32 \3, {%pair0,"
+    r" %pair1}; }"
 )
 
 
 def without_pairs(ptx: str) -> str:
-    """PTX whose operations on pairs of 16-bit integers (``add.s16x2``) are two scalar operations each.
+    """PTX whose operations on pairs of 16-bit integers (``add.s16x2``) are two scalar operations
+    each.
 
-    ptxas up to 13.1 (fixed in 13.3) miscompiles a pair of which only the upper half is read: the constant operand becomes
-    0. LLVM makes such pairs from index arithmetic whose range it knows, and a block that is longer than the rows it covers
+    ptxas up to 13.1 (fixed in 13.3) miscompiles a pair of which only the upper half is read: the
+    constant operand becomes
+    0. LLVM makes such pairs from index arithmetic whose range it knows, and a block that is longer
+       than the rows it covers
     leaves dead halves. Gradients of max pooling and of shifted windows were wrong by this.
     """
     return _PAIR.sub(_ONE_BY_ONE, ptx)
 
 
 def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
-    """The machine code of Triton's CompiledKernel, assembled again where its PTX has pairs of 16-bit integers."""
+    """The machine code of Triton's CompiledKernel, assembled again where its PTX has pairs of
+    16-bit integers.
+    """
     if target.arch < 90:
         return made.kernel  # type: ignore[no-any-return]
     ptx = made.asm.get("ptx")
     if ptx is None:
-        detail = "Triton has not kept its PTX, which is needed: unset TRITON_STORE_BINARY_ONLY and remove its cache"
+        detail = (
+            "Triton has not kept its PTX, which is needed: unset TRITON_STORE_BINARY_ONLY and"
+            " remove its cache"
+        )
         raise NotCompiled(f"{kernel.name}: {detail}", kernel.text)
     scalar = without_pairs(ptx)
     if scalar == ptx:
@@ -133,12 +144,14 @@ def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
     from triton.compiler.compiler import make_backend  # heavy: triton
 
     backend = make_backend(target)
-    return backend.make_cubin(scalar, {}, backend.parse_options(_options(kernel, target)), target.arch)  # type: ignore[no-any-return]
+    return backend.make_cubin(
+        scalar, {}, backend.parse_options(_options(kernel, target)), target.arch
+    )  # type: ignore[no-any-return]
 
 
 def compiled(kernel: Kernel, target: Any, aligned: bool = True, make: bool = True) -> Any:
-    """Triton's CompiledKernel. aligned: pointers are multiples of 16 bytes. make: also where Triton's cache has not got it,
-    else NotKept is raised then. Raises NotCompiled."""
+    """Triton's CompiledKernel. aligned: pointers are multiples of 16 bytes. make: also where
+    Triton's cache has not got it, else NotKept is raised then. Raises NotCompiled."""
     import triton  # heavy: triton
 
     names = [f"p{k}" for k in range(len(kernel.pointers))]
@@ -149,7 +162,9 @@ def compiled(kernel: Kernel, target: Any, aligned: bool = True, make: bool = Tru
     if kernel.matrices:
         matrices = {f"d{k}": form for k, form in enumerate(kernel.matrices)}
         if aligned:
-            signature |= {n: f"tensordesc<{kind}[{y}, {x}]>" for n, (kind, y, x) in matrices.items()}
+            signature |= {
+                n: f"tensordesc<{kind}[{y}, {x}]>" for n, (kind, y, x) in matrices.items()
+            }
         else:
             signature |= dict.fromkeys(matrices, "constexpr")
             constants |= dict.fromkeys(matrices)
@@ -161,7 +176,9 @@ def compiled(kernel: Kernel, target: Any, aligned: bool = True, make: bool = Tru
     except NotKept:
         raise
     except Exception as error:
-        detail = f"Triton does not compile {kernel.name}: {type(error).__name__}: {error}{remedy(error)}"
+        detail = (
+            f"Triton does not compile {kernel.name}: {type(error).__name__}: {error}{remedy(error)}"
+        )
         raise NotCompiled(detail, kernel.text) from error
 
 
@@ -178,10 +195,15 @@ def _source_classes() -> tuple[Any, Any]:
 
 
 def remedy(error: BaseException) -> str:
-    """What to do about an error of Triton's compiler or loader that its cache may be the reason of; "" for others."""
+    """What to do about an error of Triton's compiler or loader that its cache may be the reason of;
+    "" for others.
+    """
     where = os.environ.get("TRITON_CACHE_DIR", "~/.triton/cache")
     if isinstance(error, OSError):
-        return f" (Triton's cache is {where}: make room there, or set TRITON_CACHE_DIR to another folder)"
+        return (
+            f" (Triton's cache is {where}: make room there, or set TRITON_CACHE_DIR to another"
+            " folder)"
+        )
     if isinstance(error, ValueError) or "image is invalid" in str(error):
         return f" (a file of Triton's cache may be damaged: remove {where})"
     return ""
@@ -190,8 +212,9 @@ def remedy(error: BaseException) -> str:
 def _options(kernel: Kernel, target: Any) -> dict[str, Any]:
     from triton.backends.nvidia.compiler import CUDAOptions  # heavy: triton
 
-    # Numbers too small for full precision stay numbers, as in eager; a product is rounded before it is added, so that a value
-    # computed in two kernels is the same to the bit; an index out of range stops the device.
+    # Numbers too small for full precision stay numbers, as in eager; a product is rounded before it
+    # is added, so that a value computed in two kernels is the same to the bit; an index out of
+    # range stops the device.
     options = {
         "num_warps": kernel.warps,
         "num_stages": kernel.stages,
@@ -212,9 +235,13 @@ def function_of(kernel: Kernel) -> Any:
     file, text = f"/inductor/triton/{kernel.name}_{kernel.key()}.py", kernel.text
     if interpreting():  # its loops want bounds that are Python's ints
         text = re.sub(r"\bks(\d+)(?=[,)])", r"ks\1: tl.constexpr", text, count=kernel.sizes)
-        text = re.sub(r"tl\.range\(tl\.program_id\(0\), blocks,.*\):", "blocks_of_program(blocks):", text)
+        text = re.sub(
+            r"tl\.range\(tl\.program_id\(0\), blocks,.*\):", "blocks_of_program(blocks):", text
+        )
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-    namespace: dict[str, Any] = {name: getattr(device_functions, name) for name in device_functions.__all__}
+    namespace: dict[str, Any] = {
+        name: getattr(device_functions, name) for name in device_functions.__all__
+    }
     namespace |= {"__name__": "inductor_triton", "blocks_of_program": blocks_of_program}
     exec(compile(text, file, "exec"), namespace)
     return namespace[kernel.name]

@@ -1,0 +1,320 @@
+"""Records the ATen operators that run on FakeTensors as an fx graph.
+
+In: inputs (FakeTensors, SymInts) added with `add_input`, then any program run inside the mode. Out:
+`graph` with one node an operator, ``meta["val"]`` on each node and ``meta["user_frame"]`` as set in
+`frame`.
+
+What always holds: no recorded operator writes to its arguments; a real tensor that turns up becomes
+an extra input of the graph (`constants`); composite operators and those with a decomposition never
+appear.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.fx.node import map_aggregate
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tracer_core import torch_private
+from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.fake_fixups import CORRECTIONS
+from tracer_core.aot.lazy_graph_module import add_node
+from tracer_core.aot.rng import Draws
+from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of, size_origins
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+
+#: Its name is no Python: graphs have the operator that makes a new tensor and draws the same
+#: numbers.
+RANDOM_FROM = getattr(aten.random, "from")
+
+#: Operators that only give another name to a value: the graph uses the value itself.
+SAME_VALUE = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default})
+
+#: Namespaces whose operators answer questions about a FakeTensor.
+QUERIES = frozenset({"prim"})
+
+#: Operators that write running statistics although their schema says that they write nothing:
+#: position of ``running_mean`` and of ``training``.
+SILENT_WRITES = {
+    aten.native_batch_norm.default: (3, 5),
+    aten.cudnn_batch_norm.default: (3, 5),
+    aten.miopen_batch_norm.default: (3, 5),
+}
+
+#: Operators without result that compare what is known at lowering (dtype, device, layout).
+CHECKS = frozenset({aten._assert_tensor_metadata.default})
+
+
+#: Operators whose lists have a number for each dimension of an image, or one for all: the image,
+#: the lists.
+ONE_FOR_ALL = {
+    aten.convolution.default: (0, (3, 4, 5, 7)),
+    aten.convolution_backward.default: (1, (4, 5, 6, 8)),
+}
+
+
+class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The recording mode (mutable). Enter it inside the FakeTensorMode of the inputs.
+
+    decompositions: op -> function that runs other operators instead. out_of_place: whether the
+    captured call that runs now is ``torch.bernoulli`` itself (else that operator stands for
+    ``bernoulli_``).
+    """
+
+    def __init__(self, fake_mode: Any, decompositions: Mapping[Any, Callable[..., Any]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.graph = torch.fx.Graph()
+        self.frame = ""
+        self.out_of_place = False
+        self.draws: Draws | None = None  # where the graph is differentiated: see `draws`
+        self.inputs: list[Any] = []
+        self.placeholders: list[torch.fx.Node] = []
+        self.constants: list[torch.Tensor] = []
+        self._fake_mode = fake_mode
+        self._table = decompositions
+        self._nodes: dict[int, torch.fx.Node] = {}
+        self._alive: list[Any] = []  # ids in _nodes stay unique while their objects live
+        self._constant_ids: dict[int, Any] = {}
+        self._composite: dict[Any, bool] = {}
+        self._plain: dict[Any, bool] = {}
+        self._sizes: SizeNodes | None = None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch wraps dispatch modes so that they import torch._dynamo; this one is never traced by
+        it.
+        """
+        return False
+
+    # --- inputs
+    # -------------------------------------------------------------------------------------
+
+    def add_input(self, name: str, value: Any) -> torch.fx.Node:
+        """A placeholder for `value`, after the ones there are."""
+        anchor = self.placeholders[-1] if self.placeholders else self.graph._root
+        with self.graph.inserting_after(anchor):
+            node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        node.meta["user_frame"] = self.frame
+        self.placeholders.append(node)
+        self.inputs.append(value)
+        if isinstance(value, torch.Tensor):
+            self.bind(value, node)
+        return node
+
+    def constant(self, tensor: torch.Tensor) -> Any:
+        """The fake twin of a real tensor, which becomes an extra input."""
+        known = self._constant_ids.get(id(tensor))
+        if known is None:
+            if tensor.requires_grad and torch.is_grad_enabled():
+                raise LoweringUnsupported(
+                    "a tensor that requires grad is no input of the graph", self.frame
+                )
+            known = torch_private.to_fake(self._fake_mode, tensor)
+            self.add_constant(tensor, known)
+        return known
+
+    def add_constant(self, tensor: torch.Tensor, fake: Any) -> None:
+        """An extra input for a real tensor whose fake twin is `fake`."""
+        self._constant_ids[id(tensor)] = fake
+        self._alive.append(tensor)
+        self.add_input(f"constant_{len(self.constants)}", fake)
+        self.constants.append(tensor)
+
+    # --- values and nodes
+    # ---------------------------------------------------------------------------
+
+    def bind(self, value: Any, node: torch.fx.Node) -> None:
+        """From now on `value` is what `node` computes."""
+        self._nodes[id(value)] = node
+        self._alive.append(value)
+
+    def node_of(self, value: Any) -> Any:
+        """The node of a tensor or symbolic number; anything else is returned as it is."""
+        if isinstance(value, torch.Tensor):
+            node = self._nodes.get(id(value))
+            if node is None:
+                raise LoweringUnsupported(
+                    "a tensor appeared that no recorded operator made", self.frame
+                )
+            return node
+        if isinstance(value, SYM_TYPES):
+            if self._sizes is None:
+                self._sizes = SizeNodes(self.graph, self.placeholders, size_origins(self.inputs))
+            return self._sizes.node(value)
+        if isinstance(value, torch.Generator):
+            raise LoweringUnsupported("an operator takes a torch.Generator", self.frame)
+        return value
+
+    def call(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any
+    ) -> torch.fx.Node:
+        """A node for ``target(*args, **kwargs)``, whose arguments are nodes, giving `value`."""
+        node = add_node(self.graph, "call_function", target, args, kwargs)
+        node.meta["val"] = value
+        node.meta["user_frame"] = self.frame
+        return node
+
+    # --- the mode
+    # -----------------------------------------------------------------------------------
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        plain = self._plain.get(func)
+        if plain is None:
+            plain = self._plain[func] = self._is_plain(func)
+        if plain:
+            return self._called(
+                func, map_aggregate(args, self._as_fake), map_aggregate(kwargs, self._as_fake)
+            )
+        if func.namespace in QUERIES:
+            return func(*args, **kwargs)
+        table = self._table.get(func)
+        if table is not None:
+            with self:
+                result = table(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        elif self._is_composite(func):
+            with self:
+                return func.decompose(*args, **kwargs)
+        return self._record(func, args, kwargs)
+
+    def _is_plain(self, func: Any) -> bool:
+        """Whether calls of it are recorded as they are, whatever their arguments."""
+        special = (SAME_VALUE, SILENT_WRITES, ONE_FOR_ALL, CORRECTIONS, CHECKS, self._table)
+        return (
+            func.namespace not in QUERIES
+            and not any(func in table for table in special)
+            and func is not RANDOM_FROM
+            and torch.Tag.nondeterministic_seeded not in func.tags
+            and not func._schema.is_mutable
+            and bool(func._schema.returns)
+            and not self._is_composite(func)
+        )
+
+    def _is_composite(self, func: Any) -> bool:
+        known = self._composite.get(func)
+        if known is None:
+            known = self._composite[func] = func not in SAME_VALUE and torch_private.is_composite(
+                func
+            )
+        return known
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags and self.draws is not None:
+            call = f"{func}{map_aggregate((args, kwargs), _described)}"
+            return self.draws.drawn(call, lambda: self._node(func, args, kwargs))
+        return self._node(func, args, kwargs)
+
+    def _node(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is aten.bernoulli.p and not self.out_of_place:
+            order = memory_order(args[0])
+            if order != list(range(len(order))):
+                return self._bernoulli(order, *args, **kwargs)
+        if func is RANDOM_FROM:
+            if args[2] is None:
+                raise LoweringUnsupported("random_(from, None) has no functional form", self.frame)
+            func = aten.randint_like.low_dtype
+        if func._schema.is_mutable:
+            raise LoweringUnsupported(
+                f"{func} writes to its argument and has no functional form", self.frame
+            )
+        if func in SILENT_WRITES:
+            statistics, training = SILENT_WRITES[func]
+            if args[statistics] is not None and args[training]:
+                raise LoweringUnsupported(
+                    f"{func} writes its running statistics unseen", self.frame
+                )
+        if func in ONE_FOR_ALL:
+            args = _for_each_dimension(args, *ONE_FOR_ALL[func])
+        return self._called(
+            func, map_aggregate(args, self._as_fake), map_aggregate(kwargs, self._as_fake)
+        )
+
+    def _called(self, func: Any, fake_args: Any, fake_kwargs: Any) -> Any:
+        """Runs an operator on fakes and records it."""
+        result = func(*fake_args, **fake_kwargs)
+        if func in CORRECTIONS:
+            result = CORRECTIONS[func](self._fake_mode, fake_args, result)
+        if func in SAME_VALUE:
+            self.bind(result, self.node_of(fake_args[0]))
+            return result
+        if not func._schema.returns and func not in CHECKS:
+            raise LoweringUnsupported(
+                f"{func} returns nothing: its effect has no functional form", self.frame
+            )
+        if not _has_tensor(result):
+            return (
+                result  # a question about shapes: its answer, if symbolic, is made from the inputs
+            )
+        node_args = map_aggregate(fake_args, self.node_of)
+        node_kwargs = map_aggregate(fake_kwargs, self.node_of)
+        node = self.call(func, node_args, node_kwargs, result)
+        if isinstance(result, torch.Tensor):
+            self.bind(result, node)
+            return result
+        self._bind_items(node, result)
+        return result
+
+    def _bernoulli(self, order: list[int], like: Any, p: float = 0.5, **kwargs: Any) -> Any:
+        """The functional form of ``bernoulli_``, which draws in the order of memory;
+        ``aten.bernoulli.p`` draws in the order of a contiguous tensor."""
+        inverse = sorted(order, key=order.__getitem__)
+        with self:
+            packed = aten.permute.default(like, order)
+            drawn = aten.bernoulli.p(packed, p, **kwargs)
+            return aten.permute.default(drawn, inverse)
+
+    def _bind_items(self, node: torch.fx.Node, items: Any) -> None:
+        for index, item in enumerate(items):
+            if isinstance(item, torch.Tensor):
+                self.bind(item, self.call(operator.getitem, (node, index), {}, item))
+
+    def _as_fake(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and not torch_private.is_fake(value):
+            return self.constant(value)
+        return value
+
+
+def _for_each_dimension(
+    args: tuple[Any, ...], image: int, lists: tuple[int, ...]
+) -> tuple[Any, ...]:
+    """The arguments with a number for each dimension of the image: graphs say it in one way."""
+    count = args[image].dim() - 2
+    return tuple(
+        [*one] * count if place in lists and len(one) == 1 else one
+        for place, one in enumerate(args)
+    )
+
+
+def memory_order(tensor: torch.Tensor) -> list[int]:
+    """The dimensions from the outermost to the innermost in memory; those of size 1 stay in
+    place.
+    """
+    free = [dim for dim in range(tensor.dim()) if hint_of(tensor.shape[dim]) > 1]
+    by_stride = iter(sorted(free, key=lambda dim: -hint_of(tensor.stride(dim))))
+    return [next(by_stride) if dim in free else dim for dim in range(tensor.dim())]
+
+
+def _described(value: Any) -> Any:
+    """Of a tensor, what random numbers like it depend on."""
+    return (value.dtype, value.shape, value.stride()) if isinstance(value, torch.Tensor) else value
+
+
+def _has_tensor(result: Any) -> bool:
+    if isinstance(result, (tuple, list)):
+        return any(isinstance(item, torch.Tensor) for item in result)
+    return isinstance(result, torch.Tensor)

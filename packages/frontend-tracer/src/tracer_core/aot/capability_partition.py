@@ -1,0 +1,489 @@
+"""Splits a lowered graph by what a backend supports, and by device.
+
+In: a lowered graph and a backend with `supports`. Out: a runner for the whole graph: the backend's
+parts, with the operators that it does not support run eagerly in between, and a line that counts
+those with reasons.
+
+How: every operator gets a level, the lowest that is not below its inputs' levels (views: the
+highest that is not above their readers') and whose remainder is that of its place: one for each
+GPU, the last for eager. Operators of one level form a part. So values only flow upwards and parts
+make no cycle.
+
+What always holds: a part's outputs share no memory with its inputs or each other (a view that would
+is run eagerly); random numbers are drawn in the graph's order; writes to inputs come last; the
+results of a part lie on one GPU, or on the CPU.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.frozen_parameters import compile_with_constants
+from tracer_core.aot.request import Lowered, Request, output_specs
+from tracer_core.aot.result_check import checked
+from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
+from tracer_core.contract.backend import Backend, Runner, resolve
+from tracer_core.contract.specs import InputSpec, Role
+from tracer_core.torch_private.names import names
+
+aten = torch.ops.aten
+
+CompileFunction = Callable[[torch.fx.GraphModule, Any], Runner]
+
+
+def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
+    """A runner for ``lowered.graph``, and why parts of it run eagerly ("" if none do)."""
+    if (
+        not any(node.op.startswith("call_") for node in lowered.graph.graph.nodes)
+        and not lowered.spec.outputs
+    ):
+        return (
+            lambda inputs: (),
+            "",
+        )  # inputs, views of them and numbers: nothing is left to compute
+    supports = supported_by(backend)
+    given: CompileFunction = resolve(backend.compile)
+
+    def compile_function(gm: torch.fx.GraphModule, spec: Any) -> Runner:
+        return _as_runner(given(gm, spec))
+
+    graph = lowered.graph.graph
+    refused = refusals(graph, supports) if supports is not None else {}
+    places = {} if lowered.ir == "torch" else places_of(graph)
+    if lowered.ir != "torch":
+        refused = elsewhere(graph, backend) | between(graph, places) | refused
+    if not refused and not places:
+        return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), ""
+    told = [summary(graph, refused)] if refused else []
+    if places:
+        told.append(f"compiled apart for {' and '.join(sorted(set(map(str, places.values()))))}")
+    return Partition(backend, lowered, refused, places).runner(compile_function), "; ".join(told)
+
+
+def places_of(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.device]:
+    """The GPU that each operator's results lie on, or that it reads if they lie on the CPU, in a
+    graph of several GPUs; nothing in others."""
+    found = {node: gpus for node in graph.nodes if (gpus := _gpus(node))}
+    if len({gpu for gpus in found.values() for gpu in gpus}) < 2:
+        return {}
+    for node in graph.nodes:
+        for source in node.all_input_nodes if node not in found else ():
+            found.setdefault(node, found.get(source, []))
+    return {node: gpus[0] for node, gpus in found.items() if gpus and node.op == "call_function"}
+
+
+def _gpus(node: torch.fx.Node) -> list[torch.device]:
+    return [device for device in _devices(node) if device.type != "cpu"]
+
+
+def between(
+    graph: torch.fx.Graph, places: dict[torch.fx.Node, torch.device]
+) -> dict[torch.fx.Node, str]:
+    """Operators of one GPU that read another one's memory."""
+    found: dict[torch.fx.Node, str] = {}
+    for node in operators(graph) if places else ():
+        others = {gpu for one in (node, *node.all_input_nodes) for gpu in _gpus(one)} - {
+            places.get(node)
+        }
+        if others and node.target is not aten.copy_.default:
+            found[node] = f"from {' and '.join(sorted(map(str, others)))} to {places[node]}"
+    return found
+
+
+def _as_runner(made: Any) -> Runner:
+    """What a backend's `compile` returned. Raises TypeError where it cannot be called as a runner
+    is.
+    """
+    if not callable(made):
+        raise TypeError(
+            f"compile() returned {type(made).__name__}, not a runner: a callable that takes a list"
+            " of inputs"
+        )
+    runner: Runner = made
+    try:
+        signature = inspect.signature(runner)
+    except (TypeError, ValueError):  # written in C
+        return runner
+    try:
+        signature.bind([])
+    except TypeError as error:
+        reason = (
+            "compile() returned a runner that cannot be called with one list of inputs: it takes"
+            f" {signature}"
+        )
+        raise TypeError(reason) from error
+    return runner
+
+
+def supported_by(backend: Backend) -> Callable[[torch.fx.Node], str | None] | None:
+    """The backend's `supports`, and for ``ir="core_aten"`` also the bound of that set; None: takes
+    all.
+    """
+    supports: Callable[[torch.fx.Node], str | None] | None = resolve(backend.supports)
+    if backend.ir != "core_aten":
+        return supports
+
+    def within_core(node: torch.fx.Node) -> str | None:
+        if not is_core(node.target) and str(node.target) not in backend.keep_ops:
+            return "not a core ATen operator, and PyTorch has no decomposition of it"
+        return supports(node) if supports is not None else None
+
+    return within_core
+
+
+def is_core(target: Any) -> bool:
+    """Whether an operator belongs to the core ATen set, or to where torch's decompositions to it
+    end.
+    """
+    return torch.Tag.core in target.tags or target in CORE_ENDS or target.namespace != "aten"
+
+
+#: What torch's core decompositions end in without calling it core.
+CORE_ENDS = frozenset(names("empty_permuted.default copy_.default", of="ops.aten"))
+
+
+def operators(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """The nodes that compute tensors."""
+    return [
+        node
+        for node in graph.nodes
+        if node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload)
+        and not _is_size(node)
+    ]
+
+
+def refusals(
+    graph: torch.fx.Graph, supports: Callable[[torch.fx.Node], str | None]
+) -> dict[torch.fx.Node, str]:
+    """Why the backend does not take a node, for each that it does not take."""
+    reasons = (
+        (node, supports(node) if node.target is not aten.copy_.default else _unusual_write(node))
+        for node in operators(graph)
+    )
+    found: dict[torch.fx.Node, str] = {}
+    for node, reason in reasons:
+        if reason is not None:
+            if not isinstance(reason, str):
+                raise TypeError(
+                    f"supports() returned {reason!r} for {node.target}: it returns None, or a text"
+                    " that says why not"
+                )
+            found[node] = reason
+    return found
+
+
+def elsewhere(graph: torch.fx.Graph, backend: Backend) -> dict[torch.fx.Node, str]:
+    """Operators on tensors of a device type that the backend does not run on, with that reason."""
+    found: dict[torch.fx.Node, str] = {}
+    for node in operators(graph):
+        others = {device.type for one in (node, *node.all_input_nodes) for device in _devices(one)}
+        others -= frozenset(backend.devices)
+        if others:
+            runs_on, are_on = (
+                " and ".join(sorted(devices)) for devices in (backend.devices, others)
+            )
+            found[node] = f"the backend runs on {runs_on}, and its tensors are on {are_on}"
+    return found
+
+
+def _devices(node: torch.fx.Node) -> list[torch.device]:
+    value = node.meta.get("val")
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return [one.device for one in values if isinstance(one, torch.Tensor)]
+
+
+def _unusual_write(node: torch.fx.Node) -> str | None:
+    """Backends write numbers to inputs; complex ones are written as eager does."""
+    return "complex numbers are written to an input" if node.meta["val"].is_complex() else None
+
+
+def summary(graph: torch.fx.Graph, refused: dict[torch.fx.Node, str]) -> str:
+    """``2 of 40 operators run eagerly: aten.foo.default (2x: no kernel)``"""
+    counts = Counter((str(node.target), reason) for node, reason in refused.items())
+    parts = [f"{name} ({count}x: {reason})" for (name, reason), count in counts.most_common()]
+    return f"{len(refused)} of {len(operators(graph))} operators run eagerly: " + ", ".join(parts)
+
+
+def _is_size(node: torch.fx.Node) -> bool:
+    return isinstance(
+        node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
+    )
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether a node's one result shares memory with an input."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or _owner(node) is not node:
+        return False
+    sources = [source.meta.get("val") for source in node.all_input_nodes]
+    taken = {
+        torch_private.storage_id(source) for source in sources if isinstance(source, torch.Tensor)
+    }
+    return torch_private.storage_id(value) in taken
+
+
+def _owner(node: torch.fx.Node) -> torch.fx.Node:
+    """The operator that a node belongs to: itself, or the one that it takes an item of."""
+    while node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem":
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+@dataclass(slots=True)
+class Part:
+    """Mutable: the nodes of one level, in the graph's order."""
+
+    number: int
+    nodes: list[torch.fx.Node] = field(default_factory=list)
+
+    def inputs(self) -> list[torch.fx.Node]:
+        """The nodes outside that it reads, in order of first use."""
+        inside = set(self.nodes)
+        return list(
+            dict.fromkeys(n for node in self.nodes for n in node.all_input_nodes if n not in inside)
+        )
+
+    def outputs(self) -> list[torch.fx.Node]:
+        """Its tensors that are read outside."""
+        inside = set(self.nodes)
+        return [
+            node
+            for node in self.nodes
+            if isinstance(node.meta["val"], torch.Tensor)
+            and any(user not in inside for user in node.users)
+        ]
+
+
+class Partition:
+    """One splitting (mutable). refused: nodes that run eagerly, with reasons. places: of the
+    others, where there are several (`places_of`)."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        lowered: Lowered,
+        refused: dict[torch.fx.Node, str],
+        places: dict[torch.fx.Node, torch.device],
+    ) -> None:
+        self.backend = backend
+        self.lowered = lowered
+        self.eager = set(refused)
+        numbers = {device: number for number, device in enumerate(dict.fromkeys(places.values()))}
+        self.places = {node: numbers[device] for node, device in places.items()}
+        self.last = max(1, len(numbers))  # the place of eager
+        self.graph = lowered.graph.graph
+        placeholders = self.graph.find_nodes(op="placeholder")
+        self.origins = size_origins([node.meta["val"] for node in placeholders])
+        self.sizes: dict[Any, torch.fx.Node] = {}
+        self.described = dict(zip(placeholders, lowered.spec.inputs, strict=True))
+        self.parts = self._settle()
+
+    # --- levels
+    # -------------------------------------------------------------------------------------
+
+    def _settle(self) -> dict[int, Part]:
+        """The backend's parts by level, after moving views across borders to the eager side."""
+        while True:
+            parts = self._parts(self._levels())
+            crossing = [node for part in parts.values() for node in _shared_outputs(part)]
+            if not crossing:
+                return parts
+            self.eager.update(_owner(node) for node in crossing)
+
+    def _levels(self) -> dict[torch.fx.Node, int]:
+        levels: dict[torch.fx.Node, int] = {}
+        drawn = 0
+        for node in self.graph.nodes:
+            base = max((levels[source] for source in node.all_input_nodes), default=0)
+            if node.op != "call_function" or _owner(node) is not node:
+                levels[node] = base
+                continue
+            random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            base = max(base, drawn) if random else base
+            levels[node] = base + (self._place(node) - base) % (self.last + 1)
+            drawn = levels[node] if random else drawn
+        self._raise_views(levels)
+        return levels
+
+    def _raise_views(self, levels: dict[torch.fx.Node, int]) -> None:
+        """Views that the backend makes move up to the part that reads them first: a transposed
+        parameter is then an input of that part as it is, and no view crosses a border."""
+        for node in reversed(self.graph.nodes):
+            place = self._place(node)
+            if node.op != "call_function" or place == self.last or not _is_view(node):
+                continue
+            if node.users and all(user.op == "call_function" for user in node.users):
+                highest = min(
+                    levels[user] - (levels[user] - place) % (self.last + 1) for user in node.users
+                )
+                levels[node] = max(levels[node], highest)
+
+    def _place(self, node: torch.fx.Node) -> int:
+        """The remainder of an operator's level. Sizes and writes to inputs are eager."""
+        if node in self.eager or node.target is aten.copy_.default or _is_size(node):
+            return self.last
+        return self.places.get(node, 0)
+
+    def _parts(self, levels: dict[torch.fx.Node, int]) -> dict[int, Part]:
+        parts: dict[int, Part] = {}
+        for node in self.graph.nodes:
+            if node.op == "call_function" and self._place(_owner(node)) != self.last:
+                level = levels[node]
+                parts.setdefault(level, Part(len(parts))).nodes.append(node)
+        return parts
+
+    # --- building
+    # -----------------------------------------------------------------------------------
+
+    def runner(self, compile_function: CompileFunction) -> Runner:
+        """Compiles the parts and strings them together."""
+        levels = self._levels()
+        writes = [node for node in self.graph.nodes if node.target is aten.copy_.default]
+        body = [
+            n
+            for n in self.graph.nodes
+            if n.op == "call_function" and n.target is not aten.copy_.default
+        ]
+        eager = [node for node in body if self._place(_owner(node)) == self.last]
+        outer = torch.fx.Graph()
+        made = {
+            node: outer.placeholder(node.name) for node in self.graph.find_nodes(op="placeholder")
+        }
+        steps: list[tuple[int, int, Part | torch.fx.Node]] = [
+            (level, 0, part) for level, part in self.parts.items()
+        ]
+        steps += [(levels[node], 1 + index, node) for index, node in enumerate(eager)]
+        for _, _, step in sorted(steps, key=lambda item: item[:2]):
+            if isinstance(step, Part):
+                self._add_part(outer, made, step, compile_function)
+            else:
+                made[step] = outer.node_copy(step, made.__getitem__)
+        for node in writes:
+            outer.node_copy(node, made.__getitem__)
+        (output,) = self.graph.find_nodes(op="output")
+        outer.node_copy(output, made.__getitem__)
+        forward = torch.fx.GraphModule(torch.nn.Module(), outer, class_name="Parts").forward
+
+        def run(inputs: list[Any]) -> Sequence[Any]:
+            outputs: Sequence[Any] = forward(*inputs)
+            return outputs
+
+        run.written_early = frozenset()  # type: ignore[attr-defined]  # writes come last
+        return run
+
+    def _add_part(
+        self,
+        outer: torch.fx.Graph,
+        made: dict[torch.fx.Node, torch.fx.Node],
+        part: Part,
+        compile_function: Any,
+    ) -> None:
+        sources, results = part.inputs(), part.outputs()
+        sources += self._missing_sizes(outer, made, part, sources)
+        graph = torch.fx.Graph()
+        inside: dict[torch.fx.Node, torch.fx.Node] = {}
+        for source in sources:
+            inside[source] = graph.placeholder(source.name)
+            inside[source].meta = dict(source.meta)
+        for node in part.nodes:
+            inside[node] = graph.node_copy(node, inside.__getitem__)
+        graph.output(tuple(inside[node] for node in results))
+        gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name=f"Part{part.number}")
+        call = outer.call_function(
+            self._compiled(gm, part, sources, results, compile_function),
+            tuple(made[node] for node in sources),
+        )
+        for index, node in enumerate(results):
+            made[node] = outer.call_function(_item, (call, index))
+
+    def _missing_sizes(
+        self,
+        outer: torch.fx.Graph,
+        made: dict[torch.fx.Node, torch.fx.Node],
+        part: Part,
+        sources: Sequence[torch.fx.Node],
+    ) -> list[torch.fx.Node]:
+        """A node for each symbol in the part's shapes that its inputs do not show by themselves."""
+        known = size_origins([node.meta["val"] for node in sources])
+        used = {
+            symbol for node in (*sources, *part.nodes) for symbol in free_symbols(node.meta["val"])
+        }
+        missing = []
+        for symbol in sorted(used - known.keys(), key=str):
+            if symbol not in self.sizes:
+                self.sizes[symbol] = self._size_node(symbol)
+            node = self.sizes[symbol]
+            if node not in made:
+                made[node] = outer.node_copy(node, made.__getitem__)
+            missing.append(node)
+        return missing
+
+    def _size_node(self, symbol: Any) -> torch.fx.Node:
+        """A node (outside every graph's order) that reads a symbol from an input."""
+        origin = self.origins[symbol]
+        placeholder: torch.fx.Node = self.graph.find_nodes(op="placeholder")[origin.index]
+        if origin.dim is None:
+            return placeholder
+        scratch = torch.fx.Graph()
+        node = scratch.call_function(aten.sym_size.int, ())
+        node.name = f"size_{symbol}"  # placeholders of parts are named after their sources
+        node.args = (placeholder, origin.dim)
+        node.meta["val"] = origin.symint
+        return node
+
+    def _compiled(
+        self,
+        gm: torch.fx.GraphModule,
+        part: Part,
+        sources: Sequence[torch.fx.Node],
+        results: Sequence[torch.fx.Node],
+        compile_function: Any,
+    ) -> Callable[..., Any]:
+        whole = self.lowered.spec
+        request = Request(
+            self.backend, whole.options, whole.mode, f"{whole.name}_part{part.number}", whole.phase
+        )
+        inputs = tuple(self.described.get(node) or _intermediate(node) for node in sources)
+        values = [node.meta["val"] for node in sources]
+        outputs = output_specs([node.meta["val"] for node in results], values)
+        spec = request.spec(gm, inputs, (), outputs)
+        compiled = compile_with_constants(self.backend, compile_function, gm, spec)
+        run = checked(compiled, spec, given=output_specs(values, []))
+
+        def call(*args: Any) -> Any:
+            return run(list(args))
+
+        call.__name__ = call.__qualname__ = f"part_{part.number}"
+        return call
+
+
+def _item(values: Sequence[Any], index: int) -> Any:
+    return values[index]
+
+
+def _intermediate(node: torch.fx.Node) -> InputSpec:
+    return InputSpec(node.name, Role.SIZE if _is_size(node) else Role.USER_INPUT, node.name)
+
+
+def _shared_outputs(part: Part) -> list[torch.fx.Node]:
+    """Outputs of a part that share memory with its inputs, or with an output before them."""
+    taken = {
+        torch_private.storage_id(node.meta["val"])
+        for node in part.inputs()
+        if isinstance(node.meta["val"], torch.Tensor)
+    }
+    shared = []
+    for node in part.outputs():
+        storage = torch_private.storage_id(node.meta["val"])
+        if storage in taken:
+            shared.append(node)
+        taken.add(storage)
+    return shared

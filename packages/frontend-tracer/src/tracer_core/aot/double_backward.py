@@ -1,0 +1,137 @@
+"""Gradients of gradients: the captured graph, differentiated eagerly when a backward runs with grad
+mode on.
+
+In: what a forward call was given (`remember`) and the tangents of its backward. Out: gradients that
+are themselves differentiable.
+
+What always holds: the captured graph runs again as it ran the first time: same inputs (their
+versions are checked), same random numbers, same autocast; inputs that it writes to are left alone.
+Where that cannot be had, a RuntimeError says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tracer_core.aot.joint_graph import Joint
+from tracer_core.aot.output_aliasing import FromGraph
+from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.torch_private import settings
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+
+#: Operators that take an input they do not read: positions of running statistics, and of
+#: ``training``.
+UNREAD = {aten._native_batch_norm_legit_functional.default: ((3, 4), 5)}
+
+
+class Differentiated:
+    """Runs one captured graph again (immutable once made)."""
+
+    def __init__(self, captured: CapturedGraph, joint: Joint) -> None:
+        self.forward = captured.gm.forward
+        self.name = captured.name
+        self.differentiable = joint.differentiable
+        self.tangents = tuple(i for i, node in enumerate(joint.tangents) if node is not None)
+        self.mutations = frozenset(joint.mutations)
+        self.settings = {
+            name: value
+            for name, value in settings.snapshot().items()
+            if name.startswith("autocast")
+        }
+        self.draws = any(
+            torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
+            for n in joint.forward
+        )
+        self.versioned = tuple(
+            index
+            for index, value in enumerate(captured.real_inputs)
+            if isinstance(value, torch.Tensor) and not value.is_inference()
+        )
+        self.positions = {
+            step.index: position
+            for position, step in enumerate(joint.plan.steps)
+            if isinstance(step, FromGraph)
+        }
+        self.inputs = len(captured.real_inputs)
+        self.obstacle = self._obstacle(joint)
+
+    def _obstacle(self, joint: Joint) -> str:
+        """Why the captured graph cannot run again, or ""."""
+        if any(index not in self.positions for index in self.tangents):
+            return "several of its outputs share memory"
+        if self.draws and any(
+            isinstance(v := node.meta.get("val"), torch.Tensor) and v.device.type != "cpu"
+            for node in joint.forward
+        ):
+            return "it draws random numbers on an accelerator"
+        placeholders = [node for node in joint.forward if node.op == "placeholder"]
+        for index in self.mutations:
+            for user in placeholders[index].users:
+                if user.target is not aten.copy_.default and not _ignored(
+                    user, placeholders[index]
+                ):
+                    return f"it reads its input {placeholders[index].name}, which it also changes"
+        return ""
+
+    def remember(self, ctx: Any, args: Sequence[Any]) -> None:
+        """Keeps what another run needs, before the forward clears its list."""
+        ctx.given = tuple(args)
+        ctx.rng = torch.get_rng_state() if self.draws else None
+
+    def remember_versions(self, ctx: Any) -> None:
+        """Notes the versions of the inputs, after the forward has written to some."""
+        given = ctx.given
+        ctx.versions = [given[index]._version for index in self.versioned]
+
+    def gradients(
+        self, ctx: Any, tangents: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None]:
+        """The gradient of each differentiable input, itself differentiable."""
+        if self.obstacle:
+            raise RuntimeError(
+                f"{self.name}: a gradient of a gradient was asked for, but {self.obstacle}"
+            )
+        given = ctx.given
+        if ctx.versions != [given[index]._version for index in self.versioned]:
+            raise RuntimeError(
+                f"{self.name}: an input of the compiled graph was modified by an inplace operation"
+                " before a gradient of a gradient was computed"
+            )
+        # Without grad of their own in the way: inputs that are written to are copies.
+        args = [value.clone() if i in self.mutations else value for i, value in enumerate(given)]
+        before, stream = settings.snapshot(), torch.get_rng_state() if self.draws else None
+        try:
+            settings.restore({**before, **self.settings, "grad": True})
+            if ctx.rng is not None:
+                torch.set_rng_state(ctx.rng)
+            outputs = self.forward(*args[: self.inputs])
+        finally:
+            settings.restore(before)
+            if stream is not None:
+                torch.set_rng_state(stream)
+        roots = [
+            (outputs[self.positions[index]], tangents[index])
+            for index in self.tangents
+            if tangents[index] is not None
+        ]
+        return torch.autograd.grad(
+            [root for root, _ in roots],
+            [given[index] for index in self.differentiable],
+            [tangent for _, tangent in roots],  # type: ignore[misc]
+            create_graph=True,
+            allow_unused=True,
+        )
+
+
+def _ignored(user: torch.fx.Node, value: torch.fx.Node) -> bool:
+    """Whether an operator takes a value without using it for what it returns."""
+    if user.target not in UNREAD:
+        return all(other.target is aten.copy_.default for other in user.users)
+    positions, training = UNREAD[user.target]
+    at = [index for index, argument in enumerate(user.args) if argument is value]
+    return bool(user.args[training]) and set(at) <= set(positions)

@@ -1,0 +1,172 @@
+"""Where fakes say something else than the kernels about what an operator saves for its backward.
+
+In: an operator's fake arguments and its fake result. Out: the result as the kernel gives it;
+LoweringUnsupported where fakes cannot tell. What always holds: only results that backward operators
+alone read are touched; `tests/aten/test_training.py` compares with the kernels.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.attention_seeds import SEEDS, drops_out
+from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.symbolic_sizes import free_symbols
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+
+_LOW = (torch.bfloat16, torch.float16)
+
+
+def _statistics(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """Mean and deviation of a low-precision input are float32 if a parameter or a running statistic
+    is.
+    """
+    value, *others = (arg for arg in args if isinstance(arg, torch.Tensor))
+    mixed = value.dtype in _LOW and any(other.dtype is torch.float32 for other in others)
+    if not mixed or value.device.type != "cpu":
+        return result
+    kept = [torch_private.fake_like(one, torch.float32) for one in result[1:3]]
+    return (result[0], *kept, *result[3:])
+
+
+def _workspace(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """What oneDNN keeps for the backward of a recurrent layer: only oneDNN knows its size, fakes
+    say 0.
+    """
+    if not torch.is_grad_enabled():
+        return result
+    if any(isinstance(value, torch.Tensor) and free_symbols(value) for value in args):
+        raise LoweringUnsupported("a recurrent layer of oneDNN is trained with symbolic sizes")
+
+    def real(value: Any) -> Any:
+        return (
+            torch.zeros(value.shape, dtype=value.dtype)
+            if isinstance(value, torch.Tensor)
+            else value
+        )
+
+    with torch_private.outside_modes():
+        kept = aten.mkldnn_rnn_layer.default(*map(real, args))[3]
+    return (*result[:3], torch_private.new_fake_like_real(mode, kept))
+
+
+def _in_float32(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """oneDNN gives gradients of recurrent layers in float32, whatever the layer's dtype (fakes of
+    torch 2.11 do not).
+    """
+    return tuple(
+        one
+        if not isinstance(one, torch.Tensor) or one.dtype is torch.float32
+        else torch_private.fake_like(one, torch.float32)
+        for one in result
+    )
+
+
+def _seeds(target: Any) -> Callable[[Any, tuple[Any, ...], Any], Any]:
+    """An attention's seed and offset lie on the CPU or the GPU, as the kernel that torch was built
+    with has it: a call on a few zeros tells. Without dropout they do not matter
+    (`attention_seeds`)."""
+    places = SEEDS[target][1]
+
+    def correct(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+        query = args[0]
+        if query.device.type != "cuda" or not drops_out(target, args):
+            return result
+        found = _seed_devices(result[0].dtype, query.device, places)
+        kept = list(result)
+        for place, device in zip(places, found, strict=True):
+            if isinstance(kept[place], torch.Tensor) and kept[place].device != device:
+                kept[place] = torch_private.fake_like(kept[place], device=device)
+        return tuple(kept)
+
+    return correct
+
+
+@functools.cache
+def _seed_devices(
+    dtype: torch.dtype, device: torch.device, places: tuple[int, ...]
+) -> list[torch.device]:
+    """The devices of an attention's results at `places` on real tensors."""
+    with torch_private.outside_modes(), torch.no_grad():
+        row = torch.zeros(1, 1, 16, 64, dtype=dtype, device=device)
+        if places == (2, 3):
+            results = aten._scaled_dot_product_efficient_attention.default(
+                row, row, row, None, True
+            )
+        else:
+            results = aten._scaled_dot_product_flash_attention.default(row, row, row)
+        return [results[place].device for place in places]
+
+
+def _logarithms(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """An attention of float64 keeps its logarithms in float64 (fakes of torch 2.11 have
+    float32).
+    """
+    if args[0].dtype is not torch.float64 or result[1].dtype is torch.float64:
+        return result
+    return (result[0], torch_private.fake_like(result[1], torch.float64))
+
+
+def _bags(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """Sums of bags of bfloat16 rows are found without the bag of each position (fakes know that of
+    the other dtypes).
+    """
+    given: list[Any] = [*args, *(False, 0, False, None, False, -1)[len(args) - 3 :]]
+    weight, _, offsets, _, kind, _, scale, _, padding = given
+    plain = (
+        weight.dtype is torch.bfloat16 and weight.device.type == "cpu" and kind == 0 and padding < 0
+    )
+    if not plain or weight.stride(1) != 1 or (scale is not None and scale.stride(0) != 1):
+        return result
+    with torch_private.outside_modes():
+        empty = torch.empty(0, dtype=offsets.dtype)
+    return (result[0], torch_private.new_fake_like_real(mode, empty), *result[2:])
+
+
+def _phases(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """The gradient through complex eigenvectors reads whether the loss depends on their phases, and
+    raises then; on fakes it does not look."""
+    vectors = args[2] if len(args) > 2 else True
+    if torch.is_grad_enabled() and args[0].is_complex() and vectors:
+        raise LoweringUnsupported(
+            "the gradient of complex eigenvectors looks at numbers, and raises for some"
+        )
+    return result
+
+
+def _sized_by_data(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """Fakes of torch 2.11 have the size that the operator gives for zeros."""
+    if not free_symbols(result[0]):
+        raise LoweringUnsupported(
+            "aten._unique gives as many numbers as its input has different ones"
+        )
+    return result
+
+
+CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
+    aten.native_layer_norm.default: _statistics,
+    aten.native_group_norm.default: _statistics,
+    aten.native_batch_norm.default: _statistics,
+    aten._native_batch_norm_legit_functional.default: _statistics,
+    aten._native_batch_norm_legit_no_training.default: _statistics,
+    aten._scaled_dot_product_flash_attention.default: _seeds(
+        aten._scaled_dot_product_flash_attention.default
+    ),
+    aten._scaled_dot_product_efficient_attention.default: _seeds(
+        aten._scaled_dot_product_efficient_attention.default
+    ),
+    aten._scaled_dot_product_flash_attention_for_cpu.default: _logarithms,
+    aten._embedding_bag.default: _bags,
+    aten._embedding_bag_forward_only.default: _bags,
+    aten._linalg_eigh.default: _phases,
+    aten._unique.default: _sized_by_data,
+    aten.mkldnn_rnn_layer.default: _workspace,
+    aten.mkldnn_rnn_layer_backward.default: _in_float32,
+}

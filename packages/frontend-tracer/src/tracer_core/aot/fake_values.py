@@ -1,0 +1,149 @@
+"""The eager fake value of every node of a captured graph.
+
+In: a torch-level graph and inputs (real, fake, ints). Out: ``{node: value}``; where the tracer left
+``meta["val"]`` on every node those are used, else the graph is run once over fakes and the values
+are left there.
+
+What always holds: values keep eager's aliasing: two of them share a storage exactly if the tensors
+of the captured call do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tracer_core import torch_private
+from tracer_core.aot.errors import LoweringUnsupported
+
+MISSING = object()
+
+#: Methods and functions that change sizes or strides of the tensor they are called on.
+RESHAPE_IN_PLACE = frozenset(
+    {
+        "t_",
+        "transpose_",
+        "swapaxes_",
+        "swapdims_",
+        "squeeze_",
+        "unsqueeze_",
+        "as_strided_",
+        "resize_",
+        "resize_as_",
+        "set_",
+        "set_data",
+        "_set_data",
+        "swap_tensors",
+    }
+)
+
+
+def attribute(gm: torch.fx.GraphModule, path: str) -> Any:
+    """What a get_attr node names."""
+    value: Any = gm
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def captured_values(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], *, grad: bool = False
+) -> Mapping[torch.fx.Node, Any]:
+    """The value of each node; see the module's docstring. grad: whether made values know what
+    requires grad. Raises ValueError where `inputs` and placeholders differ in number."""
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    if len(placeholders) != len(inputs):
+        raise ValueError(
+            f"the graph has {len(placeholders)} placeholders, but {len(inputs)} inputs were given"
+        )
+    nodes = [node for node in gm.graph.nodes if node.op != "output"]
+    if all("val" in node.meta for node in nodes):
+        values = {node: node.meta["val"] for node in nodes}
+    else:
+        values = _propagate(gm, inputs, grad)
+    _refuse_reshaped_inputs(gm, values)
+    return values
+
+
+def _refuse_reshaped_inputs(gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any]) -> None:
+    """The value of an input whose shape the graph changes in place no longer tells its shape."""
+    inputs = {
+        id(values[node]): node.name
+        for node in gm.graph.nodes
+        if node.op in ("placeholder", "get_attr")
+    }
+    for node in gm.graph.nodes:
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        if name in RESHAPE_IN_PLACE and node.args and isinstance(node.args[0], torch.fx.Node):
+            changed = inputs.get(id(values[node.args[0]]))
+            if changed is not None:
+                raise LoweringUnsupported(
+                    f"{name} changes sizes, strides or storage of the graph's input {changed}",
+                    node.meta.get("user_frame") or "",
+                )
+
+
+def _propagate(
+    gm: torch.fx.GraphModule, inputs: Sequence[Any], grad: bool
+) -> dict[torch.fx.Node, Any]:
+    known = [node.meta["val"] for node in gm.graph.nodes if "val" in node.meta]
+    fakes = [value for value in (*known, *inputs) if torch_private.is_fake(value)]
+    mode = torch_private.fake_mode_of(fakes[0]) if fakes else torch_private.fake_tensor_mode()
+    values: dict[torch.fx.Node, Any] = {}
+    given = iter(inputs)
+    with torch.set_grad_enabled(grad), torch_private.settings_restored(), mode:
+        for node in gm.graph.nodes:
+            if node.op == "output":
+                continue
+            if node.op == "placeholder":
+                value = node.meta.get("val", next(given))
+                value = _faked(value, mode)
+            elif node.op == "get_attr":
+                value = _faked(attribute(gm, str(node.target)), mode)
+            else:
+                value = _run(node, values)
+            values[node] = node.meta["val"] = value
+    return values
+
+
+def _faked(value: Any, mode: Any) -> Any:
+    if isinstance(value, torch.Tensor) and not torch_private.is_fake(value):
+        return torch_private.to_fake(mode, value)
+    return value
+
+
+def _run(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
+    args, kwargs = (
+        torch.fx.map_arg(node.args, values.__getitem__),
+        torch.fx.map_arg(node.kwargs, values.__getitem__),
+    )
+    with (
+        torch_private.python_dispatcher()
+        if _wants_symbols(node, args, kwargs)
+        else contextlib.nullcontext()
+    ):
+        if node.op == "call_function":
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    raise LoweringUnsupported(
+        f"the graph has a {node.op} node ({node.target}); lowering takes functions and methods of"
+        " tensors"
+    )
+
+
+def _wants_symbols(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
+    """Whether torch's Python kernels are needed: C++ ones of upsampling and its like want sizes
+    that are numbers. That of dropout gives a copy where eager gives the tensor itself."""
+    if "dropout" in str(getattr(node.target, "__name__", node.target)):
+        return False
+    leaves = pytree.arg_tree_leaves(*args, **kwargs)
+    return any(
+        isinstance(leaf, torch.SymInt)
+        or (isinstance(leaf, torch.Tensor) and leaf._has_symbolic_sizes_strides)
+        for leaf in leaves
+    )

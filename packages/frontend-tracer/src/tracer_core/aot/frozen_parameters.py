@@ -1,0 +1,255 @@
+"""Parameters as constants (``freeze=True``): who notices that one of them changed.
+
+In: a backend with ``params="constants"``, a graph for inference, its spec and the user's option.
+Out: a runner that calls what the backend's runner made for the parameters of the call
+(`CompileSpec.constants`). What always holds: that is used only while each parameter is the same
+object, with the version and the memory that it had when it was prepared, and with the same numbers
+at some places of it (`guards.constant_contents`: small buffers in full); else it is prepared again,
+without compiling. Sizes, strides and dtypes are the tracer's guards.
+
+What cannot be seen: writes through ``.data``, NumPy arrays and shared memory, which leave the
+version as it was, unless they change one of those places. `refresh` is for those.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.specs import CompileSpec, Phase, Role
+from tracer_core.errors import BackendError
+from tracer_core.guards.constant_check import watch_constants
+from tracer_core.guards.constant_contents import contents_of, spans_of
+from tracer_core.storage.released import ReleasedParameter, can_release, release
+
+#: Sets of parameters that one graph keeps prepared: instances of one class may share it.
+MOST_STATES = 16
+
+_FROZEN_ROLES = frozenset({Role.PARAMETER, Role.BUFFER})
+_instances: weakref.WeakSet[Frozen] = weakref.WeakSet()
+
+
+def compile_with_constants(
+    backend: Backend,
+    compile_function: Callable[[torch.fx.GraphModule, CompileSpec], Runner],
+    gm: torch.fx.GraphModule,
+    spec: CompileSpec,
+) -> Runner:
+    """What the backend compiles, with parameters and buffers as constants where that was asked
+    for.
+    """
+    constants = constant_inputs(gm, spec) if wants_constants(backend, spec.options) else ()
+    if not constants or spec.phase is not Phase.INFERENCE:
+        return compile_function(gm, spec)
+    spec = replace(spec, constants=constants, cache_key=spec.cache_key + "-frozen")
+    return Frozen(compile_function(gm, spec), spec)
+
+
+def wants_constants(backend: Backend, options: Any) -> bool:
+    """Whether the user asked for it, of a backend that can do it."""
+    return backend.params == "constants" and bool(getattr(options, "freeze", False))
+
+
+def constant_inputs(gm: torch.fx.GraphModule, spec: CompileSpec) -> tuple[int, ...]:
+    """The parameters and buffers that the graph reads and does not write to."""
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    return tuple(
+        index
+        for index, (node, described) in enumerate(zip(placeholders, spec.inputs, strict=True))
+        if described.role in _FROZEN_ROLES
+        and isinstance(node.meta["val"], torch.Tensor)
+        and index not in spec.mutations
+        and all(isinstance(size, int) for size in node.meta["val"].shape)
+    )
+
+
+def refresh(options: Any) -> None:
+    """Prepares the parameters anew at the next call of every graph that was compiled with this
+    options object.
+
+    Raises BackendError where their memory was given back."""
+    mine = [one for one in list(_instances) if one.spec.options is options]
+    if any(state.released for one in mine for state in one.states()):
+        raise BackendError(
+            "freeze", "refresh", "parameters whose memory was given back cannot be read again"
+        )
+    for one in mine:
+        one.forget()
+
+
+def release_originals(options: Any) -> int:
+    """Gives back the memory of parameters that the graphs compiled with this options object (for
+    the calls so far) read packed only; returns how many bytes. From then on the parameters are
+    `ReleasedParameter`."""
+    mine = [one for one in list(_instances) if one.spec.options is options]
+    needed: set[int] = set()
+    names: dict[int, tuple[torch.Tensor, str]] = {}
+    for one in mine:
+        for state in one.states():
+            for place, (tensor, index) in enumerate(
+                zip(state.tensors, one.spec.constants, strict=True)
+            ):
+                names[id(tensor)] = tensor, one.spec.inputs[index].source
+                if place in one.compiled.reads:
+                    needed.add(id(tensor))
+    total = 0
+    for key, (tensor, name) in names.items():
+        if key not in needed and can_release(tensor):
+            total += release(tensor, name)
+    for one in mine:
+        for state in one.states():
+            state.note_released()
+    return total
+
+
+class State:
+    """Parameters, and the runner that was made for them. ids, versions, pointers, contents (of the
+    spans): what must not change. The tensors are held, not watched: torch refuses to swap tensors
+    that have weak references. hold(inputs): true only if they are as they were, quickly; `holds`
+    decides where it is not. run: made by prepare(tensors), after what must not change was noted, so
+    that writes meanwhile are seen."""
+
+    __slots__ = (
+        "_spec", "contents", "hold", "ids", "pointers", "released", "run", "spans", "tensors",
+        "versions", "watched",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        spec: CompileSpec,
+        prepare: Callable[[Sequence[torch.Tensor]], Runner],
+    ) -> None:
+        self._spec = spec
+        self.ids = list(map(id, tensors))
+        self.tensors = list(tensors)
+        self.released = False
+        self._note(range(len(tensors)))
+        self.run = prepare(tensors)
+
+    def _note(self, watched: Sequence[int]) -> None:
+        """These of the tensors must stay as they are, and all of them must be the same objects."""
+        self.watched = watched
+        kept = [self.tensors[k] for k in watched]
+        self.versions = versions(
+            kept
+        )  # first: the quick check reads counters that inference tensors do not have
+        self.pointers = [tensor.data_ptr() for tensor in kept]
+        roles = [self._spec.inputs[self._spec.constants[k]].role for k in watched]
+        self.spans = [
+            span
+            for tensor, role in zip(kept, roles, strict=True)
+            for span in spans_of(tensor, whole=role is Role.BUFFER)
+        ]
+        self.contents = contents_of(self.spans)
+        self.hold = watch_constants(
+            self.tensors, self._spec.constants, len(self._spec.inputs), watched, self.spans
+        )
+
+    def note_released(self) -> None:
+        """Some of the tensors may have lost their memory: it is not looked at any more."""
+        watched = [
+            k for k, tensor in enumerate(self.tensors) if type(tensor) is not ReleasedParameter
+        ]
+        self.released = len(watched) < len(self.tensors)
+        self._note(watched)
+
+    def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether they are as they were."""
+        if list(map(id, tensors)) != self.ids:
+            return False
+        if self.released:
+            tensors = [tensors[k] for k in self.watched]
+        return (
+            [tensor._version for tensor in tensors] == self.versions
+            and [tensor.data_ptr() for tensor in tensors] == self.pointers
+            and contents_of(self.spans) == self.contents
+        )
+
+    def is_ours_alone(self) -> bool:
+        """Whether nobody else has one of the tensors any more: these will not be seen together
+        again.
+        """
+        tensors = self.tensors
+        return any(sys.getrefcount(tensors[k]) <= 2 for k in range(len(tensors)))
+
+
+def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """How often each was written to. Raises BackendError for inference tensors, which do not count
+    that.
+    """
+    for tensor in tensors:
+        if tensor.is_inference():
+            raise BackendError(
+                "freeze",
+                "first call",
+                f"a parameter of sizes {tuple(tensor.shape)} was made under torch.inference_mode(),"
+                " where writes are not counted: it cannot be frozen. Make the model outside"
+                " inference mode, or leave freeze off",
+            )
+    return [tensor._version for tensor in tensors]
+
+
+class Frozen:
+    """Called like the backend's runner. Mutable: one state a set of parameters.
+
+    compiled: the backend's runner, with its `prepare`. spec: it was compiled for.
+    """
+
+    def __init__(self, compiled: Any, spec: CompileSpec) -> None:
+        self.compiled, self.spec = compiled, spec
+        first, *rest = spec.constants
+        pick = operator.itemgetter(*spec.constants)
+        self._pick: Callable[[list[Any]], Sequence[Any]] = (
+            pick if rest else lambda inputs: (inputs[first],)
+        )
+        self._last: State | None = None
+        self._states: dict[tuple[int, ...], State] = {}
+        self._lock = threading.Lock()
+        _instances.add(self)
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        state = self._last
+        if state is None or not state.hold(inputs):
+            tensors = self._pick(inputs)
+            if state is None or not state.holds(tensors):
+                state = self._state_of(tensors)
+        return state.run(inputs)
+
+    def states(self) -> list[State]:
+        """What is prepared now."""
+        with self._lock:
+            return list(self._states.values())
+
+    def forget(self) -> None:
+        """Drops what was prepared."""
+        with self._lock:
+            self._states.clear()
+            self._last = None
+
+    def _state_of(self, tensors: Sequence[torch.Tensor]) -> State:
+        key = tuple(map(id, tensors))
+        with self._lock:
+            state = self._states.get(key)
+            if state is None or not state.holds(tensors):
+                self._states.pop(key, None)  # its memory first
+                self._last = state = None
+                for other in [k for k, one in self._states.items() if one.is_ours_alone()]:
+                    del self._states[other]
+                while len(self._states) >= MOST_STATES:
+                    del self._states[next(iter(self._states))]
+                state = self._states[key] = self._prepared(tensors)
+            self._last = state
+            return state
+
+    def _prepared(self, tensors: Sequence[torch.Tensor]) -> State:
+        with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
+            return State(tensors, self.spec, self.compiled.prepare)

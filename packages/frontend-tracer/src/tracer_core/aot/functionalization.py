@@ -1,0 +1,312 @@
+"""The captured graph, run once over functional wrappers of its fakes, while `AtenRecorder` writes
+down what comes out below.
+
+In: the graph, the eager fake value of each node, the decompositions that the backend asks for. Out:
+`Interpretation.env` and `wrappers`: the functional value of each node and of each eager value. What
+always holds: what eager does and functional values cannot say (other draws of random numbers, calls
+that fail on them) raises LoweringUnsupported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot import out_variants, overlapping_writes
+from tracer_core.aot.aten_recorder import AtenRecorder
+from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.fake_values import attribute
+from tracer_core.aot.rng import REGIONS, Draws, unseeded
+from tracer_core.aot.symbolic_sizes import as_plain, hint_of, size_origins
+from tracer_core.engine_support.contiguous import has_gaps
+from tracer_core.torch_private.names import names, operators
+
+aten = operators("aten")
+
+#: Calls of the captured graph that only switch the grad mode: a graph lowered for inference runs
+#: without grad, so they have no effect on its values.
+INFERENCE_MODE_CALLS = frozenset(
+    names("_enter_inference_mode _exit_inference_mode", of="autograd.grad_mode")
+)
+SET_GRAD_CALLS = frozenset(names("_C._set_grad_enabled set_grad_enabled"))
+GRAD_MODE_CALLS = SET_GRAD_CALLS | INFERENCE_MODE_CALLS
+
+#: Functions whose C++ kernel writes running statistics without saying so in its schema; torch's
+#: Python kernel for them is honest. It is not used for anything else: it would also replace
+#: dropout's stream of random numbers, unroll LSTMs and expand upsampling.
+PYTHON_KERNELS = frozenset(
+    {
+        *names(
+            "nn.functional.batch_norm batch_norm native_batch_norm nn.functional.instance_norm"
+            " instance_norm"
+        ),
+        *names("batch_norm.default native_batch_norm.default instance_norm.default", of="ops.aten"),
+    }
+)
+#: Captured calls that draw in the order of a contiguous tensor.
+OUT_OF_PLACE_BERNOULLI = frozenset(
+    {*names("bernoulli Tensor.bernoulli ops.aten.bernoulli.p"), "bernoulli"}
+)
+
+#: Captured calls whose kernel draws in another order where the tensor written to has gaps.
+IN_PLACE_NORMAL = frozenset({*names("Tensor.normal_ ops.aten.normal_.default"), "normal_"})
+
+#: Operators that are layers: under autocast the products inside them are cast, of which their node
+#: says nothing.
+LAYERS = frozenset(names("_native_multi_head_attention _transformer_encoder_layer_fwd"))
+
+#: Names of functions whose C++ kernels cannot take symbolic sizes: with those the Python ones are
+#: used.
+SYMBOLIC_KERNELS = frozenset(
+    {"lstm", "gru", "rnn_tanh", "rnn_relu", "interpolate", "upsample", "grid_sample"}
+)
+
+
+class Interpretation:
+    """One walk over a captured graph (mutable). values: the eager fake value of every node of the
+    captured graph. differentiates: gradients are computed while it is interpreted, so grad mode is
+    on."""
+
+    differentiates = False
+
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        values: Mapping[torch.fx.Node, Any],
+        table: Mapping[Any, Callable[..., Any]],
+    ) -> None:
+        self.gm = gm
+        self.values = values
+        self.fake_mode = self._fake_mode()
+        self.recorder = AtenRecorder(self.fake_mode, table)
+        self.leaves: dict[
+            int, bool
+        ] = {}  # id of an input's fake -> whether the input requires grad
+        self.wrappers: dict[int, Any] = {}  # id of an eager value -> its functional wrapper
+        self.env: dict[torch.fx.Node, Any] = {}
+        self.pairs: list[tuple[torch.Tensor, torch.Tensor, str]] = []  # eager value, wrapper, node
+        placeholders = gm.graph.find_nodes(op="placeholder")
+        self.symbolic = bool(size_origins([values[node] for node in placeholders]))
+        for node in placeholders:
+            _require_resolved(node, values[node])
+
+    def _fake_mode(self) -> Any:
+        for value in self.values.values():
+            if torch_private.is_fake(value):
+                return torch_private.fake_mode_of(value)
+        return torch_private.fake_tensor_mode()
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """Inside, operators on fakes are recorded, and every setting is as before on the way
+        out.
+        """
+        grad = torch.set_grad_enabled(self.differentiates)
+        if self.differentiates:
+            self.recorder.draws = Draws()
+        regions = REGIONS.set(
+            self.recorder.draws.region if self.recorder.draws is not None else None
+        )
+        try:
+            settings = torch_private.settings_restored()
+            with (
+                unseeded(self.gm),
+                grad,
+                settings,
+                torch_private.backward_on_this_thread(),
+                self.fake_mode,
+                self.recorder,
+            ):
+                yield
+        finally:
+            REGIONS.reset(regions)
+
+    def interpret(self) -> None:
+        """Runs every node, in order; to be called inside `active`."""
+        places = torch_private.guard_places(self.fake_mode.shape_env)
+        with torch_private.sizes_of_one_asked(
+            self.fake_mode.shape_env
+        ):  # the tracer's guards see to what shares memory
+            self._interpret_nodes(places)
+        self.recorder.frame = ""
+        if places is not None:
+            places.override = ""
+
+    def _interpret_nodes(self, places: Any) -> None:
+        for node in self.gm.graph.nodes:
+            self.recorder.frame = node.meta.get("user_frame") or ""
+            if places is not None:
+                places.override = self.recorder.frame
+            self.recorder.out_of_place = node.target in OUT_OF_PLACE_BERNOULLI
+            self._require_same_draws(node)
+            if node.op != "output":
+                self.env[node] = result = self._checked_node(node)
+                eager = self.values[node]
+                if isinstance(eager, torch.Tensor):
+                    self.wrappers.setdefault(id(eager), result)
+                    if eager.layout is torch.strided and torch_private.is_functional(result):
+                        self.pairs.append((eager, result, node.name))
+
+    def _require_same_draws(self, node: torch.fx.Node) -> None:
+        """A functional value of a tensor with gaps is dense, and of a dense tensor pairs of numbers
+        are drawn otherwise.
+        """
+        if node.target in IN_PLACE_NORMAL:
+            written = self.values[node]
+            numbers = ([hint_of(one) for one in part] for part in (written.shape, written.stride()))
+            if written.device.type == "cpu" and has_gaps(*numbers):
+                raise LoweringUnsupported(
+                    "normal_ on a tensor with gaps in its memory draws its numbers in another"
+                    " order",
+                    self.recorder.frame,
+                )
+
+    def _checked_node(self, node: torch.fx.Node) -> Any:
+        """`_node`; what eager could do and functional values cannot (a view that their strides
+        forbid) is a reason against lowering, not a crash."""
+        try:
+            return self._node(node)
+        except torch_private.fake_failures():
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            first = str(error).splitlines()[0] if str(error) else ""
+            raise LoweringUnsupported(
+                f"{node.target} fails on functional values: {first}", self.recorder.frame
+            ) from error
+
+    def _node(self, node: torch.fx.Node) -> Any:
+        match node.op:
+            case "placeholder":
+                return self._input(node)
+            case "get_attr":
+                return self._attribute(node)
+            case "call_function":
+                if node.target in GRAD_MODE_CALLS and not self.differentiates:
+                    return None
+                if node.target in INFERENCE_MODE_CALLS:
+                    raise LoweringUnsupported(
+                        "inference_mode inside a graph that computes gradients"
+                    )
+                args, kwargs = self._args(node)
+                if node.target in LAYERS and torch.is_autocast_enabled(args[0].device.type):
+                    raise LoweringUnsupported(
+                        f"{overlapping_writes.name_of(node.target)} casts inside itself under autocast"
+                    )
+                if overlapping_writes.writes(node.target, kwargs):
+                    return overlapping_writes.call(
+                        node.target, self._function(node), args, kwargs, self._eager_args(node)
+                    )
+                return self._function(node)(*args, **kwargs)
+            case "call_method":
+                (receiver, *args), kwargs = self._args(node)
+                if node.target == "add_" and not kwargs and _counts(receiver, args):
+                    return torch_private.replaced(receiver, receiver.add(args[0]))
+                if overlapping_writes.writes(node.target, kwargs):
+                    given = (receiver, *args)
+                    return overlapping_writes.call(
+                        node.target,
+                        _method(str(node.target)),
+                        given,
+                        kwargs,
+                        self._eager_args(node),
+                    )
+                return getattr(receiver, str(node.target))(*args, **kwargs)
+        raise LoweringUnsupported(f"the captured graph has a {node.op} node", self.recorder.frame)
+
+    def _function(self, node: torch.fx.Node) -> Callable[..., Any]:
+        """What runs a call_function node: its target, or a form of it that can be followed."""
+        target: Any = node.target
+        if node.kwargs.get("out") is not None and out_variants.composed(target):
+            return functools.partial(_into, target)
+        python_kernel = self._needs_python_kernel(target)
+        if not python_kernel and not overlapping_writes.may_hold_calls(target):
+            return target  # type: ignore[no-any-return]
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with (
+                torch_private.python_dispatcher() if python_kernel else overlapping_writes.Watched()
+            ):
+                return target(*args, **kwargs)
+
+        return run
+
+    def _needs_python_kernel(self, target: Any) -> bool:
+        return target in PYTHON_KERNELS or (
+            self.symbolic and getattr(target, "__name__", "") in SYMBOLIC_KERNELS
+        )
+
+    def _args(self, node: torch.fx.Node) -> tuple[Any, Any]:
+        return torch.fx.map_arg(node.args, self.env.__getitem__), torch.fx.map_arg(
+            node.kwargs, self.env.__getitem__
+        )
+
+    def _eager_args(self, node: torch.fx.Node) -> tuple[Any, Any]:
+        return torch.fx.map_arg(node.args, self.values.__getitem__), torch.fx.map_arg(
+            node.kwargs, self.values.__getitem__
+        )
+
+    def _input(self, node: torch.fx.Node) -> Any:
+        value = as_plain(self.values[node])
+        self.recorder.add_input(node.name, value)
+        return self._functional(value) if isinstance(value, torch.Tensor) else value
+
+    def wrapper(self, value: torch.Tensor) -> torch.Tensor:
+        """A fake's functional wrapper."""
+        with torch_private.functionalization_off():
+            return torch_private.functional(value)
+
+    def _functional(self, value: torch.Tensor) -> torch.Tensor:
+        """The functional wrapper of an input's fake: a leaf where gradients are computed."""
+        wrapper = self.wrapper(value)
+        if not self.differentiates:
+            return wrapper
+        return wrapper.requires_grad_(self.leaves.get(id(value), value.requires_grad))
+
+    def _attribute(self, node: torch.fx.Node) -> Any:
+        real = attribute(self.gm, str(node.target))
+        if not isinstance(real, torch.Tensor):
+            return real
+        fake = self.values[node]
+        if id(fake) in self.wrappers:
+            return self.wrappers[id(fake)]
+        self.recorder.add_constant(real, fake)
+        return self._functional(fake)
+
+
+def _require_resolved(node: torch.fx.Node, value: Any) -> None:
+    """A backend reads memory, in which the numbers of a lazily conjugated or negated tensor are
+    others.
+    """
+    if isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()):
+        raise LoweringUnsupported(
+            f"input {node.name} is lazily {'conjugated' if value.is_conj() else 'negated'} (its"
+            " memory holds other numbers; resolve_conj() or resolve_neg() writes them out)"
+        )
+
+
+def _into(target: Any, *args: Any, **kwargs: Any) -> Any:
+    return out_variants.call_into(target, args, kwargs)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """Calls the method of that name of its first argument."""
+    return lambda receiver, *args, **kwargs: getattr(receiver, name)(*args, **kwargs)
+
+
+def _counts(receiver: Any, args: list[Any]) -> bool:
+    """Whether a counter of whole numbers is raised, as batch norms do. Functionalization checks the
+    sizes of `add_` in a way that imports sympy (30 MiB), and then does what
+    `torch_private.replaced` does."""
+    return (
+        len(args) == 1
+        and type(args[0]) is int
+        and isinstance(receiver, torch.Tensor)
+        and receiver.dtype is torch.int64
+        and receiver.dim() == 0
+        and torch_private.is_functional(receiver)
+    )

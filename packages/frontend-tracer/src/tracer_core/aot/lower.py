@@ -1,0 +1,312 @@
+"""Lowers a captured torch-level graph to the IR that a backend asks for.
+
+In: an fx.GraphModule of torch functions and methods over tensors, with fake values
+(``meta["val"]``) or inputs to make them from. Out: `Lowered`: a functional ATen graph whose only
+writes are trailing ``aten.copy_(placeholder, value)`` nodes, its `CompileSpec`, and the plan that
+turns a backend's runner for that graph into a runner for the captured one.
+
+How: the captured graph is interpreted once over functional wrappers of its fakes, under `no_grad`,
+the FakeTensorMode and `AtenRecorder`, which records every ATen operator that comes out below.
+
+What always holds: what cannot be said functionally raises LoweringUnsupported with a reason, before
+any graph exists; the ambient autocast and grad modes are as before; guards that the shapes needed
+are in the ShapeEnv of the fakes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot import view_aliasing
+from tracer_core.aot.dead_code import remove_dead_nodes
+from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.fake_values import captured_values
+from tracer_core.aot.functionalization import Interpretation
+from tracer_core.aot.lazy_graph_module import Deferred
+from tracer_core.aot.output_aliasing import OutputPlan, OutputPlanner, Step
+from tracer_core.aot.request import Lowered, Request, default_specs, output_specs
+from tracer_core.aot.symbolic_sizes import size_origins
+from tracer_core.contract.backend import Backend, resolve
+from tracer_core.contract.specs import InputSpec, Phase, Role
+from tracer_core.errors import BackendError
+from tracer_core.options import env
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a lowering ended. planner: made the ATen graph's outputs. steps: how the captured outputs
+    come from them. mutations: indices of the inputs that are written to."""
+
+    planner: OutputPlanner
+    steps: tuple[Step, ...]
+    mutations: tuple[int, ...]
+
+
+def lower(
+    gm: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    backend: Backend,
+    *,
+    input_specs: Sequence[InputSpec] | None = None,
+    options: Any = None,
+    mode: str = "default",
+    name: str = "graph_0",
+    phase: Phase = Phase.INFERENCE,
+) -> Lowered:
+    """Lowers `gm` for `backend`.
+
+    inputs: one per placeholder, real or fake tensors or ints; where placeholders carry
+    ``meta["val"]`` those fakes are used. input_specs: one per placeholder (default: all
+    `Role.USER_INPUT`). Raises LoweringUnsupported with the reason if the graph has no functional
+    form.
+    """
+    values = captured_values(gm, inputs)
+    specs = tuple(input_specs) if input_specs is not None else default_specs(gm)
+    request = Request(backend, options, mode, name, phase)
+    if backend.ir == "torch":
+        return _torch_level(gm, values, specs, request)
+    return Lowering(gm, values, request).run(specs)
+
+
+def _torch_level(
+    gm: torch.fx.GraphModule,
+    values: Mapping[torch.fx.Node, Any],
+    specs: tuple[InputSpec, ...],
+    request: Request,
+) -> Lowered:
+    returned = [
+        values[item] if isinstance(item, torch.fx.Node) else item for item in output_args(gm)
+    ]
+    placeholders = [values[node] for node in gm.graph.find_nodes(op="placeholder")]
+    spec = request.spec(gm, specs, (), output_specs(returned, placeholders))
+    plan = OutputPlan((), graph_outputs=0)
+    return Lowered(gm, spec, lambda runner: runner, plan, "torch")
+
+
+def output_args(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
+    """What a graph returns: nodes and constants, as one flat tuple."""
+    (output,) = gm.graph.find_nodes(op="output")
+    returned = output.args[0]
+    flat = tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
+    if any(isinstance(item, (tuple, list, dict)) for item in flat):
+        raise LoweringUnsupported(
+            "the graph returns a nested structure; captured graphs return a flat tuple"
+        )
+    return flat
+
+
+def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
+    """The decompositions that `backend` asks for: torch's core ATen table for ``ir="core_aten"``,
+    then its own, less its `keep_ops`. Raises LoweringUnsupported for a kept operator that torch
+    itself expands before a graph could show it."""
+    # The tangents that forward-mode differentiation starts from have no memory: a kernel must not
+    # be given one.
+    table: dict[Any, Callable[..., Any]] = {aten._efficientzerotensor.default: torch.zeros}
+    if backend.ir == "core_aten":
+        table |= torch_private.core_aten_table()
+    if backend.decompositions is not None:
+        table |= _own_decompositions(backend)
+    for op_name in backend.keep_ops:
+        try:
+            op = operator_named(op_name)
+        except AttributeError as error:
+            reason = (
+                f"keep_ops names {op_name!r}, which is no operator (one is 'aten.gelu.default'):"
+                f" {error}"
+            )
+            raise BackendError(backend.name, "lower", reason) from error
+        if torch_private.is_composite(op):
+            raise LoweringUnsupported(
+                f"keep_ops names {op_name}, which PyTorch expands before lowering sees it"
+            )
+        table.pop(op, None)
+    return table
+
+
+def _own_decompositions(backend: Backend) -> dict[Any, Callable[..., Any]]:
+    """What the backend's `decompositions` gives. Raises BackendError where it is no table of
+    operators.
+    """
+    try:
+        table = dict(resolve(backend.decompositions)())
+    except Exception as error:
+        reason = f"its decompositions() raised {type(error).__name__}: {error}"
+        raise BackendError(backend.name, "lower", reason) from error
+    for op, function in table.items():
+        if not isinstance(op, torch._ops.OpOverload) or not callable(function):
+            reason = (
+                f"its decompositions() has {op!r}: {function!r}; {{torch.ops.aten.gelu.default:"
+                " function}"
+            )
+            raise BackendError(backend.name, "lower", reason)
+    return table
+
+
+def operator_named(name: str) -> Any:
+    """The OpOverload of ``"aten.gelu.default"``. Raises AttributeError if there is none."""
+    namespace, _, rest = name.partition(".")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+
+
+class Lowering(Interpretation):
+    """One lowering (mutable)."""
+
+    def __init__(
+        self, gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any], request: Request
+    ) -> None:
+        super().__init__(gm, values, decomposition_table(request.backend))
+        self.request = request
+
+    def run(self, specs: tuple[InputSpec, ...]) -> Lowered:
+        """Interprets the captured graph, then finishes the ATen graph."""
+        with self.active():
+            ending = self.finish()
+        recorder = self.recorder
+        recorder.graph.output(tuple(ending.planner.nodes))
+        remove_dead_nodes(recorder.graph)
+        graph = Deferred(torch.nn.Module(), recorder.graph, class_name="Lowered")
+        spec = self.request.spec(
+            graph,
+            specs + self.extra_specs(),
+            ending.mutations,
+            output_specs(ending.planner.values, recorder.inputs),
+        )
+        plan = self.plan(ending)
+        lowered = Lowered(graph, spec, plan.bind, plan, self.request.backend.ir)
+        if env().check:
+            from tracer_core.aot.verify import verify_lowered  # only when asked for
+
+            verify_lowered(lowered)
+        return lowered
+
+    def finish(self) -> Ending:
+        """Interprets the captured graph and adds what follows from it: outputs, then writes to
+        inputs.
+        """
+        with torch_private.functionalization():
+            self.interpret()
+        with torch.no_grad():
+            writes = self._writes()
+            written = [self.recorder.inputs[index] for index, _ in writes]
+            view_aliasing.require_none(self.gm.graph, self.values, written)
+            view_aliasing.require_whole_windows(self.gm.graph, self.values, self._is_written)
+            self._require_same_aliases()
+            planner = OutputPlanner(
+                self.recorder,
+                self.recorder.inputs,
+                list(self.values.values()),
+                lambda value: self.wrappers[id(value)],
+                self.differentiates,
+            )
+            returned = [
+                self.values[item] if isinstance(item, torch.fx.Node) else item
+                for item in output_args(self.gm)
+            ]
+            steps = planner.plan(returned)
+            return Ending(planner, tuple(steps), self._write_back(writes))
+
+    def plan(self, ending: Ending) -> OutputPlan:
+        """How the captured graph's outputs are made from the ATen graph's."""
+        recorder = self.recorder
+        plan = OutputPlan(
+            ending.steps,
+            tuple(recorder.constants),
+            size_origins(recorder.inputs),
+            len(ending.planner.nodes),
+        )
+        # symbolic sizes of views must have a text form: better known now than at the call
+        plan.text()
+        return plan
+
+    def _is_written(self, value: torch.Tensor) -> bool:
+        """Whether the memory of a value of the captured graph is written to."""
+        wrapper = self.wrappers[id(value)]
+        return torch_private.is_functional(wrapper) and torch_private.has_data_mutation(wrapper)
+
+    def _require_same_aliases(self) -> None:
+        """Whether `contiguous`, `reshape` and the like give a view follows from strides, and a
+        functional value can have others than eager's (after a write to an input with gaps between
+        its elements, or from a decomposition). That matters where the memory is written to: there
+        the two programs would part."""
+        eager_of: dict[int, int] = {}
+        functional_of: dict[int, int] = {}
+        written: set[int] = set()
+        apart: list[tuple[int, str]] = []
+        for eager, wrapper, name in self.pairs:
+            one, other = torch_private.storage_id(eager), torch_private.storage_id(wrapper)
+            if torch_private.has_data_mutation(wrapper):
+                written |= {other, functional_of.get(one, other)}
+            if (
+                functional_of.setdefault(one, other) != other
+                or eager_of.setdefault(other, one) != one
+            ):
+                apart += [(other, name), (functional_of[one], name)]
+        for storage, name in apart:
+            if storage in written:
+                raise LoweringUnsupported(
+                    f"{name} shares memory that is written to in another way than in eager"
+                )
+
+    def _writes(self) -> list[tuple[int, Any]]:
+        """(index, wrapper) of each input that the graph wrote to."""
+        writes, storages = [], Counter[int]()
+        for index, value in enumerate(self.recorder.inputs):
+            wrapper = self.wrappers.get(id(value))
+            if wrapper is None:
+                continue
+            storages[torch_private.storage_id(value)] += 1
+            if torch_private.has_metadata_mutation(wrapper):
+                name = self.recorder.placeholders[index].name
+                raise LoweringUnsupported(
+                    f"the graph changes sizes, strides or storage of its input {name}"
+                )
+            if torch_private.has_data_mutation(wrapper):
+                writes.append((index, wrapper))
+        for index, _ in writes:
+            if storages[torch_private.storage_id(self.recorder.inputs[index])] > 1:
+                name = self.recorder.placeholders[index].name
+                raise LoweringUnsupported(
+                    f"the graph writes to its input {name}, which shares memory with another"
+                )
+        return writes
+
+    def _write_back(self, writes: Sequence[tuple[int, Any]]) -> tuple[int, ...]:
+        """Adds a trailing ``copy_`` for each write; gives the indices of the inputs written to."""
+        recorder = self.recorder
+        inputs = {
+            torch_private.storage_id(v) for v in recorder.inputs if isinstance(v, torch.Tensor)
+        }
+        pending = []
+        for index, wrapper in writes:
+            value = torch_private.functional_value(wrapper)
+            if recorder.node_of(value) is recorder.placeholders[index]:
+                continue
+            if torch_private.storage_id(value) in inputs:  # another copy_ may change it first
+                value = aten.clone.default(value)
+            pending.append((index, recorder.node_of(value)))
+        for index, node in pending:
+            placeholder = recorder.placeholders[index]
+            recorder.call(aten.copy_.default, (placeholder, node), {}, placeholder.meta["val"])
+        return tuple(index for index, _ in pending)
+
+    def extra_specs(self) -> tuple[InputSpec, ...]:
+        """An InputSpec for each tensor attribute of the captured graph."""
+        extra = self.recorder.placeholders[len(self.gm.graph.find_nodes(op="placeholder")) :]
+        roles = [
+            Role.PARAMETER if isinstance(tensor, torch.nn.Parameter) else Role.BUFFER
+            for tensor in self.recorder.constants
+        ]
+        return tuple(
+            InputSpec(node.name, role, node.name, stable_address=True)
+            for node, role in zip(extra, roles, strict=True)
+        )

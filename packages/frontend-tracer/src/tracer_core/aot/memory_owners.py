@@ -1,0 +1,61 @@
+"""Which node of a functional graph made the memory that a value lies in.
+
+In: the nodes of a graph, in order, with their values. Out: `Owners`, and `clone`, which gives a
+value memory of its own. What always holds: the owner of a storage is the first node whose value
+lies in it; what is no strided tensor owns itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeGuard
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+Node = torch.fx.Node
+
+
+def _strided(value: Any) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+class Owners:
+    """The owners in one graph."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._order: dict[Node, int] = {}
+        self._first: dict[int, Node] = {}
+        for at, node in enumerate(nodes):
+            self._order[node] = at
+            value = node.meta.get("val")
+            if _strided(value):
+                self._first.setdefault(torch_private.storage_id(value), node)
+
+    def of(self, node: Node) -> Node:
+        """The node whose memory a node's value lies in."""
+        value = node.meta.get("val")
+        return self._first[torch_private.storage_id(value)] if _strided(value) else node
+
+    def is_view(self, node: Node) -> bool:
+        """Whether all that a node returns lies in the memory of earlier nodes."""
+        value = node.meta.get("val")
+        tensors = [
+            one for one in (value if isinstance(value, (tuple, list)) else [value]) if _strided(one)
+        ]
+        at = self._order[node]
+        return bool(tensors) and all(
+            self._order[self._first[torch_private.storage_id(one)]] < at for one in tensors
+        )
+
+
+def clone(graph: torch.fx.Graph, value: Node) -> Node:
+    """A node at the end of the graph that copies a value."""
+    node = graph.call_function(aten.clone.default, (value,))
+    with torch_private.fake_mode_of(value.meta["val"]):
+        node.meta["val"] = aten.clone.default(value.meta["val"])
+    node.meta["user_frame"] = value.meta.get("user_frame", "")
+    return node

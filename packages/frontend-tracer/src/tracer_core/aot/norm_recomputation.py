@@ -1,0 +1,144 @@
+"""Outputs of normalisations as pointwise formulas of their statistics.
+
+In: a joint graph. Out: for each output of a normalisation whose statistics the graph also returns a
+`Formula`: what it is computed from, and the nodes that compute it again. What always holds: the
+formula is the one of ATen's CPU kernels (scale and shift first for batches and groups, the
+difference from the mean first for layers), in the statistics' dtype; its result has the sizes,
+strides and dtype of the normalisation's.
+
+Why: the input of a normalisation is saved anyway, for its gradient, so its output (and what
+activations make of it) need not be. That is half the activations of a convolution net, and nearly
+all of those of a densenet.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+Node = torch.fx.Node
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """x, mean, inverse (of the standard deviation): nodes. weight, bias: nodes or None. batch: one
+    mean a channel, else one a row. result: the node that it stands for."""
+
+    x: Node
+    mean: Node
+    inverse: Node
+    weight: Node | None
+    bias: Node | None
+    batch: bool
+    result: Node
+
+    @property
+    def sources(self) -> list[Node]:
+        found = (self.x, self.mean, self.inverse, self.weight, self.bias)
+        return [node for node in found if node is not None]
+
+    def emit(self, graph: torch.fx.Graph, made: Callable[[Node], Node]) -> Node:
+        """Writes the formula at the end of a graph. made: what a source is there."""
+        write = _Writer(graph, self.result)
+        x, mean, inverse = made(self.x), made(self.mean), made(self.inverse)
+        weight, bias = (None if one is None else made(one) for one in (self.weight, self.bias))
+        if self.batch:
+            scale = inverse if weight is None else write(aten.mul.Tensor, inverse, weight)
+            shift = write(aten.mul.Tensor, mean, scale)
+            shift = (
+                write(aten.neg.default, shift)
+                if bias is None
+                else write(aten.sub.Tensor, bias, shift)
+            )
+            value = write.whole(aten.mul.Tensor, x, write.per_channel(scale))
+            value = write.whole(aten.add.Tensor, value, write.per_channel(shift))
+        else:
+            value = write.whole(aten.mul.Tensor, write.whole(aten.sub.Tensor, x, mean), inverse)
+            value = value if weight is None else write.whole(aten.mul.Tensor, value, weight)
+            value = value if bias is None else write.whole(aten.add.Tensor, value, bias)
+        dtype = self.result.meta["val"].dtype
+        if value.meta["val"].dtype is not dtype:
+            value = write(aten._to_copy.default, value, dtype=dtype)
+        value.meta["val"] = self.result.meta["val"]
+        return value
+
+
+class _Writer:
+    """Appends operators, with the fakes that they give."""
+
+    def __init__(self, graph: torch.fx.Graph, origin: Node) -> None:
+        self.graph, self.origin = graph, origin
+        self.mode = torch_private.fake_mode_of(origin.meta["val"])
+
+    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        values = [one.meta["val"] if isinstance(one, Node) else one for one in args]
+        with self.mode:
+            return self._node(target, args, kwargs, target(*values, **kwargs))
+
+    def whole(self, target: Any, one: Node, other: Node) -> Node:
+        """By element, of the result's sizes."""
+        dtypes = [node.meta["val"].dtype for node in (one, other)]
+        like = torch_private.fake_like(self.origin.meta["val"], torch.promote_types(*dtypes))
+        return self._node(target, (one, other), {}, like)
+
+    def _node(self, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta.update(val=value, user_frame=self.origin.meta.get("user_frame", ""))
+        return node
+
+    def per_channel(self, value: Node) -> Node:
+        """[C] so that it lies along the second dimension of the result."""
+        for _ in range(self.origin.meta["val"].dim() - 2):
+            value = self(aten.unsqueeze.default, value, -1)
+        return value
+
+
+def _batch(args: tuple[Any, ...], training: int) -> tuple[Any, Any] | None:
+    """(weight, bias) of a batch norm over its batch."""
+    return (args[1], args[2]) if args[training] is True else None
+
+
+#: operator -> (its arguments -> (weight, bias), or None where the statistics are not the batch's;
+#: whether a batch norm)
+_NORMS: dict[Any, tuple[Callable[[tuple[Any, ...]], tuple[Any, Any] | None], bool]] = {
+    aten._native_batch_norm_legit_functional.default: (lambda args: _batch(args, 5), True),
+    aten._native_batch_norm_legit.no_stats: (lambda args: _batch(args, 3), True),
+    aten.native_layer_norm.default: (lambda args: (args[2], args[3]), False),
+}
+
+
+def formulas(nodes: Iterable[Node]) -> dict[Node, Formula]:
+    """The formula of each output of a normalisation that has one."""
+    found: dict[Node, Formula] = {}
+    for node in nodes:
+        formula = _formula(node) if node.target in _NORMS else None
+        if formula is not None:
+            found[formula.result] = formula
+    return found
+
+
+def _formula(node: Node) -> Formula | None:
+    parameters, batch = _NORMS[node.target]
+    given = parameters(node.args)
+    items = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+    x = node.args[0]
+    if given is None or not {0, 1, 2} <= items.keys() or not isinstance(x, Node):
+        return None
+    value, result, mean = (one.meta["val"] for one in (x, items[0], items[1]))
+    if batch and (mean.dim() != 1 or value.dim() < 2):
+        return None
+    if value.dtype is not result.dtype or value.stride() != result.stride():
+        return None
+    if (
+        mean.dtype.itemsize < 4
+    ):  # ATen computed with what it then rounded: of 16-bit rows on the CPU
+        return None
+    return Formula(x, items[1], items[2], *given, batch, items[0])

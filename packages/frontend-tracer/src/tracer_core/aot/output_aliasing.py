@@ -1,0 +1,410 @@
+"""Which outputs of a captured graph the backend computes, and how the others are made from them.
+
+In: for each captured output its eager fake value and the functional value that lowering gave it.
+Out: the nodes that the ATen graph returns, and an `OutputPlan` whose `bind(runner)` is a runner
+with the captured graph's own outputs: inputs returned as they are, views of inputs, several views
+of one storage, numbers.
+
+What always holds: outputs of the ATen graph share no storage with an input or with each other;
+after `bind` identity, aliasing, sizes and strides are eager's, and an output that requires grad is
+a view of a tensor that it is a view of in eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.aten_recorder import AtenRecorder
+from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.symbolic_sizes import SizeOrigin, as_plain, hint_of, size_text
+from tracer_core.contract.backend import Runner
+from tracer_core.torch_private.names import operators
+
+if TYPE_CHECKING:
+    import sympy
+
+aten = operators("aten")
+
+
+@dataclass(frozen=True, slots=True)
+class FromGraph:
+    """Output `index` of the ATen graph."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class SameAs:
+    """The same object as captured output `index`."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputItself:
+    """Input `index`, the object that was passed in."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewOf:
+    """Another view of a storage. of_input: `index` is an input, else an output of the ATen graph.
+    offset: elements from the first element of that tensor to the first of this one."""
+
+    of_input: bool
+    index: int
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...]
+    offset: Any
+    detach: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A Python value known now (int, float, bool, None, ...) or a symbolic size."""
+
+    value: Any
+
+
+Step = FromGraph | SameAs | InputItself | ViewOf | Number
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPlan:
+    """steps: one per captured output. constants: tensors appended to the inputs of every call.
+    origins: where symbolic sizes are read. inputs: how many inputs the captured graph has."""
+
+    steps: tuple[Step, ...]
+    constants: tuple[torch.Tensor, ...] = ()
+    origins: Mapping[sympy.Symbol, SizeOrigin] = field(default_factory=dict)
+    graph_outputs: int = 0
+
+    @property
+    def trivial(self) -> bool:
+        """Whether a backend's runner is already a runner for the captured graph."""
+        same = tuple(FromGraph(i) for i in range(self.graph_outputs))
+        return not self.constants and self.steps == same
+
+    def bind(self, runner: Runner) -> Runner:
+        """A runner for the captured graph from one for the ATen graph; `runner` itself if
+        trivial.
+        """
+        if self.trivial:
+            return runner
+        text = self.text()
+        space: dict[str, Any] = {"runner": runner, "constants": self.constants}
+        exec(compile(text, "<tracer outputs>", "exec"), space)
+        bound: Runner = space["call"]
+        return bound
+
+    def text(self) -> str:
+        """The Python source of `bind`'s result, over the names `runner` and `constants`."""
+        names: dict[sympy.Symbol, str] = {}
+        kept: set[int] = set()
+        values = [self._value(step, names, kept) for step in self.steps]
+        before = [f"    a{i} = args[{i}]" for i in sorted(kept)]
+        for symbol, name in names.items():
+            origin = self.origins[symbol]
+            read = f"args[{origin.index}]" + ("" if origin.dim is None else f".shape[{origin.dim}]")
+            before.append(f"    {name} = {read}")
+        if self.constants:
+            before.append("    args += constants")
+        after = [f"    r{i} = {value}" for i, value in enumerate(values)]
+        result = ", ".join(f"r{i}" for i in range(len(values)))
+        return "\n".join(
+            ["def call(args):", *before, "    out = runner(args)", *after, f"    return [{result}]"]
+        )
+
+    def _value(self, step: Step, names: dict[sympy.Symbol, str], kept: set[int]) -> str:
+        match step:
+            case FromGraph(index):
+                return f"out[{index}]"
+            case SameAs(index):
+                return f"r{index}"
+            case InputItself(index):
+                kept.add(index)
+                return f"a{index}"
+            case Number(value):
+                return self._size(value, names) if isinstance(value, torch.SymInt) else repr(value)
+            case ViewOf():
+                return self._view(step, names, kept)
+
+    def _view(self, step: ViewOf, names: dict[sympy.Symbol, str], kept: set[int]) -> str:
+        if step.of_input:
+            kept.add(step.index)
+        base = f"a{step.index}" if step.of_input else f"out[{step.index}]"
+        source = base + (".detach()" if step.detach else "")
+        shape = "".join(self._size(s, names) + ", " for s in step.shape)
+        stride = "".join(self._size(s, names) + ", " for s in step.stride)
+        offset = f"{base}.storage_offset() + {self._size(step.offset, names)}"
+        return f"{source}.as_strided(({shape}), ({stride}), {offset})"
+
+    def _size(self, value: Any, names: dict[sympy.Symbol, str]) -> str:
+        if isinstance(value, torch.SymInt):
+            for symbol in sorted(value.node.expr.free_symbols, key=str):
+                if symbol in self.origins:
+                    names.setdefault(symbol, f"size_{symbol}")
+        return size_text(value, names)
+
+
+# --- making the plan
+# --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the elements of a tensor lie in its storage, by hints: half-open range, dense or
+    not.
+    """
+
+    start: int
+    end: int
+    dense: bool
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Layout:
+        shape = [hint_of(s) for s in tensor.shape]
+        stride = [hint_of(s) for s in tensor.stride()]
+        start = hint_of(tensor.storage_offset())
+        numel = 1
+        for size in shape:
+            numel *= size
+        if numel == 0:
+            return Layout(start, start, True)
+        steps = sorted((step, size) for size, step in zip(shape, stride, strict=True) if size > 1)
+        packed, dense = 1, True
+        for step, size in steps:
+            dense = dense and step == packed
+            packed *= size
+        extent = 1 + sum((size - 1) * step for step, size in steps)
+        return Layout(start, start + extent, dense)
+
+    def covers(self, other: Layout) -> bool:
+        """Whether every element of `other` is one of ours."""
+        return self.dense and self.start <= other.start and other.end <= self.end
+
+
+@dataclass(slots=True)
+class OutputPlanner:
+    """Makes one plan (mutable). recorder: holds the ATen graph. functional: the functional wrapper
+    of an eager fake value (by id). eager: all eager fake values of the captured graph, in order.
+    differentiated: autograd records what makes the outputs."""
+
+    recorder: AtenRecorder
+    inputs: Sequence[Any]
+    eager: Sequence[Any]
+    functional: Callable[[Any], Any]
+    differentiated: bool = False
+    nodes: list[torch.fx.Node] = field(default_factory=list)
+    values: list[torch.Tensor] = field(default_factory=list)
+    sources: list[torch.Tensor] = field(default_factory=list)  # the eager value of each of `values`
+
+    def plan(self, outputs: Sequence[Any]) -> list[Step]:
+        """One step per captured output; `nodes` then holds what the ATen graph returns."""
+        storages = self._input_storages()
+        groups = self._groups(outputs, storages)
+        first: dict[int, int] = {}
+        bases: dict[int, tuple[int, torch.Tensor]] = {}
+        steps: list[Step] = []
+        for index, value in enumerate(outputs):
+            if not isinstance(value, torch.Tensor):
+                steps.append(Number(as_plain(value)))
+            elif id(value) in first:
+                steps.append(SameAs(first[id(value)]))
+            elif (storage := torch_private.storage_id(value)) in storages:
+                steps.append(self._from_input(value, storages[storage]))
+            else:
+                steps.append(self._from_group(value, groups[storage], storage, bases))
+            first.setdefault(id(value), index)
+        return steps
+
+    def _input_storages(self) -> dict[int, list[int]]:
+        storages: dict[int, list[int]] = {}
+        for index, value in enumerate(self.inputs):
+            if isinstance(value, torch.Tensor):
+                storages.setdefault(torch_private.storage_id(value), []).append(index)
+        return storages
+
+    def _groups(
+        self, outputs: Sequence[Any], inputs: Mapping[int, Any]
+    ) -> dict[int, list[torch.Tensor]]:
+        """The different output tensors of each storage that no input has."""
+        groups: dict[int, list[torch.Tensor]] = {}
+        for value in outputs:
+            if isinstance(value, torch.Tensor) and torch_private.storage_id(value) not in inputs:
+                members = groups.setdefault(torch_private.storage_id(value), [])
+                if all(value is not member for member in members):
+                    members.append(value)
+        return groups
+
+    def _from_input(self, value: torch.Tensor, candidates: list[int]) -> Step:
+        for index in candidates:
+            if self.inputs[index] is value:
+                return InputItself(index)
+        self._require_history(value)
+        possible = [
+            index for index in candidates if self._has_gradients_of(self.inputs[index], value)
+        ]
+        if not possible:
+            reason = "an output shares memory with an input that it has no gradient from"
+            raise LoweringUnsupported(reason, self.recorder.frame)
+        nearest = min(possible, key=lambda index: _distance(value, self.inputs[index]))
+        return self._view(value, self.inputs[nearest], True, nearest)
+
+    def _require_history(self, value: torch.Tensor) -> None:
+        """A leaf that is made inside, by requires_grad_() or as a view under no_grad, has no place
+        in the node that stands for the whole graph."""
+        if self.differentiated and value.requires_grad and _node(value) is None:
+            raise LoweringUnsupported(
+                "an output requires grad, but nothing that it is computed from", self.recorder.frame
+            )
+
+    def _has_gradients_of(self, base: torch.Tensor, value: torch.Tensor) -> bool:
+        """Whether a view of `base` has the gradients of `value`, which shares its memory: of
+        several such tensors each may require grad or not, and be a leaf of its own."""
+        if not self.differentiated or not value.requires_grad:
+            return True
+        return base.requires_grad and _root(base) is _root(value)
+
+    def _from_group(
+        self,
+        value: torch.Tensor,
+        members: list[torch.Tensor],
+        storage: int,
+        bases: dict[int, tuple[int, torch.Tensor]],
+    ) -> Step:
+        self._require_history(value)
+        if storage not in bases:
+            base = members[0] if len(members) == 1 else self._base(members, storage)
+            bases[storage] = (self._return(base), base)
+        index, base = bases[storage]
+        return FromGraph(index) if base is value else self._view(value, base, False, index)
+
+    def _base(self, members: list[torch.Tensor], storage: int) -> torch.Tensor:
+        """A tensor of that storage in which all members lie: one of them, or an intermediate."""
+        layouts = [Layout.of(member) for member in members]
+        others = [
+            value
+            for value in self.eager
+            if isinstance(value, torch.Tensor) and torch_private.storage_id(value) == storage
+        ]
+        for candidate in [*members, *others]:
+            layout = Layout.of(candidate)
+            if (
+                candidate.dtype == members[0].dtype
+                and all(layout.covers(other) for other in layouts)
+                and all(self._has_gradients_of(candidate, member) for member in members)
+            ):
+                return candidate
+        raise LoweringUnsupported(
+            "outputs share memory that no single tensor of the captured graph covers",
+            self.recorder.frame,
+        )
+
+    def _view(self, value: torch.Tensor, base: torch.Tensor, of_input: bool, index: int) -> ViewOf:
+        if (
+            value.dtype != base.dtype
+            or value.is_conj() != base.is_conj()
+            or value.is_neg() != base.is_neg()
+        ):
+            raise LoweringUnsupported(
+                f"an output is a view of a {base.dtype} tensor as {value.dtype}"
+            )
+        return ViewOf(
+            of_input,
+            index,
+            tuple(map(as_plain, value.shape)),
+            tuple(map(as_plain, value.stride())),
+            as_plain(value.storage_offset() - base.storage_offset()),
+            detach=base.requires_grad and not value.requires_grad,
+        )
+
+    def _return(self, value: torch.Tensor) -> int:
+        """Returns the functional value of `value` from the ATen graph, with eager's strides and a
+        storage of its own; gives its index among the graph's outputs."""
+        result = torch_private.functional_value(self.functional(value))
+        result = restride(result, value)
+        taken = {
+            torch_private.storage_id(v)
+            for v in (*self.recorder.inputs, *self.values)
+            if isinstance(v, torch.Tensor)
+        }
+        if torch_private.storage_id(result) in taken:
+            result = restride(aten.clone.default(result), value)
+        self.nodes.append(self.recorder.node_of(result))
+        self.values.append(result)
+        self.sources.append(value)
+        return len(self.nodes) - 1
+
+
+def _root(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that autograd takes it for a view of, else itself."""
+    return tensor if tensor._base is None else tensor._base
+
+
+def _node(tensor: torch.Tensor) -> Any:
+    """Its grad_fn. Of a view whose base was written to, autograd makes it anew when it is asked
+    for.
+    """
+    with torch_private.outside_modes():
+        return tensor.grad_fn
+
+
+def _distance(view: torch.Tensor, base: torch.Tensor) -> int:
+    """How many nodes of autograd's graph lie between a view and a tensor that it is a view of; of a
+    tensor and its view that are both inputs, gradients pass the one that the program used."""
+    node, last, steps = _node(view), _node(base), 0
+    while node is not None and node is not last and getattr(node, "variable", None) is not base:
+        node, steps = node.next_functions[0][0] if node.next_functions else None, steps + 1
+    return steps
+
+
+def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Whether two shapes or strides are equal (structurally first: that adds no guard)."""
+    return len(left) == len(right) and all(
+        _same_size(as_plain(a), as_plain(b)) for a, b in zip(left, right, strict=True)
+    )
+
+
+def _same_size(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt) and a.node.expr == b.node.expr:
+        return True
+    return bool(a == b)
+
+
+def restride(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`value` with the strides of `like`; runs operators only if they differ.
+
+    Any dense layout is a permuted contiguous one, so permute, clone, permute back gives it;
+    dimensions of size 1 may then need as_strided. Raises LoweringUnsupported for a layout that is
+    not dense.
+    """
+    if same_sizes(value.stride(), like.stride()):
+        return value
+    if not Layout.of(like).dense:
+        raise LoweringUnsupported(
+            f"an output has strides {tuple(like.stride())} that lowering does not give"
+        )
+    order = sorted(range(like.dim()), key=lambda d: -hint_of(like.stride(d)))
+    inverse = sorted(range(like.dim()), key=order.__getitem__)
+    packed = aten.clone.default(
+        aten.permute.default(value, order), memory_format=torch.contiguous_format
+    )
+    result: torch.Tensor = aten.permute.default(packed, inverse)
+    if not same_sizes(result.stride(), like.stride()):
+        result = aten.as_strided.default(result, list(like.shape), list(like.stride()), 0)
+    return result
+
+
+def output_requires_grad(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
+    """Whether a graph in which grad mode is on may return something that requires grad: whether any
+    of its inputs or tensor attributes does."""
+    attributes = [*gm.parameters(), *gm.buffers()]
+    tensors = [value for value in (*inputs, *attributes) if isinstance(value, torch.Tensor)]
+    return any(tensor.requires_grad for tensor in tensors)

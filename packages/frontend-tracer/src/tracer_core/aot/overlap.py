@@ -1,0 +1,178 @@
+"""Whether tensors of one storage have elements in common.
+
+In: strided tensors (fakes, functional wrappers). Out: answers. What always holds: "apart" and "the
+same" are certain, for every value that symbolic sizes can take (a comparison that decides it
+becomes a guard); whoever gets neither has to expect an overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.symbolic_sizes import hint_of
+
+#: Steps of the search for a common element before it gives up (and says that there may be one).
+_STEPS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the elements of a tensor lie in its storage, in bytes. dims: (size, stride) of each
+    dimension that has more than one element, the greatest stride first. empty: whether there are no
+    elements."""
+
+    start: Any
+    dims: tuple[tuple[Any, Any], ...]
+    item: int
+    empty: bool
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Place:
+        """The place of a strided tensor; of one inside torch.func's transforms, all that they see
+        of it.
+        """
+        tensor = torch_private.inside_transforms(tensor)
+        item = tensor.element_size()
+        empty = any(type(size) is int and size == 0 for size in tensor.shape)
+        dims = [
+            (size, stride * item)
+            for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+            if not (type(size) is int and size == 1)
+        ]
+        dims.sort(key=lambda dim: -hint_of(dim[1]))
+        return Place(tensor.storage_offset() * item, tuple(dims), item, empty)
+
+    @property
+    def static(self) -> bool:
+        """Whether all of it is numbers."""
+        return type(self.start) is int and all(
+            type(n) is int and type(s) is int for n, s in self.dims
+        )
+
+    def end(self) -> Any:
+        """Behind the last byte, where there is an element."""
+        return self.start + sum(((n - 1) * step for n, step in self.dims), 0) + self.item
+
+
+def storage(tensor: torch.Tensor) -> int:
+    """Equal for tensors of one storage; those of torch.func's transforms are looked into."""
+    return torch_private.storage_id(torch_private.inside_transforms(tensor))
+
+
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one storage are the same elements in the same order."""
+    if one is other:
+        return True
+    one, other = map(torch_private.inside_transforms, (one, other))
+    if one.dtype is not other.dtype or one.dim() != other.dim():
+        return False
+    if not _equal(one.storage_offset(), other.storage_offset()):
+        return False
+    pairs = zip(one.shape, other.shape, one.stride(), other.stride(), strict=True)
+    return all(
+        _equal(n, m) and (_equal(n, 1) or _equal(step, stride)) for n, m, step, stride in pairs
+    )
+
+
+def apart(a: Place, b: Place) -> bool:
+    """Whether two tensors of one storage have no byte in common."""
+    if a.empty or b.empty:
+        return True
+    if a.static and b.static:
+        return a.end() <= b.start or b.end() <= a.start or not _meet(a, b)
+    return _apart_for_all_sizes(a, b)
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Whether two elements of a tensor may be one place in memory."""
+    place = Place.of(tensor)
+    if place.empty:
+        return False
+    return not _nested(place.dims, place.item)
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two numbers are equal as they are written."""
+    one, other = (
+        value.node.expr if isinstance(value, torch.SymInt) else value for value in (one, other)
+    )
+    return bool(one == other)
+
+
+def _nested(dims: tuple[tuple[Any, Any], ...], reach: Any) -> bool:
+    """Whether each dimension steps over all that the ones inside it reach: then no two indices are
+    one place. reach: bytes that the innermost elements take."""
+    for size, step in reversed(dims):
+        if not _equal(step, reach) and not torch_private.holds(step >= reach):
+            return False
+        reach = step * size if _equal(step, reach) else reach + step * (size - 1)
+    return True
+
+
+def _meet(one: Place, other: Place) -> bool:
+    """Whether two places of numbers have a byte in common: whether some indices of one and some of
+    the other lead to one address. Counted from the other's end, its steps add up with those of the
+    first to a given distance."""
+    dims = [*one.dims, *other.dims]
+    distance = other.end() - one.start - other.item
+    if one.item != other.item or distance % one.item:
+        dims += [(one.item, 1), (other.item, 1)]
+        distance += other.item - 1
+    most: dict[int, int] = {}
+    for size, step in dims:
+        if step:
+            most[step] = most.get(step, 0) + size - 1
+    return _reaches(sorted(most.items(), reverse=True), distance)
+
+
+def _reaches(terms: list[tuple[int, int]], distance: int) -> bool:
+    """Whether `distance` is a sum of steps, each taken so many times at most: searched from the
+    greatest step, leaving out what the smaller ones cannot make up for. True also where that takes
+    too long."""
+    rest = [0]
+    for step, most in reversed(terms):
+        rest.append(rest[-1] + step * most)
+    rest.reverse()
+    open_ends = [(0, distance)]
+    for _ in range(_STEPS):
+        if not open_ends:
+            return False
+        level, left = open_ends.pop()
+        if left == 0:
+            return True
+        if level == len(terms) or left > rest[level]:
+            continue
+        step, most = terms[level]
+        fewest = max(0, -((rest[level + 1] - left) // step))
+        open_ends += [
+            (level + 1, left - step * n)
+            for n in range(fewest, min(most, left // step) + 1)[:_STEPS]
+        ]
+    return True
+
+
+def _apart_for_all_sizes(one: Place, other: Place) -> bool:
+    """`apart` for symbolic sizes: at each index of the outer dimensions that both have, one ends
+    before the other begins, and those dimensions step over both."""
+    first, second = sorted((one, other), key=lambda place: hint_of(place.start))
+    outer = 0
+    while True:
+        shared = one.dims[:outer]
+        a, b = (
+            Place(place.start, place.dims[outer:], place.item, False) for place in (first, second)
+        )
+        if hint_of(a.end()) <= hint_of(b.start) and _nested(shared, b.end() - a.start):
+            return torch_private.holds(a.end() <= b.start)
+        if outer == min(len(one.dims), len(other.dims)) or not _alike(
+            one.dims[outer], other.dims[outer]
+        ):
+            return False
+        outer += 1
+
+
+def _alike(dim: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+    return _equal(dim[0], other[0]) and _equal(dim[1], other[1])

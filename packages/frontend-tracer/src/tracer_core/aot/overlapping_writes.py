@@ -1,0 +1,317 @@
+"""Calls that write to memory which they read, or write to, by another name.
+
+In: a captured call and its arguments, as functional values and as eager's. Out: the call's result.
+What always holds: a functional operator reads everything before it writes anything; where eager's
+result, or its error, could be another because of that, the call is made element by element in
+eager's order (lists on the CPU), or LoweringUnsupported says so and the graph runs as it was
+captured.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from tracer_core.aot import overlap
+from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
+from tracer_core.torch_private.names import classes, names
+
+#: Running statistics among the arguments of norms: their positions and names.
+_STATISTICS: dict[Any, tuple[int, int]] = {
+    **dict.fromkeys(names("batch_norm instance_norm", of="nn.functional"), (1, 2)),
+    **dict.fromkeys(names("batch_norm instance_norm native_batch_norm"), (3, 4)),
+    **dict.fromkeys(names("batch_norm.default instance_norm.default native_batch_norm.default",
+    of="ops.aten"), (3, 4)),
+}  # fmt: skip
+_RUNNING = ("running_mean", "running_var")
+
+#: ``a += b`` and its like, by name.
+_AUGMENTED = frozenset(
+    {
+        "iadd",
+        "isub",
+        "imul",
+        "itruediv",
+        "ifloordiv",
+        "imod",
+        "ipow",
+        "iand",
+        "ior",
+        "ixor",
+        "ilshift",
+        "irshift",
+    }
+)
+#: Element by element, but not among the operators that torch calls pointwise.
+_ALSO_POINTWISE = frozenset(
+    {"copy", "masked_fill", "where", "copysign", "setitem", "eq", "ne", "lt", "le", "gt", "ge"}
+)
+
+#: These change what a tensor is called and how it is laid out, not what its memory holds.
+_WITHOUT_A_WRITE = RESHAPE_IN_PLACE | {"requires_grad_", "detach_", "share_memory_"}
+#: Types of functions that are one operator.
+_SINGLE = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    *classes("_ops.OpOverload"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A tensor that a call is given. slot: which argument. position: in its list, or None."""
+
+    tensor: torch.Tensor
+    slot: int | str
+    position: int | None
+    written: bool
+
+
+class Clash(Exception):
+    """Two tensors of a call share memory. in_turn: whether the order of the elements of its lists
+    is all that matters.
+    """
+
+    def __init__(self, reason: str, in_turn: bool) -> None:
+        super().__init__(reason)
+        self.in_turn = in_turn
+
+
+class Watched(TorchFunctionMode):
+    """Inside, each call that writes is looked at; for Python functions in a captured graph."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not writes(func, kwargs):
+            return func(*args, **kwargs)
+        return call(func, func, args, kwargs, None)
+
+
+def name_of(function: Any) -> str:
+    """``add_`` for `torch.Tensor.add_`, ``"add_"`` and aten's operators, ``iadd`` for ``+=``."""
+    if isinstance(function, str):
+        return function.strip("_") if function.startswith("__") else function
+    if isinstance(function, torch._ops.OpOverload):
+        return str(function._schema.name.partition("::")[2])
+    name = str(getattr(function, "__name__", ""))
+    return name.strip("_") if name.startswith("__") else name
+
+
+def may_hold_calls(function: Any) -> bool:
+    """Whether a captured call is Python, which may make several calls."""
+    return not isinstance(function, _SINGLE)
+
+
+def writes(function: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call may write to its arguments."""
+    return _is_writer(function) or kwargs.get("out") is not None
+
+
+@functools.cache
+def _is_writer(function: Any) -> bool:
+    name = name_of(function)
+    if name in _WITHOUT_A_WRITE:
+        return False
+    if isinstance(function, torch._ops.OpOverload) and function._schema.is_mutable:
+        return True
+    return function in _STATISTICS or name.endswith("_") or name == "setitem" or name in _AUGMENTED
+
+
+def call(
+    function: Any,
+    run: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    eager: Any,
+) -> Any:
+    """``run(*args, **kwargs)``, the call of a function that `writes`. eager: (args, kwargs) as
+    eager has them, if that is known: functional values of tensors with gaps lie otherwise."""
+    try:
+        require_apart(function, args, kwargs)
+        if eager is not None and name_of(function) != "setitem":
+            require_apart(function, *eager)
+    except Clash as clash:
+        if not clash.in_turn:
+            raise LoweringUnsupported(str(clash)) from None
+        return _in_turn(function, run, args, kwargs, eager, str(clash))
+    return run(*args, **kwargs)
+
+
+def require_apart(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises Clash where a tensor that the call writes to has memory in common with another one, or
+    with itself.
+    """
+    name = name_of(function)
+    given = list(_given(function, name, args, kwargs))
+    for one in given:
+        if one.written and overlap.overlaps_itself(one.tensor):
+            raise Clash(f"{name} writes to a tensor whose elements share memory", False)
+    sharing: dict[int, list[Given]] = {}
+    for one in given:
+        sharing.setdefault(overlap.storage(one.tensor), []).append(one)
+    later: Clash | None = None
+    for group in sharing.values():
+        for one, other in _near(group) if len(group) > 1 else ():
+            if one.written or other.written:
+                clash = _clash(function, name, one, other)
+                if clash is not None and not clash.in_turn:
+                    raise clash
+                later = later or clash
+    if later is not None:
+        raise later
+
+
+def _near(group: list[Given]) -> Iterator[tuple[Given, Given]]:
+    """The pairs that are not apart."""
+    at = [(overlap.Place.of(one.tensor), one) for one in group]
+    static = all(place.static for place, _ in at)
+    if static:
+        at.sort(key=lambda entry: entry[0].start)
+    for index, (place, one) in enumerate(at):
+        end = place.end()
+        for other_place, other in at[index + 1 :]:
+            if static and other_place.start >= end:
+                break
+            if not overlap.apart(place, other_place):
+                yield one, other
+
+
+def _clash(function: Any, name: str, one: Given, other: Given) -> Clash | None:
+    """What two tensors mean that are not apart, one of which is written to."""
+    reason = f"{name} writes to memory that it is given by another name"
+    if one.position is not None and other.position is not None and one.position != other.position:
+        return Clash(reason, name.startswith("_foreach_") and name.endswith("_"))
+    if (
+        not (one.written and other.written)
+        and _is_pointwise(function, name)
+        and overlap.same(one.tensor, other.tensor)
+    ):
+        return None
+    return Clash(reason, False)
+
+
+@functools.cache
+def _is_pointwise(function: Any, name: str) -> bool:
+    """Whether an operator reads of each argument the one element that it writes at that place."""
+    if name in _AUGMENTED or name.startswith("_foreach_"):
+        return True
+    name = name.rstrip("_")
+    packet = getattr(torch.ops.aten, name, None)
+    overloads = [getattr(packet, one) for one in packet.overloads()] if packet is not None else []
+    return name in _ALSO_POINTWISE or any(torch.Tag.pointwise in one.tags for one in overloads)
+
+
+def _given(
+    function: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[Given]:
+    """The tensors of a call. Lists of lists (indices) count as one list."""
+    slots: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    if name == "setitem" and len(args) == 3:
+        slots = [(0, _target(*args)), *slots[1:]]
+    for slot, value in slots:
+        written = _writes_to(function, name, slot, kwargs)
+        if isinstance(value, torch.Tensor):
+            yield from _strided(Given(value, slot, None, written))
+        elif isinstance(value, (list, tuple)):
+            for position, one in enumerate(value):
+                if isinstance(one, torch.Tensor):
+                    yield from _strided(Given(one, slot, position, written))
+
+
+def _strided(one: Given) -> Iterator[Given]:
+    if one.tensor.layout is torch.strided and not one.tensor.is_nested:
+        yield one
+
+
+def _writes_to(function: Any, name: str, slot: int | str, kwargs: Mapping[str, Any]) -> bool:
+    if isinstance(function, torch._ops.OpOverload):
+        named = {argument.name: argument for argument in function._schema.arguments}
+        argument = list(named.values())[slot] if isinstance(slot, int) else named.get(slot)
+        if (
+            argument is not None
+            and argument.alias_info is not None
+            and argument.alias_info.is_write
+        ):
+            return True
+    if function in _STATISTICS:
+        return slot in _STATISTICS[function] or slot in _RUNNING
+    if name.startswith("_fused_"):
+        return True  # parameters, gradients (scaled), states, counters
+    if name == "_amp_foreach_non_finite_check_and_unscale_":
+        return slot in (0, 1, "self", "found_inf")
+    if kwargs.get("out") is not None:
+        return slot == "out"
+    return slot in (0, "self", "input")
+
+
+def _target(receiver: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
+    """What ``receiver[index] = value`` writes to, or all of it."""
+    parts = index if isinstance(index, tuple) else (index,)
+    numbers = (int, torch.SymInt)
+    basic = all(
+        one is None
+        or one is Ellipsis
+        or isinstance(one, slice)
+        or (isinstance(one, numbers) and not isinstance(one, bool))
+        for one in parts
+    )
+    if (
+        not basic
+        or not isinstance(value, torch.Tensor)
+        or overlap.storage(value) != overlap.storage(receiver)
+    ):
+        return receiver
+    return receiver.detach()[index]
+
+
+def _in_turn(
+    function: Any,
+    run: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    eager: Any,
+    reason: str,
+) -> Any:
+    """A call of lists, one element after the other, as eager's CPU kernels work."""
+    first = args[0] if args else kwargs["self"]
+    tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+    if any(one.device.type != "cpu" for one in tensors):
+        raise LoweringUnsupported(f"{reason}: kernels work on several elements at once")
+    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+        raise LoweringUnsupported(f"{reason}, and gradients pass through it")
+    for position in range(len(first)):
+        single = _single(args, kwargs, position)
+        try:
+            require_apart(function, *single)
+            if eager is not None:
+                require_apart(function, *_single(eager[0], eager[1], position, cut=False))
+        except Clash as clash:
+            raise LoweringUnsupported(str(clash)) from None
+        run(*single[0], **single[1])
+    return None if isinstance(function, torch._ops.OpOverload) else first
+
+
+def _single(
+    args: Sequence[Any], kwargs: Mapping[str, Any], position: int, cut: bool = True
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments for one element of the lists. cut: also of a tensor with a number for each."""
+
+    def one_of(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [value[position]]
+        if cut and isinstance(value, torch.Tensor) and value.dim() == 1:
+            return value[position : position + 1]
+        return value
+
+    return [one_of(value) for value in args], {
+        name: one_of(value) for name, value in kwargs.items()
+    }

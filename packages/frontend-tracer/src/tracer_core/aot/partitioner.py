@@ -1,0 +1,540 @@
+"""Cuts a joint graph into a forward graph and a backward graph, choosing what is saved in between.
+
+In: a `Joint` and a memory budget. Out: `Split`: two functional ATen graphs and what passes from one
+to the other: saved tensors (inputs of the forward, or values that it returns beside its outputs),
+saved sizes, and tangents.
+
+How: which values to save so that the backward can compute all the others again at little cost is a
+minimum cut (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, for recomputation;
+the cut as in "Min-Cut Rematerialization", PyTorch's developers' forum, 2022): a value's capacity is
+its bytes, and what may not be computed again hangs on the source. By default only views and
+pointwise operators are computed again; a budget below 1 lets costlier operators be computed again
+too, cheapest by byte first, until the saved bytes fit. For backends that fuse, the outputs of
+normalisations are computed again from their inputs and statistics (see `normalized`).
+
+What always holds: random operators and nodes of the backward itself are never computed twice;
+values that share memory are saved once, and their views are made again; some in fewer bytes
+(`compact`); an input that the forward writes to is saved as it was before.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core.aot.attention_seeds import without_seeds
+from tracer_core.aot.dead_code import remove_dead_nodes
+from tracer_core.aot.joint_graph import Joint
+from tracer_core.aot.memory_owners import Owners, clone
+from tracer_core.aot.min_cut import FlowGraph
+from tracer_core.aot.norm_recomputation import Formula, formulas
+from tracer_core.aot.saved_tensors import as_stored, forms, packed, unpacked
+from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+Node = torch.fx.Node
+
+#: Cheap to compute again, although not tagged as pointwise.
+CHEAP = frozenset(
+    {aten.full.default, aten.full_like.default, aten.zeros.default, aten.zeros_like.default,
+    aten.ones.default,
+     aten.ones_like.default, aten.empty_like.default, aten.arange.default, aten.arange.start,
+     aten.scalar_tensor.default,
+     aten.arange.start_step, aten.clone.default, aten._to_copy.default, aten.where.self,
+     aten.where.ScalarSelf,
+     aten.expand.default, aten.new_zeros.default, aten.new_full.default,
+     aten.native_dropout_backward.default}
+)  # fmt: skip
+
+#: Comparisons of computed tensors. Where one decides, both passes must compare the same bits: `x ==
+#: x.amax()` holds nowhere in a row whose x is computed again with another rounding.
+DECISIONS = frozenset(
+    {aten.eq.Tensor, aten.ne.Tensor, aten.lt.Tensor, aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor}
+)
+
+#: Pointwise operators whose results are the same bits wherever a compiler computes them.
+EXACT = frozenset(
+    {aten.abs.default, aten.neg.default, aten.relu.default, aten.clamp.default,
+    aten.clamp_min.default,
+     aten.clamp_max.default, aten.maximum.default, aten.minimum.default, *CHEAP}
+)  # fmt: skip
+
+#: Costly by operation rather than by byte: computed again last.
+HEAVY = (
+    "convolution",
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "attention",
+    "linear",
+    "lstm",
+    "gru",
+    "einsum",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """forward, backward: graphs with output nodes. saved_inputs: indices of forward inputs,
+    saved_outputs: indices of forward outputs, that the backward takes, in this order; then sizes
+    (symbolic numbers), then tangents (indices of forward outputs). outputs: how many of the
+    forward's outputs are the program's. gradients: for each differentiable input the index of a
+    backward output, of a tangent (``~index``) or None. written: indices of backward inputs that
+    came from clones. saved_bytes: of what the forward returns for the backward alone."""
+
+    forward: torch.fx.Graph
+    backward: torch.fx.Graph
+    saved_inputs: tuple[int, ...]
+    saved_outputs: tuple[int, ...]
+    sizes: tuple[Any, ...]
+    tangents: tuple[int, ...]
+    outputs: int
+    gradients: tuple[int | None, ...]
+    saved_bytes: int
+
+
+def bytes_of(value: Any) -> int:
+    """The memory of a tensor, by the sizes of the captured call; of a number: 8."""
+    if not isinstance(value, torch.Tensor):
+        return 8
+    count = 1
+    for size in value.shape:
+        count *= hint_of(size)
+    return max(1, count * value.element_size())
+
+
+def is_size(node: Node) -> bool:
+    """Whether a node computes a number."""
+    return isinstance(node.meta.get("val"), (int, float, bool, *SYM_TYPES))
+
+
+class Partitioner:
+    """One cut (mutable). budget: the part of the default's saved bytes that may be saved, 0 to 1.
+    choose: for backends that cut themselves, see `Backend.partition`. fuses: see `Backend.fuses`.
+    """
+
+    def __init__(
+        self,
+        joint: Joint,
+        budget: float,
+        choose: Callable[[torch.fx.GraphModule], Iterable[str]] | None = None,
+        fuses: bool = False,
+    ) -> None:
+        self.joint, self.budget, self.choose = joint, budget, choose
+        without_seeds(joint.graph)
+        self.formulas: dict[Node, Formula] = (
+            formulas(joint.forward) if fuses and choose is None else {}
+        )
+        self.narrow = forms(joint.forward, fuses and choose is None)
+        self.forward = set(joint.forward)
+        self.placeholders = [node for node in joint.forward if node.op == "placeholder"]
+        self.mutated = {self.placeholders[index] for index in joint.mutations}
+        self.tangents = [node for node in joint.tangents if node is not None]
+        self.order = {node: index for index, node in enumerate(joint.graph.nodes)}
+        self.owners = Owners(joint.graph.nodes)
+        self.decisive = self._decisive()
+
+    # --- what the backward needs
+    # --------------------------------------------------------------------
+
+    def split(self) -> Split:
+        """The two graphs."""
+        own = self._backward_nodes()
+        needed = self._needed(own)
+        saved = self._saved(needed)
+        return self._build(own, saved)
+
+    def _backward_nodes(self) -> list[Node]:
+        """The nodes of the backward pass that gradients depend on, in order."""
+        found: set[Node] = set()
+        waiting = [node for node in self.joint.gradients if node is not None]
+        while waiting:
+            node = waiting.pop()
+            if node not in found and node not in self.forward and node.op != "placeholder":
+                found.add(node)
+                waiting += node.all_input_nodes
+        return sorted(found, key=self.order.__getitem__)
+
+    def _needed(self, own: Sequence[Node]) -> list[Node]:
+        """The values of the forward that the backward's nodes read."""
+        read = [source for node in own for source in node.all_input_nodes]
+        read += [node for node in self.joint.gradients if node is not None]
+        return [node for node in dict.fromkeys(read) if node in self.forward and not is_size(node)]
+
+    # --- what is saved
+    # ------------------------------------------------------------------------------
+
+    def _saved(self, needed: Sequence[Node]) -> list[Node]:
+        if self.choose is not None:
+            return self._chosen(self.choose, needed)
+        default = self._cut(needed, frozenset())
+        if self.budget >= 1:
+            return default
+        allowed = self._recomputable(needed)
+        target = self.budget * self._size(default)
+        low, high = 0, len(allowed)
+        best = default
+        while low < high:  # the fewest costly operators computed again such that the rest fits
+            middle = (low + high) // 2
+            found = self._cut(needed, frozenset(allowed[: middle + 1]))
+            if self._size(found) <= target:
+                best, high = found, middle
+            else:
+                low = middle + 1
+        return best if self._size(best) <= target else self._cut(needed, frozenset(allowed))
+
+    def _chosen(
+        self, choose: Callable[[torch.fx.GraphModule], Iterable[str]], needed: Sequence[Node]
+    ) -> list[Node]:
+        """What a backend wants to be saved, and the inputs that the rest is computed from. Raises
+        ValueError for a name that is none, and where random numbers would be drawn again."""
+        graph = torch.fx.Graph()
+        made: dict[Node, Node] = {}
+        for node in self.joint.graph.nodes:
+            made[node] = graph.node_copy(node, made.__getitem__)
+            made[node].meta["phase"] = "forward" if node in self.forward else "backward"
+        gradients = [None if node is None else made[node] for node in self.joint.gradients]
+        graph.output((tuple(made[node] for node in self.joint.outputs), tuple(gradients)))
+        by_name = {copy.name: node for node, copy in made.items() if node in self.forward}
+        names = list(
+            choose(torch.fx.GraphModule(torch.nn.Module(), graph, class_name="JointGraph"))
+        )
+        unknown = [name for name in names if name not in by_name]
+        if unknown:
+            raise ValueError(
+                f"partition names {', '.join(unknown)}, which are no forward nodes of the joint"
+                " graph"
+            )
+        chosen = {self.owners.of(by_name[name]) for name in names}
+        saved, waiting, seen = set(), list(needed), set()
+        while waiting:
+            node = waiting.pop()
+            if node in seen or is_size(node):
+                continue
+            seen.add(node)
+            if node in chosen or node.op == "placeholder":
+                saved.add(node)
+            elif _random(node):
+                raise ValueError(
+                    f"partition has {node.name} computed again, which draws random numbers"
+                )
+            else:
+                waiting += node.all_input_nodes
+        return sorted(saved, key=self.order.__getitem__)
+
+    def _size(self, saved: Iterable[Node]) -> int:
+        return sum(self._stored_bytes(node) for node in saved if node.op != "placeholder")
+
+    def _stored_bytes(self, node: Node) -> int:
+        """The memory that a saved value takes."""
+        size = bytes_of(node.meta["val"])
+        return size // node.meta["val"].element_size() if node in self.narrow else size
+
+    def _recomputable(self, needed: Sequence[Node]) -> list[Node]:
+        """Operators that a budget may have computed again: cheap ones by byte first."""
+        nodes = [
+            node
+            for node in self.joint.forward
+            if node.op == "call_function"
+            and not self._cheap(node)
+            and not _random(node)
+            and not is_size(node)
+        ]
+        heavy = {node: any(name in str(node.target) for name in HEAVY) for node in nodes}
+        return sorted(nodes, key=lambda node: (heavy[node], -_result_bytes(node)))
+
+    def _cheap(self, node: Node) -> bool:
+        """Whether a node may be computed again by default."""
+        if node.op != "call_function" or is_size(node):
+            return False
+        if self.owners.is_view(node):
+            return True
+        if node.target is operator.getitem:
+            return False
+        tags = getattr(node.target, "tags", ())
+        return (torch.Tag.pointwise in tags or node.target in CHEAP) and not _random(node)
+
+    def _decisive(self) -> set[Node]:
+        """The rounded values that comparisons of either pass see: never computed again."""
+        compared = [
+            source
+            for node in self.joint.graph.nodes
+            if node.target in DECISIONS
+            for source in node.all_input_nodes
+        ]
+        found: set[Node] = set()
+        seen: set[Node] = set()
+        while compared:
+            node = compared.pop()
+            value = node.meta.get("val")
+            if node in seen or node not in self.forward or not isinstance(value, torch.Tensor):
+                continue
+            seen.add(node)
+            if (
+                value.is_floating_point()
+                and self.owners.of(node) is node
+                and node.target not in EXACT
+            ):
+                found.add(node)
+            else:
+                compared += node.all_input_nodes
+        return found
+
+    def _sources(self, node: Node) -> list[Node]:
+        """What a node is computed from, if it is computed again."""
+        formula = self.formulas.get(node)
+        return node.all_input_nodes if formula is None else formula.sources
+
+    def _cut(self, needed: Sequence[Node], costly: frozenset[Node]) -> list[Node]:
+        """The values to save, in order: a minimum cut between what is there and what is needed."""
+
+        def again(node: Node) -> bool:
+            if node.op == "placeholder" or is_size(node) or node in self.decisive:
+                return False
+            if node in self.formulas:
+                return True
+            if node.target is operator.getitem and not self.owners.is_view(node):
+                source = node.args[0]
+                return isinstance(source, Node) and source in costly
+            return node in costly or self._cheap(node)
+
+        # Multi-output operators have no value of their own: their items hang on their inputs.
+        graph = FlowGraph()
+        count = len(self.order)
+        waiting, seen = list(needed), set()
+        for node in needed:
+            graph.edge((node, "out"), "sink")
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            value = node.meta["val"]
+            savable = (
+                node.op == "placeholder" or self.owners.of(node) is node
+            )  # inputs may share memory
+            if not (savable and isinstance(value, torch.Tensor)):
+                graph.edge((node, "in"), (node, "out"))  # never saved: a view, or several values
+            else:
+                # Among equal cuts the one nearest to the backward, which computes least again.
+                bias = 1 + count - self.order[node]
+                size = (
+                    self._stored_bytes(node)
+                    if node.op != "placeholder" or node in self.mutated
+                    else 0
+                )
+                graph.edge((node, "in"), (node, "out"), size * 4 * count + bias)
+            if not again(node):
+                graph.edge("source", (node, "in"))
+                continue
+            sources = [source for source in self._sources(node) if not is_size(source)]
+            for source in sources:
+                graph.edge((source, "out"), (node, "in"))
+            waiting += sources
+        if not needed:
+            return []
+        reached = graph.before_cut("source", "sink")
+        cut = [node for node in seen if (node, "in") in reached and (node, "out") not in reached]
+        return sorted(cut, key=self.order.__getitem__)
+
+    # --- the graphs
+    # ---------------------------------------------------------------------------------
+
+    def _build(self, own: Sequence[Node], saved: Sequence[Node]) -> Split:
+        joint = self.joint
+        outputs = list(joint.outputs)
+        forward = torch.fx.Graph()
+        made: dict[Node, Node] = {}
+        writes = [node for node in joint.forward if node.target is aten.copy_.default]
+        for node in joint.forward:
+            if node not in writes:
+                made[node] = forward.node_copy(node, made.__getitem__)
+        returned = [made[node] for node in outputs]
+        kept_inputs: list[tuple[int, Node]] = []
+        kept_outputs: list[tuple[int, Node, bool]] = []  # index, value, whether it is another view
+        for node in saved:
+            if node.op == "placeholder" and node not in self.mutated:
+                kept_inputs.append((self.placeholders.index(node), node))
+                continue
+            same = [i for i, output in enumerate(outputs) if self.owners.of(output) is node]
+            if same and _reshaped(outputs[same[0]], node) and node not in self.mutated:
+                kept_outputs.append((same[0], node, outputs[same[0]] is not node))
+                continue
+            value = made[node]
+            if node in self.mutated:
+                value = clone(forward, value)
+            elif same:  # an output is a view of it: it gets memory of its own
+                returned[same[0]] = clone(forward, returned[same[0]])
+            elif node in self.narrow:
+                value = packed(forward, value, self.narrow[node])
+            kept_outputs.append((len(returned), node, False))
+            returned.append(value)
+        for node in writes:
+            made[node] = forward.node_copy(node, made.__getitem__)
+        forward.output(tuple(returned))
+        remove_dead_nodes(forward)
+        return self._backward(own, forward, kept_inputs, kept_outputs)
+
+    def _backward(
+        self,
+        own: Sequence[Node],
+        forward: torch.fx.Graph,
+        kept_inputs: Sequence[tuple[int, Node]],
+        kept_outputs: Sequence[tuple[int, Node, bool]],
+    ) -> Split:
+        joint = self.joint
+        graph = torch.fx.Graph()
+        made: dict[Node, Node] = {}
+        reshaped: list[tuple[Node, Node]] = []
+        narrow: list[tuple[Node, Node]] = []
+
+        def placeholder(node: Node, name: str, value: Any) -> Node:
+            new = graph.placeholder(name)
+            new.meta.update(node.meta)
+            new.meta["val"] = value
+            return new
+
+        for _, node in kept_inputs:
+            made[node] = placeholder(node, node.name, node.meta["val"])
+        for index, node, other_view in kept_outputs:
+            output = joint.outputs[index] if other_view else node
+            name = f"saved_{node.name}"
+            value, form = (
+                output.meta["val"],
+                None if index < len(joint.outputs) else self.narrow.get(node),
+            )
+            made[node] = placeholder(node, name, value if form is None else as_stored(value, form))
+            if form is not None:
+                narrow.append((node, made[node]))
+            if other_view:
+                reshaped.append((node, made[node]))
+        used = {
+            symbol for node in joint.graph.nodes for symbol in free_symbols(node.meta.get("val"))
+        }
+        values = [node.meta["val"] for node in made.values()]
+        tangent_values = [node.meta["val"] for node in self.tangents]
+        known = size_origins([*values, *tangent_values])
+        origins = size_origins([node.meta["val"] for node in self.placeholders])
+        sizes = [
+            origins[symbol].symint
+            for symbol in sorted(used - known.keys(), key=str)
+            if symbol in origins
+        ]
+        for size in sizes:
+            graph.placeholder(f"size_{size.node.expr}").meta.update(val=size, user_frame="")
+        for node in self.tangents:
+            made[node] = placeholder(node, node.name, node.meta["val"])
+        placeholders = list(graph.nodes)
+        numbers = SizeNodes(
+            graph, placeholders, size_origins([node.meta["val"] for node in placeholders])
+        )
+        for node, source in reshaped:
+            sizes_of = [
+                numbers.node(s) if isinstance(s, SYM_TYPES) else s for s in node.meta["val"].shape
+            ]
+            made[node] = graph.call_function(aten.view.default, (source, sizes_of))
+            made[node].meta.update(node.meta)
+        for node, source in narrow:
+            made[node] = unpacked(graph, source, node, self.narrow[node])
+        emit = self._emitter(graph, made, numbers)
+        for node in own:
+            emit(node)
+        gradients, results = self._results(emit, made)
+        graph.output(tuple(results))
+        remove_dead_nodes(graph)
+        return Split(
+            forward,
+            graph,
+            tuple(index for index, _ in kept_inputs),
+            tuple(index for index, _, _ in kept_outputs),
+            tuple(sizes),
+            tuple(i for i, node in enumerate(joint.tangents) if node is not None),
+            len(joint.outputs),
+            gradients,
+            sum(self._stored_bytes(node) for _, node, _ in kept_outputs),
+        )
+
+    def _emitter(
+        self, graph: torch.fx.Graph, made: dict[Node, Node], numbers: SizeNodes
+    ) -> Callable[[Node], Node]:
+        """Copies a node into the backward, after what it needs and is not there yet."""
+
+        def emit(node: Node) -> Any:
+            waiting = [node]
+            while waiting:
+                top = waiting[-1]
+                missing = [s for s in self._sources(top) if s not in made and not is_size(s)]
+                if top in made:
+                    waiting.pop()
+                elif missing:
+                    waiting += missing
+                else:
+                    waiting.pop()
+                    formula = self.formulas.get(top)
+                    made[top] = (
+                        formula.emit(graph, argument) if formula else graph.node_copy(top, argument)
+                    )
+            return made[node]
+
+        def argument(node: Node) -> Any:
+            return numbers.node(node.meta["val"]) if is_size(node) else made[node]
+
+        return emit
+
+    def _results(
+        self, emit: Callable[[Node], Node], made: dict[Node, Node]
+    ) -> tuple[tuple[int | None, ...], list[Node]]:
+        """For each gradient where it is found, and the backward's outputs; equal gradients are
+        returned once.
+        """
+        found: list[int | None] = []
+        results: list[Node] = []
+        owners: dict[Node, int] = {}
+        for node in self.joint.gradients:
+            if node is None:
+                found.append(None)
+            elif node in self.tangents:
+                found.append(~self.tangents.index(node))
+            else:
+                value = emit(node)
+                owner = self.owners.of(node)
+                if value in results:
+                    found.append(results.index(value))
+                    continue
+                given = owner in made and made[owner].op == "placeholder"
+                if owner in owners or given:  # memory of another: a copy
+                    value = clone(value.graph, value)
+                owners[owner] = len(results)
+                found.append(len(results))
+                results.append(value)
+        return tuple(found), results
+
+
+def _random(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _result_bytes(node: Node) -> int:
+    value = node.meta["val"]
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return sum(bytes_of(one) for one in values if isinstance(one, torch.Tensor))
+
+
+def _reshaped(output: Node, owner: Node) -> bool:
+    """Whether `owner` is `output`, or its contiguous memory under other sizes."""
+    if output is owner:
+        return True
+    one, other = output.meta["val"], owner.meta["val"]
+    return bool(
+        one.dtype == other.dtype
+        and one.is_contiguous()
+        and other.is_contiguous()
+        and hint_of(one.storage_offset()) == hint_of(other.storage_offset())
+        and bytes_of(one) == bytes_of(other)
+    )

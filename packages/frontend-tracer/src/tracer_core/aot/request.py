@@ -1,0 +1,118 @@
+"""What a lowering is asked for, and what it gives.
+
+In: the backend and how it is to compile; values of a graph. Out: `Request`, `Lowered`, and the
+specs of a graph's inputs and outputs, which are all that a backend is told of a graph besides its
+nodes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.cache_key import cache_key
+from tracer_core.aot.output_aliasing import OutputPlan
+from tracer_core.aot.symbolic_sizes import as_plain, size_origins, size_specs
+from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """graph, spec: what ``backend.compile`` gets. finish: runner for `graph` -> runner for the
+    captured graph (the same runner where nothing is left to do). plan: how it does that. ir: what
+    `graph` is in."""
+
+    graph: torch.fx.GraphModule
+    spec: CompileSpec
+    finish: Callable[[Runner], Runner]
+    plan: OutputPlan
+    ir: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """For whom and how a graph is lowered; see `lower`."""
+
+    backend: Backend
+    options: Any
+    mode: str
+    name: str
+    phase: Phase
+
+    def spec(
+        self,
+        graph: torch.fx.GraphModule,
+        inputs: tuple[InputSpec, ...],
+        mutations: tuple[int, ...],
+        outputs: tuple[OutputSpec, ...],
+    ) -> CompileSpec:
+        """The CompileSpec of a graph whose nodes carry their values."""
+        values = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+        return CompileSpec(
+            backend=self.backend.name,
+            name=self.name,
+            inputs=inputs,
+            outputs=outputs,
+            sizes=size_specs(size_origins(values)),
+            mutations=mutations,
+            phase=self.phase,
+            options=self.options,
+            mode=self.mode,
+            device=main_device(values, graph),
+            cache_key=cache_key(graph, self.backend, inputs, self.options, self.mode, self.phase),
+        )
+
+
+def main_device(values: Sequence[Any], graph: torch.fx.GraphModule) -> torch.device:
+    """Where most inputs live; for a graph without tensors as inputs, where most of its values
+    do.
+    """
+    for candidates in (values, [node.meta.get("val") for node in graph.graph.nodes]):
+        devices = Counter(v.device for v in candidates if isinstance(v, torch.Tensor))
+        if devices:
+            return devices.most_common(1)[0][0]
+    return torch.device("cpu")
+
+
+def default_specs(gm: torch.fx.GraphModule) -> tuple[InputSpec, ...]:
+    """An InputSpec for each placeholder: sizes for SymInts, else user inputs."""
+    specs = []
+    for node in gm.graph.find_nodes(op="placeholder"):
+        specs.append(InputSpec(node.name, role_of(node.meta.get("val")), node.name))
+    return tuple(specs)
+
+
+def role_of(value: Any) -> Role:
+    """What an input is of which nothing but its (fake) value is known."""
+    if isinstance(value, (int, torch.SymInt)):
+        return Role.SIZE
+    return Role.NUMBER if isinstance(value, (float, torch.SymFloat)) else Role.USER_INPUT
+
+
+def output_specs(values: Sequence[Any], inputs: Sequence[Any]) -> tuple[OutputSpec, ...]:
+    """An OutputSpec for each value, with what it shares its storage with."""
+    owners: dict[int, int] = {}
+    for index, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor):
+            owners.setdefault(torch_private.storage_id(value), index)
+    earlier: dict[int, int] = {}
+    specs = []
+    for index, value in enumerate(values):
+        if not isinstance(value, torch.Tensor):
+            specs.append(OutputSpec(None, None, None, None))
+            continue
+        storage = torch_private.storage_id(value)
+        shape, stride = tuple(map(as_plain, value.shape)), tuple(map(as_plain, value.stride()))
+        specs.append(
+            OutputSpec(
+                shape, stride, value.dtype, value.device, owners.get(storage), earlier.get(storage)
+            )
+        )
+        earlier.setdefault(storage, index)
+    return tuple(specs)

@@ -1,0 +1,213 @@
+"""Checks a backend's first result against what its graph promises.
+
+In: a backend's runner and the `CompileSpec` that it was compiled for. Out: a runner that checks its
+first result and then only forwards (about 0.05 µs). Each difference is a BackendError that names
+the backend, the output, what was expected and what came.
+
+What always holds: a dimension of size 1, or a tensor without elements, has no stride to get wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.specs import CompileSpec, OutputSpec, Role
+from tracer_core.errors import BackendError
+
+
+def as_returned(spec: CompileSpec, run: Runner) -> CompileSpec:
+    """`spec`, with those of its saved images channels-last that the runner names (see
+    `OutputSpec`).
+    """
+    images = getattr(run, "channels_last", ())
+    if not images:
+        return spec
+    outputs = list(spec.outputs)
+    for number in images:
+        one = outputs[number]
+        if not one.saved or one.shape is None or len(one.shape) != 4:
+            raise _error(spec, f"output {number} is channels-last, but no saved image")
+        _, channels, height, width = one.shape
+        outputs[number] = replace(
+            one, stride=(channels * height * width, 1, channels * width, channels)
+        )
+    return replace(spec, outputs=tuple(outputs))
+
+
+def checked(
+    run: Runner,
+    spec: CompileSpec,
+    *,
+    grad: bool = False,
+    given: Sequence[OutputSpec] | None = None,
+    functional: bool = False,
+) -> Runner:
+    """`run`, with its first result checked against `spec`. grad: some output must require grad.
+    given: what its inputs are, where operators make them whose fakes may be wrong; those of the
+    first call are checked too. functional: the graph writes to no inputs but `spec.mutations`, so
+    the runner may not either (an engine that writes through an address is not seen: autograd's
+    versions are compared)."""
+
+    target: Runner
+
+    def first(inputs: list[Any]) -> Sequence[Any]:
+        nonlocal target
+        kept = list(inputs)  # a runner may clear the list that it gets
+        if given is not None:
+            _check_inputs(kept, given, spec)
+        versions = _versions(kept, spec) if functional else {}
+        outputs = run(inputs)
+        check_result(outputs, kept, spec)
+        for index, version in versions.items():
+            if kept[index]._version != version:
+                raise _error(
+                    spec,
+                    f"it wrote to input {index} ({spec.inputs[index].source}), to which the graph"
+                    " writes nothing",
+                )
+        if grad and not any(
+            isinstance(value, torch.Tensor) and value.requires_grad for value in outputs
+        ):
+            raise _error(spec, "every output is detached, but gradients were asked for")
+        target = run
+        return outputs
+
+    target = first
+
+    def call(inputs: list[Any]) -> Sequence[Any]:
+        return target(inputs)
+
+    return call
+
+
+def check_result(outputs: Any, inputs: Sequence[Any], spec: CompileSpec) -> None:
+    """Raises BackendError for the first thing in `outputs` that is not as `spec` says."""
+    if not isinstance(outputs, (list, tuple)):
+        raise _error(
+            spec,
+            f"returned {type(outputs).__name__}, expected a list of {len(spec.outputs)} outputs",
+        )
+    if len(outputs) != len(spec.outputs):
+        raise _error(spec, f"returned {len(outputs)} outputs, expected {len(spec.outputs)}")
+    sizes = _sizes(spec, inputs)
+    for index, (value, expected) in enumerate(zip(outputs, spec.outputs, strict=True)):
+        difference = _difference(value, expected, sizes)
+        if difference:
+            raise _error(spec, f"output {index} of {len(outputs)} has {difference}")
+    _check_aliases(outputs, inputs, spec)
+
+
+def _versions(inputs: Sequence[Any], spec: CompileSpec) -> dict[int, int]:
+    """Autograd's counts of the writes to those inputs that a runner must leave as they are."""
+    return {
+        index: value._version
+        for index, (value, described) in enumerate(zip(inputs, spec.inputs, strict=True))
+        if isinstance(value, torch.Tensor)
+        and not value.is_inference()
+        and not described.donatable
+        and index not in spec.mutations
+        and described.role is not Role.RNG_STATE
+    }
+
+
+def _check_inputs(inputs: Sequence[Any], expected: Sequence[OutputSpec], spec: CompileSpec) -> None:
+    sizes = _sizes(spec, inputs)
+    for value, one, described in zip(inputs, expected, spec.inputs, strict=True):
+        difference = _difference(value, one, sizes)
+        if difference:
+            raise _error(
+                spec,
+                f"its input {described.source}, made by an operator that runs eagerly, has"
+                f" {difference}",
+            )
+
+
+def _error(spec: CompileSpec, detail: str) -> BackendError:
+    return BackendError(spec.backend, "first call", f"{spec.name}: {detail}")
+
+
+def _sizes(spec: CompileSpec, inputs: Sequence[Any]) -> Mapping[str, int]:
+    """The value of each symbolic size in this call."""
+    return {
+        size.symbol: (
+            inputs[size.input_index]
+            if size.dim is None
+            else inputs[size.input_index].shape[size.dim]
+        )
+        for size in spec.sizes
+    }
+
+
+def _number(value: Any, sizes: Mapping[str, int]) -> int:
+    if not isinstance(value, torch.SymInt):
+        return int(value)
+    expr = value.node.expr
+    return int(expr.subs({symbol: sizes[str(symbol)] for symbol in expr.free_symbols}))
+
+
+def _difference(value: Any, expected: OutputSpec, sizes: Mapping[str, int]) -> str | None:
+    if expected.dtype is None:
+        return (
+            None
+            if not isinstance(value, torch.Tensor)
+            else f"type {type(value).__name__}, expected a number"
+        )
+    if not isinstance(value, torch.Tensor):
+        return f"type {type(value).__name__}, expected a tensor"
+    assert expected.shape is not None and expected.stride is not None
+    shape = tuple(_number(size, sizes) for size in expected.shape)
+    stride = tuple(_number(step, sizes) for step in expected.stride)
+    if value.dtype != expected.dtype:
+        return f"dtype {value.dtype}, expected {expected.dtype}"
+    if tuple(value.shape) != shape:
+        return f"shape {tuple(value.shape)}, expected {shape}"
+    if value.device.type != (expected.device.type if expected.device else None):
+        return f"device {value.device}, expected {expected.device}"
+    if value.layout is torch.strided and not _same_stride(shape, value.stride(), stride):
+        return f"strides {tuple(value.stride())}, expected {stride}"
+    return None
+
+
+def _same_stride(shape: Sequence[int], actual: Sequence[int], expected: Sequence[int]) -> bool:
+    if 0 in shape:
+        return True
+    return all(size == 1 or a == e for size, a, e in zip(shape, actual, expected, strict=True))
+
+
+def _check_aliases(outputs: Sequence[Any], inputs: Sequence[Any], spec: CompileSpec) -> None:
+    owners = {
+        torch_private.storage_id(value): f"input {index} ({described.source})"
+        for index, (value, described) in enumerate(zip(inputs, spec.inputs, strict=True))
+        if _has_storage(value)
+    }
+    for index, (value, expected) in enumerate(zip(outputs, spec.outputs, strict=True)):
+        if not _has_storage(value) or not value.numel():
+            continue
+        storage = torch_private.storage_id(value)
+        owner = owners.get(storage)
+        if (
+            owner is not None
+            and expected.alias_of_input is None
+            and expected.alias_of_output is None
+        ):
+            raise _error(spec, f"output {index} shares its memory with {owner}, expected its own")
+        if owner is None and (promised := _promised(expected)) is not None:
+            raise _error(spec, f"output {index} has memory of its own, expected that of {promised}")
+        owners.setdefault(storage, f"output {index}")
+
+
+def _promised(expected: OutputSpec) -> str | None:
+    """Whose memory an output must share."""
+    if expected.alias_of_input is not None:
+        return f"input {expected.alias_of_input}"
+    return None if expected.alias_of_output is None else f"output {expected.alias_of_output}"
+
+
+def _has_storage(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided

@@ -1,0 +1,72 @@
+"""Graphs with symbolic sizes for backends that take static ones: one compile for each set of sizes.
+
+In: a captured graph whose shapes have symbols, and a function that compiles a graph with fixed
+sizes. Out: a runner that reads the sizes of each call and compiles when they are new. What always
+holds: a compiled graph only runs on the sizes it was compiled for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.symbolic_sizes import size_origins, size_reader
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.captured_graph import CapturedGraph
+
+
+def input_values(gm: torch.fx.GraphModule) -> list[Any]:
+    """``meta["val"]`` of each placeholder (None where there is none)."""
+    return [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
+
+
+def has_symbols(gm: torch.fx.GraphModule) -> bool:
+    """Whether a size of an input is symbolic."""
+    return bool(size_origins(input_values(gm)))
+
+
+class PerSize:
+    """A runner (mutable: it remembers what it compiled). compile_fixed: compiles a graph without
+    symbols.
+    """
+
+    def __init__(
+        self, captured: CapturedGraph, compile_fixed: Callable[[CapturedGraph], Runner]
+    ) -> None:
+        self._captured = dataclasses.replace(
+            captured, real_inputs=()
+        )  # nothing here keeps them alive
+        self._compile = compile_fixed
+        self._sizes_of = size_reader(size_origins(input_values(captured.gm)).values())
+        self._runners: dict[tuple[int, ...], Runner] = {}
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        sizes = self._sizes_of(inputs)
+        runner = self._runners.get(sizes)
+        if runner is None:
+            runner = self._runners[sizes] = self._compile(self._fixed(inputs, len(self._runners)))
+        return runner(inputs)
+
+    def _fixed(self, inputs: Sequence[Any], number: int) -> CapturedGraph:
+        """The captured graph for the sizes of `inputs`, whose values are made anew when it is
+        lowered.
+        """
+        graph = torch.fx.Graph()
+        returned = graph.graph_copy(self._captured.gm.graph, {})
+        graph.output(returned)
+        mode = torch_private.fake_tensor_mode()
+        given = iter(inputs)
+        for node in graph.nodes:
+            node.meta.pop("val", None)
+            if node.op == "placeholder":
+                value = next(given)
+                node.meta["val"] = (
+                    torch_private.to_fake(mode, value) if isinstance(value, torch.Tensor) else value
+                )
+        gm = torch.fx.GraphModule(self._captured.gm, graph)
+        name = f"{self._captured.name}_{number}"
+        return dataclasses.replace(self._captured, gm=gm, real_inputs=tuple(inputs), name=name)

@@ -1,0 +1,270 @@
+"""Symbolic sizes: SymInts of a ShapeEnv as graph nodes, as `SizeSpec`s and as Python text.
+
+In: SymInts (SymFloats, SymBools) whose expressions are over symbols that occur alone as a dimension
+of some graph input, or are an input themselves. Out: nodes that compute them (`SizeNodes`), the
+list of symbols with where to read them (`size_specs`), and text for generated code (`size_text`).
+
+What always holds: an expression becomes one node per graph; a symbol that cannot be read from an
+input raises LoweringUnsupported that names it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.contract.specs import SizeSpec
+from tracer_core.torch_private.names import name, names
+
+if TYPE_CHECKING:
+    import sympy
+
+SYM_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def as_plain(value: Any) -> Any:
+    """A SymInt whose expression is a number becomes that number; anything else is returned as it
+    is.
+    """
+    if isinstance(value, torch.SymInt):
+        expr = value.node.expr
+        if expr.is_number:
+            return int(expr)
+    return value
+
+
+def free_symbols(value: Any) -> set[sympy.Symbol]:
+    """The symbols in a value's sizes, strides and offset (or in the number itself)."""
+    if isinstance(value, torch.Tensor):
+        parts: list[Any] = [*value.shape, *value.stride(), value.storage_offset()]
+    else:
+        parts = list(value) if isinstance(value, (tuple, list)) else [value]
+        if any(isinstance(part, torch.Tensor) for part in parts):
+            return set().union(*(free_symbols(part) for part in parts))
+    return {
+        symbol
+        for part in parts
+        if isinstance(part, SYM_TYPES)
+        for symbol in part.node.expr.free_symbols
+    }
+
+
+def hint_of(value: Any) -> Any:
+    """The value that a size (or a number) had in the captured call."""
+    if isinstance(value, (torch.SymInt, torch.SymFloat)):
+        value = torch_private.hint_or_guess(value)
+    return value if isinstance(value, float) else int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOrigin:
+    """Where a symbol is read: dimension `dim` of input `index`, or the input itself (dim None),
+    which may be a float.
+    """
+
+    index: int
+    dim: int | None
+    hint: int | float
+    symint: torch.SymInt | torch.SymFloat
+
+
+def size_origins(inputs: Sequence[Any]) -> dict[sympy.Symbol, SizeOrigin]:
+    """The first place at which each symbol occurs alone among the inputs. Ints come before tensors,
+    because reading them is cheaper."""
+    found: dict[sympy.Symbol, SizeOrigin] = {}
+
+    def visit(value: Any, index: int, dim: int | None) -> None:
+        if isinstance(value, (torch.SymInt, torch.SymFloat)) and value.node.expr.is_Symbol:
+            found.setdefault(value.node.expr, SizeOrigin(index, dim, hint_of(value), value))
+
+    for index, value in enumerate(inputs):
+        visit(value, index, None)
+    for index, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor):
+            for dim, size in enumerate(value.shape):
+                visit(size, index, dim)
+    return found
+
+
+def size_reader(origins: Iterable[SizeOrigin]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Reads sizes from the inputs of a call."""
+    reads = [(origin.index, origin.dim) for origin in origins]
+    if not reads:
+        return lambda inputs: ()
+    return lambda inputs: tuple(
+        [inputs[i] if dim is None else inputs[i].shape[dim] for i, dim in reads]
+    )
+
+
+def size_specs(origins: dict[sympy.Symbol, SizeOrigin]) -> tuple[SizeSpec, ...]:
+    """One SizeSpec a symbol of an int, with its range from the ShapeEnv."""
+    specs = []
+    for symbol, origin in origins.items():
+        if isinstance(origin.symint, torch.SymFloat):
+            continue
+        lower, upper = torch_private.symbol_range(origin.symint)
+        specs.append(
+            SizeSpec(str(symbol), origin.index, origin.dim, lower, upper, int(origin.hint))
+        )
+    return tuple(specs)
+
+
+def _fold(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def build(call: Callable[..., Any], *args: Any) -> Any:
+        result = args[0]
+        for arg in args[1:]:
+            result = call(function, result, arg)
+        return result
+
+    return build
+
+
+def _single(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda call, *args: call(function, *args)
+
+
+def _ceil_div(call: Callable[..., Any], a: Any, b: Any) -> Any:
+    return call(operator.neg, call(operator.floordiv, call(operator.neg, a), b))
+
+
+def _modular_indexing(call: Callable[..., Any], a: Any, divisor: Any, modulus: Any) -> Any:
+    return call(operator.mod, call(operator.floordiv, a, divisor), modulus)
+
+
+#: sympy function (by class name: torch's live in a private module) -> how it is built from
+#: operators.
+BUILDERS: dict[str, Callable[..., Any]] = {
+    "Add": _fold(operator.add),
+    "Mul": _fold(operator.mul),
+    "Pow": _single(operator.pow),
+    "PowByNatural": _single(operator.pow),
+    "FloatPow": _single(operator.pow),
+    "FloorDiv": _single(operator.floordiv),
+    "CleanDiv": _single(operator.floordiv),
+    "CeilDiv": _ceil_div,
+    "Mod": _single(operator.mod),
+    "PythonMod": _single(operator.mod),
+    "ModularIndexing": _modular_indexing,
+    "Max": _fold(name("sym_max")),
+    "Min": _fold(name("sym_min")),
+    "FloatTrueDiv": _single(operator.truediv),
+    "IntTrueDiv": _single(operator.truediv),
+    "ToFloat": _single(name("sym_float")),
+    "TruncToInt": _single(name("sym_int")),
+    "OpaqueUnaryFn_sqrt": _single(torch_private.sym_sqrt),
+    "StrictLessThan": _single(operator.lt),
+    "StrictGreaterThan": _single(operator.gt),
+    "LessThan": _single(operator.le),
+    "GreaterThan": _single(operator.ge),
+    "Equality": _single(operator.eq),
+    "Unequality": _single(operator.ne),
+}
+
+
+class SizeNodes:
+    """Makes graph nodes for symbolic sizes (mutable: it remembers what it made).
+
+    graph: where nodes are added, at its insertion point. placeholders: the graph's inputs, in
+    order.
+    """
+
+    def __init__(
+        self,
+        graph: torch.fx.Graph,
+        placeholders: Sequence[torch.fx.Node],
+        origins: dict[sympy.Symbol, SizeOrigin],
+    ) -> None:
+        self._graph = graph
+        self._placeholders = placeholders
+        self._origins = origins
+        self._made: dict[sympy.Expr, torch.fx.Node] = {}
+
+    def node(self, value: Any) -> Any:
+        """A number for a constant, else the node that computes `value`, a symbolic number."""
+        return self._expr(value.node.expr)
+
+    def _expr(self, expr: Any) -> Any:
+        if expr.is_number:
+            if expr.is_Integer:
+                return int(expr)
+            return bool(expr) if expr.is_Boolean else float(expr)
+        if expr not in self._made:
+            self._made[expr] = self._build(expr)
+        return self._made[expr]
+
+    def _build(self, expr: Any) -> torch.fx.Node:
+        if expr.is_Symbol:
+            return self._symbol(expr)
+        name = type(expr).__name__
+        build = BUILDERS.get(name)
+        if build is None:
+            raise LoweringUnsupported(
+                f"the size expression {expr} uses {name}, which has no graph form yet"
+            )
+        node: torch.fx.Node = build(self._call, *(self._expr(arg) for arg in expr.args))
+        return node
+
+    def _symbol(self, symbol: sympy.Symbol) -> torch.fx.Node:
+        origin = self._origins.get(symbol)
+        if origin is None:
+            raise LoweringUnsupported(
+                f"the size {symbol} is not the size of any dimension of an input"
+            )
+        placeholder = self._placeholders[origin.index]
+        if origin.dim is None:
+            return placeholder
+        node = self._graph.call_function(torch.ops.aten.sym_size.int, (placeholder, origin.dim))
+        node.meta["val"] = origin.symint
+        return node
+
+    def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        values = [arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in args]
+        node = self._graph.call_function(function, args)
+        node.meta["val"] = function(*values)
+        return node
+
+
+def size_text(value: Any, names: dict[sympy.Symbol, str]) -> str:
+    """Python text that computes a size. names: the variable that holds each symbol."""
+    if not isinstance(value, torch.SymInt):
+        return repr(int(value))
+
+    def call(function: Callable[..., Any], *args: str) -> str:
+        template = TEXTS.get(function)
+        if template is None:
+            raise LoweringUnsupported(f"the size expression {value} has no text form yet")
+        return template.format(*args)
+
+    def visit(expr: Any) -> str:
+        if expr.is_number:
+            return f"({int(expr)})"
+        if expr.is_Symbol:
+            if expr not in names:
+                raise LoweringUnsupported(
+                    f"the size {expr} is not the size of any dimension of an input"
+                )
+            return names[expr]
+        build = BUILDERS.get(type(expr).__name__)
+        if build is None:
+            raise LoweringUnsupported(f"the size expression {expr} has no text form yet")
+        return str(build(call, *(visit(arg) for arg in expr.args)))
+
+    return visit(value.node.expr)
+
+
+TEXTS: dict[Callable[..., Any], str] = {
+    operator.add: "({} + {})",
+    operator.mul: "({} * {})",
+    operator.pow: "({} ** {})",
+    operator.neg: "(-{})",
+    operator.floordiv: "({} // {})",
+    operator.mod: "({} % {})",
+    **dict.fromkeys(names("sym_max"), "max({}, {})"),
+    **dict.fromkeys(names("sym_min"), "min({}, {})"),
+}

@@ -1,0 +1,182 @@
+"""Cuts a captured graph at the operators whose sizes depend on data.
+
+In: a captured graph in which the recorder marked those operators (``meta["data_size"]``), and what
+compiles a graph without them. Out: a runner: those operators, and what is computed of sizes, run as
+captured, one after the other; the runs of tensor operators between them are graphs of their own,
+whose inputs show the new sizes. What always holds: the order of the captured graph, but that
+numbers and checks of sizes come as early as they can be computed; a graph that cannot be cut (a
+write whose memory two inputs of a part share, a change of torch's state) raises
+LoweringUnsupported.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.symbolic_sizes import SYM_TYPES, free_symbols, size_origins
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.specs import InputSpec, Role
+
+#: In a node's ``meta``: it makes a size (or a number) that depends on data, or checks one.
+MARK = "data_size"
+
+
+def has_data_sizes(gm: torch.fx.GraphModule) -> bool:
+    """Whether the recorder marked an operator."""
+    return any(MARK in node.meta for node in gm.graph.nodes if node.op != "placeholder")
+
+
+class Cut:
+    """One cutting (mutable). build(captured): compiles a part."""
+
+    def __init__(self, captured: CapturedGraph, build: Callable[[CapturedGraph], Runner]) -> None:
+        self.captured, self.build = captured, build
+        self.graph = captured.gm.graph
+        self.outer = torch.fx.Graph()
+        self.made: dict[torch.fx.Node, Any] = {}
+        self.part: list[torch.fx.Node] = []
+        self.count = 0
+        self.described: dict[torch.fx.Node, InputSpec] = {}
+
+    def runner(self) -> Runner:
+        """Builds the parts and strings them together."""
+        placeholders = self.graph.find_nodes(op="placeholder")
+        self.described = dict(zip(placeholders, self.captured.inputs, strict=True))
+        for node in placeholders:
+            self.made[node] = self.outer.placeholder(node.name)
+        for node in self.graph.nodes:
+            if node.op in ("call_function", "call_method"):
+                self._place(node)
+        (output,) = self.graph.find_nodes(op="output")
+        self._flush()
+        self.outer.node_copy(output, self.made.__getitem__)
+        forward = torch.fx.GraphModule(
+            torch.nn.Module(), self.outer, class_name="AtDataSizes"
+        ).forward
+        return lambda inputs: forward(*inputs)
+
+    def _place(self, node: torch.fx.Node) -> None:
+        value = node.meta.get("val")
+        of_data = MARK in node.meta or (
+            node.target is operator.getitem and isinstance(node.args[0],
+            torch.fx.Node) and node.args[0] in self.made
+            and not isinstance(node.args[0].meta.get("val"), torch.Tensor)
+        )  # fmt: skip
+        is_number = isinstance(value, (*SYM_TYPES, int, float, bool))
+        if value is None and not of_data and "writes" not in node.meta:
+            raise LoweringUnsupported(f"{node.target} in a graph with sizes that depend on data")
+        if not of_data and not is_number:
+            self.part.append(node)
+            return
+        tensors = of_data and value is not None and not is_number
+        if tensors or any(source not in self.made for source in node.all_input_nodes):
+            self._flush()
+        self.made[node] = self.outer.node_copy(node, self.made.__getitem__)
+
+    def _flush(self) -> None:
+        """What was gathered becomes a part."""
+        nodes, self.part = self.part, []
+        if not nodes:
+            return
+        inside = set(nodes)
+        results = [node for node in nodes if any(user not in inside for user in node.users)]
+        sources = list(
+            dict.fromkeys(s for node in nodes for s in node.all_input_nodes if s not in inside)
+        )
+        if any(not isinstance(node.meta["val"], torch.Tensor) for node in results):
+            raise LoweringUnsupported("an operator with several results is cut from them")
+        self._require_own_writes(nodes, sources)
+        given = [
+            (node.name, node.meta, self.made[node], self.described.get(node)) for node in sources
+        ]
+        given += self._missing_sizes(nodes, [node.meta["val"] for node in sources])
+        graph = torch.fx.Graph()
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        for position, (name, meta, _, _) in enumerate(given):
+            placeholder = graph.placeholder(name)
+            placeholder.meta = dict(meta)
+            if position < len(sources):
+                copies[sources[position]] = placeholder
+        for node in nodes:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        graph.output(tuple(copies[node] for node in results))
+        call = self.outer.call_function(
+            self._compiled(graph, given, results), tuple(one[2] for one in given)
+        )
+        for index, node in enumerate(results):
+            self.made[node] = self.outer.call_function(operator.getitem, (call, index))
+
+    def _compiled(
+        self, graph: torch.fx.Graph, given: Sequence[Any], results: Sequence[torch.fx.Node]
+    ) -> Callable[..., Any]:
+        values = [meta["val"] for _, meta, _, _ in given]
+        needs_grad = torch.is_grad_enabled() and any(
+            node.meta["val"].requires_grad for node in results
+        )
+        name = f"{self.captured.name}_at_{self.count}"
+        self.count += 1
+        specs = tuple(spec or _spec(name, meta["val"]) for name, meta, _, spec in given)
+        gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name="Part")
+        run = self.build(replace(self.captured, gm=gm, inputs=specs, real_inputs=tuple(values),
+        needs_grad=needs_grad,
+                                 name=name))  # fmt: skip
+
+        def call(*args: Any) -> Any:
+            return run(list(args))
+
+        call.__name__ = call.__qualname__ = name
+        return call
+
+    def _missing_sizes(self, nodes: Sequence[torch.fx.Node], values: Sequence[Any]) -> list[Any]:
+        """A further input for each symbol that the part's inputs do not show by themselves."""
+        known = size_origins(values)
+        used = {symbol for value in values for symbol in free_symbols(value)}
+        for node in nodes:
+            used |= free_symbols(node.meta["val"])
+        found = []
+        for symbol in sorted(used - known.keys(), key=str):
+            reader, value = self._reader(symbol)
+            found.append((f"size_{symbol}", {"val": value, "user_frame": ""}, reader, None))
+        return found
+
+    def _reader(self, symbol: Any) -> tuple[torch.fx.Node, Any]:
+        """A node of the outer graph that gives a symbol, and its value."""
+        for node, made in self.made.items():
+            if torch_private.raw_symbol(node.meta.get("val")) == symbol:
+                return made, node.meta["val"]
+        for node in self.described:
+            for dim, size in enumerate(getattr(node.meta["val"], "shape", ())):
+                if torch_private.raw_symbol(size) == symbol:
+                    return self.outer.call_method("size", (self.made[node], dim)), size
+        raise LoweringUnsupported(f"no tensor shows the size {symbol}")
+
+    def _require_own_writes(
+        self, nodes: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node]
+    ) -> None:
+        """A part may write to what it made itself, or to the memory of one input."""
+        written = {storage for node in nodes for storage in node.meta.get("writes", ())}
+        if not written:
+            return
+        memory = [torch_private.storage_id(node.meta["val"]) for node in sources
+                  if isinstance(node.meta["val"], torch.Tensor)]  # fmt: skip
+        if self.captured.needs_grad and not written.isdisjoint(memory):
+            raise LoweringUnsupported(
+                "a write between sizes that depend on data, where gradients are needed"
+            )
+        if any(memory.count(storage) > 1 for storage in written):
+            raise LoweringUnsupported(
+                "a write to memory that two inputs share, between sizes that depend on data"
+            )
+
+
+def _spec(name: str, value: Any) -> InputSpec:
+    role = Role.SIZE if isinstance(value, (int, torch.SymInt)) else Role.USER_INPUT
+    return InputSpec(name, Role.NUMBER if isinstance(value, torch.SymFloat) else role, name)

@@ -1,1 +1,0 @@
-"""``backend="auto"`` or a list of backends: several compile each graph, the fastest right one is kept."""

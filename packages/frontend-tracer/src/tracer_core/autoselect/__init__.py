@@ -1,0 +1,3 @@
+"""``backend="auto"`` or a list of backends: several compile each graph, the fastest right one is
+kept.
+"""

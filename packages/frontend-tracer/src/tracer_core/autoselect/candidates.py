@@ -1,0 +1,184 @@
+"""From what the user wrote (``"auto"``, a list, options) to the candidates with their own validated
+settings.
+
+In: names, `Backend` objects, callables, or pairs of one of these with its options. Out: a `Backend`
+for the tracer and a `Plan`, which is the options of the resulting CompileConfig. What always holds:
+what was named and cannot be used is the error that it would be alone; with ``"auto"`` it is a row
+that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracer_core.autoselect.choice import Row
+from tracer_core.contract.backend import Backend
+from tracer_core.errors import OptionError, TracerError
+from tracer_core.options import CompileConfig
+from tracer_core.registry import discovery
+from tracer_core.registry.auto import NAME, AutoOptions, backend_for
+from tracer_core.registry.torch_style import TorchStyle, from_callable
+
+#: Backends that are no compilers, and this one.
+NO_CANDIDATES = frozenset({"eager", "aten_eager", NAME})
+
+#: ``(backend=, mode=, options=, fullgraph=, dynamic=) -> CompileConfig``
+BuildConfig = Callable[..., CompileConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """label: its name, with options where it has some. config: validated."""
+
+    label: str
+    config: CompileConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """options: of the whole. candidates: in the order in which they are tried. refused: rows of
+    those that cannot run here. trials: one for each graph of this compile(), as they come (the one
+    thing here that changes)."""
+
+    options: AutoOptions
+    candidates: tuple[Candidate, ...]
+    refused: tuple[Row, ...] = ()
+    trials: list[Any] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def frozen(self) -> tuple[CompileConfig, ...]:
+        """The candidates that take parameters as constants."""
+        configs = (one.config for one in self.candidates)
+        return tuple(
+            c
+            for c in configs
+            if c.backend.params == "constants" and getattr(c.options, "freeze", False)
+        )
+
+
+def is_auto(backend: Any) -> bool:
+    """Whether what the user passed as ``backend=`` means several candidates."""
+    # A list that can be called is a backend itself.
+    several = isinstance(backend, (list, tuple)) and not callable(backend)
+    return several or (isinstance(backend, Backend) and backend.name == NAME)
+
+
+def make_plan(
+    given: Any, options: AutoOptions, mode: str | None, build: BuildConfig, **config: Any
+) -> CompileConfig:
+    """The config for `given`: the backend ``auto``, or a list. Raises OptionError and what `build`
+    raises.
+    """
+    entries = _entries(given, options)
+    named = isinstance(given, (list, tuple)) or options.candidates is not None
+    candidates: list[Candidate] = []
+    refused: list[Row] = []
+    for name, backend, settings in entries:
+        label = _label(name, settings)
+        try:
+            made = build(backend=backend, mode=mode, options=settings or None, **config)
+        except TracerError as error:
+            if named and not _lacks_mode(backend, mode):
+                raise
+            refused.append(Row(label, "refused", detail=str(error)))
+        else:
+            candidates.append(Candidate(label, made))
+    _demand_different(candidates)
+    if named and not candidates:
+        raise OptionError(
+            "no candidate is left:"
+            f" {'; '.join(row.detail for row in refused) or 'the list is empty'}"
+        )
+    backend = backend_for([one.config.backend for one in candidates])
+    plan = Plan(options, tuple(candidates), tuple(refused))
+    return CompileConfig(backend, plan, mode or "default", **config)
+
+
+def _entries(given: Any, options: AutoOptions) -> list[tuple[str, Any, Mapping[str, Any]]]:
+    """(name, backend, its options) of each candidate."""
+    wanted: Sequence[Any] = (
+        given if isinstance(given, (list, tuple)) else options.candidates or _installed()
+    )
+    found: list[tuple[str, Any, Mapping[str, Any]]] = []
+    for one in wanted:
+        own: Mapping[str, Any] = {}
+        if isinstance(one, (list, tuple)):
+            if len(one) != 2 or not isinstance(one[1], Mapping):
+                raise OptionError(
+                    f"a candidate is a backend or a pair (backend, options), not {one!r}"
+                )
+            one, own = one
+        name = _name_of(one)
+        if name == NAME:
+            raise OptionError("'auto' is no candidate of itself")
+        found.append((name, one, {**options.settings.get(name, {}), **own}))
+    unknown = sorted(set(options.settings) - {name for name, _, _ in found})
+    if unknown:
+        raise OptionError(
+            f"settings for {', '.join(unknown)}: no such candidate; there are"
+            f" {[n for n, _, _ in found]}"
+        )
+    return found
+
+
+def _name_of(backend: Any) -> str:
+    if isinstance(backend, str):
+        return backend
+    if isinstance(backend, Backend):
+        return backend.name
+    if callable(backend):
+        return from_callable(backend).name
+    raise OptionError(
+        f"a candidate is a name, a Backend or a callable, not {type(backend).__name__}"
+    )
+
+
+def _installed() -> list[str]:
+    """Every plug-in, inductor first; what others publish for torch.compile has to be named."""
+    names = [
+        name
+        for name, group in discovery.registry().candidates.items()
+        if name not in NO_CANDIDATES
+        and not any(
+            one.backend is not None and isinstance(one.backend.compile, TorchStyle) for one in group
+        )
+    ]
+    return sorted(names, key=lambda name: (name != "inductor", name))
+
+
+def _label(name: str, settings: Mapping[str, Any]) -> str:
+    inside = ", ".join(f"{key}={value!r}" for key, value in settings.items())
+    return f"{name}({inside})" if inside else name
+
+
+def _lacks_mode(backend: Any, mode: str | None) -> bool:
+    """Whether a candidate of a list merely has not the mode that was asked for."""
+    if mode in (None, "default"):
+        return False
+    found = discovery.get(backend) if isinstance(backend, str) else backend
+    return (
+        isinstance(found, Backend)
+        and not isinstance(found.compile, TorchStyle)
+        and mode not in found.modes
+    )
+
+
+def _demand_different(candidates: Sequence[Candidate]) -> None:
+    labels = [one.label for one in candidates]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise OptionError(f"candidates are given twice: {', '.join(twice)}")
+
+
+def plan_of(config: CompileConfig) -> Plan | None:
+    """The candidates that share a configuration's graphs; None where it has one backend."""
+    return config.options if isinstance(config.options, Plan) else None
+
+
+def runs(config: CompileConfig, graphs: Collection[str]) -> list[tuple[str, str]]:
+    """(graph, text): what became by now of these graphs, which were compiled with `config`."""
+    plan = plan_of(config)
+    configs = (config,) if plan is None else (config, *(one.config for one in plan.candidates))
+    return discovery.told_of_graphs([one.backend for one in configs], graphs)

@@ -1,0 +1,99 @@
+"""What a trial found: a row for each candidate, and the choice, as a table.
+
+In: what `tracer_core.autoselect.selection` measured. Out: `Choice`, printable, and the same as JSON
+for the disk. What always holds: every candidate has a row; what went wrong with it is in the row's
+detail.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: What may become of a candidate.
+STATUSES = ("chosen", "slower", "wrong", "failed", "refused", "not tried")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """name: the candidate, with the options that it was given. status: one of `STATUSES`.
+    compile_seconds; ms: of one call (of forward and backward where gradients are needed), and
+    eager_ms: eager's, timed in turns with it. error: relative, against eager. detail: why it is
+    wrong, failed, refused or not tried, or what part of it runs eagerly."""
+
+    name: str
+    status: str
+    compile_seconds: float | None = None
+    ms: float | None = None
+    eager_ms: float | None = None
+    error: float | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """graph: its name. chosen: the name of the row that serves it now. decided: nothing will change
+    any more. remembered: the choice was found on disk, where an earlier process had written it."""
+
+    graph: str
+    chosen: str
+    rows: tuple[Row, ...]
+    decided: bool = True
+    remembered: bool = False
+
+    def row(self, name: str) -> Row:
+        """The row of a candidate. Raises KeyError."""
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(name)
+
+    def __str__(self) -> str:
+        state = "remembered" if self.remembered else "decided" if self.decided else "still trying"
+        lines = [f"{self.graph}: {self.chosen} ({state})"]
+        width = max(24, *(len(row.name) for row in self.rows))
+        lines += [
+            _line("candidate".ljust(width), "status", "ms", "x eager", "compile s", "error", "")
+        ]
+        lines += [
+            _line(row.name.ljust(width), row.status, _number(row.ms), _number(_ratio(row)),
+            _number(row.compile_seconds),
+                  "" if row.error is None else f"{row.error:.0e}", row.detail)
+            for row in self.rows
+        ]  # fmt: skip
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the disk."""
+        return {"chosen": self.chosen, "rows": [dataclasses.asdict(row) for row in self.rows]}
+
+
+def from_json(graph: str, data: Any) -> Choice:
+    """What `Choice.to_json` wrote. Raises ValueError where it is something else."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("rows"), list):
+        raise ValueError("not a table of candidates")
+    try:
+        rows = tuple(Row(**row) for row in data["rows"])
+    except TypeError as error:
+        raise ValueError(str(error)) from error
+    choice = Choice(graph, data.get("chosen", ""), rows, remembered=True)
+    if [row.name for row in rows if row.status == "chosen"] != [choice.chosen]:
+        raise ValueError("no single row is the chosen one")
+    return choice
+
+
+def _ratio(row: Row) -> float | None:
+    return row.eager_ms / row.ms if row.ms and row.eager_ms else None
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _line(
+    name: str, status: str, ms: str, ratio: str, seconds: str, error: str, detail: str
+) -> str:
+    first = detail.splitlines()[0] if detail else ""
+    return f"  {name} {status:9} {ms:>8} {ratio:>8} {seconds:>10} {error:>7}  {first}".rstrip()

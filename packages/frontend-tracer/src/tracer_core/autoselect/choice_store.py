@@ -1,0 +1,129 @@
+"""Choices on disk: what was the fastest right candidate for a graph, on this machine, with these
+versions.
+
+In: a captured graph and a plan. Out: a key; a `Choice` that was kept under it, or None. What always
+holds: a file is written whole or not at all; what cannot be read is treated as not there, with a
+line in the log ``cache``; it only saves measuring: what it names is checked against eager all the
+same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from tracer_core.aot.cache_key import canonical_text, distribution_version, value_text
+from tracer_core.autoselect.candidates import Candidate, Plan
+from tracer_core.autoselect.choice import Choice, from_json
+from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.version import __version__
+from tracer_core.debug.logs import logger, note
+from tracer_core.storage.cache_location import CacheLocationError, private_folder
+
+log = logger("cache")
+
+
+def key_of(captured: CapturedGraph, plan: Plan) -> str:
+    """Equal keys: the same graph on the same sizes, candidates, machine and versions."""
+    parts = [
+        canonical_text(captured.gm.graph),
+        str(
+            [
+                (spec.role.value, value_text(value))
+                for spec, value in zip(captured.inputs, captured.real_inputs, strict=True)
+            ]
+        ),
+        f"needs grad {captured.needs_grad} tolerance {plan.options.tolerance}",
+        *(_candidate_text(one) for one in plan.candidates),
+        *(f"refused {row.name}" for row in plan.refused),
+        machine(captured),
+    ]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def _candidate_text(candidate: Candidate) -> str:
+    backend = candidate.config.backend
+    distribution = distribution_version(backend)
+    needed = _requirements(distribution.partition(" ")[0])
+    return (
+        f"{candidate.label} {candidate.config.mode} {candidate.config.options!r} {distribution}"
+        f" {needed}"
+    )
+
+
+@cache
+def _requirements(distribution: str) -> str:
+    """Versions of what a distribution needs: its engine is among that."""
+    try:
+        lines = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    found = []
+    for name in sorted({match[0] for line in lines if (match := re.match(r"[\w.-]+", line))}):
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def machine(captured: CapturedGraph) -> str:
+    """Processor, threads, accelerators of the graph, and versions."""
+    devices = {value.device for value in captured.real_inputs if isinstance(value, torch.Tensor)}
+    # a process may be confined to some of the processors
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    names = sorted(torch.cuda.get_device_name(d) for d in devices if d.type == "cuda")
+    return (
+        f"{processor()} {torch.backends.cpu.get_cpu_capability()} of {usable},"
+        f" {torch.get_num_threads()} threads; {names}; torch {torch.__version__}, tracer-core"
+        f" {__version__}, Python {platform.python_version()}"
+    )
+
+
+@cache
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return platform.processor() or platform.machine()
+    found = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return found[0] if found else platform.machine()
+
+
+def recall(key: str, graph: str) -> Choice | None:
+    """What was kept under a key."""
+    try:
+        path = private_folder("auto")[0] / f"{key}.json"
+        found = from_json(graph, json.loads(path.read_text()))
+    except FileNotFoundError:
+        note("cache", "auto %s: miss: no choice of an earlier process", key)
+        return None
+    except (CacheLocationError, OSError, ValueError) as error:
+        log.warning("auto %s: miss: %s", key, error)
+        return None
+    note("cache", "auto %s: hit: %s", key, found.chosen)
+    return found
+
+
+def keep(key: str, choice: Choice) -> None:
+    """Writes a choice; where that cannot be done the log says so, and the next process measures
+    again.
+    """
+    try:
+        folder, _ = private_folder("auto")
+        descriptor, name = tempfile.mkstemp(dir=folder, suffix=".part")
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(choice.to_json(), file, indent=1)
+        os.replace(name, folder / f"{key}.json")
+    except (CacheLocationError, OSError) as error:
+        log.warning("auto %s: not kept: %s", key, error)

@@ -1,0 +1,62 @@
+"""A candidate's outcome beside eager's, where the values may move meanwhile and some are nothing
+but rounding.
+
+In: a `Sample`, eager's runner, and a candidate's. Out: the relative error, or `Wrong`. What always
+holds: what a candidate is called wrong for is there beside two runs of eager that agree, and is
+more than what eager's own results change by where its inputs' last bits are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracer_core.autoselect.sample import Outcome, Sample
+from tracer_core.autoselect.verification import Wrong, error_of
+from tracer_core.contract.backend import Runner
+
+#: How often a candidate is compared with eager where the weights change meanwhile.
+COMPARISONS = 5
+#: How often eager runs on nudged inputs before a candidate is called wrong.
+NUDGES = 2
+
+
+class Comparison:
+    """Mutable: keeps eager's outcome."""
+
+    def __init__(self, sample: Sample, eager: Runner, tolerance: float | None) -> None:
+        self._sample, self._eager, self._tolerance = sample, eager, tolerance
+        self._smooth = not sample.has_gradients
+        self._expected: Outcome | None = None
+
+    def error(self, runner: Runner) -> float:
+        """The error of one run of a runner. Raises Wrong. Parameters that nobody trains here are
+        read where they are, so the program may have changed them since eager's run: what differs is
+        compared again between two runs of eager that agree."""
+        if self._expected is not None:
+            try:
+                return self._error(self._expected, self._sample.run(runner))
+            except Wrong:
+                pass
+        for _ in range(COMPARISONS):
+            before = self._sample.run(self._eager).kept()
+            found = self._sample.run(runner).kept()
+            self._expected = self._sample.run(self._eager).kept()
+            try:
+                self._error(before, self._expected)
+            except Wrong:
+                continue
+            return self._told_apart(self._expected, found)
+        raise Wrong(
+            f"not known: eager's own results changed during each of {COMPARISONS} comparisons"
+        )
+
+    def _told_apart(self, expected: Outcome, found: Outcome) -> float:
+        """The error of an outcome, where rounding alone may be the difference."""
+        try:
+            return self._error(expected, found)
+        except Wrong:
+            nudged = [self._sample.nudged(self._eager, seed).kept() for seed in range(NUDGES)]
+            return self._error(expected, found, nudged)
+
+    def _error(self, expected: Outcome, found: Outcome, nudged: Sequence[Outcome] = ()) -> float:
+        return error_of(expected, found, self._tolerance, nudged, smooth=self._smooth)

@@ -1,0 +1,319 @@
+"""The inputs of one call, kept so that runners can be run on them again and again.
+
+In: a captured graph and the inputs of its first call, before it ran. Out: `Sample`: `run(runner)`
+gives an `Outcome`, `seconds(runner)` a time. What always holds: the program's own tensors are never
+written to (what the graph writes to, every user input, and, of a graph that is trained, every
+parameter and buffer, is a copy; copies share memory as the originals do), its hooks are not called,
+its gradients not touched; each run starts from the same values, and the random generators are left
+as they were where `draws` is set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.joint_graph import calls_autograd
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.specs import Role
+
+#: Inputs that the program may change at any time; parameters and buffers are read where they are,
+#: unless it trains them.
+_COPIED = frozenset({Role.USER_INPUT, Role.RNG_STATE, Role.SAVED_ACTIVATION})
+_TRAINED = frozenset({Role.PARAMETER, Role.BUFFER})
+
+
+#: A number that is whole times this part is round, and is not nudged.
+ROUND = 16
+
+
+class NoSample(Exception):
+    """The inputs cannot be copied faithfully. Its text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """outputs: detached. grads: of the inputs that require grad. written: what the graph wrote to.
+    before: what was there. requires_grad: of each output. shared: for each output the position of
+    the input, or of the earlier output (from -1 downwards), whose memory it has, or None."""
+
+    outputs: tuple[Any, ...]
+    grads: tuple[torch.Tensor | None, ...]
+    written: tuple[torch.Tensor, ...]
+    before: tuple[torch.Tensor, ...]
+    requires_grad: tuple[bool, ...]
+    shared: tuple[int | None, ...]
+
+    def kept(self) -> Outcome:
+        """A copy that later runs do not change."""
+
+        def copy(value: Any) -> Any:
+            return value.clone() if isinstance(value, torch.Tensor) else value
+
+        return Outcome(
+            tuple(map(copy, self.outputs)), tuple(map(copy, self.grads)), tuple(map(copy,
+            self.written)),
+            self.before, self.requires_grad, self.shared,
+        )  # fmt: skip
+
+
+def rng_states() -> list[torch.Tensor]:
+    """The states of the generators that graphs draw from."""
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states += torch.cuda.get_rng_state_all()
+    return states
+
+
+def set_rng_states(states: Sequence[torch.Tensor]) -> None:
+    """Puts `rng_states` back."""
+    torch.set_rng_state(states[0])
+    for index, state in enumerate(states[1:]):
+        torch.cuda.set_rng_state(state, index)
+
+
+class Sample:
+    """Mutable: the copies are written to by runs. Made before the first call; `settle` is called
+    after it. Both raise NoSample."""
+
+    def __init__(self, captured: CapturedGraph, inputs: Sequence[Any]) -> None:
+        self._differentiates = captured.needs_grad and not calls_autograd(captured.gm)
+        self._inputs = list(inputs)
+        for value in self._inputs:
+            if isinstance(value, torch.Tensor):
+                _demand_plain(value)
+        self._versions = [_version(value) for value in self._inputs]
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        placeholders = captured.gm.graph.find_nodes(op="placeholder")
+        storages = _written_storages(captured.gm.graph)
+        self._written = {
+            index
+            for index, node in enumerate(placeholders)
+            if isinstance(fake := node.meta.get("val"), torch.Tensor)
+            and torch_private.storage_id(fake) in storages
+        }
+        self._values = list(inputs)
+        # an optimizer writes to parameters while candidates are tried
+        copied = _COPIED | _TRAINED if captured.needs_grad else _COPIED
+        self._copy(
+            {i for i, spec in enumerate(captured.inputs) if spec.role in copied} | self._written
+        )
+        self._restored: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
+        self._before: tuple[torch.Tensor, ...] = ()
+        #: Whether gradients are computed inside the graph, as in whole training steps.
+        self.has_gradients = calls_autograd(captured.gm)
+        self.draws = False
+        self.rng: list[torch.Tensor] = []
+
+    def settle(self) -> None:
+        """After the first call: what it wrote to is known for sure, because autograd counts
+        writes.
+        """
+        now = [_version(value) for value in self._inputs]
+        self._written |= {
+            i
+            for i, (one, other) in enumerate(zip(self._versions, now, strict=True))
+            if one != other
+        }
+        if self._differentiates and any(self._inputs[i].requires_grad for i in self._written):
+            raise NoSample("it writes to an input that requires grad")
+        self._copy(self._written)
+        keys = {torch_private.storage_id(self._inputs[i]) for i in self._written}
+        originals = {key: self._storages[key].clone() for key in keys}
+        self._restored = [(self._storages[key], original) for key, original in originals.items()]
+        self._before = tuple(
+            _copied(self._inputs[i].detach(), originals) for i in sorted(self._written)
+        )
+        self._inputs = []
+
+    def _copy(self, wanted: set[int]) -> None:
+        """Replaces these inputs, and those that share memory with one, by copies."""
+        tensors = {
+            i: value for i, value in enumerate(self._inputs) if isinstance(value, torch.Tensor)
+        }
+        keys = {torch_private.storage_id(tensors[i]) for i in wanted & tensors.keys()}
+        for index, value in tensors.items():
+            if self._values[index] is value and torch_private.storage_id(value) in keys:
+                self._values[index] = _copied(value, self._storages)
+
+    def run(self, runner: Runner) -> Outcome:
+        """What a runner makes of the sample. It is valid until the next run: see `Outcome.kept`."""
+        with self._fresh() as inputs:
+            return self._outcome(runner, inputs)
+
+    def nudged(self, runner: Runner, seed: int) -> Outcome:
+        """What it makes of the sample where each number is, or is not, smaller by its last bit."""
+        storages: dict[int, torch.UntypedStorage] = {}
+        with self._fresh():
+            values = [
+                _copied(value, storages) if isinstance(value, torch.Tensor) else value
+                for value in self._values
+            ]
+            for value in {
+                torch_private.storage_id(value): value
+                for value in values
+                if isinstance(value, torch.Tensor)
+            }.values():
+                _nudge(value, seed)
+            return self._outcome(runner, [self._leaf(value) for value in values])
+
+    def _outcome(self, runner: Runner, inputs: list[Any]) -> Outcome:
+        outputs = tuple(runner(list(inputs)))
+        grads, _ = self._backward(inputs, outputs)
+        written = tuple(inputs[i].detach() for i in sorted(self._written))
+        plain = tuple(
+            value.detach() if isinstance(value, torch.Tensor) else value for value in outputs
+        )
+        needs = tuple(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs)
+        return Outcome(plain, grads, written, self._before, needs, _shared(inputs, outputs))
+
+    def seconds(self, runner: Runner) -> float:
+        """How long one run takes, with the backward where there is one."""
+        with self._fresh() as inputs:
+            given = list(inputs)
+            _finish_work(inputs)
+            start = time.perf_counter()
+            outputs = tuple(runner(given))
+            _, backward = self._backward(inputs, outputs)
+            _finish_work(inputs)
+            return time.perf_counter() - start - backward
+
+    @contextlib.contextmanager
+    def _fresh(self) -> Iterator[list[Any]]:
+        for storage, original in self._restored:
+            storage.copy_(original)
+        now = rng_states() if self.draws else []
+        if self.draws:
+            set_rng_states(self.rng)
+        try:
+            yield [self._leaf(value) for value in self._values]
+        finally:
+            if self.draws:
+                set_rng_states(now)
+
+    def _leaf(self, value: Any) -> Any:
+        """For gradients a tensor of its own on the same memory: without hooks, without history,
+        without ``.grad``.
+        """
+        if not self._differentiates or not isinstance(value, torch.Tensor):
+            return value
+        return value.detach().requires_grad_(value.requires_grad)
+
+    def _backward(
+        self, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> tuple[tuple[torch.Tensor | None, ...], float]:
+        """Gradients from numbers at random, always the same, and the seconds that making those
+        took. (From ones, a model that ends in a normalisation or a softmax has gradients that are
+        rounding and nothing else.)"""
+        if not self._differentiates:
+            return (), 0.0
+        start = time.perf_counter()
+        roots = [
+            value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad
+        ]
+        leaves = [
+            value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad
+        ]
+        seeds = [_seed(root, place) for place, root in enumerate(roots)]
+        spent = time.perf_counter() - start
+        return torch.autograd.grad(roots, leaves, seeds, allow_unused=True), spent
+
+
+def _demand_plain(value: torch.Tensor) -> None:
+    if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
+        raise NoSample(
+            f"an input is a {type(value).__name__} ({value.layout}), which is not copied"
+        )
+    if value.is_quantized or value.is_conj() or value.is_neg():
+        raise NoSample("an input is quantised, or lazily conjugated or negated, and not copied")
+
+
+def _version(value: Any) -> int | None:
+    """How often a tensor was written to; None for what does not count that."""
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+
+def _written_storages(graph: torch.fx.Graph) -> set[int]:
+    """The storages of fakes that the recorder saw written to."""
+    found = {storage for node in graph.nodes for storage in node.meta.get("writes", ())}
+    inner = [part for node in graph.nodes for part in getattr(node.target, "__dict__", {}).values()]
+    for part in inner:
+        if isinstance(part, torch.fx.GraphModule):
+            found |= _written_storages(part.graph)
+    return found
+
+
+def _copied(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
+    key = torch_private.storage_id(value)
+    if key not in storages:
+        storages[key] = value.untyped_storage().clone()
+    made = torch.empty(0, dtype=value.dtype, device=value.device)
+    with torch.no_grad():
+        made.set_(storages[key], value.storage_offset(), value.size(), value.stride())
+    return made.requires_grad_(value.requires_grad)
+
+
+def _seed(root: torch.Tensor, place: int) -> torch.Tensor:
+    """A gradient of a result to begin with. Draws from no generator of the program."""
+    with torch.no_grad():
+        return torch.empty_like(root).normal_(
+            generator=torch.Generator(root.device).manual_seed(place)
+        )
+
+
+def _nudge(value: torch.Tensor, seed: int) -> None:
+    """Makes some of the numbers in a tensor's memory smaller by their last bit. Nothing overflows.
+    Zeros and other round numbers stay: they are what programs compare with, mask with and count
+    with, and nothing was rounded there."""
+    if not (value.is_floating_point() or value.is_complex()) or value.dtype.itemsize < 2:
+        return
+    with torch.no_grad():
+        memory = torch.empty(0, dtype=value.dtype, device=value.device).set_(
+            value.untyped_storage()
+        )  # type: ignore[call-overload]
+        chosen = torch.randint(
+            0, 2, memory.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
+        )
+        parts = torch.view_as_real(memory) if value.is_complex() else memory
+        rounded = (parts * ROUND) != (parts * ROUND).round()
+        if value.is_complex():
+            rounded = rounded.any(-1)
+        memory.mul_(1 - torch.finfo(value.dtype).eps * (chosen.to(value.device) * rounded))
+
+
+def _shared(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[int | None, ...]:
+    owners: dict[int, int] = {}
+    for index, value in enumerate(inputs):
+        if isinstance(value, torch.Tensor) and value.numel():
+            owners.setdefault(torch_private.storage_id(value), index)
+    shared: list[int | None] = []
+    for index, value in enumerate(outputs):
+        if (
+            not isinstance(value, torch.Tensor)
+            or value.layout is not torch.strided
+            or not value.numel()
+        ):
+            shared.append(None)
+            continue
+        key = torch_private.storage_id(value)
+        shared.append(owners.get(key))
+        owners.setdefault(key, -1 - index)
+    return tuple(shared)
+
+
+def _finish_work(inputs: Sequence[Any]) -> None:
+    """Waits for what was launched on an accelerator."""
+    devices = {
+        value.device
+        for value in inputs
+        if isinstance(value, torch.Tensor) and value.device.type == "cuda"
+    }
+    for device in devices:
+        torch.cuda.synchronize(device)

@@ -1,0 +1,461 @@
+"""One captured graph, several candidates: who serves it.
+
+In: a captured graph, a config whose options are a `Plan`, and the dispatcher's `compile_graph`.
+Out: a runner, `Trial`. Eager serves the first call. Then, in the background (with ``wait=True`` at
+the end of the first call), each candidate compiles the graph, runs on copies of the first call's
+inputs, and is compared with eager and timed in turns with eager and the best so far; a faster one
+takes over at once. What always holds: the program's tensors, gradients, hooks and random numbers
+are touched by its own calls only; whoever serves gives eager's results on the sizes of the first
+call; what went wrong with a candidate is in its row, and in the log.
+
+Graphs that draw random numbers are compiled in the background but run in turn with the program, in
+the next call: the generators belong to the process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tracer_core.autoselect import choice_store, worker
+from tracer_core.autoselect.candidates import Candidate, Plan
+from tracer_core.autoselect.choice import Choice, Row
+from tracer_core.autoselect.comparison import Comparison
+from tracer_core.autoselect.repeatability import own_code
+from tracer_core.autoselect.sample import NoSample, Sample, rng_states
+from tracer_core.autoselect.thread_modes import Ambient
+from tracer_core.autoselect.timing import Times, timed
+from tracer_core.autoselect.turns import Turns
+from tracer_core.autoselect.verification import Wrong
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.specs import Training
+from tracer_core.debug import stages
+from tracer_core.debug.fallbacks import fallback_of
+from tracer_core.debug.logs import logger, note
+from tracer_core.options import CompileConfig
+from tracer_core.registry.eager import EAGER
+from tracer_core.registry.torch_style import TorchStyle
+
+CompileGraph = Callable[[CapturedGraph, CompileConfig], Runner]
+
+EAGER_NAME = EAGER.name
+#: A candidate takes over from a better-liked one where it needs less than this part of its time.
+GAIN = 0.98
+#: Candidates that need at most this part more than the best are timed against it once more, all
+#: together.
+CLOSE = 1.25
+_trials: weakref.WeakSet[Trial] = weakref.WeakSet()
+
+
+@dataclasses.dataclass(slots=True)
+class Entrant:
+    """Mutable: a candidate on its way. runner: what it compiled. row: what is known of it."""
+
+    candidate: Candidate
+    row: Row
+    runner: Runner | None = None
+
+    def note(self, **changes: Any) -> None:
+        """Changes the row."""
+        self.row = dataclasses.replace(self.row, **changes)
+
+
+class Trial:
+    """The runner. Mutable until it is decided."""
+
+    def __init__(
+        self, captured: CapturedGraph, config: CompileConfig, compile_graph: CompileGraph
+    ) -> None:
+        self.plan: Plan = config.options
+        self._name = captured.name
+        self._captured: CapturedGraph | None = captured
+        self._compile = compile_graph
+        self._eager = compile_graph(
+            captured, dataclasses.replace(config, backend=EAGER, options=None, mode="default")
+        )
+        self._best, self._best_name = self._eager, EAGER_NAME
+        self._entrants = [Entrant(one, Row(one.label, "not tried")) for one in self.plan.candidates]
+        self._eager_row = Row(EAGER_NAME, "chosen", detail="serves meanwhile")
+        self._ambient, self._record = Ambient(), stages.continued()
+        self._turns, self._lock, self._done = Turns(), threading.Lock(), threading.Event()
+        self._sample: Sample | None = None
+        self._comparison: Comparison | None = None
+        self._remembered: Choice | None = None
+        self._key, self._started = "", 0.0
+        self._begun = self._here = False
+        self._target: Runner = self._first
+        self.plan.trials.append(self)
+        _trials.add(self)
+
+    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
+        return self._target(inputs)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Waits until it is decided; False where that took longer."""
+        return self._done.wait(seconds)
+
+    def choice(self) -> Choice:
+        """What is known so far."""
+        rows = (*(one.row for one in self._entrants), *self.plan.refused, self._eager_row)
+        remembered = self._remembered is not None and self._done.is_set()
+        return Choice(self._name, self._best_name, rows, self._done.is_set(), remembered)
+
+    # -- calls of the program --
+
+    def _first(self, inputs: list[Any]) -> Sequence[Any]:
+        """Serves the first call, and keeps copies of its inputs for the candidates."""
+        with self._lock:
+            begun, self._begun = self._begun, True
+        captured = self._captured
+        if (
+            begun or captured is None
+        ):  # another thread is in its first call, or this one is inside it
+            return self._eager(inputs)
+        try:
+            sample = self._sampled(captured, inputs)
+        except NoSample as error:
+            self._keep_eager(error)
+            return self._eager(inputs)
+        before = rng_states()
+        try:
+            outputs = self._eager(inputs)
+        except BaseException:
+            self._begun = False  # the program's own error: the next call is the first
+            raise
+        after = rng_states()
+        try:
+            sample.settle()
+        except NoSample as error:
+            self._keep_eager(error)
+            return outputs
+        sample.draws = any(not torch.equal(a, b) for a, b in zip(before, after, strict=False))
+        sample.rng = before
+        self._sample, self._target = sample, self._served
+        self._comparison = Comparison(sample, self._eager, self.plan.options.tolerance)
+        if self.plan.options.wait:
+            self._work()
+            self._run_here()
+        else:
+            worker.submit(self._work)
+        return outputs
+
+    def _sampled(self, captured: CapturedGraph, inputs: list[Any]) -> Sample:
+        """Raises NoSample."""
+        names = own_code(captured.gm, captured.needs_grad, self.plan.options.repeatable)
+        if names:
+            raise NoSample(
+                f"it calls {', '.join(names)}, which every trial would call again (options:"
+                f" repeatable=({names[0]!r},))"
+            )
+        return Sample(captured, inputs)
+
+    def _served(self, inputs: list[Any]) -> Sequence[Any]:
+        if self._here:
+            self._run_here()
+        with self._turns.served():
+            return self._best(inputs)
+
+    # -- the work beside them --
+
+    def _work(self) -> None:
+        """Compiles the candidates, and runs them unless they draw random numbers."""
+        self._started = time.perf_counter()
+        try:
+            with self._record(), self._ambient.entered():
+                self._try_all()
+        except Exception as error:
+            self._broke(error)
+
+    def _try_all(self) -> None:
+        assert self._captured is not None and self._sample is not None
+        if self.plan.options.remember:
+            self._key = choice_store.key_of(self._captured, self.plan)
+            self._remembered = choice_store.recall(self._key, self._name)
+        if self._remembered is not None and self._follow(self._remembered):
+            return
+        self._remembered = None
+        for entrant in self._entrants:
+            if self._is_over(entrant):
+                continue
+            self._compile_one(entrant)
+            if entrant.runner is not None and not self._sample.draws:
+                self._judge(entrant)
+        if self._sample.draws and any(one.runner is not None for one in self._entrants):
+            self._here = True
+        else:
+            self._run_off()
+            self._decide()
+
+    def _follow(self, remembered: Choice) -> bool:
+        """Uses a choice of an earlier process, if it can be used still."""
+        assert self._sample is not None
+        known = {row.name: row for row in remembered.rows}
+        chosen = next(
+            (one for one in self._entrants if one.candidate.label == remembered.chosen), None
+        )
+        if chosen is None and remembered.chosen != EAGER_NAME:
+            return False
+        if chosen is not None:
+            self._compile_one(chosen)
+            if chosen.runner is None or (not self._sample.draws and not self._is_right(chosen)):
+                return False
+            chosen.row = dataclasses.replace(known[chosen.candidate.label],
+            compile_seconds=chosen.row.compile_seconds,
+                                             error=chosen.row.error)  # fmt: skip
+            self._best = chosen.runner
+        for one in self._entrants:
+            if one is not chosen:
+                one.row = known.get(one.candidate.label, one.row)
+        self._eager_row = known.get(EAGER_NAME, self._eager_row)
+        self._best_name = remembered.chosen
+        if self._sample.draws and chosen is not None:
+            self._best, self._here = self._eager, True  # checked by the next call
+        else:
+            self._decide()
+        return True
+
+    def _is_over(self, entrant: Entrant) -> bool:
+        """Whether no further candidate is begun; says why in the row."""
+        spent = time.perf_counter() - self._started
+        if worker.is_ending():
+            entrant.note(detail="the program ended")
+        elif spent > self.plan.options.budget:
+            entrant.note(detail=f"the budget of {self.plan.options.budget:g} s was spent")
+        else:
+            return False
+        return True
+
+    def _compile_one(self, entrant: Entrant) -> None:
+        assert self._captured is not None
+        captured, config = self._captured, entrant.candidate.config
+        start = time.perf_counter()
+        reason = _not_for(captured, config)
+        if reason is not None:
+            entrant.note(status="refused", detail=reason)
+            return
+        try:
+            entrant.runner = self._compile(_own(captured), config)
+            if (fallback := fallback_of(entrant.runner)) is not None:
+                entrant.note(detail=fallback.reason)
+        except Exception as error:
+            self._failed(entrant, error)
+        entrant.note(compile_seconds=time.perf_counter() - start)
+
+    def _failed(self, entrant: Entrant, error: Exception) -> None:
+        entrant.runner = None
+        entrant.note(status="failed", detail=f"{type(error).__name__}: {error}")
+        logger().warning(
+            "auto, %s: %s failed: %s", self._name, entrant.candidate.label, entrant.row.detail
+        )
+
+    def _is_right(self, entrant: Entrant) -> bool:
+        """Runs a candidate twice (the first result is checked by the core, the second is the usual)
+        and compares.
+        """
+        assert (
+            self._sample is not None and self._comparison is not None and entrant.runner is not None
+        )
+        try:
+            start = time.perf_counter()
+            self._sample.run(entrant.runner)
+            first = time.perf_counter() - start
+            distance = self._comparison.error(entrant.runner)
+        except Wrong as wrong:
+            entrant.runner = None
+            entrant.note(status="wrong", detail=str(wrong))
+            logger().warning(
+                "auto, %s: %s is wrong: %s", self._name, entrant.candidate.label, wrong
+            )
+            return False
+        except Exception as error:
+            self._failed(entrant, error)
+            return False
+        entrant.note(error=distance, compile_seconds=(entrant.row.compile_seconds or 0.0) + first)
+        return True
+
+    def _judge(self, entrant: Entrant) -> None:
+        """Compares and times a candidate; a faster one takes over."""
+        if not self._is_right(entrant):
+            return
+        assert entrant.runner is not None
+        runners = [self._eager, entrant.runner]
+        if self._best is not self._eager:
+            runners.append(self._best)
+        try:
+            times = self._timed(runners)
+        except Exception as error:
+            self._failed(entrant, error)
+            return
+        self._note_times(entrant, times, 1)
+        entrant.note(status="slower")
+        if all(times.ratio(1, other) < GAIN for other in range(len(runners)) if other != 1):
+            self._take_over(entrant)
+
+    def _timed(self, runners: Sequence[Runner]) -> Times:
+        assert self._sample is not None
+        return timed(self._sample, runners, self._turns, self.plan.options.timing)
+
+    def _note_times(self, entrant: Entrant, times: Times, index: int) -> None:
+        """Eager's are at 0."""
+        eager_ms = times.ms(0)
+        entrant.note(ms=times.ms(index), eager_ms=eager_ms)
+        self._eager_row = dataclasses.replace(self._eager_row, ms=eager_ms, eager_ms=eager_ms)
+
+    def _run_off(self) -> None:
+        """Times those that are close to the best against it once more; of those that are level the
+        first one is kept, eager before all."""
+        known = [
+            one
+            for one in self._entrants
+            if one.runner is not None and one.row.ms and one.row.eager_ms
+        ]
+        parts = {
+            one.candidate.label: (one.row.ms or 0.0) / (one.row.eager_ms or 1.0) for one in known
+        }
+        least = min([1.0, *parts.values()])
+        quickest = min((one.row.ms or math.inf for one in known), default=math.inf)
+        # by either measure: the machine may have done other work while one of them was timed
+        close = [
+            one
+            for one in known
+            if parts[one.candidate.label] <= CLOSE * least
+            or (one.row.ms or math.inf) <= CLOSE * quickest
+        ]
+        if not close or (len(close) == 1 and parts[close[0].candidate.label] * CLOSE < 1.0):
+            return
+        times = self._timed([self._eager, *(one.runner for one in close if one.runner is not None)])
+        for index, one in enumerate(close, 1):
+            self._note_times(one, times, index)
+        everybody = range(len(close) + 1)
+        fastest = min(everybody, key=lambda index: times.ratio(index, 0))
+        first = next(index for index in everybody if times.ratio(fastest, index) >= GAIN)
+        if first:
+            self._take_over(close[first - 1])
+        else:
+            self._hand_back()
+
+    def _hand_back(self) -> None:
+        """Eager serves again."""
+        for other in self._entrants:
+            if other.row.status == "chosen":
+                other.note(status="slower")
+        self._eager_row = dataclasses.replace(self._eager_row, status="chosen")
+        self._best, self._best_name = self._eager, EAGER_NAME
+
+    def _take_over(self, winner: Entrant) -> None:
+        assert winner.runner is not None
+        for other in self._entrants:
+            if other.row.status == "chosen":
+                other.note(status="slower")
+        self._eager_row = dataclasses.replace(self._eager_row, status="slower", detail="")
+        winner.note(status="chosen")
+        self._best, self._best_name = winner.runner, winner.candidate.label
+
+    def _run_here(self) -> None:
+        """In a call of the program: runs the candidates of a graph that draws random numbers."""
+        with self._lock:
+            here, self._here = self._here, False
+        if not here:
+            return
+        with self._record():
+            try:
+                if self._remembered is not None:
+                    self._check_remembered()
+                else:
+                    for entrant in self._entrants:
+                        if entrant.runner is not None and not self._is_over(entrant):
+                            self._judge(entrant)
+                    self._run_off()
+                self._decide()
+            except Exception as error:
+                self._broke(error)
+
+    def _check_remembered(self) -> None:
+        (chosen,) = [one for one in self._entrants if one.candidate.label == self._best_name]
+        if self._is_right(chosen):
+            assert chosen.runner is not None
+            self._best = chosen.runner
+        else:
+            self._best_name = EAGER_NAME
+            self._eager_row = dataclasses.replace(self._eager_row, status="chosen")
+            self._remembered = None
+
+    # -- the end --
+
+    def _keep_eager(self, reason: NoSample) -> None:
+        with self._record():
+            self._give_up(f"kept, because {reason}")
+
+    def _broke(self, error: Exception) -> None:
+        """The trial itself failed, not a candidate: eager goes on, and it is said."""
+        logger().warning("auto, %s: the trial failed: %r", self._name, error, exc_info=error)
+        self._give_up(f"kept, because the trial failed: {type(error).__name__}: {error}")
+
+    def _give_up(self, reason: str) -> None:
+        self._best, self._best_name = self._eager, EAGER_NAME
+        self._eager_row = dataclasses.replace(self._eager_row, status="chosen", detail=reason)
+        self._key = ""
+        self._decide()
+
+    def _decide(self) -> None:
+        if self._best_name == EAGER_NAME and self._eager_row.detail == "serves meanwhile":
+            self._eager_row = dataclasses.replace(self._eager_row, detail="")
+        self._target = self._best
+        self._sample = self._comparison = self._captured = None
+        for entrant in self._entrants:
+            entrant.runner = None
+        self._done.set()
+        choice = self.choice()
+        if self._key and self._remembered is None and not worker.is_ending():
+            choice_store.keep(self._key, choice)
+        with stages.stage("auto", graph=self._name) as record:
+            record.text = str(choice)
+        note("stages", "%s", choice)
+
+    def stop_in_child(self) -> None:
+        """After a fork: what served goes on serving."""
+        if not self._done.is_set():
+            self._lock, self._turns = threading.Lock(), Turns()
+            self._here = False
+            self._eager_row = dataclasses.replace(
+                self._eager_row, detail="the process was forked during the trial"
+            )
+            self._target, self._captured = self._best, None
+            self._done = threading.Event()
+            self._done.set()
+
+
+def _own(captured: CapturedGraph) -> CapturedGraph:
+    """The captured graph as an object of a candidate's own, which may change it."""
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(captured.gm.graph, {}))
+    return dataclasses.replace(captured, gm=torch.fx.GraphModule(captured.gm, graph))
+
+
+def _not_for(captured: CapturedGraph, config: CompileConfig) -> str | None:
+    """Why a candidate would not compile this graph at all."""
+    backend = config.backend
+    kinds = {value.device.type for value in captured.real_inputs if isinstance(value, torch.Tensor)}
+    if kinds and not kinds & backend.devices:
+        return f"it runs on {', '.join(sorted(backend.devices))}, not on {', '.join(sorted(kinds))}"
+    own_autograd = isinstance(backend.compile, TorchStyle) and not backend.compile.functional
+    if captured.needs_grad and backend.training is Training.INFERENCE_ONLY and not own_autograd:
+        return "it is for inference only"
+    return None
+
+
+def _after_fork() -> None:
+    for trial in list(_trials):
+        trial.stop_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork)

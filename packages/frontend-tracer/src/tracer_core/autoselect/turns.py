@@ -1,0 +1,58 @@
+"""Calls of the program and calls that are timed, in turns, so that neither disturbs the other's
+time.
+
+In: nothing. Out: `Turns`. What always holds: calls of the program run side by side; a timed call
+runs while none of them does; a call of the program waits for one timed call at most, and nobody
+longer than `PATIENCE`, so nothing can lock up (a graph whose operator calls the same compiled
+function again, a call that takes minutes).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+#: Seconds.
+PATIENCE = 2.0
+
+
+class Turns:
+    """Mutable: who is running."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._served = self._waiting = 0
+        self._timing = False
+
+    @contextlib.contextmanager
+    def served(self) -> Iterator[None]:
+        """Round a call of the program."""
+        with self._changed:
+            self._waiting += 1
+            self._changed.wait_for(lambda: not self._timing, PATIENCE)
+            self._waiting -= 1
+            self._served += 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._served -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Round a call that is timed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._waiting == 0, PATIENCE
+            )  # those that waited for the one before
+            self._timing = True
+            self._changed.wait_for(lambda: self._served == 0, PATIENCE)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._timing = False
+                self._changed.notify_all()

@@ -1,0 +1,211 @@
+"""Is a candidate's outcome eager's?
+
+In: two `Outcome`s of one sample. Out: the relative error, or `Wrong` with what differs. What always
+holds: whole numbers, booleans, infinities and NaNs must be the same; floats may differ by rounding,
+judged by the 2-norm of the difference against that of eager's (for gradients also against the
+largest gradient: that of a bias before a normalisation is rounding and nothing else), by the worst
+element, and what is written to also by how far it was changed. Where outcomes of eager on nudged
+inputs are given, a result that they change as much is rounding itself, and nobody's fault: a whole
+training step has such gradients among its results.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core.autoselect.sample import Outcome
+
+#: The largest relative error that counts as rounding. Results of dtypes that are not here must be
+#: equal.
+TOLERANCES = {
+    torch.float64: 1e-7,
+    torch.complex128: 1e-7,
+    torch.float32: 1e-3,
+    torch.complex64: 1e-3,
+    torch.bfloat16: 3e-2,
+    torch.float16: 3e-2,
+}
+
+#: Gradients go through ReLUs and norms whose sides rounding changes; eager itself is off by 3e-3 in
+#: resnet18.
+GRADIENT_FACTOR = 20.0
+#: Finite elements beyond this part of the largest number that a dtype has are judged apart from the
+#: others.
+HUGE_PART = 1e-2
+#: A gradient this much smaller than the largest one is judged against that.
+NEGLIGIBLE = 1e-3
+#: An element may be off by this many times the tolerance, of itself or of the usual element. One
+#: element that is wrong, or a mask that counts for few, is nothing beside the norm of a large
+#: result.
+ELEMENT_FACTOR = 20.0
+#: What was written to is judged by its change, too: a step of an optimizer may be less of a
+#: parameter than the tolerance.
+CHANGE_PART = 0.25
+#: How many roundings of what is written count beside its change.
+ROUNDINGS = 4
+#: A result may be this many times as far from eager's as eager's own is where the inputs' last bits
+#: are others.
+NUDGED_FACTOR = 10.0
+RELATIVE = "relative error"
+
+
+class Wrong(Exception):
+    """A candidate's outcome is not eager's. Its text says where."""
+
+
+def error_of(
+    expected: Outcome,
+    actual: Outcome,
+    tolerance: float | None,
+    nudged: Sequence[Outcome] = (),
+    smooth: bool = True,
+) -> float:
+    """The largest relative error of what is more than rounding. smooth: whether single elements are
+    judged, too. Raises Wrong."""
+    if len(expected.outputs) != len(actual.outputs):
+        raise Wrong(f"{len(actual.outputs)} results, expected {len(expected.outputs)}")
+    worst = 0.0
+    for index, (one, other) in enumerate(zip(expected.outputs, actual.outputs, strict=True)):
+        allowed = _Allowed(f"result {index}", tolerance, elements=smooth)
+        worst = max(worst, _error(one, other, allowed, [near.outputs[index] for near in nudged]))
+    for index, (one, other) in enumerate(zip(expected.written, actual.written, strict=True)):
+        allowed = _Allowed(
+            f"written input {index}", tolerance, elements=smooth, before=expected.before[index]
+        )
+        worst = max(worst, _error(one, other, allowed, [near.written[index] for near in nudged]))
+    if expected.requires_grad != actual.requires_grad:
+        raise Wrong(
+            f"results require grad: {actual.requires_grad}, expected {expected.requires_grad}"
+        )
+    if expected.shared != actual.shared:
+        raise Wrong(f"results share memory with {actual.shared}, expected {expected.shared}")
+    largest = max((_norm(one) for one in expected.grads if one is not None), default=0.0)
+    for index, (gradient, found_gradient) in enumerate(
+        zip(expected.grads, actual.grads, strict=True)
+    ):
+        if gradient is None and found_gradient is not None and not found_gradient.any():
+            continue  # None and zeros say the same
+        allowed = _Allowed(f"gradient {index}", tolerance, GRADIENT_FACTOR, NEGLIGIBLE * largest)
+        worst = max(
+            worst, _error(gradient, found_gradient, allowed, [near.grads[index] for near in nudged])
+        )
+    return worst
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """What counts as rounding in one tensor. least: the least norm that errors are judged against.
+    elements: whether single elements are judged, too. before: what was there before it was written
+    to."""
+
+    name: str
+    tolerance: float | None
+    factor: float = 1.0
+    least: float = 0.0
+    elements: bool = False
+    before: torch.Tensor | None = None
+
+
+def _error(expected: Any, actual: Any, allowed: _Allowed, nudged: Sequence[Any]) -> float:
+    name = allowed.name
+    if not isinstance(expected, torch.Tensor) or not isinstance(actual, torch.Tensor):
+        if type(expected) is not type(actual) or expected != actual:
+            raise Wrong(f"{name} is {_short(actual)}, expected {_short(expected)}")
+        return 0.0
+    _demand_same_form(expected, actual, name)
+    if expected.dtype not in TOLERANCES:
+        if not torch.equal(expected, actual):
+            raise Wrong(f"{name} ({expected.dtype}) is not equal")
+        return 0.0
+    exact, found = _wide(expected), _wide(actual)
+    finite = torch.isfinite(exact)
+    if not bool(finite.all()) and not _same_odd(exact[~finite], found[~finite]):
+        raise Wrong(f"{name}: infinities or NaNs differ")
+    huge = finite & (exact.abs() > HUGE_PART * torch.finfo(expected.dtype).max)
+    if bool(huge.any()) and not torch.allclose(found[huge], exact[huge], rtol=0.05, atol=0.0):
+        raise Wrong(f"{name}: its largest elements differ")
+    usual = finite & ~huge  # huge ones mask elements; beside them every other error is nothing
+    if not bool(usual.any()):
+        return 0.0
+    differences = [(_wide(one) - exact)[usual] for one in (actual, *nudged)]
+    before = None if allowed.before is None else (exact - _wide(allowed.before))[usual]
+    worst = 0.0
+    for what, limit, distance in _measures(exact[usual], before, allowed, expected.dtype):
+        error, *others = map(distance, differences)
+        if error <= limit:
+            worst = max(worst, error if what == RELATIVE else 0.0)
+            continue
+        own = min(others, default=0.0)  # NaN is wrong, too, and infinities of eager's say nothing
+        if not (math.isfinite(own) and error <= NUDGED_FACTOR * own):
+            raise Wrong(f"{name}: {what} {error:.1e}, at most {limit:.0e} counts as rounding")
+    return worst
+
+
+def _measures(
+    exact: torch.Tensor, change: torch.Tensor | None, allowed: _Allowed, dtype: torch.dtype
+) -> Iterator[tuple[str, float, Callable[[torch.Tensor], float]]]:
+    """In which ways a difference from eager's is measured: what it is called, its limit, its
+    measure.
+    """
+    norm = _norm(exact)
+    scale = max(norm, allowed.least) or 1.0
+    limit = (TOLERANCES[dtype] if allowed.tolerance is None else allowed.tolerance) * allowed.factor
+    yield RELATIVE, limit, lambda difference: _norm(difference) / scale
+    if allowed.elements:
+        sizes = exact.abs().clamp(min=scale / math.sqrt(exact.numel()))
+        yield (
+            "an element's error",
+            ELEMENT_FACTOR * limit,
+            lambda difference: float((difference.abs() / sizes).max()),
+        )
+    if change is not None:
+        most = max(CHANGE_PART, limit) * _norm(change) + ROUNDINGS * torch.finfo(dtype).eps * norm
+        yield (
+            "error of the change",
+            1.0,
+            lambda difference: _norm(difference) / most if most else math.inf * _norm(difference),
+        )
+
+
+def _same_odd(expected: torch.Tensor, actual: torch.Tensor) -> bool:
+    """Whether infinities have their signs and NaNs are NaNs; of complex numbers, each part."""
+    if expected.is_complex():
+        expected, actual = torch.view_as_real(expected), torch.view_as_real(actual)
+    if not torch.equal(expected.isnan(), actual.isnan()) or not torch.equal(
+        expected.isinf(), actual.isinf()
+    ):
+        return False
+    infinite = expected.isinf()
+    return torch.equal(expected[infinite], actual[infinite])
+
+
+def _demand_same_form(expected: torch.Tensor, actual: torch.Tensor, name: str) -> None:
+    for what in ("dtype", "shape", "device", "layout"):
+        if getattr(expected, what) != getattr(actual, what):
+            raise Wrong(
+                f"{name}: {what} {getattr(actual, what)}, expected {getattr(expected, what)}"
+            )
+    if expected.layout is torch.strided and not _same_strides(expected, actual):
+        raise Wrong(f"{name}: strides {actual.stride()}, expected {expected.stride()}")
+
+
+def _same_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
+    steps = zip(left.shape, left.stride(), right.stride(), strict=True)
+    return left.numel() == 0 or all(size == 1 or a == b for size, a, b in steps)
+
+
+def _wide(value: torch.Tensor) -> torch.Tensor:
+    return value.to(torch.complex128 if value.is_complex() else torch.float64)
+
+
+def _norm(value: torch.Tensor) -> float:
+    return float(_wide(value).norm())
+
+
+def _short(value: Any) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)

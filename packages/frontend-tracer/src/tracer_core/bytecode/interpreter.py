@@ -1,0 +1,301 @@
+"""The loop that runs frames, and what an instruction may ask for.
+
+In: a chain of frames. Out: the value that the outermost one returns. `Machine` knows bytecode but
+not what a call, an attribute or a truth value *means*: subclasses do. `RealMachine` (real.py) means
+what CPython means; `Tracer` (tracer.py) records. What always holds: an instruction that raises
+`Break` has changed nothing that `undo` of the subclass does not restore, and the frame's stack is
+as before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracer_core.bytecode.frame import NULL, Frame, Unread
+from tracer_core.bytecode.tracebacks import history
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
+
+
+class Machine:
+    """Runs `frames`, a stack of frames; the last one is active."""
+
+    frames: list[Frame]
+
+    def __init__(self) -> None:
+        self.frames = []
+
+    # -- the loop ---------------------------------------------------------------------------------
+
+    def run(self, base: int) -> Any:
+        """Runs until the frame at position `base` of the chain returns; gives its value."""
+        frames = self.frames
+        while True:
+            frame = frames[-1]
+            ip = frame.last = frame.ip
+            frame.saved = frame.stack.copy()
+            try:
+                self.before_step(base)
+                frame.ip = ip + 1
+                done = frame.code.handlers[ip](self, frame, frame.code.args[ip])
+            except Break:
+                frame.stack, frame.ip = frame.saved, ip
+                raise
+            except (Restart, RunNatively, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self.unwind(error, base)
+                continue
+            if done is not None and self.leave(done[0], base):
+                return done[0]
+
+    def before_step(self, base: int) -> None:
+        """Called before each instruction; may raise Break."""
+
+    def leave(self, value: Any, base: int) -> bool:
+        """The active frame returned `value`: True when it was the frame at `base`."""
+        frame = self.frames.pop()
+        if len(self.frames) == base:
+            return True
+        try:
+            self.resume_caller(self.frames[-1], frame, value)
+        except TypeError as error:  # an __init__ that returned something
+            self.unwind(error, base)
+        return False
+
+    def resume_caller(self, caller: Frame, callee: Frame, value: Any) -> None:
+        rule = callee.on_return
+        if rule is None:
+            caller.stack.append(value)
+        elif rule != "discard":
+            if type(value) is Unread:
+                value = self.open(value)
+            if value is not None:
+                raise TypeError(f"__init__() should return None, not '{type(value).__name__}'")
+            caller.stack.append(rule[1])
+
+    def unwind(self, error: BaseException, base: int) -> None:
+        """Finds the handler of an exception in the chain; re-raises it when there is none."""
+        self._set_context(error)
+        while True:
+            frame = self.frames[-1]
+            self.passed(frame, error)
+            target = self.find_handler(frame)
+            if target is not None:
+                del frame.stack[target.depth :]
+                if target.lasti:
+                    frame.stack.append(frame.last)
+                frame.stack.append(error)
+                frame.ip = target.target
+                frame.kw_names = ()  # of the call that raised
+                return
+            self.frames.pop()
+            if len(self.frames) == base:
+                try:
+                    raise error
+                finally:
+                    del (
+                        error
+                    )  # its traceback has this frame, and with it all callers and their results
+            self.frames[-1].last = self.frames[-1].ip - 1
+
+    def passed(self, frame: Frame, error: BaseException) -> None:
+        """Called for each frame that an exception comes through, the one that catches it
+        included.
+        """
+
+    def handled(self) -> BaseException | None:
+        """The exception being handled by the innermost frame that handles one."""
+        for frame in reversed(self.frames):
+            if frame.exceptions:
+                error = frame.exceptions[-1]
+                if type(error) is Unread:
+                    error = frame.exceptions[-1] = self.open(error)
+                return error  # type: ignore[no-any-return]
+        return None
+
+    def history(self, error: BaseException) -> Any:
+        """Where an exception was raised and went through: two parts of a group have the same."""
+        return history(error)
+
+    def same_history(self, original: BaseException, part: BaseException) -> None:
+        """Notes that `part` was split from a group."""
+
+    def look_into(self, group: BaseException) -> None:
+        """Called before what a group of exceptions holds decides something."""
+
+    def _set_context(self, error: BaseException) -> None:
+        """An exception raised while another is handled has that one as its context."""
+        handled = self.handled()
+        if handled is None or handled is error or error.__context__ is not None:
+            return
+        link = handled
+        while link.__context__ is not None:
+            if link.__context__ is error:
+                return
+            link = link.__context__
+        error.__context__ = handled
+
+    @staticmethod
+    def find_handler(frame: Frame) -> Any:
+        for entry in frame.code.exceptions:
+            if entry.start <= frame.last < entry.end:
+                return entry
+        return None
+
+    # -- what handlers ask for
+    # ----------------------------------------------------------------------
+
+    def pop(self, frame: Frame) -> Any:
+        value = frame.stack.pop()
+        return self.open(value) if type(value) is Unread else value
+
+    def pop_n(self, frame: Frame, n: int) -> list[Any]:
+        if n == 0:
+            return []
+        values = frame.stack[-n:]
+        del frame.stack[-n:]
+        return [self.open(value) if type(value) is Unread else value for value in values]
+
+    def peek(self, frame: Frame, n: int = 1) -> Any:
+        value = frame.stack[-n]
+        if type(value) is Unread:
+            value = frame.stack[-n] = self.open(value)
+        return value
+
+    def load(self, frame: Frame, index: int) -> Any:
+        value = frame.locals[index]
+        if type(value) is Unread:
+            value = frame.locals[index] = self.open(value)
+        elif value is NULL:
+            raise UnboundLocalError(
+                f"cannot access local variable '{frame.code.locals_names[index]}' where it is not"
+                " associated with a value"
+            )
+        return value
+
+    # Meanings, given by the subclasses.
+
+    def open(self, unread: Unread) -> Any:
+        raise NotImplementedError
+
+    def break_graph(self, kind: str, reason: str) -> Any:
+        raise NotImplementedError
+
+    def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Calls and pushes the result on the frame's stack, now or when an inlined frame
+        returns.
+        """
+        raise NotImplementedError
+
+    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls and returns the result; Python callees run in a nested loop."""
+        raise NotImplementedError
+
+    def getattr(self, obj: Any, name: str) -> Any:
+        raise NotImplementedError
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def delattr(self, obj: Any, name: str) -> None:
+        raise NotImplementedError
+
+    def truth(self, value: Any) -> bool:
+        raise NotImplementedError
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any:
+        raise NotImplementedError
+
+    def unary(self, symbol: str, value: Any) -> Any:
+        raise NotImplementedError
+
+    def compare(self, symbol: str, left: Any, right: Any) -> Any:
+        raise NotImplementedError
+
+    def same(self, left: Any, right: Any) -> bool:
+        """left is right"""
+        return left is right
+
+    def contains(self, item: Any, container: Any) -> bool:
+        raise NotImplementedError
+
+    def getitem(self, container: Any, key: Any) -> Any:
+        raise NotImplementedError
+
+    def setitem(self, container: Any, key: Any, value: Any) -> None:
+        raise NotImplementedError
+
+    def delitem(self, container: Any, key: Any) -> None:
+        raise NotImplementedError
+
+    def iterate(self, value: Any) -> Any:
+        """iter(value)"""
+        raise NotImplementedError
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        """(True, item) or (False, StopIteration value)."""
+        raise NotImplementedError
+
+    def loop(self, value: Any) -> Any:
+        """iter(value) for a ``for`` loop, which alone gets to see the iterator."""
+        raise NotImplementedError
+
+    def spread(self, value: Any, varies: bool = False) -> list[Any]:
+        """The items of any iterable, for unpacking and ``*args``. varies: a number may become a
+        symbol.
+        """
+        raise NotImplementedError
+
+    def mapping(self, value: Any) -> dict[Any, Any]:
+        """The items of a mapping, for ``**kwargs`` and ``{**d}``."""
+        raise NotImplementedError
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        raise NotImplementedError
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        raise NotImplementedError
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        raise NotImplementedError
+
+    def store_name(self, namespace: Any, name: str, value: Any) -> None:
+        """Stores a name of a class body."""
+        self.setitem(namespace, name, value)
+
+    def load_cell(self, cell: Any, name: str) -> Any:
+        raise NotImplementedError
+
+    def store_cell(self, cell: Any, value: Any) -> None:
+        raise NotImplementedError
+
+    def free_cells(self, frame: Frame) -> tuple[Any, ...]:
+        """The closure of the frame's function."""
+        return frame.function.__closure__ or ()
+
+    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
+        raise NotImplementedError
+
+    def format(self, value: Any, spec: str) -> str:
+        raise NotImplementedError
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        raise NotImplementedError
+
+    def concrete(self, value: Any) -> Any:
+        """A value that is about to be hashed or otherwise looked at by C: no symbol."""
+        return value
+
+    def made(self, value: Any) -> Any:
+        """A value that the bytecode itself made (container display, function, slice)."""
+        return value
+
+    def list_append(self, target: Any, value: Any) -> None:
+        """In-place growth of a container made by the bytecode (comprehensions, displays)."""
+        target.append(value)
+
+    def list_extend(self, target: Any, values: list[Any]) -> None:
+        target.extend(values)
+
+    def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
+        target.update(items)

@@ -1,0 +1,133 @@
+"""Jumps."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tracer_core.bytecode.code import opcode
+from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.interpreter import Machine
+
+#: Py_TPFLAGS_MATCH_SELF: one positional pattern matches the subject itself.
+_MATCH_SELF = 1 << 22
+
+
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+def jump(m: Machine, f: Frame, arg: int) -> None:
+    f.ip = arg
+
+
+@opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
+def pop_jump_if_true(m: Machine, f: Frame, arg: int) -> None:
+    if m.truth(m.pop(f)):
+        f.ip = arg
+
+
+@opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
+def pop_jump_if_false(m: Machine, f: Frame, arg: int) -> None:
+    if not m.truth(m.pop(f)):
+        f.ip = arg
+
+
+@opcode("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
+def pop_jump_if_none(m: Machine, f: Frame, arg: int) -> None:
+    if m.pop(f) is None:
+        f.ip = arg
+
+
+@opcode("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
+def pop_jump_if_not_none(m: Machine, f: Frame, arg: int) -> None:
+    if m.pop(f) is not None:
+        f.ip = arg
+
+
+@opcode("JUMP_IF_TRUE_OR_POP")
+def jump_if_true_or_pop(m: Machine, f: Frame, arg: int) -> None:
+    if m.truth(m.peek(f)):
+        f.ip = arg
+    else:
+        f.stack.pop()
+
+
+@opcode("JUMP_IF_FALSE_OR_POP")
+def jump_if_false_or_pop(m: Machine, f: Frame, arg: int) -> None:
+    if not m.truth(m.peek(f)):
+        f.ip = arg
+    else:
+        f.stack.pop()
+
+
+@opcode("GET_LEN")
+def get_len(m: Machine, f: Frame, arg: Any) -> None:
+    f.stack.append(m.call_value(len, [m.peek(f)], {}))
+
+
+@opcode("MATCH_MAPPING", "MATCH_SEQUENCE")
+def match_kind(m: Machine, f: Frame, arg: Any) -> None:
+    # Py_TPFLAGS_MAPPING is bit 6, Py_TPFLAGS_SEQUENCE bit 5 (object.h).
+    bit = 6 if f.code.names[f.last] == "MATCH_MAPPING" else 5
+    f.stack.append(bool(type(m.peek(f)).__flags__ & (1 << bit)))
+
+
+@opcode("MATCH_KEYS")
+def match_keys(m: Machine, f: Frame, arg: Any) -> None:
+    subject, keys = m.peek(f, 2), m.peek(f, 1)
+    if all(m.contains(key, subject) for key in keys):
+        f.stack.append(tuple(m.getitem(subject, key) for key in keys))
+    else:
+        f.stack.append(None)
+
+
+@opcode("MATCH_CLASS")
+def match_class(m: Machine, f: Frame, arg: int) -> None:
+    subject, cls, names = m.pop_n(f, 3)
+    if not isinstance(cls, type):
+        raise TypeError(
+            f"called match pattern must be a {'class' if sys.version_info >= (3, 12) else 'type'}"
+        )
+    if not m.call_value(isinstance, [subject, cls], {}):
+        f.stack.append(None)
+        return
+    itself = arg == 1 and bool(cls.__flags__ & _MATCH_SELF) and not _has_match_args(m, cls)
+    wanted = [*([] if itself else _positional(m, cls, arg)), *names]
+    parts: list[Any] = [subject] if itself else []
+    for i, name in enumerate(wanted):
+        if name in wanted[:i]:
+            raise TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}")
+        try:
+            parts.append(m.getattr(subject, name))
+        except AttributeError:
+            f.stack.append(None)
+            return
+    f.stack.append(tuple(parts))
+
+
+def _has_match_args(m: Machine, cls: type) -> bool:
+    try:
+        m.getattr(cls, "__match_args__")
+    except AttributeError:
+        return False
+    return True
+
+
+def _positional(m: Machine, cls: type, count: int) -> list[str]:
+    """The names of the attributes that `count` positional patterns match."""
+    if count == 0:
+        return []
+    written = _has_match_args(m, cls)
+    accepted = m.getattr(cls, "__match_args__") if written else ()
+    if not isinstance(accepted, tuple):
+        raise TypeError(
+            f"{cls.__name__}.__match_args__ must be a tuple (got {type(accepted).__name__})"
+        )
+    if len(accepted) < count:
+        allowed = 1 if not written and cls.__flags__ & _MATCH_SELF else len(accepted)
+        plural = "" if allowed == 1 else "s"
+        raise TypeError(
+            f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)"
+        )
+    for name in accepted[:count]:
+        if not isinstance(name, str):
+            raise TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
+    return list(accepted[:count])

@@ -1,0 +1,72 @@
+"""Calls, function objects."""
+
+from __future__ import annotations
+
+import types
+
+from tracer_core.bytecode.code import opcode
+from tracer_core.bytecode.frame import NULL, Frame
+from tracer_core.bytecode.interpreter import Machine
+from tracer_core.bytecode.opcodes.containers import function_text
+
+
+@opcode("KW_NAMES")
+def kw_names(m: Machine, f: Frame, arg: tuple[str, ...]) -> None:
+    f.kw_names = arg
+
+
+@opcode("CALL")
+def call(m: Machine, f: Frame, arg: int) -> None:
+    names = f.kw_names
+    values = m.pop_n(f, arg)  # may end the graph before the call, whose names are then still wanted
+    second = m.pop(f)
+    first = m.pop(f)
+    f.kw_names = ()
+    if first is NULL:
+        function = second
+    else:
+        function = first
+        values.insert(0, second)
+    n = len(names)
+    try:
+        if n:
+            m.call(f, function, values[:-n], dict(zip(names, values[-n:], strict=True)))
+        else:
+            m.call(f, function, values, {})
+    except BaseException:
+        f.kw_names = names
+        raise
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(m: Machine, f: Frame, arg: int) -> None:
+    named = m.pop(f) if arg & 1 else {}
+    positional = m.pop(f)
+    function = m.pop(f)
+    kwargs = m.mapping(named) if arg & 1 else {}
+    if not (hasattr(type(positional), "__iter__") or hasattr(type(positional), "__getitem__")):
+        kind = type(positional).__name__
+        raise TypeError(
+            f"{function_text(function)} argument after * must be an iterable, not {kind}"
+        )
+    args = m.spread(positional, varies=True)
+    if f.stack and f.stack[-1] is NULL:
+        f.stack.pop()
+    for name in kwargs:
+        if not isinstance(name, str):
+            raise TypeError("keywords must be strings")
+    m.call(f, function, args, dict(kwargs))
+
+
+@opcode("MAKE_FUNCTION")
+def make_function(m: Machine, f: Frame, arg: int) -> None:
+    code = m.pop(f)
+    closure = m.pop(f) if arg & 8 else None
+    annotations = m.pop(f) if arg & 4 else None
+    kw_defaults = m.pop(f) if arg & 2 else None
+    defaults = m.pop(f) if arg & 1 else None
+    function = types.FunctionType(code, f.globals, code.co_name, defaults, closure)
+    function.__kwdefaults__ = kw_defaults
+    if annotations:
+        function.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
+    f.stack.append(m.made(function))

@@ -1,0 +1,158 @@
+"""raise, try, except, finally."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracer_core.bytecode.code import opcode
+from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.interpreter import Machine
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(m: Machine, f: Frame, arg: Any) -> None:
+    error = m.pop(f)
+    f.stack.append(f.exceptions[-1] if f.exceptions else None)
+    f.stack.append(error)
+    f.exceptions.append(error)
+
+
+@opcode("POP_EXCEPT")
+def pop_except(m: Machine, f: Frame, arg: Any) -> None:
+    f.stack.pop()
+    if f.exceptions:
+        f.exceptions.pop()
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(m: Machine, f: Frame, arg: Any) -> None:
+    kind = m.pop(f)
+    error = m.peek(f)
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    for one in kinds:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise TypeError(
+                "catching classes that do not inherit from BaseException is not allowed"
+            )
+    # Along the classes, as CPython does: __instancecheck__ has no say.
+    f.stack.append(any(one in type(error).__mro__ for one in kinds))
+
+
+@opcode("CHECK_EG_MATCH")
+def check_eg_match(m: Machine, f: Frame, arg: Any) -> None:
+    """One ``except*``: (what is left, what matched or None) of the exception."""
+    kind = m.pop(f)
+    error = m.pop(f)
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    for one in kinds:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise TypeError(
+                "catching classes that do not inherit from BaseException is not allowed"
+            )
+        if issubclass(one, BaseExceptionGroup):
+            raise TypeError(
+                "catching ExceptionGroup with except* is not allowed. Use except instead."
+            )
+    left, matched = _split(m, error, kinds)
+    f.stack += [left, matched]
+    if matched is not None:
+        f.exceptions[-1] = matched
+
+
+def _split(m: Machine, error: Any, kinds: tuple[type, ...]) -> tuple[Any, Any]:
+    if error is None:
+        return None, None
+    if isinstance(error, BaseExceptionGroup):
+        matched, left = m.call_value(m.getattr(error, "split"), [kinds], {})
+        return left, matched
+    if not isinstance(error, kinds):
+        return error, None
+    return None, BaseExceptionGroup("", (error,))
+
+
+@opcode("PREP_RERAISE_STAR")
+def prep_reraise_star(m: Machine, f: Frame, arg: Any) -> None:
+    raised = m.pop(f)
+    original = m.pop(f)
+    f.stack.append(reraise_star(m, original, raised))
+
+
+def reraise_star(m: Machine, original: Any, found: list[Any]) -> Any:
+    """What goes on after the ``except*`` clauses. found: for each clause what it raised, and what
+    no clause took.
+    """
+    if not found:
+        return None
+    if not isinstance(original, BaseExceptionGroup):
+        return found[0]
+    for error in (original, *found):
+        if error is not None:
+            m.look_into(error)
+    raised = [e for e in found if e is not None and not _is_part(m, e, original)]
+    again = [e for e in found if e is not None and _is_part(m, e, original)]
+    kept = {id(leaf) for e in again for leaf in _leaves(e)}
+    rest = _subgroup(m, original, kept) if kept else None
+    if not raised:
+        return rest
+    if rest is not None:
+        raised.append(rest)
+    return BaseExceptionGroup("", raised) if len(raised) > 1 else raised[0]
+
+
+def _subgroup(m: Machine, original: BaseExceptionGroup[Any], kept: set[int]) -> Any:
+    """The part of a group with these leaves."""
+    found = original.subgroup(lambda error: id(error) in kept)
+    if found is not None:
+        m.same_history(original, found)
+    return found
+
+
+def _is_part(m: Machine, error: BaseException, original: BaseException) -> bool:
+    """Whether an exception was split from the original and raised again as it was."""
+    return (
+        getattr(error, "__notes__", None) == getattr(original, "__notes__", None)
+        and m.history(error) == m.history(original)
+        and error.__cause__ is original.__cause__
+        and error.__context__ is original.__context__
+    )
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in error.exceptions for leaf in _leaves(one)]
+    return [error]
+
+
+@opcode("RAISE_VARARGS")
+def raise_varargs(m: Machine, f: Frame, arg: int) -> None:
+    if arg == 0:
+        handled = m.handled()
+        if handled is None:
+            raise RuntimeError("No active exception to reraise")
+        raise handled
+    values = m.pop_n(f, arg)
+    error = values[0]
+    if isinstance(error, type):
+        kind, error = error, m.call_value(error, [], {})
+        if issubclass(kind, BaseException) and not isinstance(error, BaseException):
+            raise TypeError(
+                f"calling {kind!r} should have returned an instance of BaseException, not"
+                f" {type(error)!r}"
+            )
+    if not isinstance(error, BaseException):
+        raise TypeError("exceptions must derive from BaseException")
+    if arg == 2:
+        cause = values[1]
+        if isinstance(cause, type) and issubclass(cause, BaseException):
+            cause = m.call_value(cause, [], {})
+        if not (cause is None or isinstance(cause, BaseException)):
+            raise TypeError("exception causes must derive from BaseException")
+        error.__cause__ = cause
+    raise error
+
+
+@opcode("RERAISE")
+def reraise(m: Machine, f: Frame, arg: int) -> None:
+    # The offset below (lasti) is for tracebacks only: the handler is looked up from this
+    # instruction.
+    raise m.pop(f)

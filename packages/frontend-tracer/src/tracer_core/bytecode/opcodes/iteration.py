@@ -1,0 +1,87 @@
+"""for loops and generators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracer_core.bytecode.code import opcode
+from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.interpreter import Machine
+
+
+@opcode("GET_ITER")
+def get_iter(m: Machine, f: Frame, arg: Any) -> None:
+    f.stack.append(m.loop(m.pop(f)))
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(m: Machine, f: Frame, arg: Any) -> None:
+    f.stack.append(m.iterate(m.pop(f)))
+
+
+@opcode("FOR_ITER")
+def for_iter(m: Machine, f: Frame, arg: int) -> None:
+    more, item = m.advance(m.peek(f))
+    if more:
+        f.stack.append(item)
+        return
+    f.stack.pop()
+    # 3.12 jumps to END_FOR, which would pop the item and the iterator: step over it.
+    f.ip = arg + 1 if f.code.names[arg] == "END_FOR" else arg
+
+
+@opcode("END_FOR")
+def end_for(m: Machine, f: Frame, arg: Any) -> None:
+    f.stack.pop()
+    f.stack.pop()
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(m: Machine, f: Frame, arg: Any) -> None:
+    # Pushed for the POP_TOP that follows; the generator object was made by the call.
+    f.stack.append(None)
+
+
+@opcode("YIELD_VALUE")
+def yield_value(m: Machine, f: Frame, arg: Any) -> Any:
+    # The frame stops here; what is sent in is pushed by the driver (trace/generators.py).
+    f.generator.yielded = True
+    return (m.pop(f),)
+
+
+@opcode("SEND")
+def send(m: Machine, f: Frame, arg: int) -> None:
+    value = m.pop(f)
+    receiver = m.peek(f)
+    if value is None:
+        more, item = m.advance(receiver)
+    else:
+        try:
+            more, item = True, m.call_value(m.getattr(receiver, "send"), [value], {})
+        except StopIteration as stop:
+            more, item = False, stop.value
+    if more:
+        f.stack.append(item)
+        return
+    if f.code.names[arg] == "END_SEND":
+        f.stack.append(item)
+    else:
+        f.stack[-1] = item
+    f.ip = arg
+
+
+@opcode("END_SEND")
+def end_send(m: Machine, f: Frame, arg: Any) -> None:
+    value = f.stack.pop()
+    f.stack[-1] = value
+
+
+@opcode("CLEANUP_THROW")
+def cleanup_throw(m: Machine, f: Frame, arg: Any) -> None:
+    # An exception that was thrown in at ``yield from``: a StopIteration gives the expression's
+    # value.
+    error = f.stack[-1]
+    if not isinstance(error, StopIteration):
+        raise error
+    del f.stack[-3:]
+    f.stack += [None, error.value]

@@ -1,0 +1,230 @@
+"""Locals, globals, closures, attributes and imports."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from tracer_core.bytecode.code import opcode
+from tracer_core.bytecode.frame import NULL, Frame, Unread
+from tracer_core.bytecode.interpreter import Machine
+
+
+@opcode("LOAD_FAST", "LOAD_FAST_CHECK")
+def load_fast(m: Machine, f: Frame, arg: int) -> None:
+    # A value that nothing has looked at stays so: one that is only passed on needs no guard.
+    value = f.locals[arg]
+    f.stack.append(m.load(f, arg) if value is NULL else value)
+
+
+@opcode("LOAD_FAST_AND_CLEAR")
+def load_fast_and_clear(m: Machine, f: Frame, arg: int) -> None:
+    # Saves a local around an inlined comprehension; NULL is legal here.
+    f.stack.append(f.locals[arg])
+    f.locals[arg] = NULL
+
+
+@opcode("STORE_FAST")
+def store_fast(m: Machine, f: Frame, arg: int) -> None:
+    f.locals[arg] = f.stack.pop()
+
+
+@opcode("DELETE_FAST")
+def delete_fast(m: Machine, f: Frame, arg: int) -> None:
+    m.load(f, arg)
+    f.locals[arg] = NULL
+
+
+@opcode("MAKE_CELL")
+def make_cell(m: Machine, f: Frame, arg: int) -> None:
+    value = f.locals[arg]
+    if type(value) is Unread:
+        value = m.open(value)
+    f.locals[arg] = types.CellType() if value is NULL else types.CellType(value)
+
+
+@opcode("COPY_FREE_VARS")
+def copy_free_vars(m: Machine, f: Frame, arg: int) -> None:
+    cells = m.free_cells(f)
+    f.locals[f.code.first_free :] = cells
+
+
+@opcode("LOAD_CLOSURE")
+def load_closure(m: Machine, f: Frame, arg: int) -> None:
+    f.stack.append(m.load(f, arg))
+
+
+@opcode("LOAD_DEREF")
+def load_deref(m: Machine, f: Frame, arg: int) -> None:
+    f.stack.append(_contents(m, f, arg))
+
+
+def _contents(m: Machine, f: Frame, arg: int) -> Any:
+    """What a cell holds; an empty one of the function's own is an unbound local variable."""
+    name = f.code.locals_names[arg]
+    try:
+        return m.load_cell(m.load(f, arg), name)
+    except NameError:
+        if arg >= f.code.first_free:
+            raise
+    raise UnboundLocalError(
+        f"cannot access local variable '{name}' where it is not associated with a value"
+    )
+
+
+@opcode("STORE_DEREF")
+def store_deref(m: Machine, f: Frame, arg: int) -> None:
+    value = m.pop(f)
+    m.store_cell(m.load(f, arg), value)
+
+
+@opcode("DELETE_DEREF")
+def delete_deref(m: Machine, f: Frame, arg: int) -> None:
+    _contents(m, f, arg)
+    m.store_cell(m.load(f, arg), NULL)
+
+
+@opcode("LOAD_GLOBAL")
+def load_global(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
+    name, push_null = arg
+    value = m.load_global(f, name)
+    if push_null:
+        f.stack.append(NULL)
+    f.stack.append(value)
+
+
+@opcode("LOAD_NAME")
+def load_name(m: Machine, f: Frame, arg: str) -> None:
+    found, value = _in_namespace(m, f.namespace, arg)
+    f.stack.append(value if found else m.load_global(f, arg))
+
+
+@opcode("LOAD_CLASSDEREF")
+def load_classderef(m: Machine, f: Frame, arg: int) -> None:
+    name = f.code.locals_names[arg]
+    found, value = _in_namespace(m, f.namespace, name)
+    f.stack.append(value if found else m.load_cell(m.load(f, arg), name))
+
+
+@opcode("LOAD_LOCALS")
+def load_locals(m: Machine, f: Frame, arg: Any) -> None:
+    f.stack.append(f.namespace)
+
+
+@opcode("LOAD_FROM_DICT_OR_DEREF")
+def load_from_dict_or_deref(m: Machine, f: Frame, arg: int) -> None:
+    name = f.code.locals_names[arg]
+    found, value = _in_namespace(m, f.stack.pop(), name)
+    f.stack.append(value if found else m.load_cell(m.load(f, arg), name))
+
+
+@opcode("LOAD_FROM_DICT_OR_GLOBALS")
+def load_from_dict_or_globals(m: Machine, f: Frame, arg: str) -> None:
+    found, value = _in_namespace(m, f.stack.pop(), arg)
+    f.stack.append(value if found else m.load_global(f, arg))
+
+
+def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
+    """(whether a class body's namespace has a name, its value)."""
+    if namespace is None:
+        return False, None
+    if type(namespace) is dict:
+        return name in namespace, namespace.get(name)
+    try:
+        return True, m.getitem(namespace, name)
+    except KeyError:
+        return False, None
+
+
+@opcode("STORE_NAME")
+def store_name(m: Machine, f: Frame, arg: str) -> None:
+    m.store_name(f.namespace, arg, m.pop(f))
+
+
+@opcode("DELETE_NAME")
+def delete_name(m: Machine, f: Frame, arg: str) -> None:
+    try:
+        m.delitem(f.namespace, arg)
+    except KeyError:
+        raise NameError(f"name '{arg}' is not defined") from None
+
+
+@opcode("SETUP_ANNOTATIONS")
+def setup_annotations(m: Machine, f: Frame, arg: Any) -> None:
+    if not _in_namespace(m, f.namespace, "__annotations__")[0]:
+        m.store_name(f.namespace, "__annotations__", {})
+
+
+@opcode("STORE_GLOBAL")
+def store_global(m: Machine, f: Frame, arg: str) -> None:
+    m.store_global(f, arg, m.pop(f))
+
+
+@opcode("DELETE_GLOBAL")
+def delete_global(m: Machine, f: Frame, arg: str) -> None:
+    m.delete_global(f, arg)
+
+
+@opcode("LOAD_ATTR")
+def load_attr(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
+    name, method = arg
+    obj = m.pop(f)
+    value = m.getattr(obj, name)
+    if method:
+        f.stack.append(NULL)
+    f.stack.append(value)
+
+
+@opcode("LOAD_METHOD")
+def load_method(m: Machine, f: Frame, arg: str) -> None:
+    obj = m.pop(f)
+    value = m.getattr(obj, arg)
+    f.stack.append(NULL)
+    f.stack.append(value)
+
+
+@opcode("LOAD_SUPER_ATTR")
+def load_super_attr(m: Machine, f: Frame, arg: tuple[str, bool, bool]) -> None:
+    name, method, _ = arg
+    function, owner, obj = m.pop_n(f, 3)
+    if function is super:
+        value = m.super_attribute(owner, obj, name)
+    else:
+        value = m.getattr(m.call_value(function, [owner, obj], {}), name)
+    if method:
+        f.stack.append(NULL)
+    f.stack.append(value)
+
+
+@opcode("STORE_ATTR")
+def store_attr(m: Machine, f: Frame, arg: str) -> None:
+    value, obj = m.pop_n(f, 2)
+    m.setattr(obj, arg, value)
+
+
+@opcode("DELETE_ATTR")
+def delete_attr(m: Machine, f: Frame, arg: str) -> None:
+    m.delattr(m.pop(f), arg)
+
+
+@opcode("IMPORT_NAME")
+def import_name(m: Machine, f: Frame, arg: str) -> None:
+    level, fromlist = m.pop_n(f, 2)
+    f.stack.append(m.import_name(f, arg, fromlist, level))
+
+
+@opcode("IMPORT_FROM")
+def import_from(m: Machine, f: Frame, arg: str) -> None:
+    module = m.peek(f)
+    try:
+        value = m.getattr(module, arg)
+    except AttributeError:
+        value = m.import_name(f, f"{module.__name__}.{arg}", ("*",), 0)
+    f.stack.append(value)
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(m: Machine, f: Frame, arg: Any) -> None:
+    f.stack.append(
+        __builtins__["__build_class__"] if isinstance(__builtins__, dict) else __build_class__
+    )  # type: ignore[name-defined]

@@ -1,0 +1,21 @@
+"""Type parameters of functions and classes written with brackets (Python 3.12)."""
+
+from __future__ import annotations
+
+import typing
+from typing import Any
+
+
+def type_parameter(stars: str, name: str) -> Any:
+    """A parameter of a function or class written with brackets (3.12): ``def f[T, *Ts, **P]``."""
+    names: dict[str, Any] = {}
+    exec(f"def made[{stars}{name}](): pass", names)
+    return names["made"].__type_params__[0]
+
+
+def subscript_generic(parameters: tuple[Any, ...]) -> Any:
+    """``typing.Generic[parameters]``, as the class statement with brackets makes it."""
+    unpacked = (
+        typing.Unpack[one] if isinstance(one, typing.TypeVarTuple) else one for one in parameters
+    )
+    return typing._GenericAlias(typing.Generic, tuple(unpacked))  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""Stages, logs, fallbacks: what a user sees of a compilation."""

@@ -1,0 +1,102 @@
+"""Log categories, switched on by ``TRACER_LOGS=graph_breaks,recompiles,...``.
+
+In: the environment, read again at every `tracer_core.compile`. Out: one `logging` logger a
+category, ``tracer_core.<category>``. What always holds: what a category says is of level INFO if
+TRACER_LOGS names it, else of level DEBUG, so that a program which shows INFO is not flooded; an
+unknown name is an OptionError that lists the known ones; warnings are shown whatever the
+environment says.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from tracer_core.errors import OptionError
+from tracer_core.options import env
+
+CATEGORIES: dict[str, str] = {
+    "graph_breaks": "each graph break with the user's line, its reason and what would remove it",
+    "recompiles": "each recompilation with the guard that failed",
+    "guards": "the guards of each compiled entry",
+    "graph": "each captured graph",
+    "output_code": "the code that a backend generated",
+    "stages": "each stage with its seconds",
+    "cache": "each cache hit or miss with its reason",
+}
+
+ROOT = "tracer_core"
+
+
+def _encodable(record: logging.LogRecord) -> bool:
+    """Escapes what no encoding can write (lone surrogates in a program's names), as stderr does; a
+    filter of all our loggers. A file handler would show "Logging error" in place of the line."""
+    message = record.getMessage()
+    if not message.isascii():
+        record.msg, record.args = message.encode("utf-8", "backslashreplace").decode("utf-8"), None
+    return True
+
+
+for _name in (ROOT, *(f"{ROOT}.{category}" for category in CATEGORIES)):
+    logging.getLogger(_name).addFilter(_encodable)
+
+_active: frozenset[str] = frozenset()
+_handler: logging.Handler | None = None
+
+
+def logger(category: str | None = None) -> logging.Logger:
+    """The logger of a category, or of the whole package. Raises KeyError for an unknown
+    category.
+    """
+    if category is None:
+        return logging.getLogger(ROOT)
+    if category not in CATEGORIES:
+        raise KeyError(f"no log category {category!r}; one of {', '.join(CATEGORIES)}")
+    return logging.getLogger(f"{ROOT}.{category}")
+
+
+def enabled(category: str) -> bool:
+    """Whether anybody would see what is noted there (TRACER_LOGS or the user's own logging
+    set-up).
+    """
+    return category in _active or logger(category).isEnabledFor(logging.DEBUG)
+
+
+def note(category: str, text: str, *values: Any) -> None:
+    """Logs ``text % values`` under a category; ask `enabled` before making a costly value."""
+    logger(category).log(logging.INFO if category in _active else logging.DEBUG, text, *values)
+
+
+def configure() -> frozenset[str]:
+    """Makes the loggers follow TRACER_LOGS as it is now; returns the active categories.
+
+    Raises OptionError if TRACER_LOGS holds a name that is not a category.
+    """
+    global _active
+    wanted = env().logs
+    if wanted == _active:
+        return _active
+    unknown = sorted(wanted - CATEGORIES.keys())
+    if unknown:
+        raise OptionError(
+            f"TRACER_LOGS: unknown {', '.join(map(repr, unknown))}; one or more of"
+            f" {', '.join(CATEGORIES)}"
+        )
+    _attach_handler()
+    for category in CATEGORIES:
+        level = logging.DEBUG if category in wanted else logging.NOTSET
+        if (category in wanted) != (category in _active):
+            logger(category).setLevel(level)
+    _active = wanted
+    return _active
+
+
+def _attach_handler() -> None:
+    """One handler on stderr, unless the program has set up logging itself."""
+    global _handler
+    root = logging.getLogger(ROOT)
+    if _handler is not None or logging.getLogger().handlers or root.handlers:
+        return
+    _handler = logging.StreamHandler()
+    _handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
+    root.addHandler(_handler)

@@ -1,0 +1,247 @@
+"""Stage records: what every step of a compile did, how long it took, and its text.
+
+In: ``with stage("aten", graph="graph_0", suffix=".py") as s: s.text = ...`` round each step. Out: a
+`StageRecord` to whoever listens (observers, the current `recording`), a line under
+``TRACER_LOGS=stages``, and a numbered file ``<TRACER_DEBUG>/graph_0/020_aten.py``.
+
+What always holds: a stage that raises is recorded too, with the exception as its text; records of
+one compile never mix with those of a compile on another thread; nothing here runs on a compiled
+call.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from tracer_core.debug.logs import enabled, logger, note
+from tracer_core.options import env
+
+
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """One finished stage. name: ``"aten"``. seconds: wall time, stages inside it included. text:
+    what it made, printable, or "". graph: ``"graph_0"`` or "" if it belongs to no graph. depth: how
+    many stages it ran inside of; the seconds of the records of depth 0 add up to the whole. file:
+    where the text was written, or None."""
+
+    name: str
+    seconds: float
+    text: str
+    graph: str = ""
+    depth: int = 0
+    file: str | None = None
+
+
+@dataclass(slots=True)
+class OpenStage:
+    """Mutable: a stage that is running. The code inside the ``with`` block sets `text`."""
+
+    name: str
+    graph: str
+    text: str = ""
+
+
+_observers: list[Callable[[StageRecord], None]] = []
+_depth: ContextVar[int] = ContextVar("tracer_stage_depth", default=0)
+_current: ContextVar[list[StageRecord] | None] = ContextVar("tracer_stage_records", default=None)
+_owner: ContextVar[weakref.ref[Any] | None] = ContextVar("tracer_stage_owner", default=None)
+_last: weakref.WeakKeyDictionary[Any, tuple[StageRecord, ...]] = weakref.WeakKeyDictionary()
+
+
+def observe(function: Callable[[StageRecord], None]) -> Callable[[], None]:
+    """Calls `function` with every record from now on; returns what undoes it."""
+    _observers.append(function)
+    return lambda: _observers.remove(function)
+
+
+def wants_text() -> bool:
+    """Whether anybody will read the text of a stage: ask before building a costly one. A recording
+    alone does not: `last_compile` has the texts if TRACER_DEBUG is set or a plug-in listens."""
+    return bool(_observers) or env().debug is not None
+
+
+@contextmanager
+def stage(name: str, *, graph: str = "", suffix: str = ".txt") -> Iterator[OpenStage]:
+    """Times the block and records it under `name`.
+
+    graph: the graph it works on. suffix: of the file that its text is written to.
+    """
+    open_stage = OpenStage(name, graph)
+    depth = _depth.set(_depth.get() + 1)
+    start = time.perf_counter()
+    try:
+        yield open_stage
+    except BaseException as error:
+        note = f"stopped by {type(error).__name__}: {error}"
+        open_stage.text = f"{open_stage.text}\n{note}" if open_stage.text else note
+        raise
+    finally:
+        seconds = time.perf_counter() - start
+        _depth.reset(depth)
+        _finish(open_stage, seconds, suffix)
+
+
+def _finish(done: OpenStage, seconds: float, suffix: str) -> None:
+    file = _write(done, suffix) if done.text else None
+    record = StageRecord(done.name, seconds, done.text, done.graph, _depth.get(), file)
+    records = _current.get()
+    if records is not None:
+        records.append(record)
+    if enabled("stages"):
+        note("stages", "%s %s: %.3f s", done.graph or "-", done.name, seconds)
+    for observer in tuple(_observers):
+        observer(record)
+
+
+@contextmanager
+def recording(owner: Any) -> Iterator[list[StageRecord]]:
+    """Collects the records of one compile and keeps them as `last_compile(owner)`.
+
+    owner: any object that can be referenced weakly (the compiled function). A recording inside a
+    recording keeps its own records and adds them to the outer one.
+    """
+    records: list[StageRecord] = []
+    outer = _current.get()
+    token, owner_token = _current.set(records), _owner.set(weakref.ref(owner))
+    try:
+        yield records
+    finally:
+        _current.reset(token)
+        _owner.reset(owner_token)
+        _last[owner] = tuple(records)
+        if outer is not None:
+            outer.extend(records)
+
+
+def continued() -> Callable[[], AbstractContextManager[None]]:
+    """For work that goes on after its compile, in another thread: called during the compile, it
+    gives what is put round that work, so that its records are added to `last_compile` of the same
+    owner."""
+    reference = _owner.get()
+
+    @contextmanager
+    def adding() -> Iterator[None]:
+        records: list[StageRecord] = []
+        token = _current.set(records)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            owner = None if reference is None else reference()
+            if owner is not None:
+                _last[owner] = _last.get(owner, ()) + tuple(records)
+
+    return adding
+
+
+class StageRecords(tuple[StageRecord, ...]):
+    """The records of a compile; shown as a line each, with the beginning of its text."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(_shown(record) for record in self) or "nothing was compiled"
+
+
+def _shown(record: StageRecord) -> str:
+    first, *more = record.text.strip().splitlines() or [""]
+    text = f"{first[:100].rstrip()} ..." if more or len(first) > 100 else first
+    return (
+        f"{'  ' * record.depth + record.name:<28} {record.graph:<17} {record.seconds * 1e3:9.1f} ms"
+        f"  {text}".rstrip()
+    )
+
+
+def records_of(owner: Any) -> StageRecords:
+    """The records of the owner's last compile; empty if it was never compiled."""
+    return StageRecords(_last.get(owner, ()))
+
+
+class DebugFolder:
+    """Mutable: the TRACER_DEBUG folder of this process: which folder each graph got, and the next
+    file number in it. A folder that exists already (an earlier run, another process) is never
+    written to: the graph gets ``graph_0.1`` instead."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._folders: dict[tuple[str, str], Path] = {}
+        self._numbers: dict[Path, int] = {}
+
+    def folder(self, root: str, graph: str) -> Path:
+        """The folder of a graph, made on its first use."""
+        key = (root, graph)
+        with self._lock:
+            if key not in self._folders:
+                self._folders[key] = self._claim(Path(root).absolute(), graph or "process")
+            return self._folders[key]
+
+    def next_file(self, folder: Path, stem: str, suffix: str) -> Path:
+        """``020_aten.py``: files sort in the order in which their stages finished."""
+        with self._lock:
+            number = self._numbers[folder] = self._numbers.get(folder, 0) + 10
+        return folder / f"{number:03d}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', stem)}{suffix}"
+
+    @staticmethod
+    def _claim(root: Path, name: str) -> Path:
+        root.mkdir(parents=True, exist_ok=True)
+        attempt = 0
+        while True:
+            path = root / (name if attempt == 0 else f"{name}.{attempt}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                attempt += 1
+            else:
+                return path
+
+
+DEBUG_FOLDER = DebugFolder()
+
+
+#: Roots of debug folders that could not be written to.
+_unusable: set[str] = set()
+
+
+def debug_folder(graph: str) -> Path | None:
+    """Where the stages of `graph` are written, or None if TRACER_DEBUG is not set or its folder
+    cannot be made.
+    """
+    root = env().debug
+    if root is None or root in _unusable:
+        return None
+    try:
+        return DEBUG_FOLDER.folder(root, graph)
+    except OSError as error:
+        _give_up(root, error)
+        return None
+
+
+def _write(done: OpenStage, suffix: str) -> str | None:
+    folder = debug_folder(done.graph)
+    if folder is None:
+        return None
+    path = DEBUG_FOLDER.next_file(folder, done.name, suffix)
+    try:
+        # A file of the program may have a name that is no text.
+        path.write_text(done.text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        _give_up(str(env().debug), error)
+        return None
+    return str(path)
+
+
+def _give_up(root: str, error: OSError) -> None:
+    """What is compiled does not depend on its dump: nothing more is written, which is said once."""
+    _unusable.add(root)
+    logger().warning("TRACER_DEBUG: %s cannot be written to (%s): stages are not written to files from now on; "
+                     "tracer_core.last_compile(f) has their texts", root,
+                     error.strerror or error)  # fmt: skip

@@ -1,0 +1,85 @@
+"""Backends of torch.compile's convention that are right only for functional graphs.
+
+In: a `TorchStyle` and the config with the user's options. Out: a `Backend` with ``ir="aten"``: it
+hands the style a functional ATen graph with real tensors as examples. What always holds: writes to
+inputs, results that are views, results with other strides than contiguous ones, and results that
+are returned twice are made outside of the engine; no result has memory that the engine may write to
+again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.specs import CompileSpec
+from tracer_core.engine_support.contiguous import contiguous_graph
+from tracer_core.options import CompileConfig
+from tracer_core.registry.torch_style import TorchStyle
+
+
+@dataclass(frozen=True, slots=True)
+class Functional:
+    """`Backend.compile` round a style. config: with the options that the style gets."""
+
+    style: TorchStyle
+    config: CompileConfig
+
+    def __call__(self, graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+        made = contiguous_graph(graph)
+        module = torch.fx.GraphModule(graph, made.graph)
+        examples = [_example(node.meta["val"]) for node in made.graph.find_nodes(op="placeholder")]
+        function = self.style.build(module, examples, self.config)
+        forms, wanted = made.forms(spec), [index for index, _, _ in made.inputs]
+        lock = (
+            threading.Lock()
+        )  # a thread's results are the next call's memory until they are copied
+
+        def run(inputs: list[Any]) -> Sequence[Any]:
+            with lock:
+                results = [
+                    result.clone() for result in function(*[inputs[index] for index in wanted])
+                ]
+            return made.finish(forms, results, inputs)
+
+        return run
+
+
+def _example(value: Any) -> Any:
+    """A real tensor like a fake one; nobody reads its values."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+
+
+def _supports(node: torch.fx.Node) -> str | None:
+    """Why PyTorch has to run an operator."""
+    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        return "it draws PyTorch's random numbers"
+    values = [node.meta.get("val"), *(source.meta.get("val") for source in node.all_input_nodes)]
+    dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
+    if torch.bfloat16 in dtypes:
+        return "bfloat16 comes back as float16"
+    if any(dtype.is_complex for dtype in dtypes):
+        return "complex numbers are not supported"
+    if node.kwargs.get("rounding_mode") == "floor" and not any(
+        dtype.is_floating_point for dtype in dtypes
+    ):
+        return "whole numbers are divided towards zero"
+    return None
+
+
+def as_functional(config: CompileConfig, style: TorchStyle) -> Backend:
+    """config: its backend is the one of the style."""
+    return replace(
+        config.backend,
+        compile=Functional(style, config),
+        ir="aten",
+        shapes="static",
+        supports=_supports,
+    )

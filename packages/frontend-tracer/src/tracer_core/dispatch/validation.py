@@ -1,0 +1,262 @@
+"""From the arguments of `compile()` to a `CompileConfig`, or to an OptionError that says what is
+valid.
+
+In: what the user wrote. Out: a frozen config whose backend is resolved and whose options are an
+instance of the backend's own dataclass. What always holds: what the user passed is never changed;
+everything that can be wrong is found here, at `compile()`, not at the first call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from tracer_core.autoselect.candidates import is_auto, make_plan
+from tracer_core.contract.backend import Backend, resolve
+from tracer_core.errors import BackendError, OptionError, TracerError
+from tracer_core.options import CompileConfig
+from tracer_core.registry.auto import AUTO
+from tracer_core.registry.discovery import get, unavailable_reason
+from tracer_core.registry.torch_style import TorchStyle, from_callable, torch_style_settings
+
+#: The modes of torch.compile. A backend says which it has; it may have others of its own.
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def build_config(
+    *,
+    backend: Any = "inductor",
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: Any = None,
+) -> CompileConfig:
+    """Checks the arguments of `compile()` and asks the backend whether it can work with them.
+
+    Raises OptionError (an argument, option or mode is unknown or of the wrong type),
+    BackendNotFoundError, BackendNameClashError, or BackendError (the backend cannot run here).
+    """
+    _demand("fullgraph", fullgraph, bool)
+    _demand("dynamic", dynamic, bool | None)
+    _demand("mode", mode, str | None)
+    if is_auto(backend) or is_auto(chosen := find_backend(backend)):
+        own = build_options(AUTO, options)
+        return make_plan(backend, own, mode, build_config, fullgraph=fullgraph, dynamic=dynamic)
+    if isinstance(chosen.compile, TorchStyle):
+        _demand_available(chosen)
+        settings, name = torch_style_settings(chosen.compile, options, mode, MODES)
+        return CompileConfig(chosen, settings, name, fullgraph, dynamic)
+    name = _mode(chosen, mode)
+    _demand_available(chosen)
+    settings = build_options(chosen, options)
+    if chosen.check is not None:
+        _ask_check(chosen, settings, name)
+    return CompileConfig(chosen, settings, name, fullgraph, dynamic)
+
+
+def _ask_check(backend: Backend, options: Any, mode: str) -> None:
+    """Raises what the backend's `check` says against such options, or, where it fails itself,
+    BackendError.
+    """
+    try:
+        resolve(backend.check)(options, mode)
+    except TracerError:
+        raise
+    except Exception as error:
+        raise BackendError(
+            backend.name, "check", f"its check() raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def find_backend(backend: Any) -> Backend:
+    """A name, a `Backend` or a callable ``backend(gm, example_inputs)``, as a `Backend`."""
+    if isinstance(backend, str):
+        return get(backend)
+    if isinstance(backend, Backend):
+        return backend
+    if callable(backend):
+        return from_callable(backend)
+    raise OptionError(
+        f"backend must be a name, a Backend or a callable, not {type(backend).__name__}"
+    )
+
+
+def build_options(backend: Backend, options: Any) -> Any:
+    """An instance of the backend's options dataclass, or None if it has none.
+
+    options: None, a mapping with the dataclass's field names, or an instance of it. Raises
+    OptionError naming the valid fields, or the field whose value has the wrong type; BackendError
+    if there is no such dataclass.
+    """
+    cls = _options_class(backend)
+    if cls is None:
+        if options is not None and not (isinstance(options, Mapping) and not options):
+            raise OptionError(f"backend {backend.name!r} has no options")
+        return None
+    if options is None:
+        return _construct(backend, cls, {})
+    if isinstance(options, Mapping):
+        _demand_known_fields(backend, cls, options)
+        return _construct(backend, cls, options)
+    if isinstance(options, cls):
+        _check_fields(
+            backend, cls, {f.name: getattr(options, f.name) for f in dataclasses.fields(cls)}
+        )
+        return dataclasses.replace(options)  # a copy: the user's own object may not be frozen
+    raise OptionError(
+        f"options for backend {backend.name!r} must be a {cls.__name__} or a dict, "
+        f"not {type(options).__name__}"
+    )
+
+
+def _options_class(backend: Backend) -> Any:
+    """The dataclass, or None. Raises BackendError: a mistake of the backend's author."""
+    try:
+        cls = resolve(backend.options)
+    except (ImportError, AttributeError) as error:
+        raise BackendError(backend.name, "options", str(error)) from error
+    if cls is not None and not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
+        raise BackendError(backend.name, "options", f"{backend.options!r} is no dataclass")
+    return cls
+
+
+def _mode(backend: Backend, mode: str | None) -> str:
+    name = mode or "default"
+    if name in backend.modes:
+        return name
+    kind = "is not available with" if name in MODES else "is unknown to"
+    available = ", ".join(f"{key!r}" for key in backend.modes)
+    raise OptionError(f"mode {name!r} {kind} backend {backend.name!r}; available: {available}")
+
+
+def _demand_available(backend: Backend) -> None:
+    reason = unavailable_reason(backend)
+    if reason is not None:
+        raise BackendError(backend.name, "available", reason)
+
+
+def _demand(argument: str, value: Any, expected: Any) -> None:
+    if not matches(value, expected):
+        raise OptionError(f"{argument} must be {describe(expected)}, not {value!r}")
+
+
+def _demand_known_fields(backend: Backend, cls: type, options: Mapping[Any, Any]) -> None:
+    known = [field.name for field in dataclasses.fields(cls) if field.init]
+    unknown = [key for key in options if key not in known]
+    if unknown:
+        close = difflib.get_close_matches(str(unknown[0]), known, n=1)
+        guess = f" (did you mean {close[0]!r}?)" if close else ""
+        raise OptionError(
+            f"backend {backend.name!r} has no option {', '.join(map(repr, unknown))}{guess}; "
+            f"valid: {', '.join(known) or 'none'}"
+        )
+
+
+def _construct(backend: Backend, cls: type, values: Mapping[str, Any]) -> Any:
+    _check_fields(backend, cls, values)
+    try:
+        return cls(**values)
+    except (TypeError, ValueError) as error:  # a rule of the dataclass's own __post_init__
+        raise OptionError(f"options for backend {backend.name!r}: {error}") from error
+    except Exception as error:
+        raise BackendError(
+            backend.name, "options", f"{cls.__name__}() raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def _check_fields(backend: Backend, cls: type, values: Mapping[str, Any]) -> None:
+    try:
+        hints = typing.get_type_hints(cls)
+    except Exception as error:  # whatever the annotations, which are strings, evaluate to
+        reason = (
+            f"the annotations of {cls.__name__} cannot be read: {type(error).__name__}: {error}"
+        )
+        raise BackendError(backend.name, "options", reason) from error
+    for name, value in values.items():
+        expected = hints[name]
+        if not matches(value, expected):
+            raise OptionError(
+                f"option {name!r} of backend {backend.name!r} must be {describe(expected)}, not"
+                f" {value!r}"
+            )
+
+
+def matches(value: Any, expected: Any) -> bool:
+    """Whether `value` is of the annotated type `expected`, containers' items included.
+
+    Understands classes, None, Any, unions, Literal, tuple[...], and one- and two-argument
+    collections. As in typing, an int is a float; unlike in Python, a bool is not an int, because
+    ``threads=True`` is always a mistake.
+    """
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if expected is Any:
+        return True
+    if expected is None:
+        return value is None
+    for origins, rule in _GENERIC_RULES:
+        if origin in origins:
+            return rule(value, origin, arguments)
+    if origin is not None:
+        return _matches_collection(value, origin, arguments)
+    return _matches_class(value, expected)
+
+
+def describe(expected: Any) -> str:
+    """The annotated type in words: ``int or None``, ``one of 'a', 'b'``."""
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if expected is None or expected is type(None):
+        return "None"
+    if origin in _UNIONS:
+        return " or ".join(describe(argument) for argument in arguments)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(repr, arguments))
+    return expected.__name__ if isinstance(expected, type) and origin is None else str(expected)
+
+
+_UNIONS = (typing.Union, types.UnionType)
+
+
+def _matches_class(value: Any, expected: Any) -> bool:
+    if not isinstance(expected, type):  # a TypeVar, a NewType, ...: nothing to check against
+        return True
+    if isinstance(value, bool) and expected in (int, float):
+        return False
+    if expected is float:
+        return isinstance(value, (int, float))
+    return isinstance(value, expected)
+
+
+def _matches_collection(value: Any, origin: Any, arguments: Sequence[Any]) -> bool:
+    if not isinstance(origin, type) or not isinstance(value, origin):
+        return False
+    if isinstance(value, Mapping):
+        key, item = arguments
+        return all(matches(k, key) and matches(v, item) for k, v in value.items())
+    if isinstance(value, Collection) and not isinstance(value, str) and len(arguments) == 1:
+        return all(matches(item, arguments[0]) for item in value)
+    return not isinstance(value, str)
+
+
+def _matches_tuple(value: Any, origin: Any, arguments: Sequence[Any]) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    if len(arguments) == 2 and arguments[1] is Ellipsis:
+        return all(matches(item, arguments[0]) for item in value)
+    return len(value) == len(arguments) and all(map(matches, value, arguments))
+
+
+_GENERIC_RULES: tuple[tuple[tuple[Any, ...], Callable[[Any, Any, Sequence[Any]], bool]], ...] = (
+    (_UNIONS, lambda value, origin, arguments: any(matches(value, one) for one in arguments)),
+    (
+        (typing.Literal,),
+        lambda value, origin, arguments: any(
+            value == one and type(value) is type(one) for one in arguments
+        ),
+    ),
+    ((typing.Annotated,), lambda value, origin, arguments: matches(value, arguments[0])),
+    ((tuple,), _matches_tuple),
+)

@@ -1,0 +1,286 @@
+"""Graphs for engines that give back contiguous tensors with names of their own, and never write to
+an input.
+
+In: a functional ATen graph with trailing ``copy_`` nodes, as `lower` makes it. Out: a
+`ContiguousGraph` without them, whose output node lists one value a result, and a `ResultForm` for
+each, which turns what the engine wrote into what the spec promises. What always holds: an output
+that is an input, or is returned twice, is a copy; a dense result with other strides is transposed
+in the graph, so that the engine's buffer lies as eager's would; a dimension of stride 0 is cut to
+size 1 and expanded afterwards; a result with gaps between its elements is copied into one with such
+strides; of a result that is another shape of a value (logits: a product of matrices, seen in three
+dimensions) the engine writes the value, because it would copy it to change its shape. The strides
+of a finished result are those that the spec promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core.contract.specs import CompileSpec
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One value of the graph's output. name: of its node. made: the shape in which the engine makes
+    it, where that is another than `shape` by itself gives (None: it is not). order: the permutation
+    that was applied to it (None: none). zero_strides: the dimensions that were cut to size 1.
+    shape: of the result, symbolic sizes as SymInts. stride: that it must have, where the buffer's
+    cannot be viewed so (None: it can). target: the index of the input that it is written to, or
+    None for a graph output."""
+
+    name: str
+    dtype: torch.dtype
+    made: tuple[Any, ...] | None
+    order: tuple[int, ...] | None
+    zero_strides: tuple[int, ...]
+    shape: tuple[Any, ...]
+    stride: tuple[Any, ...] | None
+    target: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContiguousGraph:
+    """graph: with values in ``meta["val"]``; a copy. inputs: (index among the given graph's inputs,
+    name, dtype) of the placeholders, those that nothing reads left out. results: graph outputs in
+    order, then writes to inputs."""
+
+    graph: torch.fx.Graph
+    inputs: tuple[tuple[int, str, torch.dtype], ...]
+    results: tuple[Result, ...]
+
+    def forms(self, spec: CompileSpec) -> list[ResultForm]:
+        """How each result is made at run time."""
+        reads = {size.symbol: (size.input_index, size.dim) for size in spec.sizes}
+        return [ResultForm(result, reads) for result in self.results]
+
+    @staticmethod
+    def finish(
+        forms: Sequence[ResultForm], buffers: Sequence[torch.Tensor], inputs: Sequence[Any]
+    ) -> list[torch.Tensor]:
+        """The graph's outputs; what the graph writes to inputs is written. buffers: what the engine
+        gave, one a form.
+        """
+        values = [form.finish(buffer, inputs) for form, buffer in zip(forms, buffers, strict=True)]
+        for form, value in zip(forms, values, strict=True):
+            if form.target is not None:
+                inputs[form.target].copy_(value)
+        return [value for form, value in zip(forms, values, strict=True) if form.target is None]
+
+
+def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
+    """graph: as a backend with ``ir="aten"`` gets it."""
+    copy = torch.fx.Graph()
+    returned = copy.graph_copy(graph.graph, {})
+    placeholders = copy.find_nodes(op="placeholder")
+    writes = [node for node in copy.nodes if node.target is aten.copy_.default]
+    wanted: list[tuple[torch.fx.Node, int | None]] = [(node, None) for node in _nodes(returned)]
+    wanted += [(node.args[1], placeholders.index(node.args[0])) for node in writes]
+    for node in writes:
+        copy.erase_node(node)
+    results: list[Result] = []
+    nodes: list[torch.fx.Node] = []
+    for node, target in wanted:
+        shaped, order, zeros = _as_in_memory(copy, node)
+        whole = _without_views(shaped, nodes)
+        made = None if whole is shaped else tuple(whole.meta["val"].shape)
+        shaped = whole
+        if shaped.op == "placeholder" or shaped in nodes:
+            shaped = call(copy, aten.clone.default, shaped)
+        value = node.meta["val"]
+        stride = tuple(value.stride()) if has_gaps(*_numbers(value)) and target is None else None
+        results.append(
+            Result(shaped.name, value.dtype, made, order, zeros, tuple(value.shape), stride, target)
+        )
+        nodes.append(shaped)
+    copy.output(tuple(nodes))
+    used = [(index, node) for index, node in enumerate(placeholders) if node.users]
+    for node in placeholders:
+        if not node.users:
+            copy.erase_node(node)
+    inputs = tuple((index, node.name, _dtype(node)) for index, node in used)
+    return ContiguousGraph(copy, inputs, tuple(results))
+
+
+#: Operators that change the shape only, not the order of elements.
+RESHAPES = frozenset({
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim, aten.squeeze.dims,
+})  # fmt: skip
+
+
+def _without_views(node: torch.fx.Node, taken: Sequence[torch.fx.Node]) -> torch.fx.Node:
+    """The value of which `node` is another shape, if the engine makes it and it is no result yet;
+    else the node.
+    """
+    source: Any = node
+    while source.target in RESHAPES:
+        source = source.args[0]
+    if source.op == "placeholder" or source in taken or _symbols(source) - _symbols(node):
+        return node
+    made: torch.fx.Node = source
+    return made
+
+
+def _symbols(node: torch.fx.Node) -> set[Any]:
+    """The symbols in the shape of a node's value."""
+    return {
+        one
+        for size in node.meta["val"].shape
+        if isinstance(size, torch.SymInt)
+        for one in size.node.expr.free_symbols
+    }
+
+
+def hint(value: Any) -> int:
+    """A size as it was in the captured call."""
+    return int(value.node.hint) if isinstance(value, torch.SymInt) else int(value)
+
+
+def _numbers(value: Any) -> tuple[list[int], list[int]]:
+    """Sizes and strides in the captured call."""
+    return [hint(size) for size in value.shape], [hint(step) for step in value.stride()]
+
+
+def has_gaps(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether memory between the elements of such a tensor is not its own (dimensions of stride 0
+    aside).
+    """
+    expected = 1
+    for step, size in sorted(zip(strides, sizes, strict=True)):
+        if size > 1 and step:
+            if step != expected:
+                return 0 not in sizes
+            expected *= size
+    return False
+
+
+def _nodes(returned: Any) -> Sequence[torch.fx.Node]:
+    return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
+
+
+def _dtype(node: torch.fx.Node) -> torch.dtype:
+    value = node.meta["val"]
+    return value.dtype if isinstance(value, torch.Tensor) else torch.int64
+
+
+def call(graph: torch.fx.Graph, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
+    """A node where `graph` inserts now, with its value."""
+    node = graph.call_function(target, args, kwargs)
+    values: Any = torch.fx.map_arg((args, kwargs), lambda arg: arg.meta["val"])  # type: ignore[no-untyped-call]
+    node.meta["val"] = target(*values[0], **values[1])
+    return node
+
+
+def _as_in_memory(
+    graph: torch.fx.Graph, node: torch.fx.Node
+) -> tuple[torch.fx.Node, tuple[int, ...] | None, tuple[int, ...]]:
+    """The node whose contiguous value holds `node`'s elements in their order in memory; see
+    `Result`.
+    """
+    value = node.meta["val"]
+    sizes, strides = _numbers(value)
+    if 0 in sizes:
+        return node, None, ()
+    zeros = tuple(
+        dim
+        for dim, (size, step) in enumerate(zip(sizes, strides, strict=True))
+        if not step and size > 1
+    )
+    for dim in zeros:
+        node = call(graph, aten.slice.Tensor, node, dim, 0, 1)
+        sizes[dim] = 1
+    # dimensions of size 1 stay where they are: their stride says nothing
+    free = [dim for dim, size in enumerate(sizes) if size > 1]
+    by_stride = iter(sorted(free, key=lambda dim: -strides[dim]))
+    order = tuple(next(by_stride) if sizes[dim] > 1 else dim for dim in range(len(sizes)))
+    if order == tuple(range(len(sizes))):
+        return node, None, zeros
+    return call(graph, aten.permute.default, node, list(order)), order, zeros
+
+
+class ResultForm:
+    """The run-time side of a `Result`. target: see there. dtype: of the engine's buffer."""
+
+    def __init__(self, result: Result, reads: dict[str, tuple[int, int | None]]) -> None:
+        self.name, self.target, self.dtype = result.name, result.target, result.dtype
+        self._zeros = result.zero_strides
+        self._shape = [_size(size, reads) for size in result.shape]
+        self._stride = (
+            None if result.stride is None else [_size(step, reads) for step in result.stride]
+        )
+        dims = [
+            _one if dim in result.zero_strides else size for dim, size in enumerate(self._shape)
+        ]
+        order = result.order
+        self._dims = dims if order is None else [dims[dim] for dim in order]
+        # of sizes that are numbers: made once
+        static = all(isinstance(size, int) for size in result.shape)
+        self._known = tuple(size(()) for size in self._dims) if static else None
+        self._made = None if result.made is None else [_size(size, reads) for size in result.made]
+        self._inverse = None if order is None else sorted(range(len(order)), key=order.__getitem__)
+        #: The sizes of a buffer that is the result as it is, where they are known; else None.
+        self.plain = self._known if self._is_plain(result) else None
+
+    def _is_plain(self, result: Result) -> bool:
+        shaped = result.made is not None or result.order is not None or result.stride is not None
+        return not shaped and not result.zero_strides and result.target is None
+
+    def allocate(self, inputs: Sequence[Any], device: torch.device) -> torch.Tensor:
+        """A fresh contiguous tensor of the shape that the engine writes."""
+        if self._made is not None:
+            made = tuple([size(inputs) for size in self._made])
+            return torch.empty(made, dtype=self.dtype, device=device)
+        sizes = self._known
+        if sizes is None:
+            sizes = tuple([size(inputs) for size in self._dims])
+        return torch.empty(sizes, dtype=self.dtype, device=device)
+
+    def finish(self, buffer: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
+        """The result: a view of its buffer where it can be one."""
+        if self._made is not None:
+            buffer = buffer.reshape(self._known or [size(inputs) for size in self._dims])
+        if self._inverse is not None:
+            buffer = buffer.permute(self._inverse)
+        if self._zeros:
+            buffer = buffer.expand([size(inputs) for size in self._shape])
+        if self._stride is not None:
+            stride = [step(inputs) for step in self._stride]
+            spaced = torch.empty_strided(
+                buffer.shape, stride, dtype=buffer.dtype, device=buffer.device
+            )
+            return spaced.copy_(buffer)
+        return buffer
+
+
+Size = Callable[[Sequence[Any]], int]
+
+
+def _one(inputs: Sequence[Any]) -> int:
+    return 1
+
+
+def _size(value: Any, reads: dict[str, tuple[int, int | None]]) -> Size:
+    """A function from a call's inputs to a size of the call."""
+    if not isinstance(value, torch.SymInt):
+        number = int(value)
+        return lambda inputs: number
+    expr = value.node.expr
+    symbols = {symbol: reads[str(symbol)] for symbol in expr.free_symbols}
+
+    def read(inputs: Sequence[Any], index: int, dim: int | None) -> int:
+        return int(inputs[index] if dim is None else inputs[index].shape[dim])
+
+    if expr.is_Symbol:
+        ((index, dim),) = symbols.values()
+        return lambda inputs: read(inputs, index, dim)
+    return lambda inputs: int(
+        expr.subs({symbol: read(inputs, *place) for symbol, place in symbols.items()})
+    )

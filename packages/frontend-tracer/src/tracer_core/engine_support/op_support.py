@@ -1,0 +1,269 @@
+"""Asks an engine about one operator: does it take it, and does it compute what PyTorch computes?
+
+In: a node of an ATen graph, and how the engine runs a graph. Out: None, or the reason against it.
+The translation of some operators is wrong for some arguments (training-mode batch norm in
+onnxscript 0.7.2, for one), so a graph of this one node is run once on seeded data of the captured
+sizes and compared with the operator itself. What always holds: nodes that look alike (operator,
+dtypes, other arguments, and what of their sizes an engine may choose by, see `_Sees`) are asked
+about once.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tracer_core.engine_support.contiguous import hint
+
+#: Above this many input elements the values are not compared: making them would take longer than a
+#: second.
+MOST_ELEMENTS = 1 << 25
+
+#: Far above rounding, far below a wrong formula. In float64 also below what a constant in float32
+#: is off by.
+TOLERANCE = 1e-3
+TOLERANCES = {torch.float64: 1e-11}
+
+#: What an engine makes of a graph of one node: runs it on inputs in the placeholders' order. Raises
+#: where it cannot.
+Run = Callable[[list[Any]], Sequence[torch.Tensor]]
+
+
+class NodeProbe:
+    """The answers of one engine (mutable: it remembers them).
+
+    build: ``(graph) -> Run``; raises anything where the engine cannot take the graph. engine: its
+    name, for reasons.
+    """
+
+    def __init__(self, build: Callable[[torch.fx.Graph], Run], engine: str) -> None:
+        self._build, self._engine = build, engine
+        self._answers: dict[Any, str | None] = {}
+
+    def __call__(self, node: torch.fx.Node) -> str | None:
+        """None if the engine can run `node`, else why not."""
+        key = _signature(node)
+        if key not in self._answers:
+            self._answers[key] = self._ask(_alone(node))
+        return self._answers[key]
+
+    @staticmethod
+    def operands(node: torch.fx.Node) -> list[torch.Tensor]:
+        """The (fake) tensors that a node reads, and those of its own that are read."""
+        value = node.meta["val"]
+        own = [value] if _is_single(node) else [value[index] for index in _items_read(node)]
+        values = [source.meta["val"] for source in node.all_input_nodes] + own
+        return [value for value in values if isinstance(value, torch.Tensor)]
+
+    def reset(self) -> None:
+        """Forgets every answer."""
+        self._answers.clear()
+
+    def _ask(self, graph: torch.fx.Graph) -> str | None:
+        values = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
+        eager = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph(), class_name="OneNode")
+        eager.graph.output(eager.graph.graph_copy(graph, {}))
+        eager.recompile()
+        try:
+            run = self._build(graph)
+        except Exception as error:  # engines' errors have no common base; each is an answer here
+            return f"{self._engine} refuses it: {_first_line(error)}"
+        if sum(_elements(value) for value in values) > MOST_ELEMENTS:
+            return None
+        data = [sample(value, number) for number, value in enumerate(values)]
+        try:
+            expected = eager(*data)
+        except (RuntimeError, IndexError):
+            # the sample is no valid argument (an index out of range): nothing to compare with
+            return None
+        try:
+            actual = run(data)
+        except Exception as error:  # see above
+            return f"{self._engine} fails to run it: {_first_line(error)}"
+        return _difference(expected, actual, self._engine)
+
+
+def sample(value: Any, seed: int) -> Any:
+    """Data for a fake value: normal floats, 0 and 1 for integers (valid as most indices),
+    booleans.
+    """
+    if not isinstance(value, torch.Tensor):
+        return hint(value)
+    generator = torch.Generator().manual_seed(seed)
+    shape = [hint(size) for size in value.shape]
+    if value.dtype.is_floating_point:
+        return torch.randn(shape, generator=generator).to(value.dtype)
+    return torch.randint(0, 2, shape, generator=generator).to(value.dtype)
+
+
+def _is_single(node: torch.fx.Node) -> bool:
+    return not isinstance(node.meta["val"], (tuple, list))
+
+
+def _items_read(node: torch.fx.Node) -> list[int]:
+    """Which results of an operator with several are read."""
+    return sorted({user.args[1] for user in node.users if user.target is operator.getitem})  # type: ignore[misc]
+
+
+def _signature(node: torch.fx.Node) -> Any:
+    """Equal for nodes that an engine treats alike: operator, dtypes, `_kinds` of sizes, other
+    arguments.
+    """
+    target: Any = node.target
+    kinds = _kinds(node, _sees(target))
+
+    def part(value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            made = value.meta["val"]
+            return (made.dtype, kinds[value]) if isinstance(made, torch.Tensor) else type(made)
+        if isinstance(value, (tuple, list)):
+            parts = [part(item) for item in value]
+            return (
+                _shortened(parts)
+                if all(isinstance(item, torch.fx.Node) for item in value)
+                else tuple(parts)
+            )
+        return (type(value), value)
+
+    kwargs = tuple((key, part(value)) for key, value in sorted(node.kwargs.items()))
+    return target, tuple(part(arg) for arg in node.args), kwargs, tuple(_items_read(node))
+
+
+class _Sees(enum.Enum):
+    """What of its operands' sizes an engine may choose a form of an operator by."""
+
+    BROADCAST = "which are 0, 1, and equal to one another"
+    TILES = "and what they can be divided by, and whether they are long"
+    WINDOWS = "and, from the third dimension on, how large they are"
+
+
+#: Operators with windows over images, by the beginnings of their names: the very sizes say how they
+#: meet edges.
+WINDOWS = (
+    "adaptive_", "_adaptive_", "affine_grid", "avg_pool", "col2im", "convolution",
+    "fractional_max_pool", "grid_sampler",
+    "im2col", "max_pool", "reflection_pad", "replication_pad", "upsample_", "_upsample_",
+)  # fmt: skip
+
+#: Operators that are neither pointwise nor views, but in which no size is a part of a sum.
+MOVES = (
+    "_native_batch_norm",
+    "cat",
+    "clone",
+    "embedding",
+    "flip",
+    "gather",
+    "index",
+    "roll",
+    "scatter",
+    "stack",
+)
+
+#: Above it a dimension is long.
+LONG = 512
+
+#: Tensors of a list that are many.
+MANY = 4
+
+
+def _sees(target: Any) -> _Sees:
+    name = target.overloadpacket.__name__ if hasattr(target, "overloadpacket") else ""
+    if name.startswith(WINDOWS):
+        return _Sees.WINDOWS
+    views = any(result.alias_info is not None for result in target._schema.returns)
+    moves = views or torch.Tag.pointwise in target.tags or name.startswith(MOVES)
+    return _Sees.BROADCAST if moves else _Sees.TILES
+
+
+def _kinds(node: torch.fx.Node, sees: _Sees) -> dict[torch.fx.Node, tuple[Any, ...]]:
+    """Of each tensor that a node reads, what can matter of each size: which size before it is the
+    same, if one is, whether it is symbolic, and what `sees` says."""
+    places: dict[Any, int] = {}
+
+    def kind(size: Any, axis: int) -> Any:
+        number = hint(size)
+        symbolic = isinstance(size, torch.SymInt)
+        place = places.setdefault(size.node.expr if symbolic else number, len(places))
+        if number < 2:
+            return number
+        if sees is _Sees.BROADCAST:
+            return place, symbolic
+        if sees is _Sees.WINDOWS and axis > 1:
+            return place, symbolic, number
+        return place, symbolic, math.gcd(number, 32), number > LONG
+
+    values = {source: source.meta["val"] for source in node.all_input_nodes}
+    return {
+        source: tuple(kind(size, axis) for axis, size in enumerate(value.shape))
+        for source, value in values.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _shortened(parts: list[Any]) -> tuple[Any, ...]:
+    """Of many parts that are the same in turn, `MANY`: a list of 24 tensors is no other to an
+    engine than one of 23.
+    """
+    return tuple(
+        part
+        for index, part in enumerate(parts)
+        if parts[max(index - MANY, 0) : index] != [part] * MANY
+    )
+
+
+def _alone(node: torch.fx.Node) -> torch.fx.Graph:
+    """A graph of this one node: placeholders, the operator, the items of it that are read."""
+    graph = torch.fx.Graph()
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
+    for source in node.all_input_nodes:
+        made[source] = graph.placeholder(source.name)
+        made[source].meta["val"] = source.meta["val"]
+    call = graph.node_copy(node, made.__getitem__)
+    if _is_single(call):
+        graph.output((call,))
+        return graph
+    items = []
+    for index in _items_read(node):
+        item = graph.call_function(operator.getitem, (call, index))
+        item.meta["val"] = call.meta["val"][index]
+        items.append(item)
+    graph.output(tuple(items))
+    return graph
+
+
+def _difference(
+    expected: Sequence[torch.Tensor], actual: Sequence[torch.Tensor], engine: str
+) -> str | None:
+    for want, got in zip(expected, actual, strict=True):
+        if got.dtype != want.dtype or got.shape != want.shape:
+            ours, theirs = f"{got.dtype} {tuple(got.shape)}", f"{want.dtype} {tuple(want.shape)}"
+            return f"its form in {engine} gives {ours} where PyTorch gives {theirs}"
+        tolerance = TOLERANCES.get(want.dtype, TOLERANCE)
+        if want.is_floating_point() and torch.allclose(
+            got, want, tolerance, tolerance, equal_nan=True
+        ):
+            continue
+        if torch.equal(got, want):
+            continue
+        if want.dtype in TOLERANCES and torch.allclose(
+            got, want, TOLERANCE, TOLERANCE, equal_nan=True
+        ):
+            return f"its form in {engine} computes {want.dtype} less exactly than PyTorch"
+        return f"its form in {engine} computes other values than PyTorch"
+    return None
+
+
+def _elements(value: Any) -> int:
+    return math.prod(hint(size) for size in value.shape) if isinstance(value, torch.Tensor) else 1
+
+
+def _first_line(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    return f"{type(error).__name__}: {text[:200]}"

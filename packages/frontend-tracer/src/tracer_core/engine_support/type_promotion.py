@@ -1,0 +1,73 @@
+"""Type promotion made explicit: operators of engines want arguments of one dtype, ATen's promote.
+
+In: an fx graph of ATen operators with values. Out: the same graph with ``aten._to_copy`` nodes
+before pointwise operators, sums and products whose arguments have another dtype than the operator
+computes in. What always holds: the dtype of every value that was there stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracer_core.torch_private.names import names, operators
+
+aten = operators("aten")
+
+#: Pointwise operators with a result of dtype bool that compare in the dtype common to their
+#: arguments.
+COMPARISONS = frozenset(names("eq ne lt le gt ge", of="ops.aten"))
+
+#: Pointwise operators whose arguments keep their own dtypes, or whose first argument is a
+#: condition.
+OWN_DTYPES = frozenset(names(
+    "_to_copy copy clone masked_fill where isnan isinf logical_not logical_and logical_or logical_xor fill bernoulli",
+    of="ops.aten",
+))  # fmt: skip
+
+#: Operators along a dimension that compute in their result's dtype: booleans are summed as int64.
+ACCUMULATIONS = frozenset(names("sum prod cumsum cumprod", of="ops.aten"))
+
+
+def promote(graph: torch.fx.Graph) -> None:
+    """Adds the casts, in place."""
+    for node in list(graph.nodes):
+        dtype = common_dtype(node)
+        if dtype is not None:
+            for source in node.all_input_nodes:
+                value = source.meta["val"]
+                if isinstance(value, torch.Tensor) and value.dtype != dtype:
+                    node.replace_input_with(source, _cast(graph, node, source, dtype))
+
+
+def common_dtype(node: torch.fx.Node) -> torch.dtype | None:
+    """The dtype in which an operator computes, or None if its arguments are to be left alone."""
+    target: Any = node.target
+    packet = getattr(target, "overloadpacket", None)
+    if packet in ACCUMULATIONS:
+        made: torch.dtype = node.meta["val"].dtype
+        return made
+    if node.op != "call_function" or torch.Tag.pointwise not in getattr(target, "tags", ()):
+        return None
+    if packet in OWN_DTYPES or not isinstance(node.meta["val"], torch.Tensor):
+        return None
+    if packet not in COMPARISONS:
+        dtype: torch.dtype = node.meta["val"].dtype
+        return None if dtype is torch.bool else dtype
+    left: Any
+    right: Any
+    left, right = (
+        arg.meta["val"] if isinstance(arg, torch.fx.Node) else arg for arg in node.args[:2]
+    )
+    return torch.result_type(left, right)
+
+
+def _cast(
+    graph: torch.fx.Graph, before: torch.fx.Node, source: torch.fx.Node, dtype: torch.dtype
+) -> torch.fx.Node:
+    with graph.inserting_before(before):
+        node = graph.call_function(aten._to_copy.default, (source,), {"dtype": dtype})
+    node.meta = dict(before.meta)
+    node.meta["val"] = aten._to_copy.default(source.meta["val"], dtype=dtype)
+    return node

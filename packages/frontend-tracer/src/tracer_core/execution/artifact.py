@@ -1,0 +1,295 @@
+"""Captured variants on disk, and back in another process without tracing.
+
+In: a compiled function, a path. Out: a JSON file with the text of every variant (guards, fetches,
+effects, result), how to find each constant again (`portable`), hashes of the code that was
+followed, and the backend's own serialized graph. What always holds: nothing is unpickled; a file
+that was made by other versions, or whose code has changed since, is refused with the reason; a
+variant that cannot be stored is named with the reason.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import platform
+import tempfile
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core import markers
+from tracer_core.aot.frozen_parameters import Frozen
+from tracer_core.aot.mutation_tracking import early_writes, versions_counted
+from tracer_core.bytecode.frame_layout import FrameLayout
+from tracer_core.contract.backend import resolve
+from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec
+from tracer_core.contract.version import __version__
+from tracer_core.debug.fallbacks import fallback_of
+from tracer_core.dispatch import compile_graph
+from tracer_core.errors import BackendError
+from tracer_core.execution.artifact_references import Describer, Finder, NotPortable, StoredError
+from tracer_core.execution.capture_result import Captured
+from tracer_core.execution.compiled_function import CompiledFunction
+from tracer_core.execution.generated_code import define
+from tracer_core.execution.generated_namespace import runtime_namespace
+from tracer_core.execution.guarded_cache import Segment
+from tracer_core.guards.guard_cache import Stamps
+
+FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StoreReport:
+    """stored: names of the variants written. left_out: (name, reason) of those that were not."""
+
+    stored: tuple[str, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+
+def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
+    """Writes every variant that `compiled` (what `tracer_core.compile` returned) has captured so
+    far.
+
+    The file is replaced atomically. Raises StoredError if `compiled` is not a compiled object or
+    its backend cannot serialize.
+    """
+    function = _compiled_function(compiled)
+    backend = function.config.backend
+    if backend.serialize is None:
+        raise StoredError(
+            f"backend {backend.name!r} does not offer serialize, so nothing can be stored"
+        )
+    entries, left_out = [], []
+    for key, segment in [*function._starts.items(), *function._segments.items()]:
+        for record in function.records:
+            if record.attempt in segment.variants:
+                try:
+                    entries.append(_entry(key, record, function))
+                except NotPortable as error:
+                    left_out.append((record.name, str(error)))
+    document = {"format": FORMAT, "made_by": _versions(function), "entries": entries}
+    _write(path, json.dumps(document, indent=1))
+    return StoreReport(tuple(entry["name"] for entry in entries), tuple(left_out))
+
+
+def load(compiled: Any, path: str | os.PathLike[str]) -> int:
+    """Gives `compiled` the variants stored at `path`; returns how many.
+
+    Raises StoredError if the file is damaged, was made by other versions or for another function or
+    backend, or if code that was followed has changed since.
+    """
+    function = _compiled_function(compiled)
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+        entries = document["entries"]
+        if document["format"] != FORMAT:
+            raise StoredError(f"{path}: format {document['format']}, this version reads {FORMAT}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StoredError(f"{path} cannot be read ({error}); store the variants again") from error
+    here = _versions(function)
+    for what, value in document["made_by"].items():
+        if here.get(what) != value:
+            raise StoredError(
+                f"{path} was made with {what} {value}, here it is {here.get(what)}; store it again"
+            )
+    loaded = [_load_entry(entry, function, str(path)) for entry in entries]
+    for key, attempt, start in loaded:
+        table = function._starts if start else function._segments
+        table.setdefault(key, Segment(key)).add_loaded(attempt)
+    return len(loaded)
+
+
+def _compiled_function(compiled: Any) -> CompiledFunction:
+    behind = markers.compiled(compiled)
+    found = behind.function if behind is not None else compiled
+    if not isinstance(found, CompiledFunction):
+        raise StoredError(f"{compiled!r} was not made by tracer_core.compile")
+    return found
+
+
+def _versions(function: CompiledFunction) -> dict[str, str]:
+    backend = function.config.backend
+    return {
+        "tracer-core": __version__,
+        "torch": torch.__version__,
+        "Python": platform.python_version(),
+        "backend": backend.name,
+        "mode": function.config.mode,
+        "options": repr(function.config.options),
+        "function": f"{function.function.__module__}:{function.function.__qualname__}",
+    }
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    folder = os.path.dirname(os.path.abspath(path))
+    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False, encoding="utf-8") as file:
+        file.write(text)
+    os.replace(file.name, path)
+
+
+# -- one variant
+# ---------------------------------------------------------------------------------------
+
+
+def _entry(key: Any, record: Captured, function: CompiledFunction) -> dict[str, Any]:
+    describe = Describer(record)
+    start = not (isinstance(key, tuple) and key and isinstance(key[0], FrameLayout))
+    return {
+        "name": record.name,
+        "key": list(key) if start else describe.layouts(key),
+        "start": start,
+        "text": record.text,
+        "guards": list(record.guards),
+        "constants": {name: describe.constant(name, obj) for name, obj in record.constants.items()},
+        "code": [
+            [describe.function(f), code_hash(f.__code__)]
+            for f in record.portable.interpreted
+            if describe.known(f)
+        ],
+        "roots": list(record.portable.roots),
+        "graph": _graph(record, function),
+    }
+
+
+def _graph(record: Captured, function: CompiledFunction) -> Any:
+    if record.runner is None:
+        return None
+    parts = compile_graph.parts_of(record.runner)
+    if parts is None:
+        fallback = fallback_of(record.runner)
+        several = (
+            "it has several graphs (training, sizes that depend on data, or several backends),"
+            " which are not stored"
+        )
+        raise NotPortable(several if fallback is None else fallback.reason)
+    if parts.plan.constants:
+        raise NotPortable("its graph holds constant tensors")
+    if isinstance(parts.runner, Frozen):
+        raise NotPortable(
+            "its parameters are constants (freeze=True): what was made of them is not stored"
+        )
+    try:
+        data: bytes = resolve(function.config.backend.serialize)(parts.runner)
+    except BackendError as error:
+        raise NotPortable(error.detail) from error
+    return {
+        "backend": base64.b64encode(data).decode(),
+        "spec": _spec_to_json(parts.spec),
+        "plan": None if parts.plan.trivial else parts.plan.text(),
+        "modes": list(parts.modes),
+    }
+
+
+def _load_entry(
+    entry: dict[str, Any], function: CompiledFunction, path: str
+) -> tuple[Any, Callable[..., Any], bool]:
+    finder = Finder(path)
+    for described, expected in entry["code"]:
+        found = finder.find(described)
+        if code_hash(found.__code__) != expected:
+            raise StoredError(
+                f"{path}: {found.__qualname__} has changed since {entry['name']} was stored; store"
+                " it again"
+            )
+    namespace = {**runtime_namespace(), "graph": _load_graph(entry, function)}
+    for name, described in entry["constants"].items():
+        namespace[name] = finder.find(described)
+    attempt = define("attempt", entry["text"], namespace, f"{entry['name']}, stored")
+    if "check" in namespace:
+        namespace["stamps"] = Stamps(namespace["check"], tuple(entry["roots"]))
+    key = tuple(entry["key"]) if entry["start"] else finder.layouts(entry["key"])
+    return key, attempt, entry["start"]
+
+
+def _load_graph(entry: dict[str, Any], function: CompiledFunction) -> Any:
+    stored = entry["graph"]
+    if stored is None:
+        return None
+    deserialize = resolve(function.config.backend.deserialize)
+    spec = _spec_from_json(stored["spec"], function.config.options)
+    backend_runner = deserialize(base64.b64decode(stored["backend"]), spec)
+    runner = versions_counted(backend_runner, spec, early_writes(backend_runner))
+    if stored["plan"] is not None:
+        space: dict[str, Any] = {"runner": runner, "constants": ()}
+        exec(compile(stored["plan"], "<tracer outputs, stored>", "exec"), space)
+        runner = space["call"]
+    return compile_graph.without_modes(stored["modes"], runner)
+
+
+def _spec_to_json(spec: CompileSpec) -> dict[str, Any]:
+    def sizes(values: Any) -> Any:
+        return None if values is None else [n if isinstance(n, int) else str(n) for n in values]
+
+    return {
+        "backend": spec.backend, "name": spec.name, "mode": spec.mode, "device": str(spec.device),
+        "cache_key": spec.cache_key, "phase": spec.phase.value, "mutations": list(spec.mutations),
+        "inputs": [[i.name, i.role.value, i.source, i.stable_address, i.donatable,
+        i.size_range] for i in spec.inputs],
+        "outputs": [
+            [sizes(o.shape), sizes(o.stride), o.dtype and str(o.dtype).removeprefix("torch."),
+            o.device and str(o.device),
+             o.alias_of_input, o.alias_of_output]
+            for o in spec.outputs
+        ],
+        "sizes": [[s.symbol, s.input_index, s.dim, s.lower, s.upper, s.hint] for s in spec.sizes],
+    }  # fmt: skip
+
+
+def _spec_from_json(stored: dict[str, Any], options: Any) -> CompileSpec:
+    """The spec of a stored graph. Symbolic sizes of outputs are texts (``"s0 + 1"``)."""
+
+    def output(row: list[Any]) -> OutputSpec:
+        shape, stride, dtype, device, *aliases = row
+        return OutputSpec(
+            None if shape is None else tuple(shape), None if stride is None else tuple(stride),
+            None if dtype is None else getattr(torch, dtype),
+            None if device is None else torch.device(device), *aliases,
+        )  # fmt: skip
+
+    def size_range(value: Any) -> Any:
+        return None if value is None else tuple(value)
+
+    return CompileSpec(
+        backend=stored["backend"], name=stored["name"], mode=stored["mode"], options=options,
+        device=torch.device(stored["device"]), cache_key=stored["cache_key"],
+        phase=Phase(stored["phase"]),
+        mutations=tuple(stored["mutations"]),
+        inputs=tuple(
+            InputSpec(name, Role(role), source, stable, donatable, size_range(limits))
+            for name, role, source, stable, donatable, limits in stored["inputs"]
+        ),
+        outputs=tuple(map(output, stored["outputs"])),
+        sizes=tuple(SizeSpec(*row) for row in stored["sizes"]),
+    )  # fmt: skip
+
+
+def code_hash(code: types.CodeType) -> str:
+    """A hash of what a code object does (not of where it stands in a file)."""
+    digest = hashlib.sha256()
+
+    def add(one: types.CodeType) -> None:
+        digest.update(one.co_code)
+        digest.update(
+            repr(
+                (one.co_names, one.co_varnames, one.co_freevars, one.co_cellvars, one.co_flags)
+            ).encode()
+        )
+        for constant in one.co_consts:
+            if isinstance(constant, types.CodeType):
+                add(constant)
+            else:
+                shown = (
+                    sorted(map(repr, constant))
+                    if isinstance(constant, frozenset)
+                    else repr(constant)
+                )
+                digest.update(str(shown).encode())
+
+    add(code)
+    return digest.hexdigest()

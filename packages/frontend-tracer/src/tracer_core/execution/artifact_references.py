@@ -1,0 +1,259 @@
+"""Objects that a stored variant refers to: described as JSON values, found again in another
+process.
+
+In: a captured variant and its constants; what was written about them. Out: JSON values; the
+objects, found by import, by a path from one that was imported, or made from their text. What always
+holds: nothing is unpickled; what would not be found again raises NotPortable with the reason before
+anything is written, what is not found StoredError.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import importlib
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core.bytecode.frame import NULL
+from tracer_core.bytecode.frame_layout import FrameLayout
+from tracer_core.errors import TracerError
+from tracer_core.execution.capture_result import Captured
+from tracer_core.execution.resume import Transition
+from tracer_core.guards.source import Source
+
+
+class StoredError(TracerError):
+    """A file of stored variants cannot be used. The text says why and what to do."""
+
+
+class NotPortable(Exception):
+    """A variant refers to something that another process cannot find."""
+
+
+def _import_path(obj: Any) -> str | None:
+    """``module:qualname`` if importing that gives this very object."""
+    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    if isinstance(obj, types.ModuleType):
+        return f"{obj.__name__}:" if sys.modules.get(obj.__name__) is obj else None
+    candidates = [module] if module else ["torch", "torch._C._nn", "builtins", "math"]
+    for candidate in candidates:
+        found: Any = sys.modules.get(candidate)
+        try:
+            for part in (name or "").split("."):
+                found = found.__dict__[part] if isinstance(found, type) else getattr(found, part)
+        except (AttributeError, KeyError):
+            continue
+        for suffix in ("", "fget", "fset", "fdel", "__func__", "__wrapped__"):
+            if (getattr(found, suffix, None) if suffix else found) is obj:
+                return f"{candidate}:{name}" + (f".{suffix}" if suffix else "")
+    for candidate in ("torch", "torch.nn.functional", "torch._C._nn", "torch._C"):
+        short = getattr(obj, "__name__", "")
+        if (
+            short
+            and candidate in sys.modules
+            and getattr(sys.modules[candidate], short, None) is obj
+        ):
+            return f"{candidate}:{short}"
+    return None
+
+
+class Describer:
+    """Describes the constants of one variant as JSON values."""
+
+    def __init__(self, record: Captured) -> None:
+        self.record = record
+        self._functions = {f.__code__: f for f in record.portable.interpreted}
+        self._by_object = {
+            id(record.constants[name]): source for name, source in record.portable.paths.items()
+        }
+
+    def constant(self, name: str, obj: Any) -> Any:
+        try:
+            return self.describe(obj)
+        except NotPortable as error:
+            raise NotPortable(f"constant {name}: {error}") from None
+
+    def describe(self, obj: Any) -> Any:
+        for kind, how in _DESCRIBE.items():
+            if isinstance(obj, kind):
+                described = how(self, obj)
+                if described is not None:
+                    return described
+        path = _import_path(obj)
+        if path is not None:
+            return {"import": path}
+        source = self._by_object.get(id(obj))
+        if source is not None:
+            return {"path": self._steps(source)}
+        raise NotPortable(
+            f"{type(obj).__module__}.{type(obj).__qualname__} {obj!r:.80} has no import path"
+        )
+
+    def _steps(self, source: Source) -> list[Any]:
+        """The path as a root and steps of (kind, key)."""
+        if source.base is None:
+            if source.kind == "module":
+                return [["module", source.key]]
+            return [["object", self.describe(self.record.portable.path_constants[source.key[0]])]]
+        return [*self._steps(source.base), [source.kind, source.key]]
+
+    def known(self, function: types.FunctionType) -> bool:
+        """Whether the function exists before a call (those made by the program itself are part of
+        the code that made them)."""
+        return _import_path(function) is not None or id(function) in self._by_object
+
+    def function(self, function: types.FunctionType) -> Any:
+        return self.describe(function)
+
+    def code(self, code: types.CodeType) -> Any:
+        function = self._functions.get(code)
+        if function is None:
+            raise NotPortable(f"the code object {code.co_qualname} was made by the program")
+        return {"code": self.describe(function)}
+
+    def namespace(self, namespace: dict[Any, Any]) -> Any:
+        """The globals of a module, or of a function that has some of its own (namedtuple's
+        __new__).
+        """
+        module = sys.modules.get(namespace.get("__name__", ""))
+        if module is not None and module.__dict__ is namespace:
+            return {"globals": module.__name__}
+        for function in self.record.portable.interpreted:
+            if function.__globals__ is namespace:
+                return {"globals_of": self.describe(function)}
+        return None
+
+    def layouts(self, layouts: tuple[FrameLayout, ...]) -> list[Any]:
+        return [
+            [
+                self.code(f.code),
+                f.ip,
+                list(f.locals),
+                list(f.stack),
+                f.on_return,
+                list(f.kw_names),
+                f.n_exceptions,
+            ]
+            for f in layouts
+        ]
+
+
+def _collection(describer: Describer, obj: Any) -> Any:
+    literal = _literal(describer, obj)
+    if literal is not None:
+        return literal
+    kind = type(obj).__name__
+    return (
+        {"members": [kind, [describer.describe(one) for one in obj]]}
+        if isinstance(obj, (list, set))
+        else None
+    )
+
+
+def _literal(_: Any, obj: Any) -> Any:
+    text = repr(obj)
+    try:
+        if ast.literal_eval(text) == obj:
+            return {"literal": text}
+    except (ValueError, SyntaxError):
+        pass
+    return None
+
+
+_DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
+    Transition: lambda d, obj: {"layouts": [d.layouts(obj.layouts), obj.raises]},
+    type(NULL): lambda d, obj: {"null": True},
+    torch.dtype: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
+    torch.layout: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
+    torch.memory_format: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
+    torch.device: lambda d, obj: {"device": str(obj)},
+    torch.Size: lambda d, obj: {"size": list(obj)},
+    types.CodeType: lambda d, obj: d.code(obj),
+    enum.Enum: lambda d, obj: {"enum": [d.describe(type(obj)), obj.name]},
+    (list, set): _collection,
+    (frozenset, float, complex, range, str, int, bytes): _literal,
+    dict: lambda d, obj: d.namespace(obj),
+}
+
+
+class Finder:
+    """Finds described objects in this process."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def find(self, described: dict[str, Any]) -> Any:
+        ((kind, value),) = described.items()
+        try:
+            return _FIND[kind](self, value)
+        except (ImportError, AttributeError, KeyError, IndexError, TypeError) as error:
+            raise StoredError(
+                f"{self.path}: cannot find {described}: {error}; store the variants again"
+            ) from error
+
+    def layouts(self, described: list[Any]) -> tuple[FrameLayout, ...]:
+        return tuple(
+            FrameLayout(self.find(code), ip, tuple(names), tuple(stack), on_return, tuple(kw), n)
+            for code, ip, names, stack, on_return, kw, n in described
+        )
+
+
+def _import(finder: Finder, path: str) -> Any:
+    module, _, name = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split(".") if name else ():
+        found = (
+            found.__dict__[part]
+            if isinstance(found, type) and part in found.__dict__
+            else getattr(found, part)
+        )
+    return found
+
+
+_STEPS: dict[str, Callable[[Finder, Any, Any], Any]] = {
+    "object": lambda f, base, key: f.find(key),
+    "module": lambda f, base, key: importlib.import_module(key),
+    "dict": lambda f, base, key: base.__dict__,
+    "key": lambda f, base, key: base[key],
+    "item": lambda f, base, key: base[key],
+    "own_key": lambda f, base, key: dict.__getitem__(base, key),
+    "own_item": lambda f, base, key: (list if key[0] == "list" else tuple).__getitem__(
+        base, key[1]
+    ),
+    "slot": lambda f, base, key: getattr(base, key),
+    "grad": lambda f, base, key: base.grad,
+    "number": lambda f, base, key: base.item(),
+    "cell": lambda f, base, key: base.__closure__[key[0]],
+    "contents": lambda f, base, key: base.cell_contents,
+    "type": lambda f, base, key: type(base),
+    "called": lambda f, base, key: base(),
+}
+
+
+def _walk(finder: Finder, steps: list[Any]) -> Any:
+    found: Any = None
+    for kind, key in steps:
+        found = _STEPS[kind](finder, found, key)
+    return found
+
+
+_FIND: dict[str, Callable[[Finder, Any], Any]] = {
+    "import": _import,
+    "path": _walk,
+    "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1]),
+    "null": lambda f, value: NULL,
+    "torch": lambda f, value: getattr(torch, value),
+    "device": lambda f, value: torch.device(value),
+    "size": lambda f, value: torch.Size(value),
+    "code": lambda f, value: f.find(value).__code__,
+    "enum": lambda f, value: f.find(value[0])[value[1]],
+    "literal": lambda f, value: ast.literal_eval(value),
+    "members": lambda f, value: {"list": list, "set": set}[value[0]](map(f.find, value[1])),
+    "globals": lambda f, value: importlib.import_module(value).__dict__,
+    "globals_of": lambda f, value: f.find(value).__globals__,
+}

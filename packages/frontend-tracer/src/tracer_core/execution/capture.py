@@ -1,0 +1,204 @@
+"""From a place in the program to a variant: trace, lower, generate.
+
+In: the frames of an activation and its state. Out: a `Captured` (an ``attempt`` function and its
+records), or a reason why nothing was captured. What always holds: whatever happens, every object
+that the trace changed has its old contents again when this returns or raises.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import Any
+
+import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
+from tracer_core import torch_private
+from tracer_core.bytecode.frame import Frame
+from tracer_core.debug.logs import logger
+from tracer_core.debug.stages import stage, wants_text
+from tracer_core.execution.capture_result import Captured
+from tracer_core.execution.entry_builder import Generator, Refused
+from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
+from tracer_core.fx_capture.graph_breaks import Break, Restart, WantsSymbols
+from tracer_core.fx_capture.unbacked import DATA_SIZES
+from tracer_core.options import CompileConfig
+from tracer_core.reconstruct.values import CannotRebuild
+from tracer_core.registry.torch_style import TorchStyle
+from tracer_core.trace.tracer import Tracer
+
+_MAX_RESTARTS = 64
+#: What a backend, or the calls that come, may turn out not to take as symbols at one place of the
+#: program.
+_REFUSABLE = ("numbers", "sizes", DATA_SIZES)
+
+
+class UserError(Exception):
+    """The program itself raised while it was traced; the real run will raise it again."""
+
+
+@dataclass(slots=True)
+class Answers:
+    """What is_compiling() answers in captures of one function. Mutable. as_eager: False, because
+    the program fails where it is told that it is being compiled, and does not in eager."""
+
+    as_eager: bool = False
+
+
+class Fails(BaseException):
+    """The program fails in this trace, and it has been told that it is being compiled, or that it
+    is not. where: the line that was told so. reason: how it fails."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(where, reason)
+        self.where, self.reason = where, reason
+
+
+class Abandoned(Exception):
+    """Nothing can be captured here; the activation has to run natively. The text says why."""
+
+
+StartFrames = Callable[[Tracer], list[Frame]]
+
+
+def capture(
+    start: StartFrames,
+    state: Any,
+    config: CompileConfig,
+    seen: dict[str, list[tuple[int, ...]]],
+    name: str,
+    natives: Set[types.CodeType] = frozenset(),
+    answers: Answers | None = None,
+) -> Captured:
+    """Traces from `start` until the program returns or breaks, and compiles what was seen.
+
+    start: puts the frames into a tracer. state: the values of the segment. natives: code that is
+    not followed. answers: changed where the program fails only because is_compiling() says True.
+    Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
+    """
+    forced: dict[int, tuple[str, str, str]] = {}
+    unbuildable: set[type] = set()
+    settings = torch_private.torch_state()
+    refused = {what for what in _REFUSABLE if f"refused {what}" in seen}
+    follows_data = "data sizes" in seen
+    answers = answers or Answers()
+    as_eager, doubts, told = answers.as_eager, not answers.as_eager, ("", "")
+    for _ in range(_MAX_RESTARTS):
+        at_torch_level = config.backend.ir == "torch"
+        shapes = ShapePolicy(
+            False if "sizes" in refused else config.dynamic,
+            seen,
+            config.backend.shapes == "symbolic" or at_torch_level,
+            (at_torch_level or config.backend.numbers == "inputs")
+            and not isinstance(config.backend.compile, TorchStyle)
+            and refused.isdisjoint(("numbers", "sizes")),
+            config.backend.data_sizes == "symbols" and not refused,
+            follows_data,
+        )
+        shapes.look(list(state))
+        tracer = Tracer(shapes, forced, unbuildable, natives, as_eager)
+        tracer.doubts = doubts
+        try:
+            captured = _attempt(tracer, start, state, config, settings, name)
+        except Fails as failed:
+            forced.clear()  # other answers, other steps
+            if as_eager:  # it fails in eager too
+                as_eager = doubts = False
+            else:
+                as_eager, told = True, (failed.where, failed.reason)
+        except WantsSymbols:
+            follows_data = True
+        except Restart as restart:
+            forced[restart.step] = (restart.kind, restart.reason, restart.location)
+        except CannotRebuild as error:
+            if error.kind in unbuildable:
+                raise Abandoned(f"a value cannot be made again: {error}") from error
+            unbuildable.add(
+                error.kind
+            )  # the next attempt breaks where the first of its type appears
+        except Refused as error:
+            refused.add(
+                error.what
+            )  # the next attempt, and later ones of this place, guard them by value
+            seen[f"refused {error.what}"] = []
+        else:
+            if as_eager and not answers.as_eager:
+                answers.as_eager = True
+                logger().warning("%s: is_compiling() says False from here on, because the program fails where it says "
+                                 "True at %s: %s", name, *told)  # fmt: skip
+            return captured
+        finally:
+            tracer.forget()
+    raise Abandoned("the trace was restarted too often")
+
+
+def _attempt(
+    tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: Any, name: str
+) -> Captured:
+    try:
+        try:
+            return _trace(tracer, start, state, config, settings, name)
+        finally:
+            tracer.close()
+    finally:
+        tracer.close()  # again, should an interrupt have come where the first would have begun
+
+
+def _doubt(tracer: Tracer, reason: str) -> None:
+    """Raises Fails where another answer of is_compiling() may be what the program needs."""
+    if tracer.doubts and (tracer.told_compiling or tracer.as_eager):
+        raise Fails(tracer.told_compiling, reason[:200]) from None
+
+
+def _trace(
+    tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: Any, name: str
+) -> Captured:
+    broken: Break | None = None
+    value: Any = None
+    with stage("trace", graph=name) as record:
+        try:
+            try:
+                frames = start(tracer)
+                value = tracer.run_chain(frames)
+            except Break as error:
+                broken = error.with_traceback(None)
+                if error.kind == "operator_failed":
+                    _doubt(tracer, error.reason)
+                if not tracer.frames:
+                    raise Abandoned(f"{error.kind}: {error.reason}") from None
+            if broken is None:
+                tracer.check_generators()
+        except (Restart, Abandoned, Fails, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            _doubt(tracer, f"{type(error).__qualname__}: {error}")
+            step = tracer.first_raised(error)
+            if step:
+                # Captured up to the instruction that raises, which then does so for real, on every
+                # call.
+                raise Restart(
+                    step, "raises", f"{type(error).__qualname__}: {error}"[:200]
+                ) from error
+            raise UserError() from error
+        where = (broken.location or tracer.where()) if broken is not None else ""
+        if wants_text():
+            record.text = str(tracer.recorder.graph)
+    generator = Generator(tracer, state, config, settings, name)
+    try:
+        # Values are written down as the trace left them: iterators look at what they go over.
+        tracer.effects.look()
+        try:
+            generator.write(value, broken)
+        except Break as error:  # there is no instruction left that it could come before
+            raise Abandoned(f"{error.kind}: {error.reason}") from error
+        except Restart as restart:
+            if broken is None or broken.kind == "raises" or restart.location:
+                raise
+            # The user can do something about the break, not about what it forces to be made for
+            # real.
+            reason = f"{broken.reason}; {restart.reason}"
+            raise Restart(restart.step, broken.kind, reason, where) from None
+        tracer.close()
+        return generator.finish(broken, where)
+    finally:
+        generator.forget()

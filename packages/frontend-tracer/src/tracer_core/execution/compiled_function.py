@@ -1,0 +1,603 @@
+"""The compiled callable: dispatch to captured variants, capture on a miss, run the breaks between.
+
+In: a Python function and a `CompileConfig`. Out: `CompiledFunction`, called like the function. What
+always holds: a call gives what the function gives; where nothing can be captured the function runs
+natively and the reason is recorded (with TRACER_STRICT=1 it is raised).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+import threading
+import types
+import warnings
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
+from tracer_core.bytecode.tracebacks import without_own
+from tracer_core.debug.fallbacks import graph_raised
+from tracer_core.debug.gc_pause import give_back_free_memory
+from tracer_core.debug.logs import logger
+from tracer_core.debug.stages import recording
+from tracer_core.errors import (
+    GraphBreakError,
+    RecompileLimitError,
+    RecompileLimitWarning,
+    TracerError,
+)
+from tracer_core.execution.capture import Abandoned, Answers, UserError, capture
+from tracer_core.execution.capture_result import BreakRecord, Captured
+from tracer_core.execution.guarded_cache import MOST_VARIANTS, Segment
+from tracer_core.execution.resume import GRAPH_RAISED, Exit, NotRaised, Suspended
+from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
+from tracer_core.fx_capture.unbacked import DATA_SIZES, SizeDiffers
+from tracer_core.guards.explanation import Failed
+from tracer_core.options import CompileConfig, env
+from tracer_core.registry import events
+from tracer_core.torch_private import settings
+from tracer_core.trace.eager_interpreter import RealMachine
+from tracer_core.trace.tracer import Tracer
+
+_LOCK = threading.RLock()
+#: Thread that is tracing now, or None: tracing changes real objects and undoes it, so others wait.
+_tracing: int | None = None
+_graph_numbers = itertools.count()
+_instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+_MAX_SEGMENTS = 256
+#: How many calls may find sizes that their graph was not captured for, before the graph ends where
+#: such sizes are made.
+_MOST_OTHER_SIZES = 4
+
+
+def _after_fork() -> None:
+    """In a child: the threads that held the lock, or were tracing, do not exist here."""
+    global _LOCK, _tracing
+    _LOCK, _tracing = threading.RLock(), None
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def reset() -> None:
+    """Forgets every captured variant of every compiled function."""
+    global _graph_numbers
+    for one in list(_instances):
+        one.forget()
+    _graph_numbers = itertools.count()
+
+
+class CompiledFunction:
+    """A function that is captured when it is called. Mutable: variants are added on misses.
+
+    function: the original. config: what compile() was asked for. records: every variant captured.
+    skipped: why the function runs natively from now on, or None.
+    """
+
+    def __init__(self, function: Callable[..., Any], config: CompileConfig) -> None:
+        self.function = function
+        self.config = config
+        self.records: list[Captured] = []
+        self.abandoned: list[str] = []
+        self.skipped: str | None = None
+        self._natives: frozenset[types.CodeType] = frozenset()
+        self._answers = Answers()
+        self._told = False
+        #: Whether a `RecompileLimitWarning` was given: one says it, however many objects and values
+        #: reach the limit.
+        self._warned = False
+        self._starts: dict[Any, Segment] = {}
+        #: Those of `_starts` without keyword arguments, by the number of arguments.
+        self._positional: dict[int, Segment] = {}
+        self._segments: dict[Any, Segment] = {}
+        _instances.add(self)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if _tracing is not None and _tracing != threading.get_ident():
+            with _LOCK:
+                pass
+        if kwargs:
+            state = (*args, *kwargs.values())
+            segment = self._starts.get((len(args), *kwargs))
+        else:
+            state = args
+            segment = self._positional.get(len(args))
+        version = -1
+        if segment is not None:
+            version = segment.version
+            result = segment.run(state)
+            if result is not MISS:
+                return self._drive(result, args, kwargs) if type(result) is Suspended else result
+        return self._miss_start(args, kwargs, state, version)
+
+    def forget(self) -> None:
+        """Drops every variant."""
+        self.records.clear()
+        self._drop_variants()
+        self._natives = frozenset()
+        self._answers = Answers()
+        self.skipped = None
+        self._warned = False
+
+    def _drop_variants(self) -> None:
+        for table in (self._starts, self._positional, self._segments):
+            table.clear()
+
+    # -- the first segment --
+
+    def _miss_start(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...], version: int
+    ) -> Any:
+        """`_call_anew`; the first call tells in one line what was captured."""
+        if self._told:
+            return self._call_anew(args, kwargs, state, version)
+        self._told = True
+        try:
+            return self._call_anew(args, kwargs, state, version)
+        finally:
+            if self.records:
+                owner = state[0] if state and isinstance(state[0], torch.nn.Module) else None
+                events.first_call(summary=self.summary(type(owner).__name__ if owner is not None else None),
+                                  broken=bool(self.breaks))  # fmt: skip
+
+    def summary(self, name: str | None = None) -> str:
+        """One line: how many graphs and breaks, and the break that most captures ended at."""
+        n_graphs = sum(record.graph is not None for record in self.records)
+        places = Counter((one.location, one.reason) for one in self.breaks)
+        text = (
+            f"{name or _name(self.function)}: {n_graphs} graph{'s' * (n_graphs != 1)},"
+            f" {len(places)} graph break"
+        )
+        text += "s" * (len(places) != 1)
+        if places:
+            ((location, reason), _), *_ = places.most_common(1)
+            text += f"; {'the worst' if len(places) > 1 else 'it is'} at {location}: {reason}"
+        return text
+
+    def _call_anew(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...], version: int
+    ) -> Any:
+        """No variant fitted when the segment was at `version`: captures one, unless another thread
+        just did.
+        """
+        if self.skipped is not None or not _can_trace():
+            return self.function(*args, **kwargs)
+        key = (len(args), *kwargs)
+        with _LOCK:
+            segment = self._starts.get(key)
+            if segment is None:
+                segment = self._starts[key] = Segment(key)
+            if not kwargs:
+                self._positional[len(args)] = segment
+            captured_meanwhile = segment.version > max(version, 0)
+            attempt = (
+                None if captured_meanwhile else self._capture_start(segment, args, kwargs, state)
+            )
+        if captured_meanwhile:
+            return self(*args, **kwargs)
+        result = MISS
+        if attempt is not None:
+            again = functools.partial(self._capture_start, segment, args, kwargs, state)
+            result = self._first_run(segment, attempt, state, again)
+        if result is MISS:
+            if segment.is_closed(state):
+                segment.serve(state, _called_with(self.function, key))
+            return self._natively(segment, lambda: self.function(*args, **kwargs))
+        return self._drive(result, args, kwargs) if type(result) is Suspended else result
+
+    def _after_failure(
+        self,
+        error: Exception,
+        exit: Exit | None,
+        state: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Runs the program, from the exit (None: from the start), in place of a graph that raised.
+        Where that does not raise, the program has caught the error, or the backend is at fault: it
+        is said, and raised if the whole program was to be one graph."""
+        if isinstance(error, SizeDiffers) and self.config.fullgraph:
+            reason = f"a size that depends on data is not what the graph was captured for: {error}"
+            hint = BREAKS["data_dependent_shape"].hint
+            raise GraphBreakError(
+                "data_dependent_shape", reason, _name(self.function), hint
+            ) from error
+        if exit is None:
+            result = self.function(*args, **kwargs)
+        else:
+            result = RealMachine().finish(frames_of(exit.layouts, state))
+        if isinstance(error, SizeDiffers):
+            self._note_other_size(exit, args, kwargs)
+            return result
+        said = graph_raised(_name(self.function), self.config.backend.name, error)
+        if self.config.fullgraph:
+            raise TracerError(f"fullgraph=True, but {said}") from error
+        return result
+
+    def _note_other_size(
+        self, exit: Exit | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """A size that depends on data was not what a graph was captured for. Where that keeps
+        happening, the place is captured with a break before such sizes."""
+        segment = self._starts.get((len(args), *kwargs)) if exit is None else exit.segment
+        if segment is None:
+            return
+        with _LOCK:
+            segment.other_sizes += 1
+            if segment.other_sizes == _MOST_OTHER_SIZES:
+                segment.forget()
+                segment.seen[f"refused {DATA_SIZES}"] = []
+
+    def _capture_start(
+        self,
+        segment: Segment,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        state: tuple[Any, ...],
+    ) -> Callable[[Any], Any] | None:
+        labels = _labels(self.function, len(args), tuple(kwargs))
+
+        def start(tracer: Tracer) -> list[Frame]:
+            unread = [
+                Unread(value, tracer.provenance.sources.make(None, "state", (i, labels[i])))
+                for i, value in enumerate(state)
+            ]
+            named = dict(zip(kwargs, unread[len(args) :], strict=True))
+            return tracer.start(self.function, unread[: len(args)], named)
+
+        return self._capture(segment, start, state)
+
+    def _first_run(
+        self,
+        segment: Segment,
+        attempt: Callable[[Any], Any],
+        state: Any,
+        again: Callable[[], Callable[[Any], Any] | None],
+    ) -> Any:
+        """Runs a fresh variant, which must accept the call that it was captured from. One that does
+        not is captured again, once: compiling it may have imported modules that changed what its
+        guards saw (pytree's registry of containers)."""
+        result = attempt(state)
+        if result is not MISS:
+            return result
+        segment.remove(attempt)
+        with _LOCK:
+            second = again()
+        if second is None:
+            return MISS
+        result = second(state)
+        if result is MISS:
+            record = self.records[-1]
+            segment.remove(second)
+            self._give_up(
+                segment, f"{record.name} does not accept its own call: {record.check_first(state)}"
+            )
+        return result
+
+    def _natively(self, segment: Segment, run: Callable[[], Any]) -> Any:
+        """Runs the program itself. Where it succeeds although its trace raised, the tracer is at
+        fault, and `_give_up` raises for ``fullgraph=True``."""
+        raised, segment.raised = segment.raised, None
+        result = run()
+        if raised is not None:
+            self._give_up(
+                segment, f"tracing it raised {raised!r}, which running it does not", raised
+            )
+        return result
+
+    # -- later segments --
+
+    def _drive(self, suspended: Suspended, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a suspended activation: the breaking instruction, then the next segment, and so
+        on.
+        """
+        exit: Exit | None = None
+        state: Any = ()
+        while True:
+            if suspended.transition is GRAPH_RAISED:
+                return self._after_failure(suspended.values[0], exit, state, args, kwargs)
+            values, suspended.values = suspended.values, ()  # callers may hold on to the object
+            try:
+                exit, state = suspended.transition.run(values)
+            except NotRaised as error:
+                return self._not_raised(error)
+            except BaseException as error:
+                raise error.with_traceback(without_own(error.__traceback__))  # noqa: B904  (the same exception)
+            if exit is None:
+                return state
+            del values  # what the program has dropped dies now
+            segment = exit.segment
+            version = 0
+            result = MISS
+            if segment is not None:
+                version = segment.version
+                result = segment.run(state)
+            if result is MISS:
+                result = self._miss_inside(exit, state, version, (args, kwargs))
+            if type(result) is not Suspended:
+                return result
+            suspended = result
+
+    def _miss_inside(
+        self,
+        exit: Exit,
+        state: tuple[Any, ...],
+        version: int,
+        call: tuple[tuple[Any, ...], dict[str, Any]],
+    ) -> Any:
+        """No variant fitted at this exit when its segment was at `version`: captures one, unless
+        there are new ones. call: the arguments of the whole call."""
+        layouts = exit.layouts
+
+        def finish() -> Any:
+            return RealMachine().finish(frames_of(layouts, state))
+
+        if self.skipped is not None:
+            return finish()
+        if not _can_trace():
+            return self._under_modes(layouts, state, call)
+        while True:
+            with _LOCK:
+                segment = exit.segment = exit.segment or self._segments.get(layouts)
+                if segment is None:
+                    if len(self._segments) >= _MAX_SEGMENTS:
+                        self._skip(f"more than {_MAX_SEGMENTS} places where it breaks")
+                        return finish()
+                    segment = exit.segment = self._segments[layouts] = Segment(layouts)
+                again = functools.partial(
+                    self._capture,
+                    segment,
+                    lambda tracer: tracer.start_inside(layouts, state),
+                    state,
+                )
+                if segment.version == version:
+                    captured = again()
+                    break
+                version = segment.version
+            result = segment.run(state)
+            if result is not MISS:
+                return result
+        result = MISS if captured is None else self._first_run(segment, captured, state, again)
+        if result is MISS and segment.is_closed(state):
+            self._call_natively_from_now_on(segment, call)
+        return self._natively(segment, finish) if result is MISS else result
+
+    def _call_natively_from_now_on(
+        self, segment: Segment, call: tuple[tuple[Any, ...], dict[str, Any]]
+    ) -> None:
+        """No more is captured at a place inside a function: later calls enter that function as
+        plain Python.
+        """
+        args, kwargs = call
+        key, layouts = (len(args), *kwargs), segment.key
+        with _LOCK:
+            if len(layouts) > 1:
+                self._natives |= {layouts[-1].code}
+                self._drop_variants()
+            elif (start := self._starts.get(key)) is not None:
+                state = (*args, *kwargs.values())
+                start.retire(state, segment.limit_hit)
+                start.serve(state, _called_with(self.function, key))
+
+    def _skip(self, reason: str) -> None:
+        """The whole function runs natively from now on."""
+        logger().warning("%s runs natively: %s", _name(self.function), reason)
+        self._drop_variants()
+        self.abandoned.append(reason)
+        self.skipped = reason
+
+    def _under_modes(self, layouts: Any, state: tuple[Any, ...], call: Any) -> Any:
+        """The program is inside a mode of torch that sees every operator: it runs for real until it
+        leaves it.
+        """
+        machine, frames = RealMachine(), frames_of(layouts, state)
+        while not _can_trace():
+            returned, value = machine.step(frames)
+            if returned:
+                return value
+        layouts, values = flatten(frames)
+        exit, state, version = Exit(layouts), tuple(values), 0
+        exit.segment = self._segments.get(layouts)
+        if exit.segment is not None:
+            version = exit.segment.version
+            result = exit.segment.run(state)
+            if result is not MISS:
+                return result
+        return self._miss_inside(exit, state, version, call)
+
+    def _not_raised(self, error: NotRaised) -> Any:
+        """Running the program did not raise what tracing it raised: the tracer is at fault."""
+        reason = f"{_name(self.function)}: {error}"
+        if self._must_compile():
+            raise TracerError(reason) from error
+        logger().warning("%s; it runs natively from now on", reason)
+        self.forget()
+        self.skipped = reason
+        return RealMachine().finish(error.frames) if error.frames else error.value
+
+    # -- capturing --
+
+    def _capture(self, segment: Segment, start: Any, state: Any) -> Callable[[Any], Any] | None:
+        """Captures a variant for this state; None: run natively, this time or from now on."""
+        global _tracing
+        if segment.is_closed(state) or not self._may_recompile(segment, state):
+            return None
+        name = f"graph_{next(_graph_numbers)}"
+        previous, _tracing = _tracing, threading.get_ident()
+        try:
+            with recording(self), torch_private.unshielded():
+                record = capture(
+                    start, state, self.config, segment.seen, name, self._natives, self._answers
+                )
+            give_back_free_memory()
+        except UserError as error:
+            if isinstance(error.__cause__, RunNatively):
+                if self.config.fullgraph:
+                    raise self._not_captured(str(error.__cause__)) from error.__cause__
+                if error.__cause__.always:
+                    self.skipped = str(error.__cause__)
+                    logger().warning("%s runs natively: %s", _name(self.function), self.skipped)
+                return None
+            segment.raised = error.__cause__
+            return None
+        except Abandoned as error:
+            self._give_up(segment, str(error))
+            return None
+        except (TracerError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            if env().strict:
+                raise
+            if self.config.fullgraph:
+                raise self._not_captured(f"internal error: {error!r}") from error
+            logger().warning(
+                "internal error while tracing %s: %r", _name(self.function), error, exc_info=True
+            )
+            self._give_up(segment, f"internal error: {error!r}")
+            return None
+        finally:
+            _tracing = previous
+        self._note(record)
+        for expression, shape in record.shapes.items():
+            segment.seen.setdefault(expression, []).append(shape)
+        segment.add(record.attempt, state)
+        return record.attempt
+
+    def _give_up(self, segment: Segment, reason: str, cause: BaseException | None = None) -> None:
+        if self._must_compile():
+            raise self._not_captured(reason) from cause
+        segment.limit_hit = True
+        self.abandoned.append(reason)
+        logger().warning("%s runs natively: %s", _name(self.function), reason)
+
+    def _must_compile(self) -> bool:
+        """Whether running natively is an error."""
+        return self.config.fullgraph or env().strict
+
+    def _not_captured(self, reason: str) -> TracerError:
+        asked = "fullgraph=True, but " if self.config.fullgraph else ""
+        return TracerError(f"{asked}{_name(self.function)} cannot be captured: {reason}")
+
+    def _may_recompile(self, segment: Segment, state: Any) -> bool:
+        """Whether one more variant is captured; tells why the present ones do not fit. The limit
+        counts the variants of the state's object (`Segment.count`), `MOST_VARIANTS` those of all.
+        """
+        newest = segment.newest(state)
+        if newest is None:
+            return True
+        count, total = segment.count(state), len(segment.variants)
+        if count < self.config.recompile_limit and total < MOST_VARIANTS:
+            failed = self._failed(newest, state)
+            reason = "a guard failed" if failed is None else failed.text
+            events.recompile(function=_name(self.function), reason=reason, count=total)
+            return True
+        if self.config.fullgraph:
+            raise RecompileLimitError(**self._at_the_limit(segment, newest, state, max(count, 1)))
+        segment.close(state, self.config.recompile_limit)
+        if not self._warned:
+            self._warned = True
+            told = RecompileLimitWarning(
+                **self._at_the_limit(segment, newest, state, max(count, 1))
+            )
+            warnings.warn(told, stacklevel=_levels_to_the_user())
+        return False
+
+    def _failed(self, attempt: Any, state: Any) -> Failed | None:
+        """The guard of a variant that a state does not meet; None where it was loaded, or meets
+        all.
+        """
+        for record in reversed(self.records):
+            if record.attempt is attempt:
+                return record.check_first.failed(state)
+        return None
+
+    def _at_the_limit(
+        self, segment: Segment, newest: Any, state: Any, count: int
+    ) -> dict[str, Any]:
+        """What a `RecompileLimitWarning` says: the value that kept changing, and the values that it
+        had.
+        """
+        layouts = segment.key if segment.key and isinstance(segment.key[0], FrameLayout) else ()
+        function = _name(self.function)
+        if layouts:
+            inner = layouts[-1].code.co_qualname
+            function = inner if inner == function else f"{inner} (called by {function})"
+        last = self._failed(newest, state)
+        if last is None:
+            return {"function": function, "count": count, "reason": "a guard failed"}
+        known, values = segment.known(state), []
+        for record in self.records:
+            failed = record.check_first.failed(state) if record.attempt in known else None
+            if failed is not None and failed.source == last.source and failed.seen not in values:
+                values.append(failed.seen)
+        values.append(last.now)
+        return {"function": function, "count": count, "reason": last.text, "source": last.source,
+                "values": tuple(values), "hint": last.hint}  # fmt: skip
+
+    def _note(self, record: Captured) -> None:
+        self.records.append(record)
+        broken = record.break_
+        if broken is None:
+            return
+        if self.config.fullgraph:
+            self.forget()
+            raise GraphBreakError(broken.kind, broken.reason, broken.location, broken.hint)
+        events.graph_break(
+            kind=broken.kind, reason=broken.reason, location=broken.location, hint=broken.hint
+        )
+
+    @property
+    def breaks(self) -> list[BreakRecord]:
+        """The graph breaks found so far."""
+        return [record.break_ for record in self.records if record.break_ is not None]
+
+
+def _can_trace() -> bool:
+    """Not under somebody else's torch modes or tracer, and not inside a trace."""
+    return (
+        (torch._C._len_torch_function_stack() == 0 or settings.ambient_devices() is not None)
+        and not torch_private.transforms_active()
+        and not torch.jit.is_tracing()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and _tracing != threading.get_ident()
+    )
+
+
+def _called_with(function: Callable[..., Any], key: tuple[Any, ...]) -> Callable[[Any], Any]:
+    """A call of the function with a start segment's state. key: the number of arguments and the
+    keywords.
+    """
+    n_args, *names = key
+    if not names:
+        return lambda state: function(*state)
+    return lambda state: function(*state[:n_args], **dict(zip(names, state[n_args:], strict=True)))
+
+
+def _levels_to_the_user() -> int:
+    """The stacklevel of a warning of our caller's: the line that called the compiled function."""
+    own, level = os.path.dirname(__file__) + os.sep, 1
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(own):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _labels(function: Any, n_args: int, keywords: tuple[str, ...]) -> list[str]:
+    """What people call the arguments of a call."""
+    code = getattr(function, "__code__", None)
+    names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
+    positional = [names[i] if i < len(names) else f"args[{i - len(names)}]" for i in range(n_args)]
+    return [*positional, *keywords]

@@ -1,0 +1,428 @@
+"""A finished trace as a variant: its graph compiled, its guards, results and effects as generated
+Python.
+
+In: a `Tracer` that has run to a return or a break. Out: a `Captured`. What always holds: values are
+written down as the trace left them, before its changes are undone; a graph that raises leaves
+nothing done.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import types
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.grad_mode import grad_is_on_in
+from tracer_core.aot.lazy_graph_module import Deferred
+from tracer_core.aot.mutation_tracking import early_writes
+from tracer_core.aot.static_shapes import has_symbols
+from tracer_core.bytecode.frame import Unread
+from tracer_core.bytecode.frame_layout import flatten
+from tracer_core.contract.backend import Runner
+from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.specs import InputSpec, Role
+from tracer_core.debug.logs import enabled, logger, note
+from tracer_core.debug.stages import stage
+from tracer_core.dispatch import compile_graph
+from tracer_core.errors import BackendError
+from tracer_core.execution.capture_result import BreakRecord, Captured, Portable
+from tracer_core.execution.entry_codegen import Variant, settings_checks
+from tracer_core.execution.generated_code import define
+from tracer_core.execution.generated_namespace import memory, runtime_namespace
+from tracer_core.execution.input_snapshot import Spare
+from tracer_core.execution.resume import Transition
+from tracer_core.fx_capture.dynamic_shapes import broken_promise, size_conditions
+from tracer_core.fx_capture.graph_breaks import Break, Restart
+from tracer_core.fx_capture.may_raise import risks_of
+from tracer_core.fx_capture.provenance import can_be_watched, end_is_seen, kept_when_dead
+from tracer_core.guards.explanation import Failure
+from tracer_core.guards.guard import Guard, GuardKind
+from tracer_core.guards.guard_cache import Stamps
+from tracer_core.guards.source import Source
+from tracer_core.options import CompileConfig
+from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
+from tracer_core.registry import events
+from tracer_core.trace.side_effects import Gradient
+from tracer_core.trace.tracer import Tracer
+
+
+class Refused(Exception):
+    """The backend failed on a graph with symbols. what: "numbers" of the program, or "sizes"."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class Generator:
+    """Turns a finished trace into a variant. Mutable, used once."""
+
+    def __init__(
+        self, tracer: Tracer, state: Any, config: CompileConfig, settings: Any, name: str
+    ) -> None:
+        self.tracer, self.state, self.config, self.settings, self.name = (
+            tracer,
+            state,
+            config,
+            settings,
+            name,
+        )
+        self.variant = Variant(tracer.provenance, state)
+        self.outputs: dict[torch.fx.Node, int] = {}
+        self.written: set[int] = set()
+        self.effects: list[str] = []
+        self.result = ""
+        self.rebuilder = Rebuilder(
+            self.variant.use,
+            self.variant.constants.text,
+            self._output,
+            tracer.provenance.origin_of,
+            tracer.frames_passed,
+            tracer.classes,
+            tracer.owner_of_traceback,
+            self._flush,
+            tracer.made_here,
+            tracer.attributes_of,
+        )
+        self.rebuilder.births = tracer.births
+
+    def _flush(self, obj: Any) -> None:
+        """Replays the changes of an object among the lines of the rebuilder."""
+        for change in self.tracer.effects.changes.values():
+            if change.obj is obj and self.effects:
+                raise CannotRebuild(
+                    "an iterator over a container that changed, inside a change", type(obj)
+                )
+            if change.obj is obj and id(change) not in self.written:
+                self.written.add(id(change))
+                self.rebuilder.lines += self.variant.effect(self.rebuilder, change)
+
+    def forget(self) -> None:
+        """Breaks the cycles between the parts: see `Tracer.forget`."""
+        for part in (self.rebuilder, self.variant, self):
+            vars(part).clear()
+
+    def _output(self, value: Any) -> str:
+        recorder = self.tracer.recorder
+        if isinstance(value, torch.Tensor):
+            node = recorder.node_of(value)
+        else:
+            if not value.node.expr.free_symbols:
+                return repr(self.tracer.concrete(value))
+            origin = self.tracer.origin(value)
+            if origin is not None:
+                return self.variant.use(origin[1])
+            node = recorder.sizes.node(value.node.expr)
+            if not isinstance(node, torch.fx.Node):
+                return repr(node)
+        inside = recorder.left_inside(value)
+        if inside is not None:
+            raise Restart(
+                inside[0], "higher_order", f"a tensor made inside {inside[1]} is used outside"
+            )
+        if node is None:
+            raise CannotRebuild("a tensor that is no part of the graph", type(value))
+        return f"y[{self.outputs.setdefault(node, len(self.outputs))}]"
+
+    def write(self, value: Any, broken: Break | None) -> None:
+        """The lines that make the result, or the state at the break, and replay the changes."""
+        tracer, variant = self.tracer, self.variant
+        self.rebuilder.suspends = broken is not None
+        if broken is None:
+            self.result = f"return {self.rebuilder.value(value)}"
+        else:
+            for live in flatten(tracer.frames, lambda _: False)[1]:
+                self.rebuilder.value(live)
+        for change in tracer.effects.changes.values():
+            if id(change) not in self.written:
+                self.effects += variant.effect(self.rebuilder, change)
+        self.effects[:0] = tracer.carried.steps(variant.use)
+        self.effects += [
+            self.rebuilder.rewritten(variant.use(at), made) for at, made in tracer.carried.moved()
+        ]
+        if broken is not None:
+            layouts, values = flatten(tracer.frames, self._held)
+            parts = ", ".join(self.rebuilder.value(v) for v in values)
+            transition = Transition(layouts, broken.reason if broken.kind == "raises" else "")
+            self.result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
+            tracer.check_generators(self.rebuilder.has_made)
+
+    def _held(self, value: Any) -> bool:
+        """Whether a variable that nothing reads any more must hold its object on: others can reach
+        it, who may watch for its end."""
+        if type(value) is Unread:
+            return kept_when_dead(value.value)
+        if self.tracer.provenance.source_of(value) is not None:
+            return kept_when_dead(value)
+        return end_is_seen(value) or (self.rebuilder.has_made(value) and can_be_watched(value))
+
+    def finish(self, broken: Break | None, where: str) -> Captured:
+        tracer, variant = self.tracer, self.variant
+        runner, gm = self._compile()
+        is_break = broken is not None and broken.kind != "raises"
+        record = (
+            BreakRecord(broken.kind, broken.reason, where)
+            if broken is not None and is_break
+            else None
+        )
+        with stage("segment", graph=self.name, suffix=".py") as stage_record:
+            self._guards()
+            if runner is not None:
+                lines, inputs = variant.graph_inputs(
+                    [source for source, _, _ in tracer.recorder.inputs]
+                )
+                variant.body += [*lines, *self._run_graph(inputs, runner)]
+            variant.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
+            variant.body += [*self._settings(), self.result]
+            captured = self._captured(runner, gm, record)
+            stage_record.text = captured.text
+        return captured
+
+    def _settings(self) -> list[str]:
+        """Lines that leave torch's settings and contexts as the program did."""
+        recorder, constant = self.tracer.recorder, self.variant.constants.text
+        lines = [
+            f"put_setting({name!r}, {constant(value)})"
+            for name, value in self.tracer.settings_after.items()
+        ]
+        if recorder.autocast_nesting:
+            lines.append(f"nest_autocast({recorder.autocast_nesting})")
+        return lines + [f"{constant(device)}.__enter__()" for device in recorder.devices]
+
+    # -- the graph --
+
+    def _run_graph(self, inputs: str, runner: Runner) -> list[str]:
+        """Runs the graph. Where it raises, what it wrote to its inputs is undone, so that nothing
+        has happened: the program itself runs instead, with its effects up to the error, its
+        handlers and its own exception."""
+        written = self._written()
+        tensors = ", ".join(self.variant.use(source) for source, _ in written)
+        draws = any(_draws(node) for node in self.tracer.recorder.graph.nodes)
+        before = []
+        if written:
+            spare = self.variant.constants.text(self._spare(written, runner))
+            before += [f"kept = {spare}.keep(({tensors},))"]
+        before += ["drawn = rng_state()"] if draws else []
+        call = f"graph({inputs})"
+        if self.tracer.recorder.state_nodes:
+            call = f"run_restoring(graph, {inputs})"
+        return [
+            *before,
+            f"try: y = {call}",
+            # the backend is at fault, which the program cannot make good
+            "except TracerError: raise",
+            "except Exception as error:",
+            *([f"    if not {spare}.undo(kept): raise"] if written else []),
+            *(["    set_rng_state(drawn)"] if draws else []),
+            "    return Suspended(GRAPH_RAISED, (error,))",
+        ]
+
+    def _spare(self, written: list[tuple[Source, torch.fx.Node]], runner: Runner) -> Spare:
+        parts = compile_graph.parts_of(runner)
+        lowered = parts is not None and not parts.modes
+        storages = [torch_private.storage_id(node.meta["val"]) for _, node in written]
+        risky = self._risky(runner, lowered)
+        always = {i for i, storage in enumerate(storages) if storage in risky}
+        return Spare(frozenset(always), not lowered or bool(always))
+
+    def _risky(self, runner: Runner, lowered: bool) -> frozenset[int]:
+        """Storages that may have been written to when the graph raises."""
+        recorder, early = self.tracer.recorder, early_writes(runner)
+        if early is None:
+            risks = risks_of(recorder.graph)
+            return risks.lowered if lowered else risks.in_order
+        given = [node.meta["val"] for _, _, node in recorder.inputs]
+        return frozenset(
+            torch_private.storage_id(given[index]) for index in early if index < len(given)
+        )
+
+    def _written(self) -> list[tuple[Source, torch.fx.Node]]:
+        tracer = self.tracer
+        return [
+            (source, node)
+            for source, real, node in tracer.recorder.inputs
+            if isinstance(real, torch.Tensor) and tracer.fakes.was_written(node.meta["val"])
+        ]
+
+    def _compile(self) -> tuple[Runner | None, torch.fx.GraphModule | None]:
+        recorder = self.tracer.recorder
+        if recorder.op_count == 0 and not self.outputs:
+            return None, None
+        graph = recorder.graph
+        if self.config.backend.ir != "torch":
+            recorder.sizes.take_strides(self.tracer.provenance.sources)
+        graph.output(tuple(self.outputs))
+        for node in reversed(list(graph.nodes)):
+            if not node.users and node.op == "call_function" and node.target in _UNUSED_GONE:
+                graph.erase_node(node)
+        if recorder.data is not None:
+            recorder.data.close()
+        gm: torch.fx.GraphModule
+        if self.config.backend.ir == "torch":  # it is run, or changed
+            gm = torch.fx.GraphModule({}, graph)
+            torch_private.forget_source_with(gm)
+        else:
+            gm = Deferred({}, graph)
+        needs_grad = grad_is_on_in(graph) and self._carries_gradients()
+        specs = tuple(_input_spec(source, tensor, node) for source, tensor, node in recorder.inputs)
+        captured = CapturedGraph(
+            gm, specs, tuple(t for _, t, _ in recorder.inputs), needs_grad, self.name
+        )
+        try:
+            runner = compile_graph.compile_graph(captured, self.config)
+        except BackendError as error:
+            numbers = any(isinstance(value, (int, float)) for value in captured.real_inputs)
+            if self.config.backend.ir == "torch" or not (numbers or has_symbols(gm)):
+                raise
+            what = "numbers" if numbers else "sizes"
+            if self.tracer.fakes.promises and not numbers:
+                raise  # sizes that mark_dynamic promised
+            logger().warning("%s: %s are taken as constants, because %s", self.name, what, error)
+            raise Refused(what) from error
+        events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
+        return runner, gm
+
+    def _carries_gradients(self) -> bool:
+        """Whether gradients may flow into the graph: through an output, or through an input that it
+        wrote to.
+        """
+        outputs = [node.meta.get("val") for node in self.outputs]
+        if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
+            return True
+        fakes = [
+            node.meta["val"]
+            for _, real, node in self.tracer.recorder.inputs
+            if isinstance(real, torch.Tensor)
+        ]
+        written = [fake for fake in fakes if self.tracer.fakes.was_written(fake)]
+        return any(fake.requires_grad and not fake.is_leaf for fake in written)
+
+    # -- guards --
+
+    def _guards(self) -> None:
+        tracer, variant = self.tracer, self.variant
+        for guard in tracer.provenance.guards:
+            variant.guard(guard)
+        inputs = []
+        for source, tensor, node in self._tensor_inputs():
+            fake = node.meta["val"]
+            if any(isinstance(size, torch.SymInt) for size in fake.shape):
+                inputs.append((variant.use(source), fake))
+        broken = broken_promise(tracer.fakes.shape_env, tracer.fakes.promises)
+        if broken is not None:
+            raise broken
+        numbers = {
+            symbol: variant.use(source)
+            for symbol, (source, _, _) in tracer.recorder.sizes.numbers.items()
+        }
+        for check in size_conditions(
+            tracer.fakes.shape_env, inputs, numbers, torch_private.python_text
+        ):
+            variant.check_late(check)
+        self._alias_guards()
+        self._distinct_guards()
+
+    def _tensor_inputs(self) -> list[tuple[Source, torch.Tensor, torch.fx.Node]]:
+        return [one for one in self.tracer.recorder.inputs if isinstance(one[1], torch.Tensor)]
+
+    def _distinct_guards(self) -> None:
+        """An object that was changed must not be another one that was read: its change was not seen
+        there.
+        """
+        provenance = self.tracer.provenance
+        changes = list(self.tracer.effects.changes.values())
+        if any(change.kind is Gradient for change in changes):
+            # One check for all of them: a model has hundreds of parameters.
+            self.variant.check_distinct(
+                [source for source, tensor in provenance.tensors.items()
+                 if tensor.requires_grad and provenance.source_of(tensor) is source]
+            )  # fmt: skip
+        for change in changes:
+            if change.kind is Gradient:
+                continue
+            source: Any = provenance.source_of(change.obj)
+            is_namespace = source.kind == "dict" and source.base is not None
+            holder = provenance.value_at(source.base) if is_namespace else change.obj
+            if holder is None or isinstance(holder, (types.ModuleType, types.FunctionType, type)):
+                continue
+            mine = source.base if is_namespace else source
+            for other, value in provenance.objects_of(type(holder)):
+                if value is not holder:
+                    self.variant.guard(Guard(GuardKind.NOT_SAME, mine, other))
+        carried: Any = [provenance.source_of(one) for one in self.tracer.carried.objects()]
+        for one, another in itertools.combinations(carried, 2):
+            self.variant.guard(Guard(GuardKind.NOT_SAME, one, another))
+
+    def _alias_guards(self) -> None:
+        """A graph that writes to an input was captured for inputs that share no memory with it."""
+        if self._written():
+            inputs = list(self._tensor_inputs())
+            self.variant.check_memory(
+                [source for source, _, _ in inputs], [memory(t) for _, t, _ in inputs]
+            )
+
+    # -- the function --
+
+    def _captured(self, runner: Runner | None, gm: Any, record: BreakRecord | None) -> Captured:
+        variant, tracer = self.variant, self.tracer
+        roots = tuple(variant.roots)
+        settings = settings_checks(self.settings, variant.constants.text)
+        text = variant.text(settings)
+        namespace = {**runtime_namespace(), **variant.constants.namespace, "graph": runner}
+        attempt = define("attempt", text, namespace, self.name)
+        if variant.object_lines:
+            namespace["stamps"] = Stamps(namespace["check"], roots)
+        failure = Failure(
+            settings, tuple(tracer.provenance.guards), tuple(variant.explained), variant.names(),
+            variant.constants, tracer.provenance.constants, namespace,
+        )  # fmt: skip
+        if enabled("guards"):
+            note("guards", "%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
+        return Captured(
+            attempt, text, gm, tracer.recorder.op_count, record, tracer.shapes.shapes, self.name,
+            variant.constants.namespace, runner, failure, self._portable(roots),
+        )  # fmt: skip
+
+    def _portable(self, roots: tuple[int, ...]) -> Portable:
+        guarded = {
+            id(guard.expected): guard.source
+            for guard in self.tracer.provenance.guards
+            if guard.kind is GuardKind.IS and guard.source.root.kind != "state"
+        }
+        paths: dict[str, Source] = {}
+        for name, obj in self.variant.constants.namespace.items():
+            source = guarded.get(id(obj)) or self.tracer.provenance.source_of(obj)
+            if source is not None and source.root.kind != "state" and source.base is not None:
+                paths[name] = source
+        functions = tuple(self.tracer.interpreted.values())
+        return Portable(roots, paths, functions, tuple(self.tracer.provenance.constants))
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    """Whether a node of a graph may draw random numbers."""
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return any(stem in name for stem in _RANDOM)
+
+
+def _input_spec(source: Any, tensor: Any, node: torch.fx.Node) -> InputSpec:
+    if not isinstance(tensor, torch.Tensor):
+        return InputSpec(
+            node.name, Role.NUMBER if isinstance(tensor, float) else Role.SIZE, source.name
+        )
+    role = Role.USER_INPUT
+    if isinstance(tensor, torch.nn.Parameter):
+        role = Role.PARAMETER
+    elif source.base is not None and source.base.kind == "key" and source.base.key == "_buffers":
+        role = Role.BUFFER
+    return InputSpec(node.name, role, source.name, stable_address=role is not Role.USER_INPUT)
+
+
+#: Parts of the names of operators that draw random numbers.
+_RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential",
+"cauchy", "geometric",
+           "poisson", "rrelu", "attention", "lstm", "gru", "rnn")  # fmt: skip
+_UNUSED_GONE = frozenset({getattr, operator.getitem})

@@ -1,0 +1,103 @@
+"""What generated modules call: the names that each of them finds in its namespace.
+
+In: nothing. Out: `runtime_namespace()`. What always holds: a variant's text names nothing but what
+is here, its constants and its state.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.bytecode.frame import NULL
+from tracer_core.bytecode.frame_layout import MISS
+from tracer_core.errors import TracerError
+from tracer_core.execution.resume import GRAPH_RAISED, Suspended
+from tracer_core.fx_capture.known_scalars import single
+from tracer_core.guards.guard import data_of, same_objects, tensor_is
+from tracer_core.guards.guard_cache import Checked
+from tracer_core.guards.source import payload
+from tracer_core.guards.tensor_check import watch_tensors
+from tracer_core.reconstruct.side_effects import NAMES
+from tracer_core.torch_private import settings
+from tracer_core.trace.suspended_generators import advance_by, peeked, shell_facts, shell_values
+
+
+def alias_groups(pointers: Sequence[int]) -> list[int]:
+    """For each pointer the index of its first occurrence."""
+    first: dict[int, int] = {}
+    return [first.setdefault(pointer, i) for i, pointer in enumerate(pointers)]
+
+
+def memory(tensor: torch.Tensor) -> int:
+    """Where the memory begins that a tensor is a view of."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def are_distinct(objects: Sequence[Any]) -> bool:
+    """Whether no object occurs twice."""
+    return len(set(map(id, objects))) == len(objects)
+
+
+def unbound_cell(cell: Any) -> bool:
+    """Whether a closure cell is empty."""
+    try:
+        cell.cell_contents
+    except ValueError:
+        return True
+    return False
+
+
+def reached(fetch: Callable[[], Any]) -> Any:
+    """What a path leads to on this call; MISS where it leads nowhere."""
+    try:
+        return fetch()
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError):
+        return MISS
+
+
+def unset_slot(descriptor: Any, obj: Any) -> bool:
+    """Whether an object's slot has no value."""
+    try:
+        descriptor.__get__(obj, type(obj))
+    except AttributeError:
+        return True
+    return False
+
+
+def runtime_namespace() -> dict[str, Any]:
+    """The names that every generated module uses."""
+    return {
+        "watch_tensors": watch_tensors, "shell_facts": shell_facts, "shell_values": shell_values,
+        "peeked": peeked, "advance_by": advance_by,
+        "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
+        "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math,
+        "payload": payload,
+        "TracerError": TracerError,
+        "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot,
+        "data_of": data_of,
+        "reached": reached, "same_objects": same_objects, "tensor_is": tensor_is,
+        "alias_groups": alias_groups, "memory": memory,
+        "are_distinct": are_distinct, "single": single,
+        "is_grad_enabled": torch.is_grad_enabled,
+        "is_inference_mode": torch.is_inference_mode_enabled,
+        "default_dtype": torch.get_default_dtype,
+        "function_modes": torch._C._len_torch_function_stack,
+        "dispatch_modes": torch._C._len_torch_dispatch_stack,
+        "jit_tracing": torch._C._get_tracing_state,
+        "deterministic": torch._C._get_deterministic_algorithms,
+        "autocast": torch._C._is_any_autocast_enabled,
+        "rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state,
+        "autocast_state": torch_private.autocast_state, "run_restoring": settings.run_restoring,
+        "put_setting": settings.put, "nest_autocast": settings.nest_autocast,
+        "ambient_devices": settings.ambient_devices,
+        **NAMES,
+        # Names in the repr of dictionary keys.
+        "torch": torch, "device": torch.device, "inf": float("inf"), "nan": float("nan"),
+    }  # fmt: skip

@@ -1,0 +1,129 @@
+"""What happens between two segments: the breaking instruction runs for real, and what plainly
+follows it.
+
+In: the layouts and values of an activation at a break. Out: the value of the whole activation, or
+an `Exit` (the layouts where capture goes on) and the state there. What always holds: the
+instruction runs exactly once; after it only instructions run that no graph could want: moves, loops
+over iterators that are alive already, arithmetic and branches on plain numbers and text. So the
+body of a loop with a break in it is one segment, and a number that came out of a tensor can decide
+a branch without being guarded.
+
+A transition that is taken often is turned into Python source of its own (`transition_text`); what
+that has no row for is left to `RealMachine`, which has the same meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.frame_layout import FrameLayout, flatten, frames_of
+from tracer_core.execution.resume_codegen import TransitionWriter
+from tracer_core.trace.eager_interpreter import RealMachine
+
+_COMPILE_AFTER = 3  # runs of a transition before its source is written
+
+
+class Exit:
+    """Where a transition leaves the activation. Mutable. segment: what was captured there, once
+    known.
+    """
+
+    __slots__ = ("layouts", "segment")
+
+    def __init__(self, layouts: tuple[FrameLayout, ...]) -> None:
+        self.layouts = layouts
+        self.segment: Any = None  # a `variants.Segment`
+
+
+class Suspended:
+    """An activation at a break. transition: what to do with `values`, the flat state of its
+    frames.
+    """
+
+    __slots__ = ("transition", "values")
+
+    def __init__(self, transition: Transition, values: tuple[Any, ...]) -> None:
+        self.transition, self.values = transition, values
+
+
+class Transition:
+    """See the module's docstring. Mutable: it learns its exits. layouts: of the frames at the
+    break. raises: the exception that the trace saw the breaking instruction raise, and that leaves
+    the function."""
+
+    def __init__(self, layouts: tuple[FrameLayout, ...], raises: str = "") -> None:
+        self.layouts, self.raises = layouts, raises
+        self.run: Callable[[tuple[Any, ...]], tuple[Exit | None, Any]] = self._counted
+        self._exits: dict[Any, Exit] = {}
+        self._runs = 0
+
+    def _counted(self, values: tuple[Any, ...]) -> tuple[Exit | None, Any]:
+        self._runs += 1
+        if self._runs >= _COMPILE_AFTER:
+            self.run = (
+                self.interpret
+                if self.raises
+                else TransitionWriter(self).function() or self.interpret
+            )
+        return self.interpret(values)
+
+    def interpret(self, values: tuple[Any, ...]) -> tuple[Exit | None, Any]:
+        """(None, value) when the activation returned, else (exit, state there)."""
+        machine = RealMachine()
+        frames = frames_of(self.layouts, values)
+        returned, value = machine.step(frames)
+        if self.raises and not machine.raised and self._runs <= 1:
+            # The first run has the values of the trace. Later ones need not raise: why it did is
+            # not guarded.
+            raise NotRaised(self.raises, frames, value)
+        return self._settled(machine, frames, returned, value)
+
+    def failed(self, error: BaseException, layouts: Any, values: Any) -> tuple[Exit | None, Any]:
+        """Goes on after `error` was raised by the instruction that `layouts` stands at."""
+        machine = RealMachine()
+        machine.frames = frames = frames_of(layouts, values)
+        frames[-1].last = frames[-1].ip
+        frames[-1].ip += 1
+        machine.unwind(error, 0)
+        return self._settled(machine, frames, False, None)
+
+    def _settled(
+        self, machine: RealMachine, frames: list[Frame], returned: bool, value: Any
+    ) -> tuple[Exit | None, Any]:
+        if not returned:
+            returned, value = machine.settle()
+        if returned:
+            return None, value
+        layouts, state = flatten(frames)
+        return self.exit(layouts), tuple(state)
+
+    def dropping(
+        self, layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]
+    ) -> tuple[Exit, Any]:
+        """The exit and the state of an activation, without what variables hold that nothing reads
+        any more.
+        """
+        layouts, state = flatten(frames_of(layouts, values))
+        return self.exit(layouts), tuple(state)
+
+    def exit(self, layouts: tuple[FrameLayout, ...]) -> Exit:
+        """The exit at these layouts; always the same object."""
+        found = self._exits.get(layouts)
+        if found is None:
+            found = self._exits[layouts] = Exit(layouts)
+        return found
+
+
+#: In the place of a transition: the graph raised (the only value) before anything had happened.
+GRAPH_RAISED: Any = type("GraphRaised", (), {"__repr__": lambda self: "GRAPH_RAISED"})()
+
+
+class NotRaised(Exception):
+    """An instruction that raised while it was traced did not raise when it ran. frames: the
+    activation after it; empty if it returned `value`."""
+
+    def __init__(self, what: str, frames: list[Frame], value: Any) -> None:
+        super().__init__(f"{what}, seen in the trace, was not raised")
+        self.frames, self.value = frames, value

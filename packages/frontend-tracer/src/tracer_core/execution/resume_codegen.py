@@ -1,0 +1,428 @@
+"""A transition as Python source of its own: its bytecode followed with names in place of values.
+
+In: a `Transition`. Out: a function from the state at the break to the next exit and the state
+there, or None for a breaking instruction that has no row here. What always holds: the function does
+what `RealMachine` would, and leaves to it whatever it meets that has no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+
+from tracer_core.bytecode.code import Code, decode
+from tracer_core.bytecode.frame import NULL
+from tracer_core.bytecode.frame_layout import FrameLayout
+from tracer_core.bytecode.opcodes.operators import SYMBOLS
+from tracer_core.execution.generated_code import define
+from tracer_core.fx_capture.provenance import end_is_seen
+from tracer_core.guards.source import is_plain_name
+from tracer_core.trace.eager_interpreter import SAFE_ITERATORS, SCALARS
+
+_LONGEST = 48  # instructions that one written transition follows
+#: Types whose objects a variable need not hold once nothing reads it: nobody can watch for their
+#: end, or nobody does.
+_DROPPED = SCALARS | {list, tuple, dict, bytes, torch.Size, torch.Tensor, torch.nn.Parameter}
+_END: Any = object()
+#: Without arguments these read the calling frame.
+_ASKS_FRAME = {one.__name__: one for one in (super, globals, locals, vars, dir)}
+
+
+class Resumable(Protocol):
+    """What the text calls of a `transition.Transition`."""
+
+    @property
+    def layouts(self) -> tuple[FrameLayout, ...]: ...
+
+    def interpret(self, values: tuple[Any, ...]) -> tuple[Any, Any]: ...
+
+    def failed(self, error: BaseException, layouts: Any, values: Any) -> tuple[Any, Any]: ...
+
+    def dropping(
+        self, layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]
+    ) -> tuple[Any, Any]: ...
+
+    def exit(self, layouts: tuple[FrameLayout, ...]) -> Any: ...
+
+
+class TransitionWriter:
+    """Writes the source of one transition. Used once."""
+
+    def __init__(self, transition: Resumable) -> None:
+        self.transition = transition
+        *_, self.layout = transition.layouts
+        self.code: Code = decode(self.layout.code)
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {
+            "failed": transition.failed, "interpret": transition.interpret, "END": _END,
+            "next": next, "type": type,
+            "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL,
+            "DROPPED": _DROPPED, "dropping": transition.dropping, "seen": end_is_seen,
+            **_ASKS_FRAME, "tuple": tuple, "len": len,
+        }  # fmt: skip
+        self.count = 0
+        #: Whether the frame is the outermost one, whose value the whole activation returns.
+        self.returns = (
+            len(transition.layouts) == 1
+            and self.layout.on_return is None
+            and not self.code.is_generator
+        )
+        #: Names of values that are plain whatever happens.
+        self.scalars: set[str] = set()
+
+    def function(self) -> Callable[[tuple[Any, ...]], tuple[Any, Any]] | None:
+        """The compiled transition, or None if its instruction is left to the machine."""
+        if any(layout.n_exceptions for layout in self.transition.layouts):
+            return None  # a callee could ask for the exception being handled
+        write = _FIRST.get(self.code.names[self.layout.ip])
+        if write is None:
+            return None
+        n = sum(layout.size for layout in self.transition.layouts)
+        names = [f"a{i}" for i in range(n)]
+        inner = n - self.layout.size
+        self.before, own = names[:inner], names[inner:]
+        self.function_name = own[0]
+        position = 1
+        local: dict[int, str] = {}
+        for index in self.layout.locals:
+            local[index] = own[position]
+            position += 1
+        stack: list[str | None] = []
+        for present in self.layout.stack:
+            stack.append(own[position] if present else None)
+            position += present
+        self.after = own[position:]
+        path = _Path(self.layout.ip, stack, local, 1)
+        self.lines += ["def run(S):", f"    {', '.join(names)}, = S"]
+        watched = [f"seen({name})" for name in self._kept(names)]
+        if watched:  # it must die when its variable is set, not when this returns
+            self.lines.append(f"    if {' or '.join(watched)}: return interpret(S)")
+        write(self, path)
+        text = "\n".join(self.lines) + "\n"
+        title = f"transition {self.layout.code.co_qualname}:{self.layout.ip}"
+        return define("run", text, dict(self.names), title)
+
+    # -- pieces of text --
+
+    def add(self, path: _Path, text: str) -> None:
+        self.lines.append("    " * path.depth + text)
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"r{self.count}"
+
+    def constant(self, value: Any) -> str:
+        name = f"c{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def is_scalar(self, name: Any) -> bool:
+        """Whether the value behind a name (or the text of a constant) is plain for sure."""
+        text = str(name)
+        if text in self.scalars or text.startswith("("):
+            return True
+        return text in self.names and type(self.names[text]) in SCALARS
+
+    def _kept(self, names: list[str]) -> list[str]:
+        """The names of those variables of the state that nothing reads any more."""
+        found, position = [], 0
+        for layout in self.transition.layouts:
+            live = decode(layout.code).live[layout.ip]
+            found += [names[position + 1 + n] for n, i in enumerate(layout.locals) if i not in live]
+            position += layout.size
+        return found
+
+    def _at(self, path: _Path, bound: tuple[int, ...]) -> tuple[tuple[FrameLayout, ...], str]:
+        """(layouts, text of the state) at a path's instruction, with these variables."""
+        # Names for calls with keywords belong to the instruction at which the activation stands.
+        kw_names = self.layout.kw_names if path.ip == self.layout.ip else ()
+        layout = replace(
+            self.layout,
+            ip=path.ip,
+            locals=bound,
+            stack=tuple(v is not None for v in path.stack),
+            kw_names=kw_names,
+        )
+        values = [
+            self.function_name,
+            *(path.local[i] for i in bound),
+            *(v for v in path.stack if v is not None),
+        ]
+        return (
+            *self.transition.layouts[:-1],
+            layout,
+        ), f"({', '.join([*self.before, *values, *self.after])},)"
+
+    def at(self, path: _Path) -> str:
+        """The text of (exit, state) at a path's instruction."""
+        live = self.code.live[path.ip]
+        layouts, state = self._at(path, tuple(i for i in sorted(path.local) if i in live))
+        plain = f"{self.constant(self.transition.exit(layouts))}, {state}"
+        dead = [path.local[i] for i in sorted(path.local) if i not in live]
+        if not dead:
+            return plain
+        layouts, state = self._at(path, tuple(sorted(path.local)))
+        droppable = " and ".join(f"type({name}) in DROPPED" for name in dict.fromkeys(dead))
+        return f"({plain}) if {droppable} else dropping({self.constant(layouts)}, {state})"
+
+    def leave(self, path: _Path) -> None:
+        """Ends the transition here; loads that nothing used are done again by the next segment."""
+        self.add(path, f"return {self.at(path.rewound())}")
+
+    def risky(self, path: _Path, text: str) -> str:
+        """A statement `name = text` whose exception continues where the bytecode says."""
+        name = self.fresh()
+        layouts, state = self._at(path, tuple(sorted(path.local)))
+        self.add(path, "try:")
+        self.add(path, f"    {name} = {text}")
+        self.add(path, "except BaseException as error:")
+        self.add(path, f"    return failed(error, {self.constant(layouts)}, {state})")
+        return name
+
+    # -- following the bytecode --
+
+    def follow(self, path: _Path) -> None:
+        """Writes instructions from `path` on, until one that belongs to a segment."""
+        while True:
+            name = self.code.names[path.ip]
+            write = _FOLLOWING.get(name)
+            if write is None or path.length >= _LONGEST or path.ip in path.seen:
+                self.leave(path)
+                return
+            path.length += 1
+            if name in _LOADS:
+                path.mark()
+            if write(self, path, self.code.args[path.ip]):
+                return
+            path.ip += path.advance
+
+
+class _Path:
+    """One way through the bytecode. Mutable. ip; stack and local hold names (None: NULL); depth: of
+    indentation; advance: 1, or 0 after a jump. checkpoint: before the loads that nothing used yet.
+    """
+
+    __slots__ = ("ip", "stack", "local", "depth", "length", "seen", "advance", "checkpoint")
+
+    def __init__(self, ip: int, stack: list[str | None], local: dict[int, str], depth: int) -> None:
+        self.ip, self.stack, self.local, self.depth = ip, stack, local, depth
+        self.length, self.advance = 0, 1
+        self.seen: set[int] = set()
+        self.checkpoint: tuple[int, list[str | None]] | None = None
+
+    def split(self, ip: int, stack: list[str | None], deeper: int = 0) -> _Path:
+        other = _Path(ip, stack, dict(self.local), self.depth + deeper)
+        other.length, other.seen = self.length, set(self.seen)
+        return other
+
+    def mark(self) -> None:
+        if self.checkpoint is None:
+            self.checkpoint = self.ip, list(self.stack)
+
+    def used(self) -> None:
+        self.checkpoint = None
+
+    def rewound(self) -> _Path:
+        if self.checkpoint is None:
+            return self
+        return self.split(*self.checkpoint)
+
+
+# -- the breaking instruction
+# -------------------------------------------------------------------------
+
+
+def _first_call(w: TransitionWriter, path: _Path) -> None:
+    n = w.code.args[path.ip]
+    names = w.layout.kw_names
+    values = [v for v in path.stack[len(path.stack) - n :]]
+    first, second = path.stack[-n - 2], path.stack[-n - 1]
+    function: Any = second
+    if first is not None:
+        function, values = first, [second, *values]
+    split = len(values) - len(names)
+    arguments = [str(v) for v in values[:split]]
+    if all(map(is_plain_name, names)):
+        arguments += [f"{name}={value}" for name, value in zip(names, values[split:], strict=True)]
+    else:
+        pairs = ", ".join(
+            f"{name!r}: {value}" for name, value in zip(names, values[split:], strict=True)
+        )
+        arguments.append("**{" + pairs + "}")
+    if not arguments:
+        w.add(
+            path,
+            f"if {' or '.join(f'{function} is {name}' for name in _ASKS_FRAME)}: return"
+            " interpret(S)",
+        )
+    result = w.risky(path, f"{function}({', '.join(arguments)})")
+    w.follow(path.split(path.ip + 1, [*path.stack[: -n - 2], result]))
+
+
+def _first_for_iter(w: TransitionWriter, path: _Path) -> None:
+    _advance(w, path)
+
+
+def _first_jump(w: TransitionWriter, path: _Path) -> None:
+    truth = w.risky(path, f"not {path.stack[-1]}")
+    _branch(w, path, f"{truth}" if "FALSE" in w.code.names[path.ip] else f"not {truth}")
+
+
+#: opcode -> writes the breaking instruction and what follows.
+_FIRST: dict[str, Callable[[TransitionWriter, _Path], None]] = {
+    "CALL": _first_call,
+    "FOR_ITER": _first_for_iter,
+    **{
+        f"POP_JUMP_{way}IF_{what}": _first_jump
+        for way in ("FORWARD_", "BACKWARD_", "")
+        for what in ("TRUE", "FALSE")
+    },
+}
+
+
+# -- what may follow
+# ----------------------------------------------------------------------------------
+
+
+def _advance(w: TransitionWriter, path: _Path) -> None:
+    """FOR_ITER: two paths."""
+    item = w.risky(path, f"next({path.stack[-1]}, END)")
+    w.add(path, f"if {item} is END:")
+    target = w.code.args[path.ip]
+    past = target + 1 if w.code.names[target] == "END_FOR" else target
+    w.follow(path.split(past, path.stack[:-1], 1))
+    w.follow(path.split(path.ip + 1, [*path.stack, item]))
+
+
+def _branch(w: TransitionWriter, path: _Path, condition: str) -> None:
+    """A conditional jump: the jump is taken if the text is true."""
+    w.add(path, f"if {condition}:")
+    w.follow(path.split(w.code.args[path.ip], path.stack[:-1], 1))
+    w.follow(path.split(path.ip + 1, path.stack[:-1]))
+
+
+def _nop(w: TransitionWriter, path: _Path, arg: Any) -> bool:
+    path.advance = 1
+    return False
+
+
+def _pop_top(w: TransitionWriter, path: _Path, arg: Any) -> bool:
+    path.stack.pop()
+    path.used()
+    return _nop(w, path, arg)
+
+
+def _store_fast(w: TransitionWriter, path: _Path, arg: int) -> bool:
+    path.local[arg] = str(path.stack.pop())
+    path.used()
+    return _nop(w, path, arg)
+
+
+def _load_const(w: TransitionWriter, path: _Path, arg: Any) -> bool:
+    path.stack.append(f"({arg!r})" if type(arg) in (int, bool, type(None)) else w.constant(arg))
+    return _nop(w, path, arg)
+
+
+def _load_fast(w: TransitionWriter, path: _Path, arg: int) -> bool:
+    name = path.local.get(arg)
+    if name is None:
+        w.leave(path)
+        return True
+    if w.code.names[path.ip + 1] != "RETURN_VALUE":
+        w.add(path, f"if type({name}) not in SCALARS: return {w.at(path.rewound())}")
+    path.stack.append(name)
+    return _nop(w, path, arg)
+
+
+def _jump(w: TransitionWriter, path: _Path, arg: int) -> bool:
+    path.seen.add(path.ip)
+    path.ip, path.advance = arg, 0
+    return False
+
+
+def _unpack(w: TransitionWriter, path: _Path, arg: int) -> bool:
+    value = path.stack[-1]
+    w.add(
+        path,
+        f"if type({value}) is not tuple or len({value}) != {arg}: return {w.at(path.rewound())}",
+    )
+    parts = [w.fresh() for _ in range(arg)]
+    w.add(path, f"{', '.join(parts)}, = {value}")
+    path.stack[-1:] = parts[::-1]
+    path.used()
+    return _nop(w, path, arg)
+
+
+def _scalars_only(w: TransitionWriter, path: _Path, *values: Any) -> None:
+    names = [name for name in dict.fromkeys(values) if not w.is_scalar(name)]
+    if not names:
+        return
+    tests = " or ".join(f"type({name}) not in SCALARS" for name in names)
+    w.add(path, f"if {tests}: return {w.at(path.rewound())}")
+
+
+def _operate(w: TransitionWriter, path: _Path, symbol: str) -> bool:
+    left, right = path.stack[-2:]
+    _scalars_only(w, path, left, right)
+    result = w.risky(path, f"{left} {symbol} {right}")
+    path.stack[-2:] = [result]
+    path.used()
+    return _nop(w, path, None)
+
+
+def _compare(w: TransitionWriter, path: _Path, arg: str) -> bool:
+    going = _operate(w, path, arg)
+    w.scalars.add(str(path.stack[-1]))  # of two plain values
+    return going
+
+
+def _binary(w: TransitionWriter, path: _Path, arg: int) -> bool:
+    return _operate(w, path, SYMBOLS[arg].rstrip("="))
+
+
+def _for_iter(w: TransitionWriter, path: _Path, arg: int) -> bool:
+    w.add(path, f"if type({path.stack[-1]}) not in SAFE: return {w.at(path.rewound())}")
+    path.seen.add(path.ip)
+    _advance(w, path)
+    return True
+
+
+def _pop_jump(w: TransitionWriter, path: _Path, arg: int) -> bool:
+    value = path.stack[-1]
+    _scalars_only(w, path, value)
+    path.used()
+    _branch(w, path, f"not {value}" if "FALSE" in w.code.names[path.ip] else f"{value}")
+    return True
+
+
+def _return_value(w: TransitionWriter, path: _Path, arg: Any) -> bool:
+    if not w.returns:
+        w.leave(path)
+    else:
+        w.add(path, f"return None, {path.stack[-1]}")
+    return True
+
+
+def _return_const(w: TransitionWriter, path: _Path, arg: Any) -> bool:
+    if not w.returns:
+        w.leave(path)
+        return True
+    path.stack.append(w.constant(arg))
+    return _return_value(w, path, arg)
+
+
+_LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
+#: opcode -> writes it; True when the path ended. The same opcodes as `RealMachine.settle` follows.
+_FOLLOWING: dict[str, Callable[[TransitionWriter, _Path, Any], bool]] = {
+    **dict.fromkeys(("NOP", "RESUME", "PRECALL"), _nop),
+    **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), _jump),
+    **{f"POP_JUMP_{way}IF_{what}": _pop_jump for way in ("FORWARD_", "BACKWARD_",
+    "") for what in ("TRUE", "FALSE")},
+    "POP_TOP": _pop_top, "STORE_FAST": _store_fast, "LOAD_CONST": _load_const,
+    "LOAD_FAST": _load_fast,
+    "UNPACK_SEQUENCE": _unpack, "COMPARE_OP": _compare, "BINARY_OP": _binary, "FOR_ITER": _for_iter,
+    "RETURN_VALUE": _return_value, "RETURN_CONST": _return_const,
+}  # fmt: skip

@@ -1,0 +1,116 @@
+"""What a program was captured as: graphs, breaks with the user's lines, guards.
+
+In: a function and the arguments of one call. Out: an `Explanation`, printable and with fields. What
+always holds: explaining runs the program once, through capture with the `eager` backend, so its
+effects happen.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tracer_core.autoselect.candidates import Plan, runs
+from tracer_core.autoselect.choice import Choice
+from tracer_core.compiled_module import call_object
+from tracer_core.execution.capture_result import BreakRecord, Captured
+from tracer_core.execution.compiled_function import CompiledFunction
+from tracer_core.options import CompileConfig
+from tracer_core.registry.discovery import get
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """graphs: the torch-level graphs, in the order captured. breaks: where capture stopped, each
+    with kind, reason, location and hint. guards: of every segment, as expressions. result: of the
+    call. skipped: reasons why a part ran natively. Of the compiled object that was asked about:
+    runs: what became of its graphs by now (recorded as CUDA graphs or why not, after the graph's
+    name); choices: who serves them, where several backends were tried."""
+
+    graphs: tuple[torch.fx.GraphModule, ...]
+    breaks: tuple[BreakRecord, ...]
+    guards: tuple[str, ...]
+    op_count: int
+    result: Any
+    skipped: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    runs: tuple[str, ...] = ()
+
+    @property
+    def graph_count(self) -> int:
+        """How many graphs were captured."""
+        return len(self.graphs)
+
+    @property
+    def graph_break_count(self) -> int:
+        """How many times a graph had to end."""
+        return len(self.breaks)
+
+    def __str__(self) -> str:
+        lines = [
+            f"graphs: {self.graph_count}   breaks: {self.graph_break_count}   operators:"
+            f" {self.op_count}   guards: {len(self.guards)}"
+        ]
+        for i, one in enumerate(self.breaks, 1):
+            lines += [
+                f"break {i}: {one.location}",
+                f"  {one.reason} [{one.kind}]",
+                f"  what would remove it: {one.hint}",
+            ]
+        lines += [f"ran natively: {reason}" for reason in self.skipped]
+        lines += [f"compiled before, {one}" for one in self.runs]
+        lines += [line for choice in self.choices for line in str(choice).splitlines()]
+        for i, gm in enumerate(self.graphs):
+            lines.append(f"graph {i}:")
+            lines += [f"  {line}" for line in str(gm.graph).splitlines()[1:] if line.strip()]
+        return "\n".join(lines)
+
+
+def explanation(compiled: CompiledFunction, result: Any = None) -> Explanation:
+    """What a compiled function has captured so far."""
+    records: list[Captured] = compiled.records
+    return Explanation(
+        graphs=tuple(r.graph for r in records if r.graph is not None),
+        breaks=tuple(dict.fromkeys(compiled.breaks)),
+        guards=tuple(guard for r in records for guard in r.guards),
+        op_count=sum(r.op_count for r in records),
+        result=result,
+        skipped=tuple(compiled.abandoned),
+    )
+
+
+def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Explanation]:
+    """``explain(f)(*args)`` -> `Explanation`. asked: the compiled function, if there is one. See
+    `tracer_core.explain`.
+    """
+    config = CompileConfig(get("eager"))
+
+    def told(compiled: CompiledFunction, result: Any) -> Explanation:
+        made = explanation(compiled, result)
+        if not isinstance(asked, CompiledFunction):
+            return made
+        plan = asked.config.options
+        choices = tuple(trial.choice() for trial in plan.trials) if isinstance(plan, Plan) else ()
+        told = runs(asked.config, {record.name for record in asked.records})
+        return replace(
+            made, choices=choices, runs=tuple(f"{graph}: {text}" for graph, text in told)
+        )
+
+    def explained(*args: Any, **kwargs: Any) -> Explanation:
+        if isinstance(function, torch.nn.Module):
+            compiled = CompiledFunction(type(function).__call__, config)
+            return told(compiled, compiled(function, *args, **kwargs))
+        if inspect.ismethod(function):
+            compiled = CompiledFunction(function.__func__, config)
+            return told(compiled, compiled(function.__self__, *args, **kwargs))
+        if not inspect.isfunction(function):
+            compiled = CompiledFunction(call_object, config)
+            return told(compiled, compiled(function, *args, **kwargs))
+        compiled = CompiledFunction(function, config)
+        return told(compiled, compiled(*args, **kwargs))
+
+    return explained

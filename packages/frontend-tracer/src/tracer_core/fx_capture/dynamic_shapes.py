@@ -1,0 +1,227 @@
+"""Which sizes are symbolic, and the guards that symbolic sizes made.
+
+In: the user's choice (`dynamic=`, mark_dynamic, mark_static) and the shapes that earlier calls had.
+Out: for each input tensor its sizes with None where symbolic, and after a trace the conditions on
+sizes as Python text. What always holds: a tensor of a module (parameter, buffer) and sizes 0 and 1
+stay static.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from tracer_core import markers, torch_private
+from tracer_core.errors import MarkedSizeError
+from tracer_core.fx_capture.fake_mode import Promise
+from tracer_core.guards.source import Source
+
+
+class ShapePolicy:
+    """The choice for one trace. dynamic: compile()'s argument. seen: source expression -> shapes
+    that earlier variants of the segment were captured with. allowed: the backend takes symbols.
+    takes_numbers: as inputs of a graph, numbers of the program too, and takes_data_sizes, sizes
+    that depend on data; follows_data: this trace has symbols for those."""
+
+    def __init__(
+        self,
+        dynamic: bool | None,
+        seen: dict[str, list[tuple[int, ...]]],
+        allowed: bool,
+        takes_numbers: bool = False,
+        takes_data_sizes: bool = False,
+        follows_data: bool = False,
+    ) -> None:
+        self.dynamic = dynamic
+        self.seen = seen
+        self.allowed = allowed and dynamic is not False
+        self.takes_numbers = takes_numbers
+        self.takes_data_sizes = takes_data_sizes and self.allowed
+        self.follows_data = follows_data and self.takes_data_sizes
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._chosen: dict[int, tuple[int | None, ...] | None] = {}
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether the trace needs symbols at all: known before it starts."""
+        return self.allowed and (
+            self.dynamic is True or bool(self.seen) or self.marked or self.follows_data
+        )
+
+    @property
+    def counts(self) -> bool:
+        """Whether counters of steps are numbers that change, as they are from the second variant
+        on.
+        """
+        return self.takes_numbers and bool(self.seen)
+
+    def varies(self, value: int | float, source: Source) -> bool:
+        """Whether an earlier variant saw another number at this source."""
+        key = f"number {source.expression}"
+        self.shapes[key] = (value,)  # type: ignore[assignment]
+        return self.symbolic and any(old != (value,) for old in self.seen.get(key, ()))
+
+    marked = False
+
+    def look(self, values: list[Any]) -> None:
+        """Notes whether any tensor among the segment's inputs carries a mark."""
+        self.marked = any(_is_marked(value) for value in values)
+
+    def dims_of(self, tensor: torch.Tensor, source: Source) -> tuple[int | None, ...] | None:
+        """The sizes, None where symbolic; None altogether when every size is static."""
+        if id(tensor) not in self._chosen:
+            self._chosen[id(tensor)] = self._choose(tensor, source)
+        return self._chosen[id(tensor)]
+
+    def _choose(self, tensor: torch.Tensor, source: Source) -> tuple[int | None, ...] | None:
+        if isinstance(tensor, torch.nn.Parameter):
+            return None
+        shape = tuple(tensor.shape)
+        self.shapes[source.expression] = shape
+        if not self.symbolic:
+            return None
+        marked, static = markers.dynamic_dims(tensor), markers.static_dims(tensor)
+        earlier = self.seen.get(source.expression, ())
+        is_input = not (
+            source.base is not None and source.base.kind == "key" and source.base.key == "_buffers"
+        )
+        differ = [
+            any(len(old) == len(shape) and old[i] != size for old in earlier)
+            for i, size in enumerate(shape)
+        ]
+        if any(differ) and is_input and _is_text(tensor):
+            differ = [True] * len(shape)
+        dims: list[int | None] = []
+        for i, size in enumerate(shape):
+            wanted = i in marked or differ[i] or (self.dynamic is True and is_input)
+            dims.append(None if wanted and i not in static and size > 1 else size)
+        return tuple(dims) if None in dims else None
+
+
+def _is_text(tensor: torch.Tensor) -> bool:
+    """Whether a tensor looks like sequences of tokens, or their mask: where their number changes,
+    so will their length.
+    """
+    return tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex()
+
+
+def _is_marked(value: Any, depth: int = 3) -> bool:
+    """Whether a tensor in a value carries a mark."""
+    if isinstance(value, torch.Tensor):
+        return bool(markers.dynamic_dims(value))
+    if depth == 0 or type(value) not in (list, tuple, dict):
+        return False
+    parts = value.values() if type(value) is dict else value
+    return any(_is_marked(part, depth - 1) for part in parts)
+
+
+def size_conditions(
+    shape_env: Any,
+    inputs: list[tuple[str, Any]],
+    numbers: dict[Any, str],
+    printer: Callable[[Any, dict[Any, str]], str],
+) -> list[str]:
+    """The conditions on symbolic sizes as Python expressions.
+
+    shape_env: of the trace. inputs: (text of the tensor, its fake). numbers: symbol -> text of the
+    program's own numbers. printer: sympy -> Python text.
+    """
+    if shape_env is None:
+        return []
+    where: dict[Any, str] = dict(numbers)
+    checks: list[str] = []
+    for text, fake in inputs:
+        for i, size in enumerate(fake.shape):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                where.setdefault(size.node.expr, f"{text}.shape[{i}]")
+    for text, fake in inputs:  # a stride that follows from no size has a symbol of its own
+        for i, stride in enumerate(fake.stride()):
+            if isinstance(stride, torch.SymInt) and stride.node.expr.is_Symbol:
+                where.setdefault(stride.node.expr, f"{text}.stride({i})")
+    for text, fake in inputs:
+        for i, size in enumerate(fake.shape):
+            here = f"{text}.shape[{i}]"
+            if isinstance(size, torch.SymInt) and where.get(size.node.expr) != here:
+                checks.append(f"{here} == {printer(shape_env.simplify(size.node.expr), where)}")
+        if any(isinstance(n, torch.SymInt) for n in (*fake.shape, *fake.stride())):
+            strides = ", ".join(
+                printer(n.node.expr, where) if isinstance(n, torch.SymInt) else str(n)
+                for n in fake.stride()
+            )
+            checks.append(f"{text}.stride() == ({strides},)")
+    for symbol, text in where.items():
+        replaced = shape_env.replacements.get(symbol)
+        if replaced is not None:
+            checks.append(f"{text} == {printer(replaced, where)}")
+        bounds = shape_env.var_to_range.get(symbol)
+        if bounds is not None and symbol not in numbers:
+            lower, upper = torch_private.finite_bounds(bounds)
+            checks.append(
+                f"{text} >= {lower}" if upper is None else f"{lower} <= {text} <= {upper}"
+            )
+    offsets = _offsets(inputs, where)
+    for guard in shape_env.guards:
+        expr = shape_env.simplify(guard.expr)
+        if offsets and not expr.free_symbols.isdisjoint(offsets):
+            expr = _cancelled(expr)
+            for symbol in sorted(expr.free_symbols & offsets.keys(), key=str):
+                lower, _ = torch_private.finite_bounds(shape_env.var_to_range[symbol])
+                checks.append(f"{offsets[symbol]} >= {lower}")
+        checks.append(printer(expr, where | offsets))
+    return [check for check in dict.fromkeys(checks) if check != "True"]
+
+
+def _offsets(inputs: list[tuple[str, Any]], known: Iterable[Any]) -> dict[Any, str]:
+    """Symbols of where tensors begin in their storages, which sizes do not say."""
+    found: dict[Any, str] = {}
+    for text, fake in inputs:
+        offset = fake.storage_offset()
+        if (
+            isinstance(offset, torch.SymInt)
+            and offset.node.expr.is_Symbol
+            and offset.node.expr not in known
+        ):
+            found.setdefault(offset.node.expr, f"{text}.storage_offset()")
+    return found
+
+
+def _cancelled(expr: Any) -> Any:
+    """A relation without the terms that both its sides have: where a tensor begins is on both,
+    where it is compared with another view of its storage."""
+    if not getattr(expr, "is_Relational", False):
+        return expr
+    return expr.func(expr.lhs - expr.rhs, 0)
+
+
+def broken_promise(shape_env: Any, promises: list[Promise]) -> MarkedSizeError | None:
+    """What the program does against a mark: it forces a size to one value, or narrows the range
+    that was given.
+    """
+    places = torch_private.guard_places(shape_env)
+    for promise in promises:
+        assert places is not None
+        now = shape_env.simplify(promise.symbol)
+        if not now.free_symbols:
+            return MarkedSizeError(
+                promise.size, str(promise), f"it is {now}", places.forced.get(promise.symbol, "?")
+            )
+        if promise.lowest is None and promise.highest is None:
+            continue
+        for guard, place in places.guards:
+            expr = shape_env.simplify(guard)
+            if expr.free_symbols != now.free_symbols or not now.is_Symbol or not _narrows(expr):
+                continue
+            if not torch_private.implied(expr, now, max(promise.lowest or 2, 2), promise.highest):
+                text = torch_private.python_text(expr, {now: promise.size})
+                return MarkedSizeError(promise.size, str(promise), text, place)
+    return None
+
+
+def _narrows(expr: Any) -> bool:
+    """Not: unequal to something, which takes single sizes out (an intermediate size of 1, say);
+    those get graphs of their own."""
+    import sympy  # where there are no symbols nobody needs it: 30 MiB
+
+    return isinstance(expr, (sympy.Eq, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge))

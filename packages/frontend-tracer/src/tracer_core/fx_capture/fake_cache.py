@@ -1,0 +1,330 @@
+"""Operators on fakes without FakeTensorMode's machinery, for the cases that need none of it.
+
+In: an ATen operator and its arguments below autograd. Out: what FakeTensorMode would return, or
+`SLOW`: then FakeTensorMode does it. What always holds: the answer has the sizes, strides, dtype,
+device and aliasing that FakeTensorMode gives. Views and a list of plain operators run torch's own
+meta kernel; for other operators that return new tensors FakeTensorMode's answer is kept by
+everything it depends on.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.fx_capture.meta_functions import (
+    RULES,
+    batch_norm_in_training,
+    symbolic_convolution_format,
+)
+from tracer_core.torch_private.names import classes, names, operators
+
+SLOW: Any = object()
+
+_aten = operators("aten")
+#: Operators that return views and whose C++ kernel says all about them when sizes are numbers.
+_VIEWS = frozenset(
+    {_aten.view.default, _aten._unsafe_view.default, _aten._reshape_alias.default, _aten.select.int,
+     _aten.slice.Tensor, _aten.expand.default, _aten.permute.default, _aten.transpose.int,
+     _aten.t.default,
+     _aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.squeeze.default,
+     _aten.split.Tensor,
+     _aten.split_with_sizes.default, _aten.unbind.int, _aten.detach.default, _aten.alias.default,
+     _aten.as_strided.default, _aten.diagonal.default, _aten.unfold.default}
+)  # fmt: skip
+#: Operators whose meta kernel is the sizes-and-strides half of the structured kernel that computes
+#: them.
+_STRUCTURED = frozenset(
+    {_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor, _aten.relu.default,
+     _aten.silu.default, _aten.gelu.default, _aten.sigmoid.default, _aten.tanh.default,
+     _aten.exp.default,
+     _aten.neg.default, _aten.rsqrt.default, _aten.sqrt.default, _aten.cos.default,
+     _aten.sin.default,
+     _aten.pow.Tensor_Scalar, _aten.mean.dim, _aten.sum.dim_IntList, _aten.addmm.default,
+     _aten.mm.default,
+     _aten.bmm.default, _aten.baddbmm.default, _aten._softmax.default, _aten._log_softmax.default,
+     _aten.maximum.default, _aten.minimum.default, _aten.eq.Tensor, _aten.eq.Scalar,
+     _aten.ne.Scalar,
+     _aten.lt.Tensor, _aten.lt.Scalar, _aten.le.Tensor, _aten.gt.Tensor, _aten.gt.Scalar,
+     _aten.ge.Tensor,
+     _aten.ge.Scalar, _aten.leaky_relu.default, _aten.hardtanh.default, _aten.hardswish.default}
+)  # fmt: skip
+_BATCH_NORMS = frozenset(
+    {
+        _aten.native_batch_norm.default,
+        _aten.cudnn_batch_norm.default,
+        _aten.miopen_batch_norm.default,
+    }
+)
+#: Operator -> where its input, weight and settings are among its arguments; the third is the bias,
+#: or its sizes.
+_CONVOLUTIONS = {
+    _aten.convolution.default: slice(0, 9),
+    _aten.convolution_backward.default: slice(1, 10),
+}
+_DTYPES = frozenset(
+    {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+    torch.int16, torch.int8,
+     torch.uint8, torch.bool}
+)  # fmt: skip
+_TAGS = frozenset(names("data_dependent_output dynamic_output_shape inplace_view", of="Tag"))
+_PLAIN = frozenset(
+    {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format}
+)
+_SEQUENCES = frozenset(
+    {list, tuple, torch.Size, *classes("fx.immutable_collections.immutable_list")}
+)
+_MOST = 8192
+#: The keywords of `rules.copied`; other rules take none of them.
+_COPY = {"memory_format"}
+
+#: What an operator returned, without its storage: (sizes, strides, dtype, device) of each tensor.
+_Facts = tuple[Any, ...]
+_kept: dict[Any, Any] = {}
+
+
+class _Unknown(Exception):
+    """An argument that no key can describe."""
+
+
+class _Kind(enum.Enum):
+    """VIEW: runs its meta kernel. FRESH: returns new tensors. INPLACE: changes and returns its
+    first argument. OTHER: FakeTensorMode's."""
+
+    VIEW = "view"
+    FRESH = "fresh"
+    INPLACE = "inplace"
+    OTHER = "other"
+
+
+_kinds: dict[Any, _Kind] = {}
+
+
+def _classify(func: Any) -> _Kind:
+    """What an operator's schema says; the answers of FRESH and INPLACE depend on metadata alone."""
+    if func in _VIEWS:
+        return _Kind.VIEW
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+        return _Kind.OTHER
+    if not _TAGS.isdisjoint(func.tags):
+        return _Kind.OTHER
+    schema = func._schema
+    returns = {str(value.type) for value in schema.returns}
+    aliased = [argument for argument in schema.arguments if argument.alias_info is not None]
+    if not aliased and returns and returns <= {"Tensor", "List[Tensor]"}:
+        return _Kind.FRESH
+    only = (
+        aliased[0].alias_info
+        if len(aliased) == 1 and aliased[0].name == schema.arguments[0].name
+        else None
+    )
+    if (
+        only is not None
+        and only.is_write
+        and [str(value.type) for value in schema.returns] == ["Tensor"]
+    ):
+        return _Kind.INPLACE
+    return _Kind.OTHER
+
+
+def run(
+    mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], slow: Callable[[], Any]
+) -> Any:
+    """The operator's result, or SLOW. slow(): the result by FakeTensorMode."""
+    if mode.in_kernel_invocation:
+        return SLOW
+    if (
+        func in _CONVOLUTIONS
+        and not kwargs
+        and args[_CONVOLUTIONS[func].start]._has_symbolic_sizes_strides
+    ):
+        return _symbolic_convolution(mode, func, args)
+    kind = _kinds.get(func)
+    if kind is None:
+        kind = _kinds[func] = _classify(func)
+    if kind is _Kind.OTHER:
+        return SLOW
+    if kind is _Kind.VIEW:
+        return _by_kernel(mode, func, args, kwargs)
+    tensors: list[Any] = []
+    try:
+        key = (func, _key(mode, args, tensors), _key(mode, tuple(kwargs.items()),
+        tensors) if kwargs else None,
+               torch.get_default_dtype(), *torch_private.kernel_choices())  # fmt: skip
+    except _Unknown:
+        return SLOW
+    known = _kept.get(key, SLOW)
+    if known is None:
+        return SLOW
+    if known is not SLOW:
+        return args[0] if kind is _Kind.INPLACE else _made(mode, known)
+    if torch.is_inference_mode_enabled():
+        return SLOW
+    if _writes_unseen(func, args):
+        return (
+            SLOW if kwargs or func is not _aten.native_batch_norm.default else _trained(mode, args)
+        )
+    return _first_time(mode, func, args, kwargs, slow, key, tensors)
+
+
+def _symbolic_convolution(mode: Any, func: Any, args: tuple[Any, ...]) -> Any:
+    """FakeTensorMode asks which library computes it, which makes a guard on the batch size; that
+    matters to nobody where the result's memory format is the same whatever the size."""
+    value, weight, _, *settings = args[_CONVOLUTIONS[func]]
+    chosen = symbolic_convolution_format(
+        mode, value, weight, args[2] if func is _aten.convolution.default else None, *settings
+    )
+    if chosen is None:
+        return SLOW
+    device = torch_private.device_of_fake(value)
+    with torch_private.KernelInvocation(mode):
+        made = func(*args)
+        results = [made] if isinstance(made, torch.Tensor) else list(made)
+        results = [
+            one.to(memory_format=chosen) if one is not None and one.dim() > 1 else one
+            for one in results
+        ]
+    wrapped = [
+        None if one is None else torch_private.wrap_meta(mode, one, device) for one in results
+    ]
+    return wrapped[0] if isinstance(made, torch.Tensor) else tuple(wrapped)
+
+
+def _first_time(
+    mode: Any,
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    slow: Callable[[], Any],
+    key: Any,
+    tensors: Any,
+) -> Any:
+    """Asks the operator's own kernel or FakeTensorMode, and keeps the answer."""
+    if len(_kept) >= _MOST:
+        _kept.clear()
+    rule = RULES.get(func)
+    known = None
+    if (
+        rule is not None
+        and (not kwargs or kwargs.keys() == _COPY)
+        and _one_device(mode, args, kwargs)
+    ):
+        known = rule(*args, **kwargs)
+    if known is not None:
+        _kept[key] = known
+        return args[0] if _kinds[func] is _Kind.INPLACE else _made(mode, known)
+    before = [t._version for t in tensors]
+    result = _by_kernel(mode, func, args, kwargs) if func in _STRUCTURED else SLOW
+    if result is SLOW:
+        result = slow()
+    if _kinds[func] is _Kind.INPLACE:
+        _kept[key] = () if result is args[0] and _key(mode, args, []) == key[1] else None
+    elif before != [t._version for t in tensors]:
+        _kept[key] = None
+    else:
+        _kept[key] = _facts_of(mode, result, tensors)
+    return result
+
+
+def _writes_unseen(func: Any, args: tuple[Any, ...]) -> bool:
+    """Batch norm in training changes the running statistics, which its schema does not say."""
+    return func in _BATCH_NORMS and not (len(args) > 5 and args[5] is False)
+
+
+def _trained(mode: Any, args: tuple[Any, ...]) -> Any:
+    """A batch norm in training. The versions of its running statistics stay, as below autograd they
+    do.
+    """
+    known = batch_norm_in_training(*args) if _one_device(mode, args, {}) is not None else None
+    return SLOW if known is None else _made(mode, known)
+
+
+def _by_kernel(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The answer of the operator's meta kernel, or SLOW."""
+    device = _one_device(mode, args, kwargs)
+    if device is None:
+        return SLOW
+    try:
+        with torch_private.KernelInvocation(mode):
+            result = func(*args, **kwargs)
+    except Exception:
+        return SLOW  # FakeTensorMode raises what it raises
+    if isinstance(result, torch.Tensor):
+        return torch_private.wrap_meta(mode, result, device)
+    return type(result)(torch_private.wrap_meta(mode, one, device) for one in result)
+
+
+def _one_device(mode: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The device of all tensor arguments; None if they differ or one needs FakeTensorMode."""
+    device: Any = None
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(value)
+        if kind in _PLAIN or kind is torch.device:
+            continue
+        if kind in _SEQUENCES:
+            tensors = [item for item in value if type(item) not in _PLAIN]
+        else:
+            tensors = [value]
+        for one in tensors:
+            if not torch_private.is_plain_fake(one, mode) or one.dtype not in _DTYPES:
+                return None
+            if device is not None and one.fake_device != device:
+                return None
+            device = one.fake_device
+    return device
+
+
+def _key(mode: Any, value: Any, tensors: list[Any]) -> Any:
+    """Everything that an answer depends on in an argument."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value if kind is str or value is None else (kind, value)
+    if kind in _SEQUENCES:
+        return tuple([_key(mode, item, tensors) for item in value])
+    if kind is torch.device:
+        return value
+    if not torch_private.is_plain_fake(value, mode) or value.dtype not in _DTYPES:
+        raise _Unknown
+    tensors.append(value)
+    return value.shape, value.stride(), value.dtype, value.fake_device
+
+
+def _facts_of(mode: Any, result: Any, inputs: list[Any]) -> tuple[type, tuple[_Facts, ...]] | None:
+    """What is kept of an answer; None if it is more than new, dense tensors."""
+    kind = next((kind for kind in (torch.Tensor, list, tuple) if isinstance(result, kind)), None)
+    if kind is None:
+        return None
+    seen = {torch_private.storage_id(one) for one in inputs}
+    facts = []
+    for part in [result] if kind is torch.Tensor else result:
+        if (
+            not torch_private.is_plain_fake(part, mode)
+            or part.dtype not in _DTYPES
+            or part.storage_offset()
+        ):
+            return None
+        storage = torch_private.storage_id(part)
+        if storage in seen:
+            return None
+        seen.add(storage)
+        facts.append((part.shape, part.stride(), part.dtype, part.fake_device))
+    return kind, tuple(facts)
+
+
+def _made(mode: Any, known: tuple[type, tuple[_Facts, ...]]) -> Any:
+    """New fakes as an answer was."""
+    kind, facts = known
+    metas: list[Any] = []
+    with torch_private.no_python_dispatch():
+        for fact in facts:
+            if fact is None:  # a gradient that was not asked for
+                metas.append(None)
+                continue
+            shape, stride, dtype, device = fact
+            meta = torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+            metas.append(torch_private.wrap_meta(mode, meta, device))
+    return metas[0] if kind is torch.Tensor else kind(metas)

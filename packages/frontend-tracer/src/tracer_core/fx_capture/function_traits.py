@@ -1,0 +1,78 @@
+"""What a torch function does, as far as its name and schema say, and how a graph calls it.
+
+In: the function as a torch-function mode sees it. Out: answers; nothing is run.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import Any
+
+import torch
+
+from tracer_core.torch_private.names import names
+
+#: Operators of Python that write to their first operand.
+WRITING_OPERATORS = frozenset(
+    {operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv,
+    operator.ifloordiv,
+     operator.imod, operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift,
+     operator.irshift}
+)  # fmt: skip
+#: Functions that return nothing but must stay in the graph.
+EFFECT_ONLY = frozenset({"register_hook", "_assert", "_assert_async", "_check"})
+_ELEMENTWISE = frozenset(
+    {"add", "sub", "mul", "div", "iadd", "isub", "imul", "itruediv", "truediv", "addcmul",
+    "addcdiv", "lerp", "pow",
+     "ipow", "clamp", "fill", "rsub", "radd", "rmul", "rtruediv", "rdiv", "tensor", "as_tensor"}
+)  # fmt: skip
+_SUBSCRIPTS = frozenset({operator.getitem, *names("Tensor.__getitem__")})
+_OF_NUMBERS = frozenset(names("tensor as_tensor"))
+
+
+def name_of(func: Any) -> str:
+    """How messages call a function."""
+    return getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or str(func)
+
+
+def target_of(func: Any, args: Any) -> tuple[str, Any, Any]:
+    """(op, target, args) of the node for a torch function."""
+    name = getattr(func, "__name__", "")
+    owner = getattr(func, "__self__", None)
+    if name == "__get__" and owner is not None and hasattr(owner, "__name__"):
+        return "call_function", getattr, (args[0], owner.__name__)
+    if (
+        getattr(torch.Tensor, name, None) is func
+        or getattr(torch._C.TensorBase, name, None) is func
+    ):
+        return "call_method", name, args
+    return "call_function", func, args
+
+
+def writes_unseen(func: Any) -> bool:
+    """Whether a function that counted no write says by its name or schema that it writes."""
+    if isinstance(func, torch._ops.OpOverload):
+        return func._schema.is_mutable
+    name = getattr(func, "__name__", "")
+    plain = isinstance(func, (types.BuiltinFunctionType, torch._ops.OpOverloadPacket))
+    return plain and name.endswith("_") and not name.endswith("__")
+
+
+def is_blind(func: Any) -> bool:
+    """Whether an operator's sizes and dtype do not depend on the float that it is given."""
+    name = getattr(func, "__name__", "")
+    return name.startswith(("_foreach_", "_fused_")) or name.strip("_") in _ELEMENTWISE
+
+
+def for_symbols(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The same call by a function that does not ask for the value of a symbolic number."""
+    if func in _OF_NUMBERS and len(args) == 1 and type(args[0]) in (torch.SymInt, torch.SymFloat):
+        if kwargs.keys() <= {"dtype", "device"}:
+            usual = torch.int64 if type(args[0]) is torch.SymInt else torch.get_default_dtype()
+            return torch.scalar_tensor, args, {**kwargs, "dtype": kwargs.get("dtype") or usual}
+    if func in _SUBSCRIPTS and len(args) == 2 and type(args[1]) is torch.SymInt and not kwargs:
+        return torch.Tensor.select, (args[0], 0, args[1]), kwargs
+    return func, args, kwargs

@@ -1,0 +1,248 @@
+"""The FX graph that a trace writes: its inputs, its nodes, and which node makes which value.
+
+In: values of the trace (fakes, symbolic numbers, constants) and the functions that made them. Out:
+`WrittenGraph.graph` and its inputs in the order of first use. What always holds: nodes stand in the
+order in which their functions ran; a value is an argument only if a node of this graph, or the
+graph's text, can say it.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.aot.lazy_graph_module import add_node
+from tracer_core.fx_capture.fake_mode import Fakes
+from tracer_core.fx_capture.function_traits import target_of
+from tracer_core.fx_capture.graph_breaks import Break, Restart
+from tracer_core.fx_capture.size_nodes import SizeNodes
+from tracer_core.guards.numpy_types import SCALARS
+from tracer_core.guards.source import Source, is_plain_name
+
+_SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
+           torch.memory_format, type(Ellipsis))  # fmt: skip
+SIMPLE_TYPES = frozenset(_SIMPLE)
+#: What ``dtype=int`` means to an operator; the text of a graph cannot say a class.
+_PYTHON_DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128,
+}  # fmt: skip
+
+
+class WrittenGraph:
+    """One graph being written. Mutable. inputs: (source, real tensor or number, placeholder node),
+    in order. op_count: recorded calls. source_of / dims_of: the tracer's provenance. where: of the
+    user's line that is being run."""
+
+    def __init__(
+        self,
+        fakes: Fakes,
+        source_of: Callable[[torch.Tensor], Source | None],
+        dims_of: Callable[[torch.Tensor], Any],
+        where: Callable[[], str],
+    ) -> None:
+        self.fakes = fakes
+        self.graph = torch.fx.Graph()
+        self.inputs: list[tuple[Source, Any, torch.fx.Node]] = []
+        self.op_count = 0
+        self.state_nodes = 0
+        self.sizes = SizeNodes(self)
+        self._source_of, self._dims_of, self._where = source_of, dims_of, where
+        self._nodes: dict[int, torch.fx.Node] = {}
+        self._inside: dict[int, tuple[int, str]] = {}
+        self._alive: list[Any] = []
+        self._names: set[str] = set()
+        self._last_placeholder: torch.fx.Node | None = None
+
+    # -- inputs --
+
+    def fake(self, real: torch.Tensor) -> Any:
+        """The fake of an input tensor; makes its placeholder at the first use."""
+        source = self._source_of(real)
+        if source is None:
+            raise Break(
+                "real_tensor_in_trace",
+                f"a tensor of shape {tuple(real.shape)} made outside the trace",
+            )
+        fake = self.fakes.of(real, source.name, self._dims_of(real))
+        if id(fake) not in self._nodes:
+            self.placeholder(source, real, fake)
+        return fake
+
+    def as_fake(self, tensor: torch.Tensor) -> Any:
+        if torch_private.is_fake(tensor) or id(tensor) in self._nodes:
+            return tensor
+        return self.fake(tensor)
+
+    def placeholder(self, source: Source, real: Any, fake: Any) -> torch.fx.Node:
+        """A new input, after those there are."""
+        stem = re.sub(r"\W+", "_", source.name, flags=re.ASCII).strip("_") or "input"
+        stem = name = f"n_{stem}" if stem[0].isdigit() or stem == "self" else stem
+        while name in self._names:
+            name = f"{stem}_{len(self._names)}"
+        self._names.add(name)
+        anchor = self._last_placeholder
+        with (
+            self.graph.inserting_after(anchor)
+            if anchor
+            else self.graph.inserting_before(_first(self.graph))
+        ):
+            node = self.graph.placeholder(name)
+        node.target = (
+            node.name
+        )  # which fx has made different from keywords and from what its code calls
+        node.meta["val"] = fake
+        node.meta["user_frame"] = self._where()
+        self._last_placeholder = node
+        self.inputs.append((source, real, node))
+        self._bind(fake, node)
+        return node
+
+    # -- values --
+
+    def _bind(self, value: Any, node: torch.fx.Node) -> None:
+        self._nodes[id(value)] = node
+        self._alive.append(value)
+
+    def bind(self, value: Any, node: torch.fx.Node) -> None:
+        """Says which node makes a tensor that native code handed to the program."""
+        node.meta.update(val=value, user_frame=self._where())
+        self._bind(value, node)
+
+    def forget(self, nodes: list[torch.fx.Node], step: int, what: str) -> None:
+        """Nodes that leave the graph: from outside, what they made cannot be used."""
+        gone = dict.fromkeys(nodes)
+        for handle in [handle for handle, node in self._nodes.items() if node in gone]:
+            del self._nodes[handle]
+            self._inside[handle] = (step, what)
+        self.sizes.forget(gone)
+
+    def left_inside(self, value: Any) -> tuple[int, str] | None:
+        """(step, what) of the part of the trace that made a tensor which is in no graph now, or
+        None.
+        """
+        return self._inside.get(id(value))
+
+    def node_of(self, value: Any) -> torch.fx.Node | None:
+        """The node that made a fake or symbolic value; None if the value is no part of the
+        graph.
+        """
+        return self._nodes.get(id(value))
+
+    def known(self) -> frozenset[int]:
+        """ids of the fakes that are in the graph."""
+        return frozenset(self._nodes)
+
+    def _bind_result(self, result: Any, node: torch.fx.Node) -> None:
+        if isinstance(result, torch.Tensor):
+            # An in-place operator returns its argument, whose node stays: the graph runs in order.
+            if id(result) not in self._nodes:
+                self._bind(result, node)
+            return
+        if isinstance(result, (tuple, list)):
+            for index, element in enumerate(result):
+                if (
+                    isinstance(element, (torch.Tensor, tuple, list))
+                    and id(element) not in self._nodes
+                ):
+                    child = add_node(
+                        self.graph, "call_function", operator.getitem, (node, index), {}
+                    )
+                    child.meta.update(val=element, user_frame=node.meta["user_frame"])
+                    self._bind_result(element, child)
+        elif isinstance(result, dict):
+            raise Break("operator_failed", "an operator returned a dictionary")
+
+    # -- nodes --
+
+    def plain_node(self, op: str, target: Any, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
+        node = self.graph.create_node(op, target, args, {})
+        node.meta.update(val=value, user_frame=self._where())
+        return node
+
+    def _emit(self, func: Any, args: Any, kwargs: Any) -> torch.fx.Node:
+        demand_plain_keywords(func, kwargs)
+        node_args = self.argument(args)
+        node_kwargs = {name: self.argument(value) for name, value in kwargs.items()}
+        self.op_count += 1
+        kind, target, node_args = target_of(func, node_args)
+        node = add_node(self.graph, kind, target, tuple(node_args), node_kwargs)
+        node.meta["user_frame"] = self._where()
+        return node
+
+    def state_node(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any = None
+    ) -> torch.fx.Node:
+        """Records a call that changes a state of torch."""
+        demand_plain_keywords(func, kwargs or {})
+        node = self.graph.call_function(func, args, kwargs or {})
+        node.meta.update(val=None, user_frame=self._where())
+        self.state_nodes += 1
+        return node
+
+    def argument(self, value: Any) -> Any:
+        """A value as an FX argument. Raises Break for what a graph cannot hold."""
+        if isinstance(value, torch.Tensor):
+            node = self._nodes.get(id(value))
+            if id(value) in self._inside:
+                step, what = self._inside[id(value)]
+                raise Restart(step, "higher_order", f"a tensor made inside {what} is used outside")
+            if node is None:
+                raise Break(
+                    "real_tensor_in_trace",
+                    f"a fake tensor of shape {tuple(value.shape)} of another trace",
+                )
+            return node
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self.sizes.node(value.node.expr)
+        if isinstance(value, torch.Size):
+            return tuple(self.argument(v) for v in value)
+        if isinstance(value, (tuple, list)):
+            items = [self.argument(v) for v in value]
+            return tuple(items) if isinstance(value, tuple) else items
+        if isinstance(value, dict):
+            return {key: self.argument(v) for key, v in value.items()}
+        if isinstance(value, slice):
+            return slice(*(self.argument(v) for v in (value.start, value.stop, value.step)))
+        if isinstance(value, _SIMPLE) and type(value) not in SCALARS:
+            return _written(value)
+        if isinstance(value, type) and value in _PYTHON_DTYPES:
+            return _PYTHON_DTYPES[value]
+        if type(value) in SCALARS and isinstance(number := value.item(), (bool, int, float)):
+            return number  # to an operator a number of NumPy is a number
+        if (
+            isinstance(value, (torch._ops.OpOverload, torch.fx.Node))
+            or type(value).__module__ == "builtins"
+        ):
+            if callable(value) or isinstance(value, range):
+                return value
+        raise Break("unsupported_value", f"an operator's argument of type {type(value).__name__}")
+
+
+def _first(graph: torch.fx.Graph) -> torch.fx.Node:
+    return next(iter(graph.nodes), graph._root)
+
+
+def _written(value: Any) -> Any:
+    """A number or text as the graph's text can say it: an instance of a subclass (of NumPy, an
+    enumeration) by its value, which is all that an operator reads."""
+    if type(value) in SIMPLE_TYPES:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    kinds: tuple[Any, ...] = (int, float, complex)
+    return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
+
+
+def demand_plain_keywords(func: Any, kwargs: dict[str, Any]) -> None:
+    """The code of a graph writes keywords as they are."""
+    for name in kwargs:
+        if not is_plain_name(name):
+            raise Break(
+                "unsupported_value",
+                f"{func!r} in the graph is given a keyword argument that is no name: {name!r}",
+            )

@@ -1,0 +1,193 @@
+"""The table of graph breaks: every kind, why it happens and what would remove it.
+
+In: nothing. Out: `BREAKS` (feeds messages, `explain()` and the docs) and the control-flow
+exceptions of the tracer. A break is raised before the breaking instruction has had any effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BreakDoc:
+    """why: what the tracer cannot do here. hint: what the user can change."""
+
+    why: str
+    hint: str
+
+
+BREAKS: dict[str, BreakDoc] = {
+    "data_dependent_branch": BreakDoc(
+        "Python needs the value of a tensor to decide which way to go",
+        "use torch.where, or torch.cond, or move the decision out of the compiled function",
+    ),
+    "data_dependent_value": BreakDoc(
+        "a Python number, list or array is made from a tensor's values (.item(), .tolist(),"
+        " .numpy())",
+        "keep the value in a tensor",
+    ),
+    "data_dependent_shape": BreakDoc(
+        "the shape of a result depends on the values of a tensor (nonzero, unique, boolean masks)",
+        "use an operator with a fixed result shape, for instance torch.where with three arguments",
+    ),
+    "unknown_native": BreakDoc(
+        "a function written in C has no row in the effect table, so what it reads or changes is"
+        " unknown",
+        "move the call out of the compiled function, or tracer_core.allow_in_graph(function)",
+    ),
+    "native_python": BreakDoc(
+        "a Python function of a library that is not traced into",
+        "move the call out of the compiled function",
+    ),
+    "side_effect_native": BreakDoc(
+        "a call has an effect outside the program (printing, files, time, random numbers of"
+        " Python)",
+        "move the call out of the compiled function",
+    ),
+    "async_function": BreakDoc(
+        "an async function runs when its event loop wants, not when it is called",
+        "compile the ordinary functions that it calls",
+    ),
+    "disabled": BreakDoc("the function was marked with disable()", "remove the mark"),
+    "requested": BreakDoc("graph_break() was called", "remove the call"),
+    "live_iterator": BreakDoc(
+        "an iterator made before this segment is advanced",
+        "loop over a list or a range made in the same segment",
+    ),
+    "unsupported_opcode": BreakDoc(
+        "the tracer has no handler for a bytecode instruction", "write the statement in another way"
+    ),
+    "unsupported_mutation": BreakDoc(
+        "an object of this kind cannot be changed and replayed yet",
+        "change it outside the compiled function",
+    ),
+    "unsupported_value": BreakDoc(
+        "a value of this kind cannot be carried out of a trace",
+        "make it outside the compiled function",
+    ),
+    "class_statement": BreakDoc(
+        "a class is made in a way that cannot be followed, or it outlives the segment and cannot be"
+        " made again",
+        "make the class outside the compiled function",
+    ),
+    "tensor_subclass": BreakDoc("tensor subclasses are not captured yet", "use plain tensors"),
+    "tensor_metadata_mutation": BreakDoc(
+        "the metadata of an input tensor is changed in place (resize_, .data=, .grad=,"
+        " requires_grad_)",
+        "change it outside the compiled function",
+    ),
+    "autograd_in_graph": BreakDoc(
+        "a backward cannot be captured here: its graph reaches out of the segment, hooks wait for"
+        " its gradients, or the program asks for autograd's own records (grad_fn, _version, hooks"
+        " on tensors)",
+        "compute the loss and call backward() in one compiled function, without a graph break"
+        " between them",
+    ),
+    "higher_order": BreakDoc(
+        "a function given to autograd.Function, checkpoint, torch.func or torch.cond breaks the"
+        " graph, or changes something that existed before; or it is one that cannot be a node (vjp,"
+        " flex_attention)",
+        "let it depend on tensors only and return what it makes",
+    ),
+    "processes": BreakDoc(
+        "processes talk to each other here: torch.distributed is called, or DistributedDataParallel"
+        " or fully_shard does what it does before and after a module's forward",
+        "nothing, if it has to happen here: what lies between is captured; DistributedDataParallel"
+        " around the compiled model has no break",
+    ),
+    "torch_mode": BreakDoc(
+        "a mode of torch that sees every operator (TorchFunctionMode, TorchDispatchMode,"
+        " set_default_device) is entered or left",
+        "enter it around the compiled function",
+    ),
+    "real_tensor_in_trace": BreakDoc(
+        "an operator received a tensor whose origin is unknown", "pass the tensor as an argument"
+    ),
+    "operator_failed": BreakDoc(
+        "an operator could not be run on fake tensors",
+        "check its arguments; it may be unsupported by FakeTensor",
+    ),
+    "recompile_limit": BreakDoc(
+        "a function with a graph break in it was captured as often as the recompile limit allows,"
+        " so it runs as plain Python from then on",
+        "remove the break in it, or make the value whose guard failed (the warning names it) a"
+        " tensor",
+    ),
+    "raises": BreakDoc(
+        "the program raises an exception that leaves the compiled function; the graph ends before"
+        " that instruction",
+        "nothing: the exception is raised as in eager, and this does not count as a graph break",
+    ),
+    "finalizer": BreakDoc(
+        "an object with __del__ (or a callback for when it dies) is made; a trace keeps objects"
+        " alive longer",
+        "make it outside the compiled function, or use a with statement in place of __del__",
+    ),
+    "missing_in_torch": BreakDoc(
+        "this release of torch lacks a name, or has it in another form, which the capture of this"
+        " call needs",
+        "install a release of torch that this release of tracer-core was tested with",
+    ),
+    "step_limit": BreakDoc("the trace is longer than the limit", "compile a smaller function"),
+}
+
+
+class Break(BaseException):
+    """The graph ends before the current instruction. A BaseException so that user code being traced
+    cannot catch it. kind: a key of BREAKS; reason: what happened here; location: of the user's
+    line, where it is not the one that the frames stand at."""
+
+    def __init__(self, kind: str, reason: str, location: str = "") -> None:
+        assert kind in BREAKS, kind
+        super().__init__(kind, reason)
+        self.kind, self.reason, self.location = kind, reason, location
+
+
+class Restart(BaseException):
+    """Trace again from the start of the segment, breaking at `step`. location: of the line inside a
+    call that the break has to come before."""
+
+    def __init__(self, step: int, kind: str, reason: str, location: str = "") -> None:
+        super().__init__(step, kind, reason)
+        self.step, self.kind, self.reason, self.location = step, kind, reason, location
+
+
+class WantsSymbols(Restart):
+    """Trace again with symbols for sizes that depend on data: the program has come to one."""
+
+
+class RunNatively(BaseException):
+    """This activation must run for real: its outcome depends on something that a trace cannot know,
+    such as how deep the host's stack is. User code being traced cannot catch it. always: so must
+    those of later calls."""
+
+    def __init__(self, reason: str, always: bool = False) -> None:
+        super().__init__(reason)
+        self.always = always
+
+
+def breaks_page() -> str:
+    """docs/graph_breaks.md: the table as a page for users. A test keeps the file equal to it:
+    ``python -c "from tracer_core.fx_capture.graph_breaks import breaks_page; print(breaks_page(),
+    end='')"``."""
+    lines = [
+        "# Graph breaks",
+        "",
+        (
+            "Where capture stops, the graph so far runs, the instruction runs as plain Python, and"
+            " a new graph starts after"
+        ),
+        (
+            "it. `tracer_core.explain(f)(*args)` and `TRACER_LOGS=graph_breaks` name the kind, the"
+            " line and the reason of"
+        ),
+        (
+            "each; `fullgraph=True` raises instead. This page is generated from the table in"
+            " `fx_capture/graph_breaks.py`."
+        ),
+        "",
+    ]
+    for kind, doc in BREAKS.items():
+        lines += [f"## {kind}", "", f"Why: {doc.why}.", "", f"What helps: {doc.hint}.", ""]
+    return "\n".join(lines)

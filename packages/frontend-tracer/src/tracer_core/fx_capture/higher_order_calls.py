@@ -1,0 +1,201 @@
+"""Targets of the nodes that stand for a function applied to functions: what a graph calls at run
+time.
+
+In: graphs made of the functions that the program gave (see `regions`), and options. Out: callables
+over tensors. What always holds: a target reads nothing but its arguments and itself, except
+`FunctionCall`, which runs the user's own autograd.Function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tracer_core import torch_private
+from tracer_core.aot.rng import REGIONS
+
+
+class Target:
+    """Base: FX wants a name to print."""
+
+    title = "call"
+
+    @property
+    def __name__(self) -> str:
+        return self.title
+
+
+@dataclass(eq=False)
+class FunctionCall(Target):
+    """``cls.apply(*args)`` of an autograd.Function. inside: what its forward calls, as far as it
+    was seen.
+    """
+
+    cls: type[torch.autograd.Function]
+    inside: tuple[Any, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        self.title = f"{self.cls.__name__}_apply"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.cls.apply(*args, **kwargs)
+
+
+@dataclass(eq=False)
+class CheckpointCall(Target):
+    """torch.utils.checkpoint of a graph. explicit: positions, among the graph's inputs, of the
+    arguments that the program passed; the others are what its function closed over."""
+
+    graph: torch.fx.GraphModule
+    explicit: tuple[int, ...]
+    options: dict[str, Any]
+    title = "checkpoint"
+
+    def __call__(self, *inputs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.graph(*inputs)  # nothing to recompute for
+        values = list(inputs)
+        region = REGIONS.get() if self.options.get("preserve_rng_state", True) else None
+
+        def run(*explicit: Any) -> Any:
+            for position, value in zip(self.explicit, explicit, strict=True):
+                values[position] = value
+            if region is None:
+                return self.graph(*values)
+            token = REGIONS.set(region)  # autograd may compute it again in a thread of its own
+            try:
+                return self.graph(*values)
+            finally:
+                REGIONS.reset(token)
+
+        given = [inputs[position] for position in self.explicit]
+        if region is None:
+            return torch_private.plain_checkpoint()(run, *given, **self.options)
+        options = {**self.options, "preserve_rng_state": False}
+        return torch_private.plain_checkpoint()(region(run), *given, **options)
+
+
+@dataclass(eq=False)
+class TransformCall(Target):
+    """A transform of torch.func applied to a function, called. apply(function, *args, **kwargs):
+    the transform. graph(*outer, *tensors of its arguments) -> flat results, of which `result` says
+    the structure and `constants` what is no tensor. arguments: the structure of the call's
+    arguments; given: its leaves, `None` for tensors."""
+
+    transform: str
+    apply: Callable[..., Any]
+    graph: torch.fx.GraphModule
+    n_outer: int
+    result: Any
+    constants: dict[int, Any]
+    arguments: Any
+    given: list[Any]
+
+    def __post_init__(self) -> None:
+        self.title = self.transform
+
+    def __call__(self, *inputs: Any) -> Any:
+        outer, tensors = inputs[: self.n_outer], iter(inputs[self.n_outer :])
+        leaves = [next(tensors) if leaf is TENSOR else leaf for leaf in self.given]
+        args, kwargs = pytree.tree_unflatten(leaves, self.arguments)
+
+        def run(*parts: Any, **named: Any) -> Any:
+            operands = [
+                leaf
+                for leaf in pytree.tree_leaves((parts, named))
+                if isinstance(leaf, torch.Tensor)
+            ]
+            results = iter(self.graph(*outer, *operands))
+            count = self.result.num_leaves
+            flat = [
+                self.constants[i] if i in self.constants else next(results) for i in range(count)
+            ]
+            return pytree.tree_unflatten(flat, self.result)
+
+        return [
+            leaf
+            for leaf in pytree.tree_leaves(self.apply(run, *args, **kwargs))
+            if isinstance(leaf, torch.Tensor)
+        ]
+
+
+@dataclass(eq=False)
+class CondCall(Target):
+    """torch.cond: one of two graphs, whose inputs are the given positions of the operands."""
+
+    if_true: torch.fx.GraphModule
+    if_false: torch.fx.GraphModule
+    true_inputs: tuple[int, ...]
+    false_inputs: tuple[int, ...]
+    title = "cond"
+
+    def __call__(self, predicate: torch.Tensor, *inputs: Any) -> Any:
+        if torch_private.is_fake(predicate):
+            taken, other = self._run(True, inputs), self._run(False, inputs)
+            _require_alike("torch.cond", taken, other)
+            return taken
+        return self._run(bool(predicate), inputs)
+
+    def _run(self, value: bool, inputs: Any) -> Any:
+        graph, positions = (
+            (self.if_true, self.true_inputs) if value else (self.if_false, self.false_inputs)
+        )
+        return graph(*(inputs[i] for i in positions))
+
+
+@dataclass(eq=False)
+class WhileCall(Target):
+    """torch.while_loop over graphs of (outer..., carried...). n_condition, n_body: how many outer
+    values each takes, which come before the carried ones among the inputs."""
+
+    condition: torch.fx.GraphModule
+    body: torch.fx.GraphModule
+    n_condition: int
+    n_body: int
+    title = "while_loop"
+
+    def __call__(self, *inputs: Any) -> Any:
+        outer_condition = inputs[: self.n_condition]
+        outer_body = inputs[self.n_condition : self.n_condition + self.n_body]
+        carried = tuple(inputs[self.n_condition + self.n_body :])
+        if any(torch_private.is_fake(value) for value in carried):
+            self.condition(*outer_condition, *carried)
+            after = self.body(*outer_body, *carried)
+            _require_alike("torch.while_loop", carried, after)
+            return tuple(value.clone() for value in after)
+        started = carried
+        while bool(self.condition(*outer_condition, *carried)[0]):
+            carried = tuple(self.body(*outer_body, *carried))
+        return tuple(v.clone() if any(v is s for s in started) else v for v in carried)
+
+
+@dataclass(eq=False)
+class HookCall(Target):
+    """``tensor.register_hook`` of a graph of (outer..., gradient) that gives another gradient."""
+
+    graph: torch.fx.GraphModule
+    title = "register_hook"
+
+    def __call__(self, tensor: torch.Tensor, *outer: Any) -> None:
+        tensor.register_hook(lambda gradient: self.graph(*outer, gradient)[0])
+
+
+class Tensor:
+    """Marks a tensor's place among leaves."""
+
+
+TENSOR = Tensor()
+
+
+def _require_alike(what: str, left: Any, right: Any) -> None:
+    def told(values: Any) -> list[Any]:
+        return [(tuple(v.shape), v.dtype, v.device, v.requires_grad) for v in values]
+
+    if told(left) != told(right):
+        raise RuntimeError(
+            f"{what}: results differ in shape, dtype or requires_grad: {told(left)}, {told(right)}"
+        )

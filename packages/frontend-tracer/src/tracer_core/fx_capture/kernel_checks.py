@@ -1,0 +1,240 @@
+"""What kernels check and fakes do not: such a call runs for real, and raises what eager raises.
+
+In: a torch function and its fake arguments. Out: why it may raise, or None. What always holds:
+nothing is written; a call that is named here and is right after all costs a graph break, never a
+wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tracer_core.torch_private.names import name
+
+
+def _is_zero(size: Any) -> bool:
+    return type(size) is int and size == 0
+
+
+def _running_extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    value, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim")
+    wrong = type(dim) is int and value.dim() == 0 and dim not in (-1, 0)
+    return "a number has one dimension to run along" if wrong else None
+
+
+def _extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    value, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim")
+    if type(dim) is not int or not -value.dim() <= dim < value.dim():
+        return None
+    return "nothing has no largest and no smallest element" if _is_zero(value.shape[dim]) else None
+
+
+def _index_reduce(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    if (
+        len(args) < 4
+        or not all(isinstance(args[k], torch.Tensor) for k in (2, 3))
+        or type(args[1]) is not int
+    ):
+        return None
+    index, source = args[2], args[3]
+    along = source.shape[args[1]] if source.dim() else 1
+    return "as many positions as there are sources" if index.numel() != along else None
+
+
+def _index_select(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    index = args[2] if len(args) > 2 else kwargs.get("index")
+    if not isinstance(index, torch.Tensor):
+        return None
+    if args[0].dim() == 0:
+        return "a number is selected from by one position" if index.numel() != 1 else None
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    nothing = (
+        type(dim) is int and -args[0].dim() <= dim < args[0].dim() and _is_zero(args[0].shape[dim])
+    )
+    return "nothing is selected from" if nothing and index.numel() else None
+
+
+def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    weight = args[1] if len(args) > 1 else kwargs.get("weight")
+    nothing = isinstance(weight, torch.Tensor) and weight.dim() > 0 and _is_zero(weight.shape[0])
+    return "a table without rows" if nothing and args[0].numel() else None
+
+
+def _scatter_into(
+    view: Callable[..., torch.Tensor],
+) -> Callable[[tuple[Any, ...], dict[str, Any]], str | None]:
+    """Of ``x.select_scatter(source, ...)``, which writes `source` into ``view(x, ...)``."""
+
+    def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        value, *rest = args
+        named = dict(kwargs)
+        source = rest.pop(0) if rest else named.pop("src", None)
+        if view is torch.diagonal and value.requires_grad and not value.is_contiguous():
+            return "under autograd its result has other strides than without"
+        try:
+            with torch.no_grad():
+                part = view(value, *rest, **named)
+        except (IndexError, RuntimeError, TypeError):
+            return "it has no such part to write to"
+        fits = isinstance(source, torch.Tensor) and tuple(part.shape) == tuple(source.shape)
+        return (
+            None if fits else "what is written has other sizes than the part that it is written to"
+        )
+
+    return check
+
+
+def _select(value: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
+    size = value.shape[dim]
+    if (
+        type(index) is int and type(size) is int and not -size <= index < size
+    ):  # fakes of torch 2.11 do not look
+        raise IndexError
+    return value.select(dim, index)
+
+
+def _slice(
+    value: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+) -> torch.Tensor:
+    return torch.ops.aten.slice.Tensor(value, dim, start, end, step)  # type: ignore[no-any-return]
+
+
+def _average(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    divisor = args[6] if len(args) > 6 else kwargs.get("divisor_override")
+    return "a divisor of zero" if type(divisor) is int and divisor == 0 else None
+
+
+def _normalization(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    value = args[0]
+    channels = value.shape[1] if value.dim() > 1 else None
+    vectors = [one for one in (*args[1:], *kwargs.values()) if isinstance(one, torch.Tensor)]
+    fit = all(one.numel() == channels for one in vectors)
+    return None if fit else "its vectors have another size than there are channels"
+
+
+def _unwritten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    return "of one dimension it leaves out= as it was" if kwargs.get("out") is not None else None
+
+
+def _whole_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    dtype = args[0].dtype
+    return (
+        None
+        if dtype.is_floating_point or dtype.is_complex
+        else "kernels have it for floating and complex numbers only"
+    )
+
+
+def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    operands = (
+        *args[:2],
+        *(kwargs[name] for name in ("self", "input", "exponent") if name in kwargs),
+    )
+    logical = all(getattr(one, "dtype", type(one)) in (torch.bool, bool) for one in operands)
+    return "kernels have no powers of truth values" if logical else None
+
+
+def _power_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    base, exponent = args[0], args[1] if len(args) > 1 else kwargs.get("exponent")
+    if (
+        isinstance(base, torch.Tensor)
+        and isinstance(exponent, int)
+        and exponent < 0
+        and not base.dtype.is_floating_point
+    ):
+        return None if base.is_complex() else "whole numbers have no negative powers: eager raises"
+    return _power(args, kwargs)
+
+
+def _shuffled_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    value, groups = args[0], args[1] if len(args) > 1 else kwargs.get("groups")
+    if value.device.type != "cuda" or type(groups) is not int or groups < 1 or value.dim() < 3:
+        return None
+    try:
+        with torch.no_grad():
+            value.view(value.shape[0], groups, value.shape[1] // groups, -1)
+    except (RuntimeError, ValueError):  # as fakes have it
+        return "on CUDA devices it needs memory of which groups of channels are a view"
+    return None
+
+
+def _half_gradient_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    same = len(args) < 2 or args[0].device.type != "cuda" or args[0].dtype == args[1].dtype
+    return None if same else "on CUDA devices its gradient and its result have one dtype"
+
+
+def _seeds_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    seeds = "its seeds lie where its kernel puts them, and are not set without dropout"
+    return seeds if args[0].device.type == "cuda" else None
+
+
+_CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
+    "cummax": _running_extreme,
+    "cummin": _running_extreme,
+    "max": _extreme,
+    "min": _extreme,
+    **dict.fromkeys(("pow", "pow_", "__pow__", "__ipow__", "ipow"), _power_of),
+    **dict.fromkeys(("__rpow__", "rpow"), _power),
+    "avg_pool2d": _average,
+    "avg_pool3d": _average,
+    **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _shuffled_on_cuda),
+    "_softmax_backward_data": _half_gradient_on_cuda,
+    **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward"), _seeds_on_cuda),
+    "batch_norm": _normalization,
+    "diagonal_scatter": _scatter_into(name("diagonal")),
+    "select_scatter": _scatter_into(_select),
+    "slice_scatter": _scatter_into(_slice),
+    "embedding": _embedding,
+    "fft_ihfftn": _unwritten,
+    "fft_ihfft2": _unwritten,
+    "index_select": _index_select,
+    "index_reduce": _index_reduce,
+    "index_reduce_": _index_reduce,
+    **dict.fromkeys(("lerp", "lerp_", "std", "std_mean", "var", "var_mean"), _whole_numbers),
+}
+
+#: Operators beneath F.batch_norm: their functional forms mix up ``out=``, and lose a statistic of
+#: several calls.
+_STATISTICS = frozenset(
+    {"_native_batch_norm_legit", "native_batch_norm", "_batch_norm_with_update"}
+)
+
+
+def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
+    """Why a call may raise, or do something else, though its fakes do not."""
+    name = getattr(func, "__name__", "").partition(".")[0]
+    if name in _STATISTICS:
+        return "it writes running statistics; torch.nn.functional.batch_norm is captured"
+    check = _CHECKS.get(name)
+    if (
+        check is not None
+        and args
+        and (isinstance(args[0], torch.Tensor) or check in (_power, _power_of))
+    ):
+        return check(args, kwargs)
+    out = kwargs.get("out")
+    if out is None:
+        return None
+    return _other_dtype(func, args, kwargs, mode)
+
+
+def _other_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
+    """Kernels differ in which dtypes of ``out=`` they take; those of the result all of them do."""
+    try:
+        with mode, torch.no_grad():
+            result = func(*args, **{name: value for name, value in kwargs.items() if name != "out"})
+    except Exception:
+        return None  # what the operator itself says is raised where it runs
+    pairs = zip(pytree.tree_leaves(result), pytree.tree_leaves(kwargs["out"]), strict=False)
+    tensors = (
+        (a, b) for a, b in pairs if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    )
+    return (
+        "out= has another dtype than the result"
+        if any(a.dtype != b.dtype for a, b in tensors)
+        else None
+    )

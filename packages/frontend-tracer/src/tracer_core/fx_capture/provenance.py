@@ -1,0 +1,374 @@
+"""Where every pre-existing object in a trace came from, and the guards that reading it made.
+
+In: objects as the interpreter reaches them, with the source that reached them. Out: the guard list
+of the segment. What always holds: an object that existed before the trace is in the registry before
+interpreted code sees it; an immutable value is guarded by equality when it is read, so it may then
+be used like a constant.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import enum
+import functools
+import re
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.guards.guard import REPR_TYPES, Guard, GuardKind, TensorFacts
+from tracer_core.guards.numpy_types import CYTHON
+from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.own_reference import is_watched
+from tracer_core.guards.source import Source, Sources
+from tracer_core.torch_private.names import classes
+
+#: Immutable types that may hold a time zone of the program.
+_ZONED = (datetime.datetime, datetime.time)
+#: Immutable types that are guarded by value and then used as constants.
+CONSTANT_TYPES = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range,
+     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, re.Pattern,
+     *REPR_TYPES}
+)  # fmt: skip
+#: Types whose instances are compared by identity; what they hold is guarded when it is read.
+IDENTITY_TYPES = (
+    types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.CodeType, enum.Enum, property, staticmethod, classmethod,
+    *CYTHON, functools._lru_cache_wrapper,
+    *classes("OpOverload OpOverloadPacket _OpNamespace _Ops", of="_ops"),
+    *classes("_C._SDPBackend"),
+)  # fmt: skip
+_BOUND_TYPES = (types.BuiltinFunctionType, types.MethodWrapperType)
+#: Types of generic aliases and the like: immutable in practice, compared by identity.
+TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is guarded by equality: immutable, all the way down."""
+    kind = type(value)
+    if kind is torch.Size:
+        return all(
+            type(size) is int for size in value
+        )  # of a tensor with symbolic sizes it is none
+    if kind in CONSTANT_TYPES:
+        return kind not in _ZONED or type(value.tzinfo) in (type(None), datetime.timezone)
+    if kind in (tuple, frozenset):
+        return all(map(is_constant, value))
+    return kind is slice and all(map(is_constant, (value.start, value.stop, value.step)))
+
+
+#: Objects that others watch for reasons of their own, which no program sees.
+_LONG_LIVED = (type, torch.Tensor, torch.nn.Module, BaseException)
+
+
+#: Generator objects that stand for a frame kept as data (trace/suspended_generators.py) -> the
+#: frame.
+SHELLS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
+def end_is_seen(value: Any) -> bool:
+    """Whether the program can tell when an object dies: it has ``__del__``, somebody watches it, or
+    it is a generator that may be inside ``try``. Nothing of ours may keep such an object alive."""
+    if type(value) is types.GeneratorType:
+        shell = SHELLS.get(value)
+        if shell is not None:
+            return bool(shell.acts_when_closed())
+        return value.gi_frame is not None and bool(value.gi_code.co_exceptiontable)
+    if not type(value).__flags__ & HEAP_TYPE or isinstance(value, _LONG_LIVED):
+        return False
+    return any("__del__" in owner.__dict__ for owner in type(value).__mro__) or is_watched(value)
+
+
+def can_be_watched(value: Any) -> bool:
+    """Whether the program could make a weak reference to an object."""
+    return bool(type(value).__weakrefoffset__) and not isinstance(value, _LONG_LIVED)
+
+
+def kept_when_dead(value: Any) -> bool:
+    """Whether a variable that nothing reads any more must go on holding this object, as it does in
+    eager: somebody watches it, or may do so later through a reference of their own."""
+    if not can_be_watched(value):
+        return end_is_seen(value)
+    return bool(type(value).__flags__ & HEAP_TYPE) or is_watched(value) or end_is_seen(value)
+
+
+def _is_bound(receiver: Any) -> bool:
+    """Whether `__self__` of a C function is an object of the program (pybind11 puts its own record
+    there).
+    """
+    if isinstance(receiver, (types.ModuleType, type, types.NoneType)):
+        return False
+    return not type(receiver).__module__.startswith("pybind11")
+
+
+class Provenance:
+    """The registry of one trace. Mutable. guards: in the order made. tensors: source -> input
+    tensor, in the order read. symbolic_dims: (tensor, source) -> sizes for its guard, None where
+    symbolic. number: (number, source, always) -> a symbol for it, or the number itself.
+    varies(number, source): whether it would be a symbol."""
+
+    def __init__(
+        self,
+        symbolic_dims: Callable[[torch.Tensor, Source], Any],
+        number: Callable[[Any, Source, bool], Any],
+        varies: Callable[[Any, Source], bool],
+    ) -> None:
+        self.sources = Sources()
+        self.guards: list[Guard] = []
+        self.tensors: dict[Source, torch.Tensor] = {}
+        self.constants: list[Any] = []
+        self._constant_index: dict[int, int] = {}
+        self._by_id: dict[int, Source] = {}
+        self._alive: list[Any] = []
+        self._read: dict[Source, Any] = {}
+        self._passed: dict[Source, Any] = {}
+        self._guarded: set[tuple[int, Source, Any]] = set()
+        self._symbolic_dims = symbolic_dims
+        #: Whether the trace asked a weak reference for its object, or a tensor for its gradient.
+        self.follows_late = False
+        #: Gives what stands for a generator from before the trace.
+        self.stand_in: Callable[[Any], Any] | None = None
+        #: Whether a number is computed from several sources.
+        self.combines = False
+        self._number, self._varies = number, varies
+        #: id of a tuple with symbols in it -> (that tuple, where the program's own one is, that
+        #: one).
+        self._copies: dict[int, tuple[Any, Source, Any]] = {}
+        self._copied: dict[Source, tuple[Any, ...]] = {}
+        #: Source of a number that changes between calls -> what stands for it.
+        self.symbols: dict[Source, Any] = {}
+
+    # -- registry --
+
+    def source_of(self, obj: Any) -> Source | None:
+        return self._by_id.get(id(obj))
+
+    def register(self, obj: Any, source: Source) -> None:
+        self._by_id[id(obj)] = source
+        self._alive.append(obj)
+
+    def adopt(self, obj: Any, source: Source) -> None:
+        """Registers an object whose identity at `source` is guarded already."""
+        self.register(obj, source)
+        self._read[source] = obj
+
+    def constant(self, obj: Any) -> Source:
+        """A source for an object that is the same on every call (classes, functions, modules)."""
+        found = self._by_id.get(id(obj))
+        if found is not None:
+            return found
+        index = self._constant_index.get(id(obj))
+        if index is None:
+            index = self._constant_index[id(obj)] = len(self.constants)
+            self.constants.append(obj)
+        label = (
+            getattr(obj, "__qualname__", None)
+            or getattr(obj, "__name__", None)
+            or type(obj).__name__
+        )
+        source = self.sources.make(None, "const", (index, str(label)))
+        self.register(obj, source)
+        return source
+
+    def value_at(self, source: Source) -> Any:
+        """What was read at a source, or passed on the way to what was read (None if nothing
+        was).
+        """
+        return self._read.get(source, self._passed.get(source))
+
+    def passes(self, value: Any, source: Source) -> None:
+        """A container that the program itself does not get to see; what is in it is read, and
+        guarded.
+        """
+        self._passed[source] = value
+
+    def objects_of(self, kind: type) -> list[tuple[Source, Any]]:
+        """(source, object) of every object of exactly this type that was read."""
+        return [
+            (s, v) for s, v in self._read.items() if type(v) is kind and self._by_id.get(id(v)) is s
+        ]
+
+    # -- guards --
+
+    def guard(self, kind: GuardKind, source: Source, expected: Any = None) -> None:
+        # An enum's own hash is Python code.
+        handle = (
+            id(kind),
+            source,
+            expected if isinstance(expected, (str, int, type)) else id(expected),
+        )
+        if handle not in self._guarded:
+            self._guarded.add(handle)
+            self.guards.append(Guard(kind, source, expected))
+
+    def read(self, value: Any, source: Source) -> Any:
+        """A value reached by `source`, now seen by the program: guards it and returns it, or what
+        stands for it in this trace."""
+        if type(value) is types.GeneratorType and self.stand_in is not None:
+            self._read_object(value, source)
+            return self.stand_in(value)
+        return self._read_object(value, source)
+
+    def _read_object(self, value: Any, source: Source) -> Any:
+        known = self._read.get(source, self)
+        if known is value and source not in self.symbols:
+            return value
+        self._read[source] = value
+        if is_constant(value):
+            self.guard(GuardKind.EQ, source, value)
+            return value
+        if isinstance(value, _BOUND_TYPES) and _is_bound(value.__self__):
+            return self._read_bound(value, source)
+        if isinstance(value, IDENTITY_TYPES):
+            if source.root.kind != "const" or source.base is not None:
+                self.guard(GuardKind.IS, source, value)
+            if id(value) not in self._by_id:
+                self.register(value, source)
+            return value
+        found = self._by_id.get(id(value))
+        if found is not None:
+            if found is not source:
+                self.guard(GuardKind.SAME, source, found)
+            return value
+        self.register(value, source)
+        if isinstance(value, torch.Tensor):
+            self._read_tensor(value, source)
+        else:
+            self.guard(GuardKind.TYPE, source, type(value))
+            if type(value) is tuple:
+                self.guard(GuardKind.LEN, source, len(value))
+        return value
+
+    def _read_bound(self, value: Any, source: Source) -> Any:
+        """A C method of an object: made anew at each access, so its parts are what is guarded."""
+        if id(value) not in self._by_id:
+            self.register(value, source)
+            self.guard(GuardKind.TYPE, source, type(value))
+            self.read(value.__name__, self.sources.make(source, "slot", "__name__"))
+            self.read(value.__self__, self.sources.make(source, "slot", "__self__"))
+        return value
+
+    def read_varying(self, value: Any, source: Source, always: bool = False) -> Any:
+        """`read` for a value that the program gets to see only through what this returns: a number
+        that changes between calls (always: any number that can be one) is then a symbol instead of
+        being guarded by value. So are those in a tuple of constants."""
+        if type(value) is tuple and is_constant(value) and self._holds_varying(value, source):
+            return self._copy_of(value, source)
+        if type(value) is not int and type(value) is not float:
+            return self.read(value, source)
+        self._read[source] = value
+        if source in self.symbols:
+            return self.symbols[source]
+        symbol = self._number(value, source, always)
+        if symbol is value:  # a guard by value was made, or is made now
+            self.guard(GuardKind.EQ, source, value)
+        else:
+            self.symbols[source] = symbol
+        return symbol
+
+    def _holds_varying(self, value: tuple[Any, ...], source: Source) -> bool:
+        """Whether a number in a tuple of constants varies."""
+        found = False
+        for i, part in enumerate(value[:_MOST_PARTS]):
+            if type(part) in (int, float, tuple):
+                inside = self.sources.make(source, "item", i)
+                varies = self._holds_varying if type(part) is tuple else self._varies
+                found |= varies(part, inside)
+        return found
+
+    def _copy_of(self, value: tuple[Any, ...], source: Source) -> tuple[Any, ...]:
+        """A tuple with symbols in place of the numbers that vary."""
+        copy = self._copied.get(source)
+        if copy is None:
+            self.guard(GuardKind.TYPE, source, tuple)
+            self.guard(GuardKind.LEN, source, len(value))
+            make = self.sources.make
+            copy = tuple(
+                [self.read_varying(part, make(source, "item", i)) for i, part in enumerate(value)]
+            )
+            self._copied[source] = self._read[source] = copy
+            self._copies[id(copy)] = copy, source, value
+        return copy
+
+    def origin_of(self, obj: Any) -> Source | None:
+        """Where a value can be fetched: `source_of`, or the tuple that one with symbols stands
+        for.
+        """
+        known = self._copies.get(id(obj))
+        return self.source_of(obj) if known is None else known[1]
+
+    def original(self, obj: Any) -> Any:
+        """The program's own tuple for one with symbols in it; anything else as it is."""
+        known = self._copies.get(id(obj))
+        return obj if known is None else known[2]
+
+    def _read_tensor(self, value: torch.Tensor, source: Source) -> None:
+        if type(value) not in TENSOR_TYPES:
+            raise Break("tensor_subclass", f"{source.name} is a {type(value).__name__}")
+        if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+            kind = (
+                "quantized"
+                if value.is_quantized
+                else "nested"
+                if value.is_nested
+                else str(value.layout)
+            )
+            raise Break("tensor_subclass", f"{source.name} is a {kind} tensor")
+        self.tensors[source] = value
+        self.guard(
+            GuardKind.TENSOR, source, tensor_facts(value, self._symbolic_dims(value, source))
+        )
+
+    def item(
+        self, container: Any, key: Any, value: Any, kind: str = "item", varies: bool = False
+    ) -> Any:
+        """An entry of a sourced container (or attribute dictionary's owner, kind "key"). varies: a
+        number may become a symbol."""
+        base = self.source_of(container)
+        if base is None:
+            return value
+        cls = type(container)
+        if cls not in _PLAIN_CONTAINERS and isinstance(container, (dict, list, tuple)):
+            if cls.__getitem__ not in _PLAIN_SUBSCRIPTS or hasattr(cls, "__missing__"):
+                kind, key = (
+                    ("own_key", key)
+                    if isinstance(container, dict)
+                    else ("own_item", (_base(cls), key))
+                )
+        source = self.sources.make(base, kind, key)
+        return self.read_varying(value, source) if varies else self.read(value, source)
+
+
+#: Tuples are looked at for numbers that vary so far.
+_MOST_PARTS = 64
+#: Subscripts that run no code of the program and make no missing entry.
+_PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict)
+_PLAIN_SUBSCRIPTS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
+
+
+def _base(cls: type) -> str:
+    """The name of the built-in sequence that a class derives from."""
+    return "list" if issubclass(cls, list) else "tuple"
+
+
+def tensor_facts(value: torch.Tensor, dims: tuple[int | None, ...] | None = None) -> TensorFacts:
+    """What a guard checks of a tensor; dims: sizes with None where any size is accepted."""
+    symbolic = dims is not None and None in dims
+    return TensorFacts(
+        type=type(value),
+        dtype=value.dtype,
+        device=value.device,
+        keys=torch_private.dispatch_keys(value),
+        requires_grad=value.requires_grad,
+        shape=tuple(value.shape) if dims is None else dims,
+        stride=None if symbolic else value.stride(),
+    )

@@ -1,0 +1,253 @@
+"""Strides of results, where fakes give others than the kernels.
+
+In: an operator, its fake arguments, its fake result. Out: the result with the strides that eager
+gives. What always holds: sizes and dtypes stay. A rule sees the sizes of the captured call;
+symbolic strides follow the order of its answer, where that is dense (the first result of a kernel
+is checked).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.torch_private.names import operators
+
+aten = operators("aten")
+
+
+def _hint(value: Any) -> Any:
+    """What it was in the captured call: a number, or a tensor without memory. Raises ValueError for
+    sizes that depend on data.
+    """
+    if isinstance(value, torch.SymInt):
+        if value.node.hint is None:
+            raise ValueError(f"{value} depends on data")
+        return int(value.node.hint)
+    if isinstance(value, torch.Tensor):
+        sizes, strides = (
+            [_hint(number) for number in numbers] for numbers in (value.shape, value.stride())
+        )
+        return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
+    return [_hint(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def _dense(sizes: Sequence[Any], like: torch.Tensor) -> list[Any] | None:
+    """Strides of these sizes in the order of those of `like`; None if it is not dense, or its order
+    not certain.
+    """
+    order = sorted((dim for dim in range(like.dim()) if like.shape[dim] != 1), key=like.stride)
+    strides, step, known = [1] * like.dim(), 1, 1
+    for dim in order:
+        if like.stride(dim) != known:
+            return None
+        strides[dim], step, known = step, step * sizes[dim], known * like.shape[dim]
+    for dim in reversed(
+        range(like.dim())
+    ):  # as a contiguous tensor has it: a step over what follows
+        if like.shape[dim] == 1:
+            strides[dim] = strides[dim + 1] * sizes[dim + 1] if dim + 1 < like.dim() else 1
+    return strides
+
+
+def _elementwise(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """As an elementwise kernel lays its result out: a C++ one is asked."""
+    operands = [arg for arg in args[:2] if isinstance(arg, torch.Tensor)]
+    return torch.add(*operands) if len(operands) == 2 else None
+
+
+def _ldexp(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """The second operand is a dense power of two by then."""
+    first, second = args[:2]
+    return torch.add(first, torch.empty_like(second))
+
+
+def _batch_norm(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous, or channels last."""
+    value = args[0]
+    return torch.empty_like(value, memory_format=torch_private.suggested_memory_format(value))
+
+
+def _unpooled(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous, or channels last as the input."""
+    value, _, sizes = args[:3]
+    made = torch.empty((*value.shape[:-2], *sizes), device="meta")
+    return made.contiguous(memory_format=torch_private.suggested_memory_format(value))
+
+
+def _likelihoods(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """One for each target, contiguous, whatever the target is."""
+    return torch.empty(args[1].shape, device="meta") if args[3] == 0 else None
+
+
+def _drawn(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous, whatever the mean and the deviation are."""
+    shapes = [arg.shape for arg in args[:2] if isinstance(arg, torch.Tensor)]
+    return torch.empty(torch.broadcast_shapes(*shapes), device="meta")
+
+
+def _filled(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Another tensor than the one that eager fills in place: dense, in the same order."""
+    return torch.empty_like(args[0])
+
+
+def _angle(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous for complex numbers, whatever the input is."""
+    return torch.empty(args[0].shape, device="meta") if args[0].dtype.is_complex else None
+
+
+def _contiguous(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Whatever the input is."""
+    return torch.empty(args[0].shape, device="meta")
+
+
+def _scattered(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """A copy of what is scattered into: with its strides, but for one place in memory of several
+    elements (fakes of torch 2.11 keep those strides too)."""
+    value = args[0]
+    overlaps = any(
+        size > 1 and stride == 0 for size, stride in zip(value.shape, value.stride(), strict=True)
+    )
+    return torch.empty_like(value) if overlaps else None
+
+
+def _half_spectrum(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """The last of the transformed dimensions runs fastest."""
+    value, dims, _, onesided = args
+    sizes, last = list(value.shape), dims[-1] % value.dim()
+    sizes[last] = sizes[last] // 2 + 1 if onesided else sizes[last]
+    return _transformed(value, sizes, dims[:-1], [last])
+
+
+def _spectrum(args: tuple[Any, ...]) -> torch.Tensor | None:
+    return _transformed(args[0], args[0].shape, args[1], [])
+
+
+def _spectrum_of_cufft(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Of up to three dimensions at a time, as with MKL (fakes of torch 2.11 leave the dimensions in
+    the order given).
+    """
+    value, dims = args[:2]
+    left = [dim % value.dim() for dim in dims]
+    if not left or not value.numel():
+        return None
+    order = sorted(range(value.dim()), key=lambda dim: -value.stride(dim))
+    while left:
+        left.sort(key=order.index)
+        left, round = left[:-3], left[-3:]
+        order = [dim for dim in order if dim not in round] + round
+    return _in_order(value.shape, order)
+
+
+def _real_numbers(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Of several dimensions: complex along all but the last, which is transformed by itself."""
+    value, dims, _, length = args
+    between = _spectrum((value, dims[:-1])) if len(dims) > 1 else value
+    sizes, last = list(value.shape), dims[-1] % value.dim()
+    sizes[last] = length
+    return None if between is None else _transformed(between, sizes, (), [last])
+
+
+def _transformed(
+    value: Any, sizes: Sequence[int], dims: Sequence[int], last: list[int]
+) -> torch.Tensor | None:
+    """With MKL (fakes of torch 2.11 say otherwise): dimensions that are not transformed come first,
+    then those that are; both in the order of the input's strides, but for the last."""
+    if not torch.backends.mkl.is_available() or not value.numel():
+        return None
+
+    def in_order(some: Iterable[int]) -> list[int]:
+        return sorted(some, key=lambda dim: -value.stride(dim))
+
+    inner = in_order(dim % value.dim() for dim in dims) + last
+    return _in_order(sizes, in_order(dim for dim in range(value.dim()) if dim not in inner) + inner)
+
+
+def _in_order(sizes: Sequence[int], order: list[int]) -> torch.Tensor:
+    """Dense memory in which the last dimension of `order` runs fastest."""
+    made = torch.empty([sizes[dim] for dim in order], device="meta")
+    return made.permute([order.index(dim) for dim in range(len(order))])
+
+
+LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
+    operator: rule
+    for rule, operators in {
+        _elementwise: (
+            aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default,
+            aten.copysign.Tensor,
+            aten.floor_divide.default, aten.div.Tensor_mode, aten.native_dropout_backward.default,
+        ),
+        _ldexp: (aten.ldexp.Tensor,),
+        _angle: (aten.angle.default,),
+        _contiguous: (aten._transformer_encoder_layer_fwd.default,),
+        _likelihoods: (aten.nll_loss2d_forward.default,),
+        _unpooled: (aten.max_unpool2d.default,),
+        _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
+        _filled: (
+            aten.uniform.default, aten.exponential.default, aten.geometric.default,
+            aten.cauchy.default,
+            aten.log_normal.default, aten.normal_functional.default, aten.random.default,
+            getattr(aten.random, "from"), aten.random.to, aten.zero.default,
+        ),
+        _half_spectrum: (aten._fft_r2c.default,),
+        _spectrum: (aten._fft_c2c.default,),
+        _real_numbers: (aten._fft_c2r.default,),
+        _scattered: (
+            aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default,
+        ),
+        _batch_norm: (
+            aten.native_batch_norm.default, aten._native_batch_norm_legit.default,
+            aten._native_batch_norm_legit.no_stats,
+            aten._native_batch_norm_legit_no_training.default,
+            aten._native_batch_norm_legit_functional.default, aten._batch_norm_with_update.default,
+            aten._batch_norm_with_update_functional.default, aten._batch_norm_no_update.default,
+        ),
+    }.items()
+    for operator in operators
+}  # fmt: skip
+#: Operators that lay their result out by these rules on every device: a copy that is then written
+#: to (of `zero` fakes of torch 2.11 say contiguous), random numbers, and elementwise kernels.
+_OF_ALL_DEVICES = frozenset(
+    operator
+    for operator, rule in LAYOUTS.items()
+    if rule in (_filled, _drawn, _scattered, _contiguous, _elementwise, _ldexp)
+    and operator is not aten.native_dropout_backward.default
+)
+
+
+#: Other rules on GPUs.
+_OF_GPUS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
+    aten._fft_c2c.default: _spectrum_of_cufft
+}
+
+
+def _rule(func: Any, device: str) -> Callable[[tuple[Any, ...]], torch.Tensor | None] | None:
+    if device == "cuda" and func in _OF_GPUS:
+        return _OF_GPUS[func]
+    return LAYOUTS.get(func) if device == "cpu" or func in _OF_ALL_DEVICES else None
+
+
+def laid_out(func: Any, args: tuple[Any, ...], result: Any) -> Any:
+    """The result as the kernel lays it out."""
+    if func not in LAYOUTS:
+        return result  # which may be a list without tensors: unbind of no rows
+    first = result[0] if isinstance(result, (tuple, list)) else result
+    rule = _rule(func, first.device.type) if isinstance(first, torch.Tensor) else None
+    if rule is None:
+        return result
+    with torch_private.no_python_dispatch(), torch.no_grad():
+        try:
+            wanted, now = rule(tuple(map(_hint, args))), _hint(first)
+        except ValueError:
+            return result
+    if wanted is None or wanted.shape != now.shape or wanted.stride() == now.stride():
+        return result
+    static = all(type(number) is int for number in (*first.shape, *first.stride()))
+    strides = wanted.stride() if static else _dense(first.shape, wanted)
+    if strides is None:
+        return result
+    made = torch_private.fake_like(first, strides=strides)
+    return made if first is result else (made, *result[1:])

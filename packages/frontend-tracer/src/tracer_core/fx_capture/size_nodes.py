@@ -1,0 +1,160 @@
+"""Nodes that compute the symbolic sizes, strides and numbers of a trace.
+
+In: sympy expressions over symbols. Out: the node (made once) or the number that an expression is.
+What always holds: a symbol is read off an input that has it as a size (else as a stride), off the
+number of the program that it stands for, or off the node that made it from data.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.guards.source import Source, Sources
+
+_SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
+    "Add": operator.add,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "Max": max,
+    "Min": min,
+    "CleanDiv": operator.floordiv,
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "StrictLessThan": operator.lt,
+    "LessThan": operator.le,
+    "StrictGreaterThan": operator.gt,
+    "GreaterThan": operator.ge,
+    "And": operator.and_,
+    "Or": operator.or_,
+    "Not": operator.not_,
+}
+
+
+class GraphUnderConstruction(Protocol):
+    """What is asked of a `written_graph.WrittenGraph`."""
+
+    fakes: Any
+    inputs: Any
+
+    def fake(self, real: torch.Tensor) -> Any: ...
+
+    def placeholder(self, source: Source, real: Any, fake: Any) -> torch.fx.Node: ...
+
+    def node_of(self, value: Any) -> torch.fx.Node | None: ...
+
+    def plain_node(
+        self, op: str, target: Any, args: tuple[Any, ...], value: Any
+    ) -> torch.fx.Node: ...
+
+
+class SizeNodes:
+    """Mutable. numbers: symbol -> (source, value now, SymInt or SymFloat) of each number of the
+    program that varies. read_by: the node that reads a symbol that depends on data, None for other
+    symbols."""
+
+    def __init__(self, written: GraphUnderConstruction) -> None:
+        self.numbers: dict[Any, tuple[Source, Any, Any]] = {}
+        self.read_by: Callable[[Any], torch.fx.Node | None] = lambda symbol: None
+        self._written = written
+        self._known: dict[Any, Any] = {}
+
+    def forget(self, gone: dict[torch.fx.Node, None]) -> None:
+        """Nodes have left the graph."""
+        self._known = {
+            expr: node
+            for expr, node in self._known.items()
+            if not isinstance(node, torch.fx.Node) or node not in gone
+        }
+
+    def node(self, expr: Any) -> Any:
+        """The node (or number) that computes a sympy expression over symbolic sizes."""
+        if not expr.free_symbols:
+            return bool(expr) if expr.is_Boolean else int(expr) if expr.is_integer else float(expr)
+        found = self._known.get(expr)
+        if found is not None:
+            return found
+        if expr.is_Symbol:
+            read = self.read_by(expr)
+            node = self._size_node(expr) if read is None else read
+        elif expr.is_Pow and expr.args[1].is_Integer and int(expr.args[1]) > 0:
+            node = self._fold(operator.mul, [expr.args[0]] * int(expr.args[1]), expr)
+        else:
+            function = _SYMPY_OPERATORS.get(type(expr).__name__)
+            if function is None:
+                raise Break(
+                    "unsupported_value", f"a size computed by {type(expr).__name__}: {expr}"
+                )
+            node = self._fold(function, list(expr.args), expr)
+        self._known[expr] = node
+        return node
+
+    def _fold(self, function: Any, parts: list[Any], expr: Any) -> torch.fx.Node:
+        values = [self.node(part) for part in parts]
+        if len(values) == 1:
+            return self._written.plain_node(
+                "call_function", function, (values[0],), self._sized(expr)
+            )
+        node = values[0]
+        for count, value in enumerate(values[1:], 2):
+            known = expr if count == len(values) else expr.func(*parts[:count])
+            node = self._written.plain_node(
+                "call_function", function, (node, value), self._sized(known)
+            )
+        return node
+
+    def _sized(self, expr: Any) -> Any:
+        """The SymInt or SymBool of an expression."""
+        env = self._written.fakes.shape_env
+        if torch_private.is_truth(expr):
+            return env.create_symboolnode(expr)
+        return env.create_symintnode(expr, hint=None)
+
+    def _size_node(self, symbol: Any) -> torch.fx.Node:
+        number = self.numbers.get(symbol)
+        if number is not None:
+            source, value, val = number
+            return self._written.placeholder(source, value, val)
+        inputs = list(self._written.fakes.inputs())
+        # A stride of a tensor that is a part of another follows from no size.
+        for question in ("size", "stride"):
+            for _, fake in inputs:
+                for dim, size in enumerate(getattr(fake, question)()):
+                    if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+                        real = self._written.fakes.real_of(fake)
+                        assert real is not None
+                        self._written.fake(real)
+                        tensor = self._written.node_of(fake)
+                        return self._written.plain_node(
+                            "call_method", question, (tensor, dim), size
+                        )
+        raise Break("unsupported_value", f"no input has the size {symbol}")
+
+    def take_strides(self, sources: Sources) -> None:
+        """Makes inputs of the strides that follow from no size, which a lowered graph cannot ask
+        its inputs for: a tensor that is a part of another, whose size is a symbol."""
+        known = {
+            size.node.expr
+            for source, _, node in self._written.inputs
+            for size in getattr(node.meta["val"], "shape", (node.meta["val"],))
+            if isinstance(size, torch.SymInt)
+        }
+        for source, real, node in list(self._written.inputs):
+            if not isinstance(real, torch.Tensor):
+                continue
+            for dim, stride in enumerate(node.meta["val"].stride()):
+                if (
+                    isinstance(stride, torch.SymInt)
+                    and stride.node.expr.is_Symbol
+                    and stride.node.expr not in known
+                ):
+                    known.add(stride.node.expr)
+                    at = sources.make(source, "computed", f"{{b}}.stride({dim})")
+                    self._written.placeholder(at, real.stride(dim), stride)

@@ -1,0 +1,136 @@
+"""Torch functions that end a graph, and why.
+
+In: a torch function about to run and its arguments. Out: (kind of break, reason), or None.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from tracer_core import torch_private
+from tracer_core.guards.numpy_types import SCALARS
+from tracer_core.torch_private.names import names
+
+_VALUE = "data_dependent_value"
+_META = "tensor_metadata_mutation"
+_GRAD = "autograd_in_graph"
+
+#: name of a tensor method or torch function -> kind of break.
+_BY_NAME: dict[str, str] = {
+    **dict.fromkeys(
+        ("item", "tolist", "numpy", "__int__", "__float__", "__index__", "__complex__",
+        "__array__", "data_ptr",
+         "__format__", "__dlpack__", "equal", "allclose", "is_nonzero", "__repr__",
+         "untyped_storage",
+         "apply_", "map_", "map2_", "tofile", "storage", "_typed_storage", "__deepcopy__",
+         "__reduce_ex__", "__contains__"),
+        _VALUE,
+    ),
+    # of an input they differ from call to call
+    **dict.fromkeys(("storage_offset", "_is_view", "is_set_to"), _VALUE),
+    "__bool__": "data_dependent_branch",
+    **dict.fromkeys(("as_subclass", "_make_subclass", "_make_wrapper_subclass"), "tensor_subclass"),
+    **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive",
+    "_unique", "_unique2"),
+                    "data_dependent_shape"),
+    **dict.fromkeys(
+        ("resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_",
+        "swapaxes_", "swapdims_",
+         "requires_grad_", "detach_", "rename_", "share_memory_", "__set__", "as_strided_",
+         "_set_data", "retain_grad"),
+        _META,
+    ),
+    **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook",
+    "_backward"), _GRAD),
+    **dict.fromkeys(("from_numpy", "as_tensor", "asarray", "frombuffer", "from_dlpack", "tensor",
+    "new_tensor"), ""),
+    **dict.fromkeys(("manual_seed", "seed", "set_rng_state", "initial_seed", "get_rng_state"),
+    "side_effect_native"),
+}  # fmt: skip
+
+#: Differentiation entry points: by identity, since their names are common.
+_BY_IDENTITY: dict[Any, str] = dict.fromkeys(names("autograd.grad autograd.backward"), _GRAD)
+
+
+#: Their fakes are not quantized.
+_QUANTIZING = ("quantize_per_", "_make_per_")
+_PLAIN = (int, float, bool, complex, list, tuple, torch.Tensor, torch.SymInt, torch.SymFloat)
+
+
+def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str] | None:
+    """(kind, reason) if this call must end the graph, else None."""
+    name = getattr(func, "__name__", "")
+    kind = _BY_NAME.get(name)
+    if name.startswith(_QUANTIZING):
+        return "tensor_subclass", f"{name}() makes a quantized tensor"
+    if kind is None:
+        try:
+            kind = _BY_IDENTITY.get(func)
+        except TypeError:
+            kind = None
+        if kind is None:
+            return None
+    if name in _CAPTURED_OF_INTERMEDIATES and _is_intermediate(func, args):
+        return None
+    if kind == "":
+        return _from_outside(name, args[1:] if name == "new_tensor" else args)
+    if name == "__set__":
+        attribute = getattr(getattr(func, "__self__", None), "__name__", "an attribute")
+        return kind, f"{attribute} of a tensor is set"
+    owner = "Tensor." if getattr(torch.Tensor, name, None) is func else ""
+    return kind, f"{owner}{name}()"
+
+
+def _is_intermediate(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the tensor that a method changes was made in the trace: nobody outside sees it half
+    changed.
+    """
+    receiver = getattr(func, "__self__", None)
+    changed = receiver if isinstance(receiver, torch.Tensor) else next(iter(args), None)
+    return isinstance(changed, torch.Tensor) and torch_private.is_fake(changed)
+
+
+#: Changes of a tensor's metadata that a graph holds like any operator, if the tensor is its own.
+_CAPTURED_OF_INTERMEDIATES = frozenset(
+    {
+        "t_",
+        "transpose_",
+        "squeeze_",
+        "unsqueeze_",
+        "swapaxes_",
+        "swapdims_",
+        "requires_grad_",
+        "detach_",
+    }
+)
+
+
+def _holds_scalar(value: Any) -> bool:
+    """Whether a number of NumPy, whose type decides the tensor's, is in what a tensor is made
+    of.
+    """
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_scalar, value))
+    return type(value) in SCALARS
+
+
+def _from_outside(name: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
+    """Tensors made of numbers and lists are captured; of arrays and buffers they are not."""
+    data = args[0] if args else None
+    if isinstance(data, (list, tuple)) and any(
+        isinstance(leaf, torch.Tensor) for leaf in tree_leaves(data)
+    ):
+        return "data_dependent_value", f"{name}() of a list of tensors reads their values"
+    if _holds_scalar(data):
+        return (
+            "unsupported_value",
+            f"{name}() of a number of NumPy, whose type decides the tensor's",
+        )
+    if isinstance(data, _PLAIN) and name not in ("from_numpy", "frombuffer", "from_dlpack"):
+        return None
+    if not args and name in ("tensor", "as_tensor", "asarray", "new_tensor"):
+        return None  # data= by keyword; an array in it is refused where native code reads it
+    return "data_dependent_value", f"torch.{name} of {type(data).__name__ if args else 'nothing'}"

@@ -1,0 +1,73 @@
+"""Truths about tensors that hold whatever their values are.
+
+In: operators as they are recorded. Out: the truth of a comparison that the range of `torch.rand`
+decides: its numbers are in [0, 1), so ``torch.rand([]) < 0.0`` is false (layer drop with
+probability zero). What always holds: a tensor that was written to afterwards has no known truth.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+#: Comparison -> (a number at which or beyond which it is decided) -> its truth for all x in [0, 1),
+#: or None.
+_DECIDED: dict[Any, Callable[[float], bool | None]] = {
+    "lt": lambda n: True if n >= 1 else False if n <= 0 else None,
+    "le": lambda n: True if n >= 1 else False if n < 0 else None,
+    "gt": lambda n: False if n >= 1 else True if n < 0 else None,
+    "ge": lambda n: False if n >= 1 else True if n <= 0 else None,
+}
+_COMPARISONS = {
+    function: name
+    for name in _DECIDED
+    for function in (getattr(operator, name), getattr(torch, name), getattr(torch.Tensor, name),
+                     getattr(torch.Tensor, f"__{name}__"))
+}  # fmt: skip
+
+
+class Ranges:
+    """What is known in one trace. Mutable."""
+
+    def __init__(self) -> None:
+        #: id -> (tensor, its version, truth); truth None: its numbers are in [0, 1).
+        self._known: dict[int, tuple[Any, int, bool | None]] = {}
+
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Called after each recorded operator that returns a tensor."""
+        if func is torch.rand:
+            if "out" not in kwargs and result.is_floating_point():
+                self._add(result, None)
+            return
+        try:
+            name = _COMPARISONS.get(func)
+        except TypeError:
+            return
+        if name is None or len(args) != 2 or kwargs:
+            return
+        number = args[1]
+        if type(number) not in (int, float) or math.isnan(number):
+            return
+        if self._range_of(args[0]):
+            truth = _DECIDED[name](number)
+            if truth is not None:
+                self._add(result, truth)
+
+    def truth(self, tensor: Any) -> bool | None:
+        """Whether the single element of a tensor is true, if that is known."""
+        found = self._known.get(id(tensor))
+        if found is None or tensor.numel() != 1 or tensor._version != found[1]:
+            return None
+        return found[2]
+
+    def _add(self, tensor: Any, truth: bool | None) -> None:
+        if not tensor.is_inference():
+            self._known[id(tensor)] = (tensor, tensor._version, truth)
+
+    def _range_of(self, tensor: Any) -> bool:
+        found = self._known.get(id(tensor))
+        return found is not None and found[2] is None and tensor._version == found[1]

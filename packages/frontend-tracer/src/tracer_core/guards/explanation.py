@@ -1,0 +1,219 @@
+"""Guards for people: what a variant relied on, and which of it a call does not meet.
+
+In: the guards of a trace and the conditions that were generated from them. Out: texts. What always
+holds: nothing is built until somebody asks (most variants never fail), and no object of the traced
+call is kept alive by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tracer_core.guards.guard import Guard, GuardKind
+from tracer_core.guards.source import Source
+
+#: Kinds from the cheapest check to the most costly one.
+_COST = {kind: i for i, kind in enumerate((
+    GuardKind.IS, GuardKind.TYPE, GuardKind.EQ, GuardKind.SAME, GuardKind.NOT_SAME,
+    GuardKind.EMPTY, GuardKind.LEN,
+    GuardKind.HAS, GuardKind.HAS_NOT, GuardKind.UNBOUND, GuardKind.UNSET, GuardKind.IS_SET,
+    GuardKind.MRO,
+    GuardKind.KEYS, GuardKind.DATA, GuardKind.TENSOR))}  # fmt: skip
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        grad = ", requires_grad" if value.requires_grad else ""
+        return (
+            f"a {value.dtype} tensor of shape {tuple(value.shape)}, stride {value.stride()}{grad}"
+        )
+    try:
+        text = repr(value)
+    except Exception as error:  # a user's __repr__
+        text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+    return text if len(text) < 100 else f"{text[:97]}..."
+
+
+#: What of the value to show beside a failed guard.
+_NOW: dict[GuardKind, Callable[[Guard, Any], Any]] = {
+    GuardKind.LEN: lambda guard, v: len(v),
+    GuardKind.KEYS: lambda guard, v: list(v),
+    GuardKind.TYPE: lambda guard, v: type(v),
+    GuardKind.MRO: lambda guard, v: v.__mro__,
+    GuardKind.HAS_NOT: lambda guard, v: v[guard.expected],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A guard that a state does not meet. text: for people. source: of the value ("" for a relation
+    of several); seen, now: texts of what the variant was captured with, and of what it is. hint:
+    what keeps it from failing."""
+
+    text: str
+    source: str = ""
+    seen: str = ""
+    now: str = ""
+    hint: str = ""
+
+
+#: Kind of a guard -> what somebody can do whose value keeps changing.
+_HINTS: dict[GuardKind, str] = {
+    GuardKind.TENSOR: (
+        "tracer_core.mark_dynamic(tensor, dim) for a size that changes (which dynamic=False "
+        "forbids); of each rank, dtype, device and layout there is a graph of its own"
+    ),
+    GuardKind.IS: "make that object (a function, a lambda) once, outside of the call",
+    GuardKind.SAME: "make that object once, outside of the call",
+    GuardKind.LEN: "a tensor whose size changes in place of a container whose length does",
+    GuardKind.KEYS: "the same keys in each call",
+    GuardKind.TYPE: "values of one type",
+}
+_NUMBER = ("a tensor in place of the number, where the program must know its value (as a key, a text, a size "
+           "that is compared) or the backend takes no numbers")  # fmt: skip
+_OTHERS = (
+    "read it outside of the compiled function, or tracer_core.disable the function that reads it"
+)
+
+
+def _hint(guard: Guard) -> str:
+    if guard.kind is GuardKind.EQ and type(guard.expected) in (int, float):
+        return _NUMBER
+    return _HINTS.get(guard.kind, _OTHERS)
+
+
+class Failure:
+    """Says which guard of a variant fails for a state, with the old and the new value. settings:
+    conditions on torch's settings. guards: of the trace. late: conditions checked on every call.
+    names: text in `late` -> (expression over S and C, what people call it). constants: text for an
+    object. scope: of the generated code."""
+
+    def __init__(
+        self,
+        settings: Sequence[str],
+        guards: Sequence[Guard],
+        late: Sequence[str],
+        names: dict[str, Source],
+        constants: Any,
+        path_constants: Sequence[Any],
+        scope: dict[str, Any],
+    ) -> None:
+        self._settings, self._guards, self._late, self._names = settings, guards, late, names
+        self._constants, self._path_constants, self._scope = constants, path_constants, scope
+
+    def texts(self) -> tuple[str, ...]:
+        """The guards as expressions, those of one object together, the cheapest first."""
+        groups: dict[str, list[Guard]] = {}
+        for guard in self._guards:
+            groups.setdefault(_owner(guard.source), []).append(guard)
+        return tuple(
+            str(guard)
+            for group in groups.values()
+            for guard in sorted(group, key=lambda g: _COST[g.kind])
+        )
+
+    def __call__(self, state: Any) -> str | None:
+        """The text of `failed`."""
+        failed = self.failed(state)
+        return None if failed is None else failed.text
+
+    def failed(self, state: Any) -> Failed | None:
+        """The first guard that fails, or None."""
+        scope = {**self._scope, "S": state, "C": self._path_constants}
+        for text in self._settings:
+            for part in text.split(" and "):
+                if not eval(part, scope):
+                    return Failed(f"torch settings: {part}")
+        for guard in self._guards:
+            failed = self._failed(guard, scope)
+            if failed is not None:
+                return failed
+        for condition in self._late:
+            if not self._holds(condition, scope):
+                return Failed(re.sub(_NAMES, self._called, condition))
+        return None
+
+    def _failed(self, guard: Guard, scope: dict[str, Any]) -> Failed | None:
+        try:
+            value = scope["v"] = eval(guard.source.expression, scope)
+            text = guard.text("v", self._constants.text, lambda s: f"({s.expression})")
+            # Texts of guards make constants as they go.
+            scope.update(self._constants.namespace)
+            if eval(text, scope):
+                return None
+            now = _short(_NOW.get(guard.kind, _whole)(guard, value))
+            if guard.kind is GuardKind.TENSOR:
+                return self._failed_tensor(guard, text, value, scope)
+            return Failed(
+                f"{guard}, but it is {now}", guard.source.name, _seen(guard), now, _hint(guard)
+            )
+        except Exception as error:
+            return Failed(f"{guard}, but {type(error).__name__}: {error}")
+
+    def _failed_tensor(self, guard: Guard, text: str, value: Any, scope: dict[str, Any]) -> Failed:
+        """The property of a tensor that differs."""
+        seen, now, hint = _seen(guard), _tensor_text(value), _hint(guard)
+        for part, shown in zip(text.split(" and "), str(guard).split(" and "), strict=True):
+            if not eval(part, scope):
+                what = type(value) if shown.startswith("type(") else value
+                return Failed(
+                    f"{shown}, but it is {_short(what)}", guard.source.name, seen, now, hint
+                )
+        return Failed(f"{guard}, but it is {_short(value)}", guard.source.name, seen, now, hint)
+
+    def _holds(self, condition: str, scope: dict[str, Any]) -> bool:
+        try:
+            for name in set(re.findall(_NAMES, condition)):
+                if name in self._names:
+                    scope[name] = eval(self._names[name].expression, scope)
+            return bool(eval(condition, scope))
+        except Exception:  # a value that the condition reads is not there any more
+            return False
+
+    def _called(self, found: re.Match[str]) -> str:
+        source = self._names.get(found.group(0))
+        return found.group(0) if source is None else source.name
+
+
+#: A variable of the generated code, or an element of its state.
+_NAMES = re.compile(r"\bv\d+\b|\bS\[\d+\]")
+
+
+def _seen(guard: Guard) -> str:
+    """What a variant was captured with, in the words of `Failed.now`."""
+    expected = guard.expected
+    if guard.kind is GuardKind.TENSOR:
+        sizes = ", ".join("any" if size is None else str(size) for size in expected.shape)
+        return f"{expected.dtype} [{sizes}]"
+    return _short(list(expected) if guard.kind is GuardKind.KEYS else expected)
+
+
+def _tensor_text(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        return _short(value)
+    return f"{value.dtype} [{', '.join(map(str, value.shape))}]"
+
+
+def _whole(guard: Guard, value: Any) -> Any:
+    return value
+
+
+def _owner(source: Source) -> str:
+    """What people call the object that a source is read from."""
+    while source.base is not None and source.kind in (
+        "dict",
+        "key",
+        "item",
+        "own_key",
+        "own_item",
+        "slot",
+    ):
+        if source.kind == "key" and isinstance(source.key, str) and source.base.kind == "dict":
+            return source.base.name
+        source = source.base
+    return source.name

@@ -1,0 +1,136 @@
+"""Stamps: what makes a second check of the same objects cheap.
+
+In: the result of a segment's full check of its objects (`Checked`: dictionaries, objects, tensors
+that it read). Out: a `Stamp`, which says in microseconds whether anything that the full check
+looked at can have changed. What always holds: a stamp is only a shortcut; when in doubt it says no
+and the full check runs.
+
+A dictionary is unchanged if its version tag is: CPython 3.11 and 3.12 give every dict a number that
+any change renews (PEP 509). A tensor's metadata, the type of an object, the contents of a cell and
+so on are words of memory too (`words`), which are compared by the C helper or by one gather of
+torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tracer_core.guards.gather import GatherCheck
+from tracer_core.guards.native_guard_cache import native_check
+from tracer_core.guards.object_layout import Layout, layout
+from tracer_core.guards.own_reference import OwnReference
+from tracer_core.guards.watched_words import Checked, Words
+
+__all__ = ["Checked", "Stamp", "Stamps"]
+
+
+class Stamp:
+    """See the module's docstring. fetched: the values of the full check. unchanged(): whether the
+    words are as they were; rest(): whether what no word tells is, None if there is nothing.
+    references: to the roots."""
+
+    __slots__ = ("fetched", "unchanged", "rest", "references", "_words", "_check")
+
+    def __init__(
+        self, found: Layout, checked: Checked, roots: list[Any], volatile: frozenset[int]
+    ) -> None:
+        self.fetched = checked.fetched
+        self._words = words = Words(found, checked, roots, volatile)
+        self._check = native_check(words) or GatherCheck(words)
+        self.unchanged: Callable[[], Any] = self._check.holds
+        self.rest: Callable[[], bool] | None = words.holds_in_python if words.needs_python else None
+        self.references: list[Any] = []
+
+    def holds(self) -> bool:
+        """Whether everything is as it was when the stamp was made."""
+        return bool(self.unchanged()) and (self.rest is None or self.rest())
+
+    def changed_dicts(self) -> list[int]:
+        """ids of the watched dictionaries whose version moved."""
+        moved = self._check.moved([address for address, _ in self._words.dicts])
+        return [one for (_, one), changed in zip(self._words.dicts, moved, strict=True) if changed]
+
+
+class Stamps:
+    """The stamps of one segment variant, by the identity of the segment's object inputs. Mutable.
+    check(S): the full check, a `Checked` or None. roots: positions of the object inputs in a state.
+    """
+
+    #: Most objects that are remembered at a time. Those that die are forgotten at once.
+    LIMIT = 1024
+    #: After so many stamps in a row that no call came back to (the program makes its objects anew
+    #: for each call), only one full check in so many makes another: a stamp costs more than the
+    #: check that it saves.
+    WASTED, SELDOM = 16, 64
+
+    def __init__(self, check: Callable[[Any], Checked | None], roots: tuple[int, ...]) -> None:
+        self._check = check
+        self._roots = roots
+        self._stamps: dict[Any, Stamp] = {}
+        self._moved: dict[int, int] = {}
+        self._volatile: frozenset[int] = frozenset()
+        #: Full checks since a stamp last held.
+        self._since = 0
+        self._single = roots[0] if len(roots) == 1 else None
+
+    def fetch(self, state: Any) -> Any:
+        """The fetched values for this state, or None if the full check fails."""
+        at = self._single
+        key: Any
+        if at is not None:
+            key = id(state[at])
+        elif self._roots:
+            key = tuple([id(state[i]) for i in self._roots])
+        else:
+            key = 0
+        stamp = self._stamps.get(key)
+        if stamp is not None:
+            if stamp.unchanged() and (stamp.rest is None or stamp.rest()):
+                self._since = 0
+                return stamp.fetched
+        return self._check_fully(state, key, stamp)
+
+    def _check_fully(self, state: Any, key: Any, stamp: Stamp | None) -> Any:
+        checked = self._check(state)
+        if checked is None:
+            return None
+        if stamp is not None:
+            self._note(stamp)
+        self._since += 1
+        if self._since > self.WASTED and self._since % self.SELDOM:
+            self._stamps.pop(key, None)
+            return checked.fetched
+        found = layout()
+        if found is not None:
+            roots = [state[i] for i in self._roots]
+            mortal = [root for root in roots if type(root).__weakrefoffset__]
+            self._remember(key, Stamp(found, checked, mortal, self._volatile), roots)
+        return checked.fetched
+
+    def _remember(self, key: Any, stamp: Stamp, roots: list[Any]) -> None:
+        """Keeps a stamp until one of its roots dies: it must not keep them alive, nor outlive their
+        ids.
+        """
+        if len(self._stamps) >= self.LIMIT:
+            self._stamps.clear()
+        stamps = self._stamps
+
+        def forget(_: Any) -> None:
+            stamps.pop(key, None)
+
+        for root in roots:
+            # What takes no weak references lives as long as the stamp.
+            stamp.references.append(
+                OwnReference(root, forget) if type(root).__weakrefoffset__ else root
+            )
+        stamps[key] = stamp
+
+    def _note(self, stamp: Stamp) -> None:
+        """Dictionaries that moved although the check still held are compared by entry from then
+        on.
+        """
+        for one in stamp.changed_dicts():
+            self._moved[one] = self._moved.get(one, 0) + 1
+            if self._moved[one] >= 2:
+                self._volatile |= {one}

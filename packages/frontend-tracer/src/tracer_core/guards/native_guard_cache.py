@@ -1,0 +1,57 @@
+"""The C helper of stamps.
+
+In: `Words`. Out: a `NativeCheck`, or None where there is no C compiler. What always holds: it says
+what `GatherCheck` says of the same words.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+from tracer_core.guards.native_helper import library
+from tracer_core.guards.object_layout import word
+from tracer_core.guards.watched_words import Words
+from tracer_core.options import env
+
+
+class _Stamp(ctypes.Structure):
+    _fields_ = [("n", ctypes.c_int64 * 3), ("words", ctypes.c_void_p), ("values", ctypes.c_void_p)]
+
+
+@functools.cache
+def _library() -> Any:
+    """The helper, or None if it cannot be used here."""
+    loaded = library("stamp_check")
+    if loaded is not None:
+        loaded.stamp_holds.argtypes = [ctypes.c_void_p]
+        loaded.stamp_take.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+        loaded.stamp_holds.restype, loaded.stamp_take.restype = ctypes.c_int, None
+    return loaded
+
+
+class NativeCheck:
+    """Whether the words are as they were, in C: holds()."""
+
+    def __init__(self, loaded: Any, words: Words) -> None:
+        addresses = [address for depth in words.depths for address in depth]
+        self._words = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+        self._values = (ctypes.c_uint64 * max(1, len(addresses)))()
+        counts = (ctypes.c_int64 * 3)(*map(len, words.depths))
+        self._stamp = _Stamp(counts, ctypes.addressof(self._words), ctypes.addressof(self._values))
+        self.holds = functools.partial(loaded.stamp_holds, ctypes.addressof(self._stamp))
+        loaded.stamp_take(ctypes.addressof(self._stamp), 0, len(addresses))
+
+    def moved(self, addresses: list[int]) -> list[bool]:
+        """Whether each of these words (of depth 0) changed."""
+        before = dict(zip(self._words, self._values, strict=True))
+        return [word(address) != before[address] for address in addresses]
+
+
+def native_check(words: Words) -> NativeCheck | None:
+    """A check in C, or None if the helper is missing or not wanted (TRACER_PYTHON_GUARDS=1)."""
+    if env().python_guards:
+        return None
+    loaded = _library()
+    return None if loaded is None else NativeCheck(loaded, words)

@@ -1,0 +1,96 @@
+"""The C files beside this one: built once, kept in the cache folder, called through ctypes.
+
+In: the name of a file and of its function. Out: the function, or None where there is no C compiler
+(or it is not wanted): what it decides is then decided in Python, with the same meaning. What always
+holds: a library is named by what its source says, appears in the cache whole or not at all, and is
+loaded only if `Entries.check_file` accepts it; one that it refuses is built again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tracer_core.debug.logs import logger, note
+from tracer_core.options import env
+from tracer_core.storage.cache_location import (
+    CacheLocationError,
+    demand_room,
+    leave_folder,
+    private_folder,
+)
+from tracer_core.storage.entries import Entries
+
+#: The C files are compiled for any processor of an architecture.
+_ENTRIES = Entries(hashlib.sha256(f"{sys.platform} {platform.machine()}".encode()).hexdigest()[:16])
+
+
+def helper(source: str, name: str, arguments: list[Any]) -> Any:
+    """A function of one of the C files here that returns an int, or None if it is missing or not
+    wanted (TRACER_PYTHON_GUARDS=1)."""
+    loaded = None if env().python_guards else library(source)
+    if loaded is None:
+        return None
+    function = getattr(loaded, name)
+    function.argtypes, function.restype = arguments, ctypes.c_int
+    return function
+
+
+@functools.cache
+def library(name: str) -> Any:
+    """The loaded library of a C file, or None if it can be neither found nor built."""
+    source = Path(__file__).with_name(f"{name}.c")
+    compiler = (
+        os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    )
+    key = hashlib.sha256(f"{_ENTRIES.machine}\n".encode() + source.read_bytes()).hexdigest()[:16]
+    try:
+        while True:
+            folder, _ = private_folder("stamp")
+            try:
+                return _loaded(folder / f"{name}_{key}.so", source, compiler)
+            except OSError as error:
+                leave_folder(folder, error)
+    except (CacheLocationError, subprocess.SubprocessError) as error:
+        logger().warning("guards are checked in Python, which takes longer: %s", error)
+    return None
+
+
+def _loaded(target: Path, source: Path, compiler: str | None) -> Any:
+    problem = _ENTRIES.check_file(target)
+    if problem is not None:
+        if compiler is None:
+            return None
+        _ENTRIES.write(target, _built(compiler, source, target.parent))
+    note(
+        "cache",
+        "guards' helper %s: %s (%s)",
+        source.name,
+        "hit" if problem is None else f"miss: {problem}",
+        target,
+    )
+    return ctypes.PyDLL(str(target))
+
+
+def _built(compiler: str, source: Path, folder: Path) -> bytes:
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
+        made = Path(scratch) / "out.so"
+        command = [compiler, "-O2", "-shared", "-fPIC", "-o", str(made), str(source)]
+        environment = {**os.environ, "TMPDIR": scratch}
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=60, env=environment)
+        except subprocess.CalledProcessError:
+            demand_room(folder)
+            raise
+        except OSError as error:
+            raise subprocess.SubprocessError(f"{compiler}: {error}") from error
+        return made.read_bytes()

@@ -1,0 +1,464 @@
+"""Where CPython and torch keep what a stamp watches: offsets in memory, found and confirmed in this
+process.
+
+In: nothing. Out: `layout()`, or None where an assumption does not hold (another Python, another
+torch); then every call runs the full check, with the same meaning. What always holds: each offset
+was seen to follow every kind of change that is watched through it, before it is used for the first
+time.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import functools
+import sys
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+#: Flag of classes made while Python runs (Py_TPFLAGS_HEAPTYPE); other classes never change.
+HEAP_TYPE = 1 << 9
+TYPE = 8  # PyObject: ob_refcnt, ob_type
+DICT_SIZE, DICT_VERSION = 16, 24  # PyDictObject: PyObject_HEAD, ma_used, ma_version_tag
+LIST_SIZE, LIST_ITEMS = 16, 24  # PyListObject: PyObject_VAR_HEAD, ob_item
+CELL_CONTENTS = 16
+MANAGED_DICT = -24  # of objects whose type has the flag Py_TPFLAGS_MANAGED_DICT
+_MANAGED_DICT_FLAG = 1 << 4
+#: SizesAndStrides keeps this many sizes and strides inside TensorImpl, else a pointer to them.
+INLINE_DIMS = 5
+#: Words of TensorImpl behind SizesAndStrides: storage_offset_, numel_, then dtype + device + flags,
+#: key_set_.
+KIND_WORDS = (8 + 80 + 16, 8 + 80 + 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Offsets in bytes. class_mro: in a class. order: of the count of changes of order in an
+    OrderedDict. function: in a function, by attribute. impl: of TensorImpl* in a tensor object.
+    sizes: of SizesAndStrides in TensorImpl; autograd: of AutogradMeta*. requires_grad, grad_fn: in
+    AutogradMeta (whole words; the first holds other flags too). storage: of StorageImpl* in
+    TensorImpl; data: of the pointer to the memory in StorageImpl. kind_bits: a mask, the bits of
+    the first of `KIND_WORDS` that mean something (the others are whatever the memory held before).
+    """
+
+    class_mro: int
+    order: int
+    function: dict[str, int]
+    impl: int
+    sizes: int
+    autograd: int
+    requires_grad: int
+    grad_fn: int
+    storage: int
+    data: int
+    kind_bits: int
+
+
+def word(address: int) -> int:
+    """The 8 bytes at an address."""
+    return ctypes.c_uint64.from_address(address).value
+
+
+@functools.cache
+def layout() -> Layout | None:
+    """The layout of this process, or None."""
+    if sys.version_info >= (3, 13) or sys.implementation.name != "cpython" or sys.maxsize < 2**32:
+        return None
+    if not (_dicts_are_tagged() and _lists_and_cells() and _instance_dicts() and _slots()):
+        return None
+    # The first stamp may be made under any of torch's modes.
+    with torch.inference_mode(False), torch.enable_grad():
+        mro, order, function = _mro_offset(), _order_offset(), _function_offsets()
+        tensors = _tensor_offsets()
+        if mro is None or order is None or function is None or tensors is None:
+            return None
+        found = Layout(mro, order, function, *tensors)
+        return found if _metadata_is_seen(found) else None
+
+
+def _words(address: int, count: int) -> list[int]:
+    return list((ctypes.c_uint64 * count).from_address(address))
+
+
+def _all_different(read: Callable[[], int], changes: Iterator[Callable[[], Any]]) -> bool:
+    """Whether every change gives a value that was not there before, and reading alone does not."""
+    seen = [read()]
+    if read() != seen[0]:
+        return False
+    for change in changes:
+        change()
+        seen.append(read())
+    return len(set(seen)) == len(seen)
+
+
+def _dicts_are_tagged() -> bool:
+    probe: dict[str, Any] = {"a": 1}
+    changes: list[Callable[[], Any]] = [
+        lambda: probe.__setitem__("a", 2), lambda: probe.__setitem__("b", 3),
+        lambda: probe.pop("b"),
+        lambda: probe.update(c=1), lambda: probe.clear(), lambda: probe.setdefault("d", 1),
+        lambda: probe.popitem(),
+    ]  # fmt: skip
+    if not _all_different(lambda: word(id(probe) + DICT_VERSION), iter(changes)):
+        return False
+    return word(id({}) + DICT_SIZE) == 0 and word(id({1: 1, 2: 2}) + DICT_SIZE) == 2
+
+
+def _lists_and_cells() -> bool:
+    a, b = object(), object()
+    items, cell = [a, b], types.CellType(a)
+    if word(id(items) + LIST_SIZE) != 2 or _words(word(id(items) + LIST_ITEMS), 2) != [
+        id(a),
+        id(b),
+    ]:
+        return False
+    if word(id(cell) + CELL_CONTENTS) != id(a) or word(id(types.CellType()) + CELL_CONTENTS) != 0:
+        return False
+    cell.cell_contents = b
+    return word(id(cell) + CELL_CONTENTS) == id(b)
+
+
+def dict_slot(obj: Any) -> int | None:
+    """The address of the word that points to `obj.__dict__`, or None if it is not known."""
+    kind = type(obj)
+    offset = MANAGED_DICT if kind.__flags__ & _MANAGED_DICT_FLAG else kind.__dictoffset__
+    if offset <= 0 and offset != MANAGED_DICT:
+        return None
+    own = getattr(obj, "__dict__", None)
+    return id(obj) + offset if own is not None and word(id(obj) + offset) == id(own) else None
+
+
+def _instance_dicts() -> bool:
+    class Plain:
+        pass
+
+    class Derived(list):  # type: ignore[type-arg]
+        pass
+
+    for obj in (Plain(), Derived(), torch.nn.Module(), torch.empty(0), lambda: None):
+        obj.tracer_probe = 1  # type: ignore[union-attr]
+        slot = dict_slot(obj)
+        if slot is None or word(slot) != id(obj.__dict__):
+            return False
+        if isinstance(obj, torch.Tensor):
+            continue
+        held, replacement = obj.__dict__, {**obj.__dict__}
+        obj.__dict__ = replacement
+        if word(slot) != id(replacement) or held is replacement:
+            return False
+    return True
+
+
+def member_slot(obj: Any, name: str) -> int | None:
+    """The address of the word that holds the value of a ``__slots__`` entry, or None if it is not
+    known.
+    """
+    for owner in type(obj).__mro__:
+        found = owner.__dict__.get(name)
+        if found is not None:
+            return (
+                id(obj) + _member_offset(found)
+                if type(found) is types.MemberDescriptorType
+                else None
+            )
+    return None
+
+
+def _member_offset(descriptor: Any) -> int:
+    # PyMemberDescrObject: PyObject_HEAD, d_type, d_name, d_qualname, d_member -> name, type, offset
+    return word(word(id(descriptor) + 40) + 16)
+
+
+def _slots() -> bool:
+    class Slotted:
+        __slots__ = ("a", "b")
+
+    obj: Any = Slotted()
+    obj.a, obj.b = values = (object(), object())
+    return [word(member_slot(obj, name) or id(obj)) for name in ("a", "b")] == [
+        id(v) for v in values
+    ]
+
+
+def _order_offset() -> int | None:
+    """Where an OrderedDict counts what it does: `move_to_end` changes no dictionary, so no version
+    either.
+    """
+    probe = collections.OrderedDict(a=1, b=2, c=3)
+    size = collections.OrderedDict.__basicsize__ // 8
+    seen = [_words(id(probe), size)]
+    # Each takes the key out of the order and puts it in again: two changes.
+    for key, last in (("a", True), ("a", False), ("c", False), ("c", True)):
+        probe.move_to_end(key, last)
+        seen.append(_words(id(probe), size))
+    counting = [i for i in range(size) if [row[i] - seen[0][i] for row in seen] == [0, 2, 4, 6, 8]]
+    return counting[0] * 8 if len(counting) == 1 else None
+
+
+def _mro_offset() -> int | None:
+    class A:
+        pass
+
+    class B:
+        pass
+
+    class C(A):
+        pass
+
+    size = int(type.__dict__["__basicsize__"].__get__(type)) // 8
+    found = [i for i, value in enumerate(_words(id(C), size)) if value == id(C.__mro__)]
+    if len(found) != 1:
+        return None
+    before = C.__mro__
+    C.__bases__ = (B,)
+    return found[0] * 8 if word(id(C) + found[0] * 8) == id(C.__mro__) != id(before) else None
+
+
+def _function_offsets() -> dict[str, int] | None:
+    def make() -> Any:
+        held = object()
+
+        def probe(a: Any = held, *, b: Any = held) -> Any:
+            return held
+
+        return probe
+
+    one, two = make(), make()
+    two.__code__ = two.__code__.replace(co_name="other")
+    count = types.FunctionType.__basicsize__ // 8
+    offsets = {}
+    for name in (
+        "__code__",
+        "__defaults__",
+        "__kwdefaults__",
+        "__closure__",
+        "__name__",
+        "__qualname__",
+    ):
+        if name == "__name__":
+            one.__name__, one.__qualname__ = "probe one", "qualified one"
+            two.__name__, two.__qualname__ = "probe two", "qualified two"
+        found = [
+            i for i in range(count)
+            if all(word(id(f) + 8 * i) == id(getattr(f, name)) for f in (one, two))
+        ]  # fmt: skip
+        if len(found) != 1:
+            return None
+        offsets[name] = found[0] * 8
+    one.__defaults__ = one.__kwdefaults__ = None  # type: ignore[assignment]
+    empty = [word(id(one) + offsets[name]) for name in ("__defaults__", "__kwdefaults__")]
+    return offsets if empty == [0, 0] else None
+
+
+# -- tensors
+# -------------------------------------------------------------------------------------------
+
+
+def _looks_like_address(value: int) -> bool:
+    return value % 8 == 0 and 1 << 12 < value < 1 << 47
+
+
+def _tensor_offsets() -> tuple[int, ...] | None:
+    """What `Layout` says of tensors, in its order."""
+    probe = torch.empty(7, 1000003, device="meta")
+    # Right after PyObject_HEAD, or behind the flag of a MaybeOwned<Tensor> (a byte, no address) in
+    # older torch.
+    impl = next((at for at in (16, 24) if _looks_like_address(word(id(probe) + at))), None)
+    if impl is None:
+        return None
+    words = _words(word(id(probe) + impl), 24)
+    sizes = next((i - 1 for i in range(1, 16) if words[i - 1 : i + 2] == [2, 7, 1000003]), None)
+    if sizes is None:
+        return None
+    autograd = _autograd_offsets(impl, sizes)
+    storage = _storage_offsets(impl, sizes)
+    if autograd is None or storage is None:
+        return None
+    return impl, sizes * 8, *autograd, *storage, _kind_bits(impl, sizes * 8)
+
+
+def _storage_offsets(impl: int, sizes: int) -> tuple[int, int] | None:
+    """(storage, data) of `Layout`."""
+    one, other = torch.zeros(3), torch.zeros(3)
+    found = []
+    for _ in range(2):
+        own = one.untyped_storage()
+        held = _words(word(id(one) + impl), sizes)
+        at = [i for i, value in enumerate(held) if value == own._cdata]
+        inside = (
+            [i for i in range(8) if word(own._cdata + 8 * i) == own.data_ptr()]
+            if len(at) == 1
+            else []
+        )
+        if not inside:
+            return None
+        found.append((at[0] * 8, inside[0] * 8))
+        one.set_(other.untyped_storage(), 0, (3,), (1,))
+    return found[0] if found[0] == found[1] else None
+
+
+def _autograd_offsets(impl: int, sizes: int) -> tuple[int, int, int] | None:
+    """(autograd, requires_grad, grad_fn): the pointer that appears when a tensor gets its
+    AutogradMeta, the byte in it that follows requires_grad, the pointer in it that follows grad_fn.
+    """
+    found = set()
+    for shape in ((3,), (2, 2)):
+        leaf = torch.zeros(shape)
+        address = word(id(leaf) + impl)
+        before = _words(address, sizes)
+        leaf.requires_grad_(True)
+        after = _words(address, sizes)
+        moved = [i for i in range(sizes) if before[i] != after[i]]
+        if len(moved) != 1 or before[moved[0]] != 0 or not _looks_like_address(after[moved[0]]):
+            return None
+        meta = after[moved[0]]
+        # The flag lies behind grad_, grad_fn_, the accumulator and the hooks: nothing else in
+        # between changes.
+        on = ctypes.string_at(meta, _META_BYTES)
+        leaf.requires_grad_(False)
+        off = ctypes.string_at(meta, _META_BYTES)
+        flags = [i for i in range(_META_BYTES) if on[i] != off[i]]
+        if len(flags) != 1 or (on[flags[0]], off[flags[0]]) != (1, 0):
+            return None
+        leaf.requires_grad_(True)
+        child = torch.zeros(shape)
+        child.requires_grad_(False).add_(leaf)
+        pointers = _words(word(word(id(child) + impl) + moved[0] * 8), flags[0] // 8)
+        plain = _words(meta, flags[0] // 8)
+        child.detach_()
+        detached = _words(word(word(id(child) + impl) + moved[0] * 8), flags[0] // 8)
+        made = [
+            i for i in range(1, flags[0] // 8)
+            if _looks_like_address(pointers[i]) and plain[i] == 0 and detached[i] == 0
+        ]  # fmt: skip
+        if not made:
+            return None
+        found.add((moved[0] * 8, flags[0] // 8 * 8, made[0] * 8))
+    return found.pop() if len(found) == 1 else None
+
+
+def _kind_bits(impl: int, sizes: int) -> int:
+    """A constructor leaves the bits between its fields as it found them: equal tensors in memory
+    that was filled before show which those are."""
+    libc: Any = ctypes.CDLL(None)
+    for name, result, arguments in _ALLOCATOR:
+        function = getattr(libc, name, None)
+        if function is None:
+            return (
+                -1 & _WORD
+            )  # an allocator that cannot be asked: all bits count, and equal tensors may seem others
+        function.restype, function.argtypes = result, arguments
+    unused = 0
+    for value in (0x00, 0xFF, 0x55):
+        probe = torch.zeros(3, 4)
+        size = libc.malloc_usable_size(word(id(probe) + impl))
+        kind = word(word(id(probe) + impl) + sizes + KIND_WORDS[0])
+        # more than an allocator keeps at hand of one size: else the tensors would lie in memory
+        # that nobody filled
+        blocks = [libc.malloc(size) for _ in range(512)]
+        for block in blocks:
+            ctypes.memset(block, value, size)
+        for block in blocks:
+            libc.free(block)
+        for other in [torch.zeros(3, 4) for _ in range(64)]:
+            unused |= kind ^ word(word(id(other) + impl) + sizes + KIND_WORDS[0])
+    return ~unused & _WORD
+
+
+_WORD = (1 << 64) - 1
+_ALLOCATOR: tuple[tuple[str, Any, list[Any]], ...] = (
+    ("malloc", ctypes.c_void_p, [ctypes.c_size_t]),
+    ("free", None, [ctypes.c_void_p]),
+    ("malloc_usable_size", ctypes.c_size_t, [ctypes.c_void_p]),
+)
+
+#: How much of AutogradMeta is looked at: less than its size (grad_ to requires_grad_ are 200 bytes
+#: or so).
+_META_BYTES = 160
+
+
+def tensor_words(tensor: torch.Tensor, found: Layout) -> Iterator[tuple[int, int]]:
+    """(depth, address) of every word that says what a guard checks of a tensor, except its Python
+    type. Words of a greater depth may be read only after those of lesser depth were compared: they
+    say where it lies."""
+    yield 0, id(tensor) + found.impl
+    impl = word(id(tensor) + found.impl)
+    sizes, dims = impl + found.sizes, tensor.dim()
+    yield 1, sizes
+    if dims <= INLINE_DIMS:
+        for dim in range(dims):
+            yield 1, sizes + 8 + 8 * dim
+            yield 1, sizes + 8 + 8 * (INLINE_DIMS + dim)
+    else:
+        yield 1, sizes + 8
+        for i in range(2 * dims):
+            yield 2, word(sizes + 8) + 8 * i
+    for offset in KIND_WORDS:
+        yield 1, sizes + offset
+    yield 1, impl + found.autograd
+    meta = word(impl + found.autograd)
+    if meta:
+        yield 2, meta + found.requires_grad
+        yield 2, meta + found.grad_fn
+
+
+def storage_words(tensor: torch.Tensor, found: Layout) -> Iterator[tuple[int, int]]:
+    """(depth, address) of the words that say which memory a tensor is a view of."""
+    address = word(id(tensor) + found.impl) + found.storage
+    yield 1, address
+    yield 2, word(address) + found.data
+
+
+def _metadata_is_seen(found: Layout) -> bool:
+    """Whether each change of metadata, made in place, changes a word."""
+
+    def seen(tensor: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> bool:
+        words = list(tensor_words(tensor, found))
+        before = [word(address) for _, address in words]
+        if before != [word(address) for _, address in words]:
+            return False
+        change(tensor)
+        return any(word(address) != old for (_, address), old in zip(words, before, strict=True))
+
+    return all(seen(make(), change) for make, change in _CHANGES)
+
+
+def _set_data(*args: Any, **kwargs: Any) -> Callable[[torch.Tensor], Any]:
+    def change(tensor: torch.Tensor) -> None:
+        tensor.data = torch.zeros(*args, **kwargs)
+
+    return change
+
+
+def _write_under_grad(tensor: torch.Tensor) -> None:
+    with torch.enable_grad():
+        tensor.add_(torch.ones((), requires_grad=True))
+
+
+_CHANGES: tuple[tuple[Callable[[], torch.Tensor], Callable[[torch.Tensor], Any]], ...] = (
+    (lambda: torch.zeros(4, 6), _set_data(4, 6, dtype=torch.float64)),
+    (lambda: torch.zeros(4, 6), _set_data(4, 6, dtype=torch.bfloat16)),
+    (lambda: torch.zeros(4, 6), _set_data(6, 4)),
+    (lambda: torch.zeros(4, 6), _set_data(24)),
+    (lambda: torch.zeros(4, 6), lambda t: t.t_()),
+    (lambda: torch.zeros(4, 6), lambda t: t.resize_(4, 7)),
+    (lambda: torch.zeros(1, 2, 3, 1, 2, 4), lambda t: t.transpose_(4, 5)),
+    (lambda: torch.zeros(1, 2, 3, 1, 2, 4), lambda t: t.resize_(1, 2, 3, 1, 2, 5)),
+    (lambda: torch.zeros(4), lambda t: t.requires_grad_(True)),
+    (lambda: torch.zeros(4, requires_grad=True), lambda t: t.requires_grad_(False)),
+    (
+        lambda: torch.zeros(4, requires_grad=True).requires_grad_(False),
+        lambda t: t.requires_grad_(True),
+    ),
+    (lambda: torch.zeros(4), _write_under_grad),
+    (lambda: torch.zeros(4, requires_grad=True).requires_grad_(False), _write_under_grad),
+    (
+        lambda: torch.zeros(2, 2, dtype=torch.complex64),
+        lambda t: torch.utils.swap_tensors(t, torch.zeros(2, 2, dtype=t.dtype).conj()),
+    ),
+    (lambda: torch.zeros(2, 2), lambda t: torch.utils.swap_tensors(t, torch.zeros(2, 2))),
+)

@@ -1,0 +1,144 @@
+"""Where torch keeps how often a tensor was written to: offsets in memory, found and confirmed in
+this process.
+
+In: tensors. Out: the words of memory that say whether a tensor still has the version and the memory
+that it has now, or None where an assumption does not hold (another torch). What always holds: each
+offset was seen to follow what it stands for, and nothing else, before it is used for the first
+time.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from tracer_core.guards.object_layout import INLINE_DIMS, Layout, layout, storage_words, word
+
+#: Words of a VersionCounter that are looked at: its methods, its references, then the count.
+_COUNTER_WORDS = 4
+
+
+def version_words(
+    tensor: torch.Tensor, found: Layout, version: tuple[int, int]
+) -> Iterator[tuple[int, int]]:
+    """(depth, address), as in `layout.tensor_words`: of the tensor's memory and version. version:
+    `version_offsets`.
+    """
+    counter, count = version
+    yield 0, id(tensor) + found.impl
+    impl = word(id(tensor) + found.impl)
+    yield 1, impl + found.sizes + _STORAGE_OFFSET
+    yield 1, impl + counter
+    yield 2, word(impl + counter) + count
+    yield from storage_words(tensor, found)
+
+
+#: Of TensorImpl::storage_offset_ behind SizesAndStrides.
+_STORAGE_OFFSET = 8 + 2 * 8 * INLINE_DIMS
+
+
+@functools.cache
+def version_offsets() -> tuple[int, int] | None:
+    """The offset of the pointer to the VersionCounter in TensorImpl, and of the word with the count
+    in that.
+    """
+    found = layout()
+    if found is None:
+        return None
+    with torch.inference_mode(False), torch.no_grad():
+        places = {_counter(found) for _ in range(2)}
+        counter = places.pop()
+        counts = (
+            {_count(found, counter) for _ in range(2)}
+            if counter is not None and not places
+            else {None}
+        )
+        count = counts.pop()
+        if counter is None or count is None or counts:
+            return None
+        version = (counter, count)
+        return version if all(_is_seen(found, version, *case) for case in _CASES) else None
+
+
+def _impl(tensor: torch.Tensor, found: Layout) -> int:
+    return word(id(tensor) + found.impl)
+
+
+def _counter(found: Layout) -> int | None:
+    """The one word before the sizes, the storage apart, that a tensor shares with its views and
+    with no other.
+    """
+    one, other = torch.zeros(5), torch.zeros(5)
+    view = one[1:]
+    places = [
+        offset
+        for offset in range(8, found.sizes, 8)
+        if offset != found.storage
+        and 1 << 12 < word(_impl(one, found) + offset) < 1 << 47
+        and word(_impl(one, found) + offset) % 8 == 0
+        and word(_impl(one, found) + offset) == word(_impl(view, found) + offset)
+        and word(_impl(one, found) + offset) != word(_impl(other, found) + offset)
+    ]
+    return places[0] if len(places) == 1 else None
+
+
+def _count(found: Layout, counter: int) -> int | None:
+    """The one word of the VersionCounter that counts writes."""
+    tensor = torch.zeros(5)
+    start = word(_impl(tensor, found) + counter)
+    addresses = [start + 8 * i for i in range(1, _COUNTER_WORDS)]
+    before = list(map(word, addresses))
+    for _ in range(3):
+        tensor.add_(1)
+    steps = {
+        a - start: (word(a) - old)
+        for a, old in zip(addresses, before, strict=True)
+        if word(a) != old
+    }
+    ((offset, step),) = steps.items() if len(steps) == 1 else ((0, 0),)
+    return offset if step in (3, 3 << 32) else None
+
+
+def _changed(
+    found: Layout, version: tuple[int, int], tensor: torch.Tensor, work: Callable[[Any], Any]
+) -> bool:
+    words = [
+        (address, word(address)) for _, address in sorted(version_words(tensor, found, version))
+    ]
+    kept = work(tensor)
+    changed = any(word(address) != value for address, value in words)
+    del kept
+    return changed
+
+
+def _is_seen(
+    found: Layout, version: tuple[int, int], work: Callable[[Any], Any], changes: bool
+) -> bool:
+    return _changed(found, version, torch.zeros(4, 6), work) is changes
+
+
+def _set_data(tensor: torch.Tensor) -> None:
+    tensor.data = torch.ones(4, 6)
+
+
+#: (what is done to a tensor, whether it must be seen)
+_CASES: tuple[tuple[Callable[[torch.Tensor], Any], bool], ...] = (
+    (lambda t: t.add_(1), True),
+    (lambda t: t.copy_(torch.ones(4, 6)), True),
+    (lambda t: t[0].add_(1), True),
+    (lambda t: t.detach().add_(1), True),
+    (_set_data, True),
+    (lambda t: t.set_(t.untyped_storage(), 1, (4, 5), (5, 1)), True),
+    (lambda t: torch.utils.swap_tensors(t, torch.ones(4, 6)), True),
+    (lambda t: (t[1:], t.detach(), t.view(-1), t + 1, t.clone(), t.sum().item()), False),
+    (lambda t: [t.reshape(24) for _ in range(3)], False),
+)
+
+
+def watchable() -> tuple[Layout, tuple[int, int]] | None:
+    """(the layout, `version_offsets`), or None where one of them is not known."""
+    found, version = layout(), version_offsets()
+    return None if found is None or version is None else (found, version)

@@ -1,0 +1,245 @@
+"""The words of memory that say whether anything has changed that a full check read.
+
+In: a `Checked`. Out: `Words`: addresses by depth, and what no word tells and Python has to look at.
+What always holds: while the objects in `alive` and the roots live, and the words of lesser depth
+are unchanged, the addresses of a depth may be read; a word that is unchanged means that what it
+stands for is unchanged.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from tracer_core.guards.guard import same_objects
+from tracer_core.guards.object_layout import (
+    CELL_CONTENTS,
+    DICT_SIZE,
+    DICT_VERSION,
+    HEAP_TYPE,
+    LIST_ITEMS,
+    LIST_SIZE,
+    TYPE,
+    Layout,
+    dict_slot,
+    member_slot,
+    storage_words,
+    tensor_words,
+    word,
+)  # fmt: skip
+from tracer_core.guards.own_reference import OwnReference
+
+_PLAIN_DICTS = (dict, collections.OrderedDict)
+_ABSENT: Any = object()
+
+
+class Checked:
+    """What a full check read.
+
+    fetched: values for the run part. dicts: (dictionary or class namespace, keys read in it; None:
+    all of them). holders: (object, its `__dict__`). objects: whose exact type was checked. classes:
+    whose MRO was. empties: containers that must be falsy. tensors: whose metadata was checked.
+    lists: read by position. probes: calls that must give the same object again. storages: tensors
+    whose memory must be the same. lengths: lists whose length was checked.
+    """
+
+    __slots__ = ("fetched", "dicts", "holders", "objects", "classes", "empties", "tensors",
+    "lists", "probes",
+                 "storages", "lengths")  # fmt: skip
+
+    def __init__(
+        self,
+        fetched: Any,
+        dicts: Sequence[Any] = (),
+        holders: Sequence[Any] = (),
+        objects: Sequence[Any] = (),
+        classes: Sequence[Any] = (),
+        empties: Sequence[Any] = (),
+        tensors: Sequence[Any] = (),
+        lists: Sequence[Any] = (),
+        probes: Sequence[Any] = (),
+        storages: Sequence[Any] = (),
+        lengths: Sequence[list[Any]] = (),
+    ) -> None:
+        self.fetched, self.dicts, self.holders, self.objects = fetched, dicts, holders, objects
+        self.classes, self.empties, self.tensors, self.lists = classes, empties, tensors, lists
+        self.probes, self.storages, self.lengths = probes, storages, lengths
+
+
+def plain_dict(namespace: Any) -> dict[Any, Any] | None:
+    """The dict behind a class namespace."""
+    if isinstance(namespace, dict):
+        return namespace
+    if isinstance(namespace, MappingProxyType):
+        for referent in gc.get_referents(namespace):
+            if isinstance(referent, dict):
+                return referent
+    return None
+
+
+class Words:
+    """Mutable while it is built. depths: addresses, by depth. dicts: (address of a version, id of
+    the dict). alive: objects that the addresses lie in, without the roots. empties, lists, probes,
+    entries: for Python: (container), (sequence, items), (call, result), (namespace, keys with
+    values, all keys in order or None)."""
+
+    def __init__(
+        self, found: Layout, checked: Checked, roots: Sequence[Any], volatile: frozenset[int]
+    ) -> None:
+        self.depths: tuple[list[int], list[int], list[int]] = ([], [], [])
+        self.dicts: list[tuple[int, int]] = []
+        self.alive: list[Any] = []
+        self.empties: list[Any] = []
+        self.lists: list[tuple[Any, list[Any]]] = []
+        self.probes: list[tuple[Callable[[], Any], Any]] = []
+        self.entries: list[tuple[Any, dict[Any, Any], list[Any] | None]] = []
+        self._layout = found
+        self._roots = frozenset(map(id, roots))
+        for owner, namespace in checked.holders:
+            self._holder(owner, namespace)
+        for namespace, keys in checked.dicts:
+            self._dict(namespace, keys, volatile)
+        for obj in checked.objects:
+            if type(obj).__flags__ & HEAP_TYPE:  # nothing can change the type of another object
+                self._watch(obj, TYPE)
+        for cls in checked.classes:
+            self._watch(cls, found.class_mro)
+            self.alive.append(cls.__mro__)
+        for container in checked.empties:
+            if type(container) in _PLAIN_DICTS:
+                self._watch(container, DICT_SIZE)
+            else:
+                self.empties.append(container)
+        for tensor in checked.tensors:
+            self._keep(tensor)
+            for depth, address in tensor_words(tensor, found):
+                self.depths[depth].append(address)
+        for tensor in checked.storages:  # among `tensors`: the depths before were compared
+            for depth, address in storage_words(tensor, found):
+                self.depths[depth].append(address)
+        for items in checked.lists:
+            self._list(items)
+        for items in checked.lengths:
+            self._watch(items, LIST_SIZE)
+        for probe in checked.probes:
+            self._probe(probe)
+
+    def _keep(self, obj: Any) -> None:
+        if id(obj) not in self._roots:
+            self.alive.append(obj)
+
+    def _watch(self, obj: Any, offset: int) -> None:
+        self._keep(obj)
+        self.depths[0].append(id(obj) + offset)
+
+    def _holder(self, owner: Any, namespace: Any) -> None:
+        """`owner.__dict__` can be replaced, except a class's or a module's."""
+        if isinstance(owner, (type, types.ModuleType)):
+            return
+        self.alive.append(namespace)
+        slot = dict_slot(owner)
+        if slot is None or word(slot) != id(namespace):
+            self._probe(partial(getattr, owner, "__dict__"))
+        else:
+            self._keep(owner)
+            self.depths[0].append(slot)
+
+    def _dict(self, namespace: Any, keys: Any, volatile: frozenset[int]) -> None:
+        plain = plain_dict(namespace)
+        if plain is None or id(plain) in volatile:
+            read = namespace if keys is None else keys
+            before = {key: namespace.get(key, _ABSENT) for key in read}
+            self.entries.append((namespace, before, list(namespace) if keys is None else None))
+        else:
+            self.dicts.append((id(plain) + DICT_VERSION, id(plain)))
+            self._watch(plain, DICT_VERSION)
+            if keys is None and isinstance(plain, collections.OrderedDict):
+                self._watch(plain, self._layout.order)
+
+    def _list(self, items: Any) -> None:
+        if type(items) is tuple:
+            return
+        if not isinstance(items, list):
+            self.lists.append((items, list(items)))
+            return
+        self._watch(items, LIST_SIZE)
+        self._watch(items, LIST_ITEMS)
+        self.alive.append(list(items))  # an item at the address of another is then that very item
+        start = word(id(items) + LIST_ITEMS)
+        self.depths[1].extend(range(start, start + 8 * list.__len__(items), 8))
+
+    def _probe(self, probe: Any) -> None:
+        if isinstance(probe, partial) and probe.func is getattr:
+            owner, name = probe.args
+            value = getattr(owner, name)
+            slot = self._slot_of(owner, name)
+            if slot is not None and word(slot) in (id(value), 0 if value is None else id(value)):
+                self._keep(owner)
+                self.alive.append(value)
+                self.depths[0].append(slot)
+                return
+            if id(owner) in self._roots:
+                probe = partial(_attribute_of, OwnReference(owner), name)
+        self.probes.append((probe, probe()))
+
+    def _slot_of(self, owner: Any, name: str) -> int | None:
+        """The address of the word that holds an attribute, if it is one that CPython stores as it
+        is given.
+        """
+        if type(owner) is types.FunctionType:
+            offset = self._layout.function.get(name)
+            return None if offset is None else id(owner) + offset
+        if type(owner) is types.CellType:
+            return id(owner) + CELL_CONTENTS
+        return member_slot(owner, name)
+
+    def holds_in_python(self) -> bool:
+        """Whether what no word tells is as it was."""
+        if any(self.empties):
+            return False
+        for items, old in self.lists:
+            if not same_objects(items, old):
+                return False
+        for probe, before in self.probes:
+            try:
+                now = probe()
+            except (AttributeError, ValueError):  # a slot or a cell became empty
+                return False
+            if now is not before and not _is_same_constant(now, before):
+                return False
+        for namespace, values, keys in self.entries:
+            if keys is not None and not same_objects(tuple(namespace), keys):
+                return False
+            if any(namespace.get(key, _ABSENT) is not value for key, value in values.items()):
+                return False
+        return True
+
+    @property
+    def needs_python(self) -> bool:
+        """Whether `holds_in_python` has anything to look at."""
+        return bool(self.empties or self.lists or self.probes or self.entries)
+
+
+def _attribute_of(reference: weakref.ref[Any], name: str) -> Any:
+    return getattr(reference(), name)
+
+
+#: Immutable values that getters make anew each time.
+_SCALARS = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+
+
+def _is_same_constant(now: Any, before: Any) -> bool:
+    kind = type(before)
+    if kind is not type(now):
+        return False
+    if kind is tuple:
+        return len(now) == len(before) and all(map(_is_same_constant, now, before))
+    return kind in _SCALARS and repr(now) == repr(before) and bool(now == before)

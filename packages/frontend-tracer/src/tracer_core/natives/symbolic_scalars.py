@@ -1,0 +1,82 @@
+"""Which callables a changing number may reach as a symbol.
+
+In: a callable. Out: whether it only passes numbers on: user functions (interpreted), tensor
+operators, arithmetic. What always holds: everything else is given the number itself, which is then
+guarded by its value.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import operator
+import sys
+import types
+import typing
+from typing import Any
+
+import torch
+
+from tracer_core.fx_capture.known_scalars import single
+from tracer_core.natives import policy
+from tracer_core.natives.effects import unbound
+
+#: Functions of numbers that Python does again at run time, on what the numbers are then -> their
+#: text.
+COMPUTED_CALLS: dict[Any, str] = {
+    **{function: function.__name__ for function in (int, float, round, abs, min, max, single)},
+    **{getattr(math, name): f"math.{name}" for name in (
+        "sqrt", "exp", "log", "log2", "log10", "log1p", "expm1", "sin", "cos", "tan", "tanh",
+        "atan", "pow", "floor",
+        "ceil", "trunc", "fabs", "copysign", "hypot", "degrees", "radians", "erf", "gcd", "isqrt",
+    )},
+}  # fmt: skip
+#: C functions whose handler passes a number on without looking at it.
+_PASSING: frozenset[Any] = frozenset(
+    {isinstance, zip, enumerate, sum, divmod, pow, setattr, object.__setattr__, list.append,
+    math.prod}
+    | COMPUTED_CALLS.keys()
+    | {
+        getattr(operator, name) for name in (
+            "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "lt", "le",
+            "eq", "ne", "gt", "ge",
+            "iadd", "isub", "imul", "itruediv",
+        )
+    }
+)  # fmt: skip
+#: Beside the standard library: what asks numbers for their type.
+_LIBRARIES = frozenset({"numpy", "scipy", "pandas", "sympy", "packaging"})
+_C_FUNCTIONS = (
+    types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)  # fmt: skip
+
+
+def keeps_symbols(function: Any) -> bool:
+    """Whether a symbol among the arguments stays one."""
+    kind = type(function)
+    if kind is types.FunctionType:
+        return function is typing.cast or not _is_of_library(
+            function.__globals__.get("__name__", "")
+        )
+    if kind is types.MethodType:
+        return True  # asked again for what it is bound to
+    if isinstance(function, type):
+        return function in _PASSING or not (
+            _is_of_library(function.__module__) or issubclass(function, (torch.Size, torch.device,
+            enum.Enum)))  # fmt: skip
+    if isinstance(function, _C_FUNCTIONS):
+        return (
+            function in _PASSING
+            or unbound(function) in _PASSING
+            or policy.is_torch_operator(function)
+        )
+    return policy.is_torch_operator(function) or isinstance(
+        type(function).__dict__.get("__call__"), types.FunctionType
+    ) or isinstance(function, torch.nn.Module)  # fmt: skip
+
+
+def _is_of_library(module: str) -> bool:
+    package = (module or "").partition(".")[0]
+    return package in sys.stdlib_module_names or package in _LIBRARIES

@@ -1,0 +1,137 @@
+"""NumPy in a trace: numbers, arrays that the program makes of plain data, and arrays that become
+graph inputs.
+
+What always holds: an array from before the segment is never read while tracing (its contents cannot
+be guarded): it becomes a tensor of the graph at run time, or the graph breaks. Arrays made here
+hold plain data only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.guards import numpy_types
+from tracer_core.guards.numpy_types import ARRAY, SCALARS
+from tracer_core.natives.effects import CALLED_PACKAGES, CALLED_TYPES, special
+from tracer_core.natives.queries import applied
+from tracer_core.torch_private.names import names
+
+_CONTAINERS = (list, tuple, dict)
+
+
+def plain_data(tracer: Any, value: Any, depth: int = 6) -> bool:
+    """Whether NumPy may read a value while tracing."""
+    if is_constant(value) or isinstance(value, (type, *numpy_types.FUNCTIONS, *numpy_types.DTYPE)):
+        return True
+    held: Any = value
+    if isinstance(value, ARRAY):
+        return type(value) is ARRAY[0] and bool(tracer.is_fresh(value)) and held.dtype != object
+    if type(value) in _CONTAINERS and depth:
+        items = [*value.keys(), *value.values()] if type(value) is dict else value
+        return all(plain_data(tracer, item, depth - 1) for item in items)
+    return False
+
+
+def _run(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A NumPy function of plain data runs while tracing."""
+    name = getattr(function, "__name__", type(function).__name__)
+    args = [tracer.concrete(tracer.settled(value)) for value in args]
+    kwargs = {key: tracer.concrete(tracer.settled(value)) for key, value in kwargs.items()}
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            tracer.break_graph("data_dependent_value", f"numpy.{name}() of a tensor")
+        if isinstance(value, ARRAY) and not tracer.is_fresh(value):
+            tracer.break_graph(
+                "unsupported_value", f"numpy.{name}() reads an array from before this segment"
+            )
+        if not plain_data(tracer, value):
+            tracer.break_graph("unknown_native", f"numpy.{name}() of a {type(value).__name__}")
+    tracer.native_reads(*args, *kwargs.values())
+    if name in numpy_types.OUTSIDE:
+        tracer.break_graph("side_effect_native", f"numpy.{name}()")
+    try:
+        with numpy_types.raising():
+            return tracer.born(function(*args, **kwargs))
+    except FloatingPointError as error:
+        tracer.break_graph("side_effect_native", f"numpy.{name}() warns: {error}")
+
+
+def _called(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return _run(tracer, function, args, kwargs)
+
+
+def _python(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """NumPy's own Python code."""
+    module = function.__globals__.get("__name__", "")
+    if module.startswith(numpy_types.NOT_PURE):
+        tracer.break_graph("native_python", f"{module}.{function.__qualname__} is not traced into")
+    return _run(tracer, function, args, kwargs)
+
+
+CALLED_PACKAGES["numpy"] = _python
+
+
+def _row(function: Any) -> Callable[..., Any]:
+    return lambda tracer, args, kwargs: _run(tracer, function, args, kwargs)
+
+
+for _type in numpy_types.FUNCTIONS:
+    CALLED_TYPES[_type] = _called
+for _function in (*numpy_types.MAKERS, *numpy_types.METHODS, *SCALARS, *numpy_types.DTYPE):
+    special(_function)(_row(_function))
+
+
+# -- arrays that become tensors
+# ---------------------------------------------------------------------------
+
+
+class _Shared:
+    """torch.from_numpy, as often as the program calls it: each call makes a tensor of its own."""
+
+    __qualname__ = "torch.from_numpy"
+
+    def __call__(self, array: Any) -> torch.Tensor:
+        return torch.from_numpy(array)
+
+
+def _tensor_of(tracer: Any, array: Any) -> Any:
+    """A graph input that shares the array's memory."""
+    handle = ("from_numpy", id(array), tracer.steps)
+    question = tracer.questions.setdefault(handle, _Shared())
+    try:
+        return applied(tracer, question, array)
+    except TypeError as error:
+        tracer.break_graph("unsupported_value", f"an array that no tensor can share: {error}")
+
+
+def _is_input(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    return (
+        len(args) == 1
+        and not kwargs
+        and isinstance(args[0], ARRAY)
+        and not tracer.is_fresh(args[0])
+    )
+
+
+def _sharing(function: Any) -> Callable[..., Any]:
+    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if _is_input(tracer, args, kwargs):
+            return _tensor_of(tracer, args[0])
+        return tracer.call_torch(function, args, kwargs)
+
+    return handler
+
+
+for _function in names("from_numpy as_tensor asarray"):
+    special(_function)(_sharing(_function))
+
+
+@special(*names("tensor"))
+def tensor(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if _is_input(tracer, args, kwargs):
+        return tracer.native(torch.Tensor.clone, _tensor_of(tracer, args[0]))
+    return tracer.call_torch(torch.tensor, args, kwargs)

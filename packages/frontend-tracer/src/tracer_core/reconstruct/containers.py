@@ -1,0 +1,179 @@
+"""Containers, their views and their iterators, as text that makes them again.
+
+In: a container as it stood at the end of a trace. Out: lines in the rebuilder's list and the name
+that holds it. What always holds: what may hold itself is made empty first and filled later; what
+hashes its members is filled after they are.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.reconstruct.objects import ObjectRebuilder
+from tracer_core.reconstruct.runtime import (
+    DICT_ITERATORS,
+    at_end,
+    deque_iterator,
+    dict_iterator,
+    is_stale,
+    proxy_of,
+    spent_iterator,
+)
+
+VIEWS: dict[type, Any] = {
+    type(getattr(kind(), name)()): kind.__dict__[name]
+    for kind in (dict, collections.OrderedDict)
+    for name in ("keys", "values", "items")
+}
+
+
+class ContainerRebuilder(ObjectRebuilder):
+    """The part of `Rebuilder` (see there) that knows containers."""
+
+    _flush: Callable[[Any], None]
+    _attributes_of: Callable[[torch.Tensor], dict[str, Any]]
+
+    def _no_way(self, obj: Any) -> BaseException:
+        raise NotImplementedError
+
+    def _list(self, obj: Any, made: str = "[]") -> str:
+        if type(obj) is list and all(map(self._leaf, obj)):
+            return self._new(obj, f"[{self._items(obj)}]")
+        name = self._new(obj, made)
+        self._pending.append(lambda: self._extend(name, "list_extend", list.__iter__(obj)))
+        return name
+
+    def _leaf(self, obj: Any) -> bool:
+        """Whether an object's expression needs nothing that holds other objects."""
+        return is_constant(obj) or self._source_of(obj) is not None or (
+            isinstance(obj, torch.Tensor) and not self._attributes_of(obj))  # fmt: skip
+
+    def _extend(self, name: str, function: str, items: Iterable[Any]) -> None:
+        text = self._items(items)
+        if text:
+            self.lines.append(f"{function}({name}, [{text}])")
+
+    def _tuple(self, obj: tuple[Any, ...]) -> str:
+        text = self._items(obj)
+        known = self._memo.get(id(obj))  # through a cycle its own parts may have made it
+        return known or self._new(obj, f"({text},)" if obj else "()")
+
+    def _dict(self, obj: Any, made: str = "{}") -> str:
+        if type(obj) is dict and all(is_constant(k) and self._leaf(v) for k, v in obj.items()):
+            pairs = ", ".join(f"{self._value(k)}: {self._value(v)}" for k, v in obj.items())
+            return self._new(obj, "{" + pairs + "}")
+        name = self._new(obj, made)
+        self._pending.append(lambda: self._fill_dict(name, obj))
+        return name
+
+    def _fill_dict(self, name: str, obj: Any) -> None:
+        ordered = isinstance(obj, collections.OrderedDict)
+        function = "ordered_set" if ordered else "dict_set"
+        pairs = list(collections.OrderedDict.items(obj) if ordered else dict.items(obj))
+        keys = [self._value(key) for key, _ in pairs]
+        if not all(is_constant(key) for key, _ in pairs):
+            self._fill_pending()  # a key's hash may need what the key holds
+        for key, (_, value) in zip(keys, pairs, strict=True):
+            self.lines.append(f"{function}({name}, {key}, {self._value(value)})")
+
+    def _ordered(self, obj: Any) -> str:
+        return self._dict(obj, f"{self._constant(collections.OrderedDict)}()")
+
+    def _defaultdict(self, obj: Any) -> str:
+        return self._dict(
+            obj, f"{self._constant(collections.defaultdict)}({self._value(obj.default_factory)})"
+        )
+
+    def _set(self, obj: Any, made: str = "set()") -> str:
+        name = self._new(obj, made)
+        self._pending.append(lambda: self._fill_set(name, obj))
+        return name
+
+    def _fill_set(self, name: str, obj: Any) -> None:
+        text = self._items(set.__iter__(obj))
+        self._fill_pending()
+        if text:
+            self.lines.append(f"set_update({name}, [{text}])")
+
+    def _frozenset(self, obj: Any) -> str:
+        text = self._items(obj)
+        self._fill_pending()
+        return self._new(obj, f"{self._constant(frozenset)}([{text}])")
+
+    def _deque(self, obj: Any) -> str:
+        name = self._new(obj, f"{self._constant(collections.deque)}((), {obj.maxlen!r})")
+        self._pending.append(
+            lambda: self._extend(name, "deque_extend", collections.deque.__iter__(obj))
+        )
+        return name
+
+    def _view(self, obj: Any) -> str:
+        """A dictionary's keys(), values() or items()."""
+        (mapping,) = (referent for referent in gc.get_referents(obj) if isinstance(referent, dict))
+        return self._new(obj, f"{self._constant(VIEWS[type(obj)])}({self._value(mapping)})")
+
+    def _proxy(self, obj: Any) -> str:
+        (mapping,) = gc.get_referents(obj)
+        return self._new(obj, f"{self._constant(proxy_of)}({self._value(mapping)})")
+
+    def _size(self, obj: torch.Size) -> str:
+        return self._new(obj, f"{self._constant(torch.Size)}([{self._items(obj)}])")
+
+    def _slice(self, obj: slice) -> str:
+        return f"slice({self._items((obj.start, obj.stop, obj.step))})"
+
+    def _buffer(self, obj: Any) -> str:
+        return self._new(obj, f"{self._constant(obj)}[:]")
+
+    def _dict_iterator(self, obj: Any) -> str:
+        """Advanced as far, over the same dictionary: it must notice when that changes its size."""
+        found = [referent for referent in gc.get_referents(obj) if isinstance(referent, dict)]
+        if not found:
+            return self._new(obj, f"{self._constant(spent_iterator)}({self._constant(type(obj))})")
+        (mapping,) = found
+        self._flush(mapping)  # an iterator must not see the replay as a change
+        text = self._value(mapping)
+        self._fill_pending()
+        left = operator.length_hint(obj)
+        stale = not left and not at_end(obj)
+        parts = f"{text}, {DICT_ITERATORS[type(obj)]!r}, {len(mapping) - left}, {stale}"
+        return self._new(obj, f"{self._constant(dict_iterator)}({parts})")
+
+    def _set_iterator(self, obj: Any) -> str:
+        """One that has not begun, over the same set. The order of a set made again may be another
+        one.
+        """
+        found = [
+            referent for referent in gc.get_referents(obj) if isinstance(referent, (set, frozenset))
+        ]
+        if len(found) != 1 or operator.length_hint(obj) != len(found[0]):
+            raise self._no_way(obj)
+        self._flush(found[0])  # an iterator must not see the replay as a change
+        text = self._value(found[0])
+        self._fill_pending()
+        if (
+            id(obj) in self._memo
+        ):  # a member of the set holds the iterator: it was made before the set was full
+            raise self._no_way(obj)
+        return self._new(obj, f"iter({text})")
+
+    def _deque_iterator(self, obj: Any) -> str:
+        """Advanced as far, over the same deque: it must notice when that changes."""
+        kind, (held, consumed) = obj.__reduce__()[:2]
+        self._flush(held)
+        text = self._value(held)
+        self._fill_pending()
+        left = operator.length_hint(obj)
+        stale = bool(left) and is_stale(obj)
+        return self._new(
+            obj,
+            f"{self._constant(deque_iterator)}({self._constant(kind)}, {text}, {consumed},"
+            f" {stale})",
+        )

@@ -1,0 +1,280 @@
+"""Objects of classes, exceptions and classes made in a trace, as text that makes them again.
+
+In: an object. Out: lines in the rebuilder's list and the name that holds the object. What always
+holds: an object is made of its parts (the contents of its base written in C, its slots, its
+dictionary); nothing of its class runs.
+"""
+
+from __future__ import annotations
+
+import _abc  # type: ignore[import-not-found]
+import collections
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tracer_core.bytecode.tracebacks import rebuilt as rebuilt_traceback
+from tracer_core.fx_capture.graph_breaks import Restart
+from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.reconstruct.runtime import new_exception
+from tracer_core.trace.class_creation import GENERATED, bare_class, fill_class, make_enum
+
+_IMMUTABLE_TYPE = 1 << 8
+
+
+class CannotRebuild(Exception):
+    """No way is known to make this object again. kind: its type."""
+
+    def __init__(self, reason: str, kind: type) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+class ObjectRebuilder:
+    """The part of `Rebuilder` (see there) that knows classes."""
+
+    lines: list[str]
+    _memo: dict[int, str]
+    _pending: collections.deque[Callable[[], None]]
+    _classes: dict[int, Any]
+    _constant: Callable[[Any], str]
+    _source_of: Callable[[Any], Any]
+    _frames_passed: Callable[[BaseException], tuple[tuple[types.CodeType, int], ...]]
+
+    def _value(self, obj: Any) -> str:
+        raise NotImplementedError
+
+    def _new(self, obj: Any, text: str) -> str:
+        raise NotImplementedError
+
+    def _items(self, values: Any) -> str:
+        raise NotImplementedError
+
+    def _list(self, obj: Any, made: str = "[]") -> str:
+        raise NotImplementedError
+
+    def _dict(self, obj: Any, made: str = "{}") -> str:
+        raise NotImplementedError
+
+    def _set(self, obj: Any, made: str = "set()") -> str:
+        raise NotImplementedError
+
+    def _extend(self, name: str, function: str, items: Iterable[Any]) -> None:
+        raise NotImplementedError
+
+    def _fill_pending(self) -> None:
+        raise NotImplementedError
+
+    # -- objects of classes --
+
+    def _instance(self, obj: Any, base: type) -> str:
+        """An object of a class written in Python: an empty one of its class, then what each base
+        holds.
+        """
+        name = _BASES[base](self, obj, f"{self._constant(base)}.__new__({self._value(type(obj))}")
+        self._pending.append(lambda: self._set_parts(name, obj))
+        return name
+
+    def _set_parts(self, name: str, obj: Any) -> None:
+        self._set_slots(name, obj)
+        try:
+            attributes = object.__getattribute__(obj, "__dict__")
+        except AttributeError:
+            return
+        self._set_attributes(name, attributes)
+
+    def _set_slots(self, name: str, obj: Any) -> None:
+        for cls in type(obj).__mro__:
+            if not cls.__flags__ & HEAP_TYPE:
+                continue
+            for slot, descriptor in cls.__dict__.items():
+                if not isinstance(descriptor, types.MemberDescriptorType):
+                    continue
+                try:
+                    value = descriptor.__get__(obj, type(obj))
+                except AttributeError:
+                    continue
+                made = id(cls) in self._classes
+                text = (
+                    f"{self._value(cls)}.__dict__[{slot!r}]" if made else self._constant(descriptor)
+                )
+                self.lines.append(f"{text}.__set__({name}, {self._value(value)})")
+
+    def _set_attributes(self, name: str, attributes: dict[str, Any]) -> None:
+        if not attributes:
+            return
+        texts = [(self._value(key), self._value(value)) for key, value in attributes.items()]
+        self.lines.append(
+            f"own({name}).update({{{', '.join(f'{key}: {value}' for key, value in texts)}}})"
+        )
+
+    def _plain(self, obj: Any, made: str) -> str:
+        return self._new(obj, f"{made})")
+
+    def _of_list(self, obj: Any, made: str) -> str:
+        return self._list(obj, f"{made})")
+
+    def _of_dict(self, obj: Any, made: str) -> str:
+        name = self._dict(obj, f"{made})")
+        if isinstance(obj, collections.defaultdict):
+            factory = self._constant(collections.defaultdict.__dict__["default_factory"])
+            self.lines.append(f"{factory}.__set__({name}, {self._value(obj.default_factory)})")
+        return name
+
+    def _of_deque(self, obj: Any, made: str) -> str:
+        name = self._new(obj, f"{made})")
+        self.lines.append(
+            f"{self._constant(collections.deque)}.__init__({name}, (), {obj.maxlen!r})"
+        )
+        self._pending.append(
+            lambda: self._extend(name, "deque_extend", collections.deque.__iter__(obj))
+        )
+        return name
+
+    def _of_set(self, obj: Any, made: str) -> str:
+        return self._set(obj, f"{made})")
+
+    def _of_items(self, obj: Any, made: str) -> str:
+        base = tuple if isinstance(obj, tuple) else frozenset
+        text = self._items(base.__iter__(obj))
+        known = self._memo.get(id(obj))
+        return known or self._new(obj, f"{made}, [{text}])")
+
+    def _of_value(self, obj: Any, made: str) -> str:
+        base = next(kind for kind in _VALUES if isinstance(obj, kind))
+        return self._new(obj, f"{made}, {self._constant(_VALUES[base](obj))})")
+
+    # -- exceptions --
+
+    def _exception(self, obj: BaseException) -> str:
+        """Without running the user's ``__init__`` again."""
+        args = self._value(BaseException.args.__get__(obj))  # type: ignore[attr-defined]
+        self._fill_pending()
+        name = self._new(obj, f"{self._constant(new_exception)}({self._value(type(obj))}, {args})")
+        self._pending.append(lambda: self._fill_exception(name, obj))
+        return name
+
+    def _fill_exception(self, name: str, obj: BaseException) -> None:
+        for cls in type(obj).__mro__:
+            if cls.__flags__ & HEAP_TYPE or cls is object:
+                continue
+            for field, descriptor in cls.__dict__.items():
+                if isinstance(descriptor, types.MemberDescriptorType) and not field.startswith(
+                    "__"
+                ):
+                    value = descriptor.__get__(obj, type(obj))
+                    if value is not None and _writable(descriptor, obj, value):
+                        self.lines.append(
+                            f"{self._constant(descriptor)}.__set__({name}, {self._value(value)})"
+                        )
+        passed = self._frames_passed(obj)
+        if passed:
+            trace = f"{self._constant(rebuilt_traceback)}({self._constant(passed)})"
+            self.lines.append(f"{name}.__traceback__ = {trace}")
+        for field in ("__cause__", "__context__"):
+            linked = getattr(obj, field)
+            if linked is not None:
+                self.lines.append(f"{name}.{field} = {self._value(linked)}")
+        if obj.__suppress_context__:
+            self.lines.append(f"{name}.__suppress_context__ = True")
+        self._set_parts(name, obj)
+
+    def _wrapper(self, obj: Any) -> str:
+        """A property, static method or class method: one of a class made here holds functions made
+        here.
+        """
+        if isinstance(obj, property):
+            parts = [obj.fget, obj.fset, obj.fdel]
+        else:
+            parts = [obj.__func__]
+        return self._new(obj, f"{self._constant(type(obj))}({self._items(parts)})")
+
+    # -- classes made here --
+
+    def _class(self, made: Any) -> str:
+        """A class made in the segment is made again, empty first: its functions may refer to it."""
+        cls = made.cls
+        try:
+            if made.recipe:
+                entries = ", ".join(f"({k!r}, {self._value(v)})" for k, v in made.recipe["entries"])
+                maker, keywords = self._constant(make_enum), self._value(made.recipe["keywords"])
+                parts = (
+                    f"{self._value(type(cls))}, {cls.__name__!r}, {self._value(cls.__bases__)},"
+                    f" [{entries}]"
+                )
+                return self._new(cls, f"{maker}({parts}, {keywords})")
+            first = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+            if "__slots__" in cls.__dict__:
+                first["__slots__"] = cls.__dict__["__slots__"]
+            parts = (
+                f"{self._value(type(cls))}, {cls.__name__!r}, {self._value(cls.__bases__)},"
+                f" {self._value(first)}"
+            )
+            name = self._new(cls, f"{self._constant(bare_class)}({parts})")
+            entries = ", ".join(
+                f"({key!r}, {self._value(value)})"
+                for key, value in cls.__dict__.items()
+                if key not in GENERATED
+                and key not in first
+                and not isinstance(value, types.MemberDescriptorType)
+            )
+        except CannotRebuild as error:
+            reason = (
+                f"the class {cls.__name__} outlives the segment and cannot be made again: {error}"
+            )
+            raise Restart(made.born, "class_statement", reason) from error
+        self.lines.append(f"{self._constant(fill_class)}({name}, [{entries}])")
+        if "_abc_impl" in cls.__dict__:
+            self.lines.append(f"{self._constant(_abc._abc_init)}({name})")
+        return name
+
+
+def _writable(descriptor: Any, obj: Any, value: Any) -> bool:
+    try:
+        descriptor.__set__(obj, value)
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+def base_of(cls: Any) -> type | None:
+    """The base written in C that makes objects of a class written in Python; None: the class is C
+    itself, or no way is known to make its objects empty."""
+    if (
+        not cls.__flags__ & HEAP_TYPE
+        or cls.__flags__ & _IMMUTABLE_TYPE
+        or hasattr(cls, "n_sequence_fields")
+    ):
+        return None if cls is not types.SimpleNamespace else cls
+    base: Any = next((kind for kind in cls.__mro__ if kind in _BASES), None)
+    if base is None or any("__del__" in owner.__dict__ for owner in cls.__mro__):
+        return None
+    try:
+        base.__new__(cls)  # CPython refuses where another base has a say
+    except TypeError:
+        return None
+    return base  # type: ignore[no-any-return]
+
+
+#: Immutable bases and how their value is read without a method of the subclass.
+_VALUES: dict[type, Callable[[Any], Any]] = {
+    int: lambda v: int.__index__(v),
+    float: lambda v: float.__float__(v),
+    complex: lambda v: complex.__complex__(v),
+    str: lambda v: str.__str__(v),
+    bytes: lambda v: bytes.__getitem__(v, slice(None)),
+}
+
+_BASES: dict[type, Callable[[ObjectRebuilder, Any, str], str]] = {
+    object: ObjectRebuilder._plain,
+    types.SimpleNamespace: ObjectRebuilder._plain,
+    collections.deque: ObjectRebuilder._of_deque,
+    list: ObjectRebuilder._of_list,
+    dict: ObjectRebuilder._of_dict,
+    collections.OrderedDict: ObjectRebuilder._of_dict,
+    collections.defaultdict: ObjectRebuilder._of_dict,
+    set: ObjectRebuilder._of_set,
+    tuple: ObjectRebuilder._of_items,
+    frozenset: ObjectRebuilder._of_items,
+    **dict.fromkeys(_VALUES, ObjectRebuilder._of_value),
+}

@@ -1,0 +1,204 @@
+"""The text that does to an object what a trace did to it.
+
+In: a `Change` with its contents before and after, and the text of the object. Out: lines of Python,
+and the names that they use (`NAMES`). What always holds: no line runs a method that a subclass may
+have replaced; where the object's old contents are not guarded, the lines are the program's own
+steps and right for any contents.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import types
+from collections.abc import Callable
+from typing import Any
+
+from tracer_core.reconstruct.runtime import own
+from tracer_core.reconstruct.values import Rebuilder
+from tracer_core.trace.side_effects import MISSING, Change, ClassAttribute, Gradient, Slot
+
+_ORDERED = collections.OrderedDict
+_DEQUE = collections.deque
+
+
+def _assign_dict(target: dict[Any, Any], items: list[tuple[Any, Any]]) -> None:
+    dict.clear(target)
+    dict.update(target, items)
+
+
+def _assign_ordered(target: Any, items: list[tuple[Any, Any]]) -> None:
+    _ORDERED.clear(target)
+    for key, value in items:
+        _ORDERED.__setitem__(target, key, value)
+
+
+def _remove_key(target: dict[Any, Any], key: Any) -> None:
+    dict.pop(target, key, None)
+
+
+def _remove_ordered(target: Any, key: Any) -> None:
+    _ORDERED.pop(target, key, None)
+
+
+def _assign_list(target: list[Any], items: list[Any]) -> None:
+    list.__setitem__(target, slice(None), items)
+
+
+def _assign_set(target: set[Any], items: list[Any]) -> None:
+    set.clear(target)
+    set.update(target, items)
+
+
+def _assign_deque(target: Any, items: list[Any]) -> None:
+    _DEQUE.clear(target)
+    _DEQUE.extend(target, items)
+
+
+def _assign_buffer(target: Any, items: Any) -> None:
+    target[:] = items
+
+
+#: Names of the generated module.
+NAMES: dict[str, Any] = {
+    "dict_assign": _assign_dict, "dict_set": dict.__setitem__, "dict_remove": _remove_key,
+    "ordered_assign": _assign_ordered, "ordered_set": _ORDERED.__setitem__,
+    "ordered_remove": _remove_ordered,
+    "list_assign": _assign_list, "list_extend": list.extend, "set_assign": _assign_set,
+    "set_update": set.update,
+    "deque_assign": _assign_deque, "deque_extend": _DEQUE.extend, "buffer_assign": _assign_buffer,
+    "own": own, "class_set": type.__setattr__, "class_delete": type.__delattr__,
+}  # fmt: skip
+
+
+def replay(
+    target: str, change: Change, rebuilder: Rebuilder, constant: Callable[[Any], str]
+) -> list[str]:
+    """The lines for one change. target: text of the object; constant(object): text of one of its
+    class's.
+    """
+    return _REPLAY[change.kind](target, change, rebuilder, constant)
+
+
+def _listed(values: Any, r: Rebuilder) -> str:
+    return f"[{', '.join(map(r.value, values))}]"
+
+
+def _replay_dict(
+    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str], name: str = "dict"
+) -> list[str]:
+    before, after, written = change.before, change.after, change.written
+    if not change.whole:
+        removed, stored = list(change.removed), list(written)
+    else:
+        kept = [key for key in before if key in after]
+        if list(after)[: len(kept)] != kept:
+            pairs = ", ".join(f"({r.value(k)}, {r.value(v)})" for k, v in after.items())
+            return [f"{name}_assign({target}, [{pairs}])"]
+        removed = [key for key in before if key not in after]
+        stored = [
+            key for key in after if key in written or before.get(key, MISSING) is not after[key]
+        ]
+    lines = [f"{name}_remove({target}, {r.value(key)})" for key in removed]
+    return lines + [
+        f"{name}_set({target}, {r.value(key)}, {r.value(after[key])})" for key in stored
+    ]
+
+
+def _replay_ordered(
+    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
+) -> list[str]:
+    return _replay_dict(target, change, r, constant, "ordered")
+
+
+def _starts_with(after: Any, before: Any) -> bool:
+    return len(after) >= len(before) and all(a is b for a, b in zip(before, after, strict=False))
+
+
+def _replay_list(
+    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
+) -> list[str]:
+    added = change.added if not change.whole else None
+    if change.whole and _starts_with(change.after, change.before):
+        added = change.after[len(change.before) :]
+    if added is None:
+        return [f"list_assign({target}, {_listed(change.after, r)})"]
+    return [f"list_extend({target}, {_listed(added, r)})"] if added else []
+
+
+def _replay_set(
+    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
+) -> list[str]:
+    if not change.whole:
+        return [f"set_update({target}, {_listed(change.added, r)})"] if change.added else []
+    same = len(change.before) == len(change.after)  # as lists, in the order that a loop sees
+    same = same and all(a is b for a, b in zip(change.before, change.after, strict=True))
+    return [] if same else [f"set_assign({target}, {_listed(change.after, r)})"]
+
+
+def _replay_deque(
+    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
+) -> list[str]:
+    if not change.whole:
+        return [f"deque_extend({target}, {_listed(change.added, r)})"] if change.added else []
+    return [f"deque_assign({target}, {_listed(change.after, r)})"]
+
+
+def _replay_buffer(
+    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
+) -> list[str]:
+    return (
+        []
+        if change.before == change.after
+        else [f"buffer_assign({target}, {constant(change.after)})"]
+    )
+
+
+def _replay_cell(
+    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
+) -> list[str]:
+    if change.after is MISSING:
+        return [f"{target}.cell_contents = None", f"del {target}.cell_contents"]
+    return [f"{target}.cell_contents = {r.value(change.after)}"]
+
+
+def _replay_slot(
+    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
+) -> list[str]:
+    descriptor = constant(change.where)
+    if change.after is MISSING:
+        # It may be unset already: what the program does is make it so.
+        return [f"{descriptor}.__set__({target}, None)", f"{descriptor}.__delete__({target})"]
+    return [f"{descriptor}.__set__({target}, {r.value(change.after)})"]
+
+
+def _replay_class(
+    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
+) -> list[str]:
+    if change.after is MISSING:
+        return [
+            f"class_set({target}, {change.where!r}, None)",
+            f"class_delete({target}, {change.where!r})",
+        ]
+    return [f"class_set({target}, {change.where!r}, {r.value(change.after)})"]
+
+
+def _replay_gradient(
+    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
+) -> list[str]:
+    return [f"{target}.grad = {r.value(change.after)}"]
+
+
+_REPLAY: dict[type, Callable[..., list[str]]] = {
+    _ORDERED: _replay_ordered,
+    dict: _replay_dict,
+    list: _replay_list,
+    set: _replay_set,
+    _DEQUE: _replay_deque,
+    bytearray: _replay_buffer,
+    array.array: _replay_buffer,
+    types.CellType: _replay_cell,
+    Slot: _replay_slot,
+    ClassAttribute: _replay_class,
+    Gradient: _replay_gradient,
+}

@@ -1,0 +1,92 @@
+"""The backend ``auto`` as it is listed, and its options.
+
+In: nothing. Out: `AUTO` and `AutoOptions`. What always holds: `AUTO` itself compiles nothing;
+`tracer_core.dispatch.compile_graph` sees the plan in its options and gives the graph to
+`tracer_core.autoselect.selection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.specs import CompileSpec, Training
+from tracer_core.errors import BackendError
+from tracer_core.registry.eager import DEVICES
+
+if TYPE_CHECKING:
+    import torch
+
+NAME = "auto"
+
+
+@dataclass(frozen=True)
+class AutoOptions:
+    """candidates: names of the backends to try, in this order; None: every plug-in that can run
+    here, inductor first. (``backend=["inductor", ("onnxrt", {"intra_op_threads": 1})]`` says the
+    same, and takes `Backend` objects, callables and settings of each.) settings: options of
+    candidates by name, ``{"inductor": {"freeze": True}}``. budget: seconds for one graph after
+    which no further candidate is begun; one that is being compiled is not stopped. timing: seconds
+    that comparing one candidate with the best so far may take. tolerance: the largest relative
+    error (2-norm of the difference over the 2-norm) that counts as right; None takes 1e-3 for
+    float32 (1e-7 for float64, 3e-2 for 16 bits). repeatable: custom operators and functions of the
+    program, by name (``mine::op``, ``module.function``), namespace or module, that may be run again
+    on the same values without harm; a graph that calls others stays with eager. remember: keep the
+    choice on disk, by graph, machine and versions, and use what is there. wait: decide within the
+    first call, instead of in the background while eager serves. Raises ValueError for negative
+    seconds.
+    """
+
+    candidates: tuple[str, ...] | None = None
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    budget: float = 60.0
+    timing: float = 1.0
+    tolerance: float | None = None
+    repeatable: tuple[str, ...] = ()
+    remember: bool = True
+    wait: bool = False
+
+    def __post_init__(self) -> None:
+        if self.budget < 0 or self.timing < 0 or (self.tolerance or 0) < 0:
+            raise ValueError(
+                f"budget={self.budget}, timing={self.timing}, tolerance={self.tolerance}: not"
+                " negative"
+            )
+
+
+def _not_the_way_in(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+    raise BackendError(
+        NAME,
+        "compile",
+        "it takes captured graphs: use it through compile() or plugin_api.compile_graph",
+    )
+
+
+def backend_for(candidates: Sequence[Backend]) -> Backend:
+    """`AUTO`, asking the tracer for what all candidates can take."""
+    numbers = all(one.ir == "torch" or one.numbers == "inputs" for one in candidates)
+    data_sizes = bool(candidates) and all(one.data_sizes == "symbols" for one in candidates)
+    return Backend(
+        name=NAME,
+        compile=_not_the_way_in,
+        description=(
+            "tries the other backends on each graph and keeps the fastest that gives eager's"
+            " results"
+        ),
+        ir="aten",
+        training=Training.FORWARD_BACKWARD,
+        modes={
+            "default": "each candidate's own",
+            **{mode: "each candidate's own" for one in candidates for mode in one.modes},
+        },
+        shapes="symbolic",
+        numbers="inputs" if numbers else "constants",
+        data_sizes="symbols" if data_sizes else "break",
+        devices=DEVICES,
+        options=AutoOptions,
+    )
+
+
+AUTO = backend_for(())

@@ -1,0 +1,387 @@
+"""Discovery: which backends are installed, which can run here, and choice by name.
+
+In: the entry-point groups ``tracer_core`` (plug-ins, through pluggy) and ``torch_dynamo_backends``
+(callables that others publish), the built-in ``eager``, and plug-ins registered in this process.
+Out: `backends()` rows, `list_backends()`, `get(name)`, and the pluggy manager that events are sent
+to.
+
+What always holds: listing imports plug-in modules, never an engine; a plug-in that cannot be
+imported or registered is a row with its reason, not a crash; two backends of one name are an error
+that names both distributions, raised when that name is used; no choice depends on the order of
+installation.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from tracer_core import hookspecs
+from tracer_core.contract.backend import PROJECT, Backend, Lazy, resolve
+from tracer_core.contract.version import __version__
+from tracer_core.errors import BackendError, BackendNameClashError, BackendNotFoundError
+from tracer_core.registry import torch_style
+from tracer_core.registry.auto import AUTO
+from tracer_core.registry.eager import ATEN_EAGER, EAGER
+
+#: What provides the backends that people ask for most, for the hint of BackendNotFoundError.
+KNOWN_PROVIDERS: dict[str, str] = {
+    "inductor": "inductor-backend",
+    "cudagraphs": "cudagraphs-backend",
+    "onnxrt": "onnxrt-backend",
+    "tvm": "tvm-backend",
+    "openvino": "openvino",
+    "torch_tensorrt": "torch-tensorrt",
+    "hidet": "hidet",
+}
+
+#: What has a different name here, or was given up (docs/backends.md says what became of it).
+RENAMED: dict[str, str] = {
+    "aot_eager": "aten_eager", "tensorrt": "torch_tensorrt", "ipex": "inductor",
+    "nvfuser": "inductor",
+    "nvprims_nvfuser": "inductor",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRow:
+    """One line of `backends()`.
+
+    name: what to pass as ``backend=``. distribution, version: what installed it (``tracer-core``
+    for the built-in one; None if it was registered in this process). devices: device types.
+    training: a value of `Training`, in words. shapes: ``"static"`` or ``"symbolic"``. available:
+    whether it can run here. reason: why not, or None. description: one line.
+    """
+
+    name: str
+    distribution: str | None
+    version: str | None
+    devices: tuple[str, ...]
+    training: str
+    shapes: str
+    available: bool
+    reason: str | None
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A backend found under a name, with where it came from. backend is None and reason says why if
+    its plug-in could not be loaded."""
+
+    name: str
+    backend: Backend | None
+    distribution: str | None
+    version: str | None
+    reason: str | None = None
+    error: BaseException | None = None
+
+    @property
+    def origin(self) -> str:
+        """The distribution with its version, for messages."""
+        return (
+            f"{self.distribution} {self.version or ''}".strip()
+            if self.distribution
+            else "this process"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """What discovery found: the pluggy manager, and the candidates under each name."""
+
+    manager: pluggy.PluginManager
+    candidates: dict[str, tuple[Candidate, ...]]
+
+
+_in_process: dict[str, Any] = {}
+_used: dict[str, Backend] = {}
+
+
+def register(plugin: Any, name: str | None = None) -> Callable[[], None]:
+    """Registers a plug-in (an object or module with `hookimpl` functions) for this process.
+
+    It may offer backends or listen to events. Returns the function that takes it out again. Raises
+    pluggy.PluginValidationError if one of its hooks does not fit the specification.
+    """
+    key = name or f"{getattr(plugin, '__name__', type(plugin).__name__)}@{id(plugin):x}"
+    tried = _new_manager()
+    tried.register(plugin, key)  # validates against the specification before it is kept
+    if unknown := _unknown_hooks(tried, plugin):
+        raise pluggy.PluginValidationError(plugin, f"plug-in {key} {unknown}")
+    _in_process[key] = plugin
+    registry.cache_clear()
+
+    def unregister() -> None:
+        _in_process.pop(key, None)
+        registry.cache_clear()
+
+    return unregister
+
+
+@cache
+def registry() -> Registry:
+    """Everything that is installed, found once; `forget` makes the next call look again."""
+    manager = _new_manager()
+    found: list[Candidate] = [
+        _candidate(one, ("tracer-core", __version__)) for one in (EAGER, ATEN_EAGER, AUTO)
+    ]
+    for entry in entry_points(group=PROJECT):
+        found.extend(_load_plugin(manager, entry))
+    for key, plugin in _in_process.items():
+        manager.register(plugin, key)
+        found.extend(_offered(plugin, key, (None, None)))
+    for entry in entry_points(group=torch_style.GROUP):
+        if not entry.value.startswith(torch_style.OWN_ENTRY):
+            found.append(_candidate(torch_style.from_entry_point(entry), _distribution(entry)))
+    published = {candidate.name for candidate in found}
+    for entry, distribution, version in torch_style.unpublished():
+        if entry.name not in published:
+            found.append(_candidate(torch_style.from_entry_point(entry), (distribution, version)))
+    table: dict[str, list[Candidate]] = {}
+    for candidate in sorted(
+        found, key=lambda one: one.origin
+    ):  # the same whatever the order of installation
+        table.setdefault(candidate.name, []).append(candidate)
+    return Registry(manager, {name: tuple(group) for name, group in sorted(table.items())})
+
+
+def manager() -> pluggy.PluginManager:
+    """The pluggy manager with every plug-in that could be registered."""
+    return registry().manager
+
+
+def forget() -> None:
+    """Makes the next look-up discover installed distributions again."""
+    importlib.invalidate_caches()
+    registry.cache_clear()
+
+
+def reset_used() -> None:
+    """Calls `Backend.reset` of every backend that was used. Functions compiled with it go on using
+    it, so a later reset has to reach it too."""
+    for backend in tuple(_used.values()):
+        if backend.reset is not None:
+            resolve(backend.reset)()
+
+
+def told_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tuple[str, str]]:
+    """(graph, text): what became of these graphs, their backwards and their parts by now
+    (`Backend.report`), as the backends say it that compiled them, and those that run others'
+    runners. Raises BackendError where one cannot say it."""
+    installed = [
+        one.backend
+        for group in registry().candidates.values()
+        for one in group
+        if one.backend is not None
+    ]
+    asked = (*used, *(backend for backend in installed if backend.wrap is not None))
+    reports = {one.report: one.name for one in asked if one.report is not None}
+    told = [row for report, backend in reports.items() for row in _told(report, backend)]
+    return sorted(
+        row
+        for row in told
+        if any(row[0] == name or row[0].startswith(f"{name}_") for name in names)
+    )
+
+
+def _told(report: Lazy, backend: str) -> list[tuple[str, str]]:
+    if isinstance(report, str) and report.partition(":")[0] not in sys.modules:
+        return []  # its module was never imported: it compiled nothing
+    try:
+        rows = [(graph, text) for graph, text in resolve(report)()]
+        if wrong := [row for row in rows if not all(isinstance(part, str) for part in row)]:
+            raise TypeError(
+                f"it gave {wrong[0]!r}; pairs of texts: the name of a graph, and what became of it"
+            )
+    except Exception as error:
+        raise BackendError(
+            backend, "report", f"its report() raised {type(error).__name__}: {error}"
+        ) from error
+    return rows
+
+
+def mark_used(backend: Backend) -> None:
+    """Remembers that `reset()` has to reach this backend."""
+    _used[backend.name] = backend
+
+
+def get(name: str) -> Backend:
+    """The installed backend of that name, whether or not it can run here.
+
+    Raises BackendNotFoundError with what is installed and what to install, or with the reason its
+    plug-in could not be loaded; BackendNameClashError if two distributions offer the name.
+    """
+    candidates = registry().candidates.get(name, ())
+    if len(candidates) > 1:
+        raise BackendNameClashError(name, [candidate.origin for candidate in candidates])
+    if not candidates:
+        raise BackendNotFoundError(name, list_backends(), _hint(name))
+    (candidate,) = candidates
+    if candidate.backend is None:
+        hint = f"{candidate.origin} offers a plug-in of that name, but {candidate.reason}"
+        raise BackendNotFoundError(name, list_backends(), hint) from candidate.error
+    return candidate.backend
+
+
+def rows() -> list[BackendRow]:
+    """One row for each backend that is installed, usable or not, sorted by name."""
+    return [row for group in registry().candidates.values() for row in _rows(group)]
+
+
+def list_backends() -> list[str]:
+    """The names of the backends that can run here."""
+    return [row.name for row in rows() if row.available]
+
+
+def unavailable_reason(backend: Backend) -> str | None:
+    """Why the backend cannot run here, or None. An `available` that raises is itself the reason."""
+    if backend.available is None:
+        return None
+    try:
+        reason = resolve(backend.available)()
+    except (Exception, SystemExit) as error:
+        return f"its available() raised {type(error).__name__}: {error}"
+    if reason is None or isinstance(reason, str):
+        return reason
+    return f"its available() returned {reason!r}: it returns None, or a text that says why not"
+
+
+def _rows(group: tuple[Candidate, ...]) -> Iterator[BackendRow]:
+    clash = None
+    if len(group) > 1:
+        clash = (
+            "two backends of this name: "
+            + " and ".join(c.origin for c in group)
+            + "; uninstall one"
+        )
+    for candidate in group:
+        backend = candidate.backend
+        if backend is None:
+            yield BackendRow(
+                candidate.name,
+                candidate.distribution,
+                candidate.version,
+                (),
+                "",
+                "",
+                False,
+                candidate.reason,
+            )
+            continue
+        reason = clash or unavailable_reason(backend)
+        yield BackendRow(
+            name=candidate.name,
+            distribution=candidate.distribution,
+            version=candidate.version,
+            devices=tuple(sorted(backend.devices)),
+            training=backend.training.value.replace("_", " "),
+            shapes=backend.shapes,
+            available=reason is None,
+            reason=reason,
+            description=backend.description,
+        )
+
+
+def _new_manager() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+def _load_plugin(manager: pluggy.PluginManager, entry: EntryPoint) -> Iterable[Candidate]:
+    """Loads one entry point and asks it for its backends; any failure is its one candidate."""
+    origin = _distribution(entry)
+    try:
+        plugin = entry.load()
+        manager.register(plugin, f"{entry.name}@{origin[0]}")
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # a plug-in that gives up may not take the program with it
+        reason = f"importing {entry.value} raised {type(error).__name__}: {error}"
+        return [Candidate(entry.name, None, *origin, reason, error)]
+    if unknown := _unknown_hooks(manager, plugin):
+        manager.unregister(plugin)
+        return [Candidate(entry.name, None, *origin, f"{entry.value} {unknown}")]
+    if not hasattr(plugin, "tracer_backends") and not manager.get_hookcallers(plugin):
+        reason = (
+            f"{entry.value} has no hook of tracer_core: it names a module with tracer_backends(),"
+            " marked @hookimpl"
+        )
+        return [Candidate(entry.name, None, *origin, reason)]
+    return _offered(plugin, entry.name, origin)
+
+
+def _unknown_hooks(manager: pluggy.PluginManager, plugin: Any) -> str | None:
+    """What is wrong with the names of a plug-in's hooks, or None. Those marked
+    ``optionalhook=True`` may be unknown.
+    """
+    for caller in manager.get_hookcallers(plugin) or ():
+        mine = [one for one in caller.get_hookimpls() if one.plugin is plugin]
+        if not caller.has_spec() and not all(one.optionalhook for one in mine):
+            known = [name for name in vars(hookspecs) if name.startswith("tracer_")]
+            close = difflib.get_close_matches(caller.name, known, n=1)
+            guess = f" (did you mean {close[0]!r}?)" if close else ""
+            return (
+                f"has the hook {caller.name!r}, which tracer_core {__version__} has not{guess};"
+                f" {', '.join(known)}"
+            )
+    return None
+
+
+def _offered(plugin: Any, label: str, origin: tuple[str | None, str | None]) -> list[Candidate]:
+    offer = getattr(plugin, "tracer_backends", None)
+    if offer is None:  # a plug-in that only listens
+        return []
+    try:
+        offered = offer()
+        if not isinstance(offered, (list, tuple)):
+            raise TypeError(f"it returned {type(offered).__name__}; a list of plugin_api.Backend")
+        if not offered:
+            raise ValueError(
+                "it returned no backend; one that cannot run here says so by available="
+            )
+        for backend in offered:
+            if not isinstance(backend, Backend):
+                raise TypeError(
+                    f"tracer_backends() gave {backend!r}, which is no plugin_api.Backend"
+                )
+    except (Exception, SystemExit) as error:
+        reason = f"its tracer_backends() raised {type(error).__name__}: {error}"
+        return [Candidate(label, None, *origin, reason, error)]
+    return [_candidate(backend, origin) for backend in offered]
+
+
+def _candidate(backend: Backend, origin: tuple[str | None, str | None]) -> Candidate:
+    return Candidate(backend.name, backend, *origin)
+
+
+def _distribution(entry: EntryPoint) -> tuple[str | None, str | None]:
+    return (entry.dist.name, entry.dist.version) if entry.dist else (None, None)
+
+
+def _hint(name: str) -> str:
+    counterpart = RENAMED.get(name) or name.removeprefix(torch_style.PREFIX)
+    if counterpart != name and (
+        counterpart in registry().candidates or counterpart in KNOWN_PROVIDERS
+    ):
+        installed = counterpart in registry().candidates
+        how = "" if installed else f" (python -m pip install {KNOWN_PROVIDERS[counterpart]})"
+        return f"Its counterpart here is backend={counterpart!r}{how}."
+    if name in KNOWN_PROVIDERS:
+        return f"Install it: python -m pip install {KNOWN_PROVIDERS[name]}"
+    close = difflib.get_close_matches(name, [*registry().candidates, *KNOWN_PROVIDERS], n=1)
+    return (
+        f"Did you mean {close[0]!r}?"
+        if close
+        else "tracer_core.backends() shows every installed backend."
+    )

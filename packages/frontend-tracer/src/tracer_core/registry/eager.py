@@ -1,0 +1,78 @@
+"""The built-in backend ``eager``: runs the captured graph with PyTorch's own operators.
+
+In: a torch-level graph. Out: a runner over it. It optimises nothing: it shows what capture alone
+costs, and tells a wrong capture from a wrong backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.specs import CompileSpec, Training
+
+if TYPE_CHECKING:
+    import torch
+
+#: Every accelerator that PyTorch itself runs on.
+DEVICES = frozenset({"cpu", "cuda", "mps", "xpu", "hpu", "mtia", "privateuseone", "meta"})
+
+
+def compile_eager(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+    """Returns a runner that calls the graph's generated Python code."""
+    forward = graph.forward
+
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        outputs: Sequence[Any] = forward(*inputs)
+        return outputs
+
+    if spec.mutations:
+        run.written_early = frozenset()  # type: ignore[attr-defined]  # the copies stand at the graph's end
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class AtenEagerOptions:
+    """memory_budget: for training, the part (0 to 1) of the activations' bytes that may be kept
+    from the forward to the backward; what is not kept is computed again. Raises ValueError outside
+    0 to 1."""
+
+    memory_budget: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.memory_budget <= 1:
+            raise ValueError(f"memory_budget={self.memory_budget!r}: from 0 to 1")
+
+
+#: Shows what lowering and training capture alone cost, and tells a wrong lowering from a wrong
+#: backend.
+ATEN_EAGER = Backend(
+    name="aten_eager",
+    compile=compile_eager,
+    description=(
+        "the graph lowered to ATen, with forward and backward graphs, run by PyTorch's own"
+        " operators"
+    ),
+    ir="aten",
+    training=Training.FORWARD_BACKWARD,
+    modes={"default": "runs the lowered graph"},
+    options=AtenEagerOptions,
+    shapes="symbolic",
+    numbers="inputs",
+    data_sizes="symbols",
+    devices=DEVICES,
+)
+
+EAGER = Backend(
+    name="eager",
+    compile=compile_eager,
+    description="the captured graph, run by PyTorch's own operators",
+    ir="torch",
+    training=Training.FORWARD_BACKWARD,
+    modes={"default": "runs the graph as captured"},
+    shapes="symbolic",
+    data_sizes="symbols",
+    devices=DEVICES,
+)

@@ -1,0 +1,87 @@
+"""What happens while something is compiled, told to the log and to listening plug-ins.
+
+In: calls from the tracer and from `tracer_core.debug.stages`. Out: lines under TRACER_LOGS and the
+hooks of `tracer_core.hookspecs`. What always holds: nothing here is called on a compiled call; a
+listener that raises is logged, with the plug-in that it belongs to, and stops neither the compile
+nor the other listeners.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tracer_core.debug.logs import enabled, logger, note
+from tracer_core.debug.stages import StageRecord, observe
+from tracer_core.registry.discovery import manager
+
+if TYPE_CHECKING:
+    import torch
+
+
+def graph_captured(*, name: str, gm: torch.fx.GraphModule, backend: str) -> None:
+    """A torch-level graph is about to be compiled. Arguments: `hookspecs.tracer_graph_captured`."""
+    if enabled("graph"):
+        note("graph", "%s for backend %s:\n%s", name, backend, gm.graph)
+    _tell("tracer_graph_captured", name=name, gm=gm, backend=backend)
+
+
+def graph_break(*, kind: str, reason: str, location: str, hint: str = "") -> None:
+    """Capture stopped at an instruction. Arguments: `hookspecs.tracer_graph_break`."""
+    if enabled("graph_breaks"):
+        remedy = f"; what would remove it: {hint}" if hint else ""
+        note("graph_breaks", "%s: %s [%s]%s", location, reason, kind, remedy)
+    _tell("tracer_graph_break", kind=kind, reason=reason, location=location, hint=hint)
+
+
+def first_call(*, summary: str, broken: bool) -> None:
+    """The first call of a compiled function ended. summary: one line about what was captured. A
+    function with graph breaks is worth a warning; else the line is shown to whoever listens to
+    INFO."""
+    logger().log(logging.WARNING if broken else logging.INFO, "%s%s", summary,
+                 "; tracer_core.explain(f)(*args) tells more" if broken else "")  # fmt: skip
+
+
+def recompile(*, function: str, reason: str, count: int) -> None:
+    """A function is compiled again. Arguments: `hookspecs.tracer_recompile`."""
+    if enabled("recompiles"):
+        note("recompiles", "%s (entry %d): %s", function, count, reason)
+    _tell("tracer_recompile", function=function, reason=reason, count=count)
+
+
+def _tell(hook: str, **arguments: Any) -> None:
+    for one in reversed(getattr(manager().hook, hook).get_hookimpls()):
+        try:
+            one.function(*(arguments[name] for name in one.argnames))
+        except Exception:
+            logger().warning(
+                "%s() of the plug-in %s raised; the compile goes on",
+                hook,
+                one.plugin_name,
+                exc_info=True,
+            )
+
+
+def _stage_finished(record: StageRecord) -> None:
+    _tell(
+        "tracer_stage_finished",
+        graph=record.graph,
+        stage=record.name,
+        seconds=record.seconds,
+        text=record.text,
+    )
+
+
+_stop_observing = None
+
+
+def follow_stages() -> None:
+    """Has finished stages told to the plug-ins that listen to them, if there are any; `api.compile`
+    calls it, so that without such a plug-in a stage does not even build its text."""
+    global _stop_observing
+    listening = bool(manager().hook.tracer_stage_finished.get_hookimpls())
+    if listening and _stop_observing is None:
+        _stop_observing = observe(_stage_finished)
+    elif not listening and _stop_observing is not None:
+        _stop_observing()
+        _stop_observing = None

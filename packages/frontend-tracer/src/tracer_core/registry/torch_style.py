@@ -1,0 +1,212 @@
+"""Backends written for torch.compile's convention, ``backend(gm, example_inputs)``, as `Backend`s.
+
+In: such a callable, given by the user or published by somebody in the entry-point group
+``torch_dynamo_backends``. Out: a `Backend` whose `compile` is a `TorchStyle`, which the dispatcher
+calls with the real tensors of the call in place of a `CompileSpec`. What always holds: nothing here
+imports torch's compiler; an entry point is loaded when it is first used, never to list it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from tracer_core.contract.backend import Backend
+from tracer_core.contract.specs import Training
+from tracer_core.errors import BackendError, OptionError
+from tracer_core.registry.eager import DEVICES
+
+if TYPE_CHECKING:
+    import torch
+
+    from tracer_core.options import CompileConfig
+
+#: The group in which the ecosystem publishes backends for torch's compiler.
+GROUP = "torch_dynamo_backends"
+
+#: How the values of our own entries in `GROUP` begin; they are skipped when the group is listed.
+OWN_ENTRY = "tracer_core.bridges:"
+
+PREFIX = "tracer_"
+
+#: Distributions whose backend has no entry point (they register it with torch's compiler when they
+#: are imported): name of the backend -> (distribution, ``module:function``).
+WITHOUT_ENTRY_POINT = {
+    "torch_tensorrt": ("torch_tensorrt", "torch_tensorrt.dynamo.backend:torch_tensorrt_backend"),
+}
+
+
+#: Packages whose backend drops the graph's writes to tensors and to views of them, and returns what
+#: it likes for results that are views.
+FUNCTIONAL_ONLY = frozenset({"openvino"})
+
+
+@dataclass(frozen=True, slots=True)
+class TorchStyle:
+    """`Backend.compile` of a backend written as ``backend(gm, example_inputs, **kwargs)``.
+
+    name: for messages. source: the callable, or the entry point that names it. functional: it is
+    right only for graphs that write to nothing and whose results are tensors of their own (see
+    `tracer_core.dispatch.functional_bridge`).
+    """
+
+    name: str
+    source: Callable[..., Any] | EntryPoint
+    functional: bool = False
+
+    def function(self) -> Callable[..., Any]:
+        """The callable itself. Raises BackendError if its entry point cannot be loaded."""
+        if not isinstance(self.source, EntryPoint):
+            return self.source
+        try:
+            loaded: Callable[..., Any] = self.source.load()
+        except Exception as error:
+            raise BackendError(self.name, "import", f"{self.source.value}: {error}") from error
+        return loaded
+
+    def build(
+        self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any], config: CompileConfig
+    ) -> Callable[..., Sequence[Any]]:
+        """Calls the backend with the torch-level graph and the real tensors of the captured call.
+
+        Returns ``callable(*tensors) -> sequence of tensors``. Raises BackendError (from the
+        original exception) if the backend raises, or returns what cannot be called.
+        """
+        kwargs: dict[str, Any] = {}
+        if config.mode != "default":
+            kwargs["mode"] = config.mode
+        if config.options:
+            kwargs["options"] = dict(config.options)
+        function = self.function()
+        try:
+            result: Callable[..., Sequence[Any]] = function(gm, list(example_inputs), **kwargs)
+        except Exception as error:
+            raise BackendError(self.name, "compile", f"{type(error).__name__}: {error}") from error
+        if not callable(result):
+            raise BackendError(
+                self.name, "compile", f"returned {type(result).__name__}, not a callable"
+            )
+        return result
+
+    def __call__(self, graph: torch.fx.GraphModule, spec: Any) -> Any:
+        """Not the way in: such a backend needs the real tensors of the call, which `spec` has
+        not.
+        """
+        raise BackendError(
+            self.name,
+            "compile",
+            "is called with example inputs: use TorchStyle.build(gm, inputs, config)",
+        )
+
+
+def accepted_keywords(function: Callable[..., Any]) -> frozenset[str]:
+    """Which of ``mode`` and ``options`` the callable takes. None of them if it hides its
+    signature.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return frozenset()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return frozenset({"mode", "options"})
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return frozenset(p.name for p in parameters if p.kind in by_name) & {"mode", "options"}
+
+
+def torch_style_settings(
+    style: TorchStyle, options: Any, mode: str | None, modes: Sequence[str]
+) -> tuple[dict[str, Any] | None, str]:
+    """Checks `options` and `mode` against what the callable accepts; returns both for
+    CompileConfig.
+
+    modes: the names of torch.compile's own modes. Raises OptionError, naming what the callable
+    takes.
+    """
+    asked = {"mode": mode not in (None, "default"), "options": bool(options)}
+    wanted = {key for key, given in asked.items() if given}
+    if wanted:
+        accepted = accepted_keywords(style.function())
+        if refused := sorted(wanted - accepted):
+            raise OptionError(
+                f"backend {style.name!r} takes no {' and no '.join(refused)}: its signature accepts"
+                f" (gm, example_inputs{''.join(f', {key}' for key in sorted(accepted))})"
+            )
+    if mode is not None and mode not in modes:
+        raise OptionError(f"unknown mode {mode!r}; one of {', '.join(modes)}")
+    if options is not None and not isinstance(options, Mapping):
+        raise OptionError(
+            f"options for backend {style.name!r} must be a dict, not {type(options).__name__}"
+        )
+    return (dict(options) if options else None), mode or "default"
+
+
+def from_callable(function: Callable[..., Any]) -> Backend:
+    """A `Backend` for a callable that the user passed as ``backend=``."""
+    label = getattr(function, "__name__", None) or type(function).__name__
+    name = re.sub(r"\W+", "_", label).strip("_") or "custom"
+    if not name.isidentifier():
+        name = f"custom_{name}"
+    return _torch_style_backend(
+        name, TorchStyle(name, function), "a callable passed to compile()", None
+    )
+
+
+def from_entry_point(entry: EntryPoint) -> Backend:
+    """A `Backend` for an entry of the group ``torch_dynamo_backends``; the entry is not loaded."""
+
+    def available() -> str | None:
+        return _missing_module(entry)
+
+    description = f"published for torch.compile as {entry.value}"
+    name = (
+        entry.name
+        if entry.name.replace("-", "_").isidentifier()
+        else re.sub(r"\W+", "_", entry.name)
+    )
+    style = TorchStyle(name, entry, entry.module.partition(".")[0] in FUNCTIONAL_ONLY)
+    return _torch_style_backend(name, style, description, available)
+
+
+def unpublished() -> list[tuple[EntryPoint, str, str]]:
+    """(entry point as it would be, distribution, version) of what is installed of
+    `WITHOUT_ENTRY_POINT`.
+    """
+    found = []
+    for name, (distribution, value) in WITHOUT_ENTRY_POINT.items():
+        try:
+            found.append((EntryPoint(name, value, GROUP), distribution, version(distribution)))
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _torch_style_backend(
+    name: str, style: TorchStyle, description: str, available: Callable[[], str | None] | None
+) -> Backend:
+    return Backend(
+        name=name,
+        compile=style,
+        description=description,
+        ir="torch",
+        training=Training.INFERENCE_ONLY,
+        shapes="symbolic",
+        devices=DEVICES,
+        available=available,
+    )
+
+
+def _missing_module(entry: EntryPoint) -> str | None:
+    """A reason if the entry's top-level package is not there. Looks for it without importing it."""
+    package = entry.module.partition(".")[0]
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError) as error:
+        return f"module {package!r} cannot be found: {error}"
+    return (
+        None if found else f"module {package!r} of its entry point {entry.value!r} is not installed"
+    )

@@ -1,0 +1,161 @@
+"""Folders for files that outlive the process, private to this user because machine code is loaded
+from them.
+
+In: ``TRACER_CACHE_DIR`` (else ``$XDG_CACHE_HOME/tracer``, else ``~/.cache/tracer``). Out: folders
+under it, or, where they cannot be used, a temporary folder that is removed when the process ends.
+What always holds: a folder that is returned belongs to this user, and no other user can write to
+it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from tracer_core.debug.logs import logger
+from tracer_core.errors import TracerError
+from tracer_core.options import env
+
+#: Bytes that must fit beside what is there, for a folder to count as usable.
+_ROOM = 4 << 20
+
+#: Where the temporary folder is made if Python finds no usable temporary folder: memory, on Linux.
+_MEMORY = "/dev/shm"
+
+
+class CacheLocationError(TracerError):
+    """The cache folder cannot be made, or is not private to this user. path; reason."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(
+            f"cache folder {path}: {reason}\n  Set TRACER_CACHE_DIR to a folder of your own."
+        )
+
+
+def cache_folder(*parts: str) -> Path:
+    """The folder ``<cache>/<parts...>``, made if it is missing, with mode 0700.
+
+    Raises CacheLocationError if it cannot be made or written to, belongs to another user, or others
+    may write to it.
+    """
+    try:
+        root = Path(env().cache_dir).expanduser().absolute()
+    except (
+        RuntimeError,
+        OSError,
+    ) as error:  # no home folder is known, or the working folder is gone
+        raise CacheLocationError(Path(env().cache_dir), str(error)) from error
+    folder = root.joinpath(*parts)
+    try:
+        for path in (root, *(root.joinpath(*parts[: i + 1]) for i in range(len(parts)))):
+            # exist_ok: another process may make it at the same time.
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = path.stat()
+            problem = not_private(found)
+            if problem is not None and not (path != folder and _keeps_folders_apart(found)):
+                raise CacheLocationError(path, problem)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise CacheLocationError(folder, "this user cannot write to it")
+    except OSError as error:
+        raise CacheLocationError(folder, error.strerror or str(error)) from error
+    reason = _unusable.get(folder)
+    if reason is not None:
+        raise CacheLocationError(folder, reason)
+    return folder
+
+
+def private_folder(*parts: str) -> tuple[Path, str | None]:
+    """(a folder to keep files in, None), or (a temporary one of this process, why the cache cannot
+    be used).
+
+    The reason is logged as a warning once. Raises CacheLocationError if no temporary folder can be
+    made either.
+    """
+    try:
+        return cache_folder(*parts), None
+    except CacheLocationError as error:
+        folder = _temporary().joinpath(*parts)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _tell_once(str(error), folder)
+        return folder, f"{error.path}: {error.reason}"
+
+
+def leave_folder(folder: Path, error: OSError) -> None:
+    """A file of this folder, which `private_folder` returned, cannot be written or loaded: later
+    calls return a temporary folder. Raises CacheLocationError if it is one."""
+    reason = error.strerror or str(error)
+    if folder.is_relative_to(_temporary()):
+        raise CacheLocationError(
+            folder, f"{reason}, and so in the cache folder {env().cache_dir}"
+        ) from error
+    _unusable[folder] = reason
+
+
+def demand_room(folder: Path) -> None:
+    """Raises OSError if a few MiB cannot be written there. Asked where a compiler failed: a full
+    disk looks to its caller like an error in the source."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(_ROOM))
+
+
+def not_private(found: os.stat_result) -> str | None:
+    """Why what was read from this file or folder may be another user's; None if only this user can
+    have written it.
+    """
+    if not hasattr(os, "geteuid"):  # no POSIX ownership to check
+        return None
+    if found.st_uid != os.geteuid():
+        return f"belongs to user id {found.st_uid}, not to {os.geteuid()}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "other users may write to it (chmod go-w it)"
+    return None
+
+
+def _keeps_folders_apart(found: os.stat_result) -> bool:
+    """Whether nobody but this user and root can replace a folder of this user in it: /tmp and the
+    like.
+    """
+    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return found.st_uid in (0, os.geteuid()) and (not others or bool(found.st_mode & stat.S_ISVTX))
+
+
+#: Folders whose files this process could not write or load -> why.
+_unusable: dict[Path, str] = {}
+#: Reasons that were logged.
+_told: set[str] = set()
+
+
+def _tell_once(reason: str, folder: Path) -> None:
+    if reason not in _told:
+        _told.add(reason)
+        logger().warning(
+            "%s\n  Until then what is compiled is kept in %s, for this process alone.",
+            reason,
+            folder,
+        )
+
+
+@functools.cache
+def _temporary() -> Path:
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="tracer-"))
+    except OSError as error:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="tracer-", dir=_MEMORY))
+        except OSError:
+            reason = f"neither it nor a temporary folder can be written to: {error}"
+            raise CacheLocationError(Path(env().cache_dir), reason) from error
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not in a forked child
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder

@@ -1,0 +1,245 @@
+"""What setting and deleting an attribute means in a trace: CPython's descriptor protocol, with
+guards.
+
+In: an object, a name and a value. Out: nothing. What always holds: what an object that existed
+before the trace loses is saved first; user code that the write runs (properties, `__setattr__`,
+`__set__`, ...) is interpreted.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.trace import class_creation, gradients
+from tracer_core.trace.attributes import (
+    ABSENT,
+    LOCAL_SET,
+    Attributes,
+    has_python,
+    kind_is_slot,
+)
+from tracer_core.trace.side_effects import MISSING
+
+
+class AttributeWrites(Attributes):
+    """setattr and delattr of the tracer."""
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        setter = self.special(type(obj), "__setattr__")
+        if setter is LOCAL_SET:
+            self.break_graph("unknown_native", "attributes of a threading.local belong to a thread")
+        if isinstance(obj, torch.Tensor):
+            self._set_tensor_attribute(obj, name, value)
+        elif has_python(setter):
+            self.call_value(setter, [obj, name, value], {})
+        elif isinstance(obj, type):
+            self.set_class_attribute(obj, name, value)
+        else:
+            self.generic_setattr(obj, name, value)
+
+    def _set_tensor_attribute(self, tensor: torch.Tensor, name: str, value: Any) -> None:
+        if name == "requires_grad" and value is True and self.may_require_grad(tensor):
+            self.recorder.require_grad(tensor)
+            return
+        if name == "grad":
+            gradients.write(self, tensor, value)
+            return
+        if self._static(torch.Tensor, name) is not ABSENT:
+            self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is set")
+        if torch_private.is_fake(tensor):
+            self.tensor_attributes.setdefault(id(tensor), {})[name] = value
+            return
+        self.before_store(tensor.__dict__, name, tensor)
+        tensor.__dict__[name] = value
+
+    @staticmethod
+    def may_require_grad(tensor: torch.Tensor) -> bool:
+        """Whether a tensor is an intermediate that becomes a leaf of autograd's graph, which is
+        being recorded.
+        """
+        return (
+            torch_private.is_fake(tensor)
+            and torch.is_grad_enabled()
+            and tensor.is_leaf
+            and not tensor.requires_grad
+            and tensor.is_floating_point()
+        )
+
+    def set_class_attribute(self, cls: type, name: str, value: Any) -> None:
+        """type.__setattr__; value: ABSENT deletes."""
+        if type(cls) is not type:
+            owner, raw = self.class_entry(type(cls), name)
+            if owner is not None and owner is not type and self._is_data_descriptor(raw):
+                if value is ABSENT:
+                    self._delete_descriptor(raw, cls, name)
+                else:
+                    self._set_descriptor(raw, cls, name, value)
+                return
+        if self.made_class(cls):
+            class_creation.set_class_attribute(self, cls, name, value)
+            return
+        library = cls.__module__.partition(".")[0]
+        before_and_now = (cls.__dict__.get(name, ()), value)
+        plain = all(is_constant(one) or id(one) in self._numbers for one in before_and_now)
+        plain = plain and not name.startswith("__")
+        own = library in ("torch", "tracer_core") and not plain
+        if name in type.__dict__ or own or not cls.__flags__ & HEAP_TYPE:
+            # What the tracer itself relies on, or CPython's own error.
+            self.break_graph(
+                "unsupported_mutation", f"attribute {name!r} of class {cls.__name__} is set"
+            )
+        if value is ABSENT:
+            known = self.effects.attribute(cls, name) is not None
+            if name not in cls.__dict__:
+                if not known:
+                    self.provenance.guard(GuardKind.HAS_NOT, self._namespace(cls), name)
+                type.__delattr__(cls, name)  # raises CPython's own error
+            if not known:
+                self.provenance.guard(GuardKind.HAS, self._namespace(cls), name)
+        self.before_attribute(cls, name)
+        if value is ABSENT:
+            type.__delattr__(cls, name)
+        else:
+            type.__setattr__(cls, name, value)
+        self._specials.clear()  # what a class says about special methods may be another now
+
+    def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
+        """object.__setattr__"""
+        owner, raw = self.class_entry(type(obj), name)
+        if owner is not None and self._is_data_descriptor(raw):
+            self._set_descriptor(raw, obj, name, value)
+            return
+        namespace = self.instance_dict(obj)
+        if namespace is None:
+            if type(obj).__dictoffset__ == 0 or self.is_fresh(obj):
+                object.__setattr__(obj, name, value)  # raises CPython's own error
+                return
+            self.break_graph(
+                "unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is set"
+            )
+        self.before_store(namespace, name, obj)
+        namespace[name] = value
+
+    def _set_descriptor(self, raw: Any, obj: Any, name: str, value: Any) -> None:
+        if isinstance(raw, property):
+            if raw.fset is None:
+                raise AttributeError(
+                    f"property '{name}' of '{type(obj).__qualname__}' object has no setter"
+                )
+            self.call_value(raw.fset, [obj, value], {})
+            return
+        setter = self._static(type(raw), "__set__")
+        if has_python(setter):
+            self.call_value(setter, [raw, obj, value], {})
+            return
+        if setter is ABSENT:
+            raise AttributeError("__set__")
+        self._set_slot(raw, obj, name, value)
+
+    def _set_slot(self, raw: Any, obj: Any, name: str, value: Any) -> None:
+        """A value that a C descriptor stores; value: ABSENT deletes it."""
+        self.mutations += 1
+        if not self.is_fresh(obj) and not kind_is_slot(raw):
+            self.break_graph(
+                "unsupported_mutation", f"slot {name!r} of a {type(obj).__name__} is set"
+            )
+        known = self.effects.attribute(obj, raw)
+        change = self.before_attribute(obj, raw)
+        if change is not None and known is None and value is ABSENT:
+            kind = GuardKind.UNSET if change.before is MISSING else GuardKind.IS_SET
+            self.provenance.guard(kind, self.provenance.source_of(obj), raw)  # type: ignore[arg-type]
+        try:
+            raw.__delete__(obj) if value is ABSENT else raw.__set__(obj, value)
+        except BaseException:
+            if change is not None and known is None:
+                self.effects.drop(change)
+            raise
+
+    def delattr(self, obj: Any, name: str) -> None:
+        deleter = self.special(type(obj), "__delattr__")
+        if isinstance(obj, torch.Tensor):
+            self._delete_tensor_attribute(obj, name)
+        elif has_python(deleter):
+            self.call_value(deleter, [obj, name], {})
+        elif isinstance(obj, type):
+            self.set_class_attribute(obj, name, ABSENT)
+        else:
+            self.generic_delattr(obj, name)
+
+    def _delete_tensor_attribute(self, tensor: torch.Tensor, name: str) -> None:
+        if name == "grad":
+            gradients.write(self, tensor, None)
+            return
+        if self._static(torch.Tensor, name) is not ABSENT:
+            self.break_graph(
+                "tensor_metadata_mutation", f"attribute {name!r} of a tensor is deleted"
+            )
+        if not torch_private.is_fake(tensor):
+            self._delete_entry(tensor, tensor.__dict__, name)
+        elif self.attributes_of(tensor).pop(name, ABSENT) is ABSENT:
+            raise AttributeError(name)
+
+    def generic_delattr(self, obj: Any, name: str) -> None:
+        """object.__delattr__"""
+        owner, raw = self.class_entry(type(obj), name)
+        if owner is not None and self._is_data_descriptor(raw):
+            self._delete_descriptor(raw, obj, name)
+            return
+        namespace = self.instance_dict(obj)
+        if namespace is None:
+            if type(obj).__dictoffset__ == 0 or self.is_fresh(obj):
+                object.__delattr__(obj, name)  # raises CPython's own error
+                return
+            self.break_graph(
+                "unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is deleted"
+            )
+        self._delete_entry(obj, namespace, name)
+
+    def _delete_descriptor(self, raw: Any, obj: Any, name: str) -> None:
+        if isinstance(raw, property):
+            if raw.fdel is None:
+                raise AttributeError(
+                    f"property '{name}' of '{type(obj).__qualname__}' object has no deleter"
+                )
+            self.call_value(raw.fdel, [obj], {})
+            return
+        deleter = self._static(type(raw), "__delete__")
+        if has_python(deleter):
+            self.call_value(deleter, [raw, obj], {})
+        elif deleter is ABSENT:
+            raise AttributeError("__delete__")
+        else:
+            self._set_slot(raw, obj, name, ABSENT)
+
+    def _delete_entry(self, obj: Any, namespace: dict[str, Any], name: str) -> None:
+        """Deletes from an object's own dictionary."""
+        if self._instance_presence(obj, namespace, name):
+            self.before_remove(namespace, name, obj)
+            del namespace[name]
+            return
+        # CPython names what is missing in the way that it does for this very object.
+        if isinstance(obj, types.ModuleType):
+            types.ModuleType.__delattr__(obj, name)
+        object.__delattr__(obj, name)
+
+    def _instance_presence(self, obj: Any, namespace: dict[str, Any], name: str) -> bool:
+        """Whether the object's dictionary has the name; its absence is guarded (its presence by who
+        deletes it).
+        """
+        source, change = self.provenance.source_of(obj), self.effects.peek(namespace)
+        if (
+            name not in namespace
+            and source is not None
+            and not (change is not None and change.decided(name))
+        ):
+            self.provenance.guard(
+                GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name
+            )
+        return name in namespace

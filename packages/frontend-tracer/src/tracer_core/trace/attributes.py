@@ -1,0 +1,445 @@
+"""What reading an attribute means in a trace: CPython's descriptor protocol, with guards.
+
+In: an object and a name. Out: the value, with the dictionary entries that decided it guarded when
+the object (or its class) existed before the trace. What always holds: user code that the access
+runs (properties, `__getattr__`, ...) is interpreted, never run natively.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import threading
+import types
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.bytecode.frame import NULL
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.numpy_types import ARRAY
+from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.trace import gradients
+from tracer_core.trace.dict_entries import ABSENT, Entries, has_python
+from tracer_core.trace.generators import TracedGenerator
+from tracer_core.trace.scalars import NUMBERS, SYMBOLS
+
+_NATIVE_GETTERS = (
+    types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType,
+    types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType,
+)  # fmt: skip
+_MODULE_GETATTR = torch.nn.Module.__getattr__
+_LOCAL_GET, LOCAL_SET = (
+    vars(threading.local)[f"__{name}__"] for name in ("getattribute", "setattr")
+)
+_ARRAY_VIEWS = frozenset({"T", "mT", "real", "imag", "flat", "base", "data"})
+#: Attributes that type computes from the class's own entries.
+_CLASS_ENTRIES = frozenset({"__doc__", "__module__", "__annotations__"})
+#: Attributes of tensors that change from call to call, or say how autograd made the tensor.
+_AUTOGRAD_STATE = frozenset(
+    {"grad_fn", "is_leaf", "_version", "_base", "_grad", "_grad_fn", "_backward_hooks",
+    "output_nr", "retains_grad",
+     "_post_accumulate_grad_hooks"}
+)  # fmt: skip
+
+
+#: Values that functions keep outside their dictionary, and that nothing else is derived from.
+_SETTABLE = frozenset(types.FunctionType.__dict__[name] for name in ("__name__", "__qualname__"))
+
+
+def kind_is_slot(raw: Any) -> bool:
+    """Whether a C descriptor does nothing but store a value (``__slots__``, a field of a C
+    struct).
+    """
+    return isinstance(raw, types.MemberDescriptorType) or raw in _SETTABLE
+
+
+#: What a traceback says, which is the interpreter's own while a program is traced.
+_OF_TRACEBACKS = frozenset({"tb_frame", "tb_lineno", "tb_lasti", "tb_next"})
+
+
+class Attributes(Entries):
+    """getattr and super() of the tracer."""
+
+    #: id of an intermediate tensor -> what the program set on it.
+    tensor_attributes: dict[int, dict[str, Any]]
+
+    # -- reading --
+
+    def getattr(self, obj: Any, name: str) -> Any:
+        if type(obj) in SYMBOLS and (
+            id(obj) in self._numbers or hasattr(float, name) or hasattr(int, name)
+        ):
+            obj = self.concrete(obj)  # a method of numbers: as Python's own has it
+        if isinstance(obj, torch.Tensor):
+            return self._tensor_attribute(obj, name)
+        if isinstance(obj, types.ModuleType):
+            return self._module_attribute(obj, name)
+        if isinstance(obj, type):
+            return self._class_attribute(obj, name)
+        if isinstance(obj, super):
+            parts: Any = obj
+            return self.super_attribute(parts.__thisclass__, parts.__self__, name)
+        if name == "__traceback__" and isinstance(obj, BaseException):
+            return self.traceback_of(obj)
+        cls = type(obj)
+        if cls is TracedGenerator and name in ("__name__", "__qualname__"):
+            return obj.name if name == "__name__" else obj.code_name
+        if not cls.__flags__ & HEAP_TYPE:
+            return self._builtin_attribute(obj, name)
+        getter = self.special(cls, "__getattribute__")
+        if getter is _LOCAL_GET:
+            self.break_graph("unknown_native", "attributes of a threading.local belong to a thread")
+        try:
+            if has_python(getter):
+                return self.call_value(getter, [obj, name], {})
+            return self.generic_getattr(obj, name)
+        except AttributeError:
+            fallback = self.special(cls, "__getattr__")
+            if fallback is ABSENT:
+                raise
+        return self._fallback(obj, name, fallback)
+
+    def generic_getattr(self, obj: Any, name: str) -> Any:
+        """object.__getattribute__ for an instance of a Python class."""
+        cls = type(obj)
+        owner, raw = self.read_entry(cls, name)
+        if type(raw) in NUMBERS:
+            value = self._instance_entry(obj, name)
+            return raw if value is ABSENT else value
+        if owner is not None and self._is_data_descriptor(raw) and hasattr(type(raw), "__get__"):
+            return self._get_descriptor(raw, obj, cls, name)
+        value = self._instance_entry(obj, name)
+        if value is not ABSENT:
+            return value
+        if owner is not None:
+            return self._get_descriptor(raw, obj, cls, name)
+        if self._static(cls, name) is ABSENT:
+            object.__getattribute__(
+                obj, name
+            )  # raises Python's own error: "'collections.deque' object ..."
+        raise AttributeError(
+            f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=obj
+        )
+
+    def _get_descriptor(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
+        kind = type(raw)
+        if kind is types.FunctionType:
+            return types.MethodType(raw, obj)
+        if kind is property:
+            if raw.fget is None:
+                raise AttributeError(
+                    f"property '{name}' of '{cls.__qualname__}' object has no getter"
+                )
+            return (
+                raw.__get__(obj)
+                if cls in torch_private.DEVICE_PROPERTIES
+                else self.call_value(raw.fget, [obj], {})
+            )
+        if kind is staticmethod:
+            return self._wrapped(raw)
+        if kind is classmethod:
+            return types.MethodType(self._wrapped(raw), cls)
+        if kind is types.MemberDescriptorType or kind is types.GetSetDescriptorType:
+            return self._slot(raw, obj, cls, name)
+        if isinstance(raw, _NATIVE_GETTERS):
+            return raw.__get__(obj, cls)  # type: ignore[union-attr]
+        getter = self._type_has(raw, "__get__")
+        if getter is ABSENT:
+            return self._class_value(raw)
+        if has_python(getter):
+            return self.call_value(getter, [raw, obj, cls], {})
+        return self.native_descriptor_get(raw, obj, cls, name)
+
+    def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
+        """A descriptor written in C that is not one of Python's own."""
+        if isinstance(raw, collections._tuplegetter) and isinstance(obj, tuple):  # type: ignore[attr-defined]
+            return self.list_item(obj, raw.__reduce__()[1][0], varies=True)
+        if type(raw).__name__ in (
+            "partialmethod",
+            "cached_property",
+            "_lru_cache_wrapper",
+        ) or callable(raw):
+            return raw.__get__(obj, cls)
+        self.break_graph(
+            "unknown_native", f"descriptor {type(raw).__name__} for attribute {name!r}"
+        )
+
+    def _slot(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
+        if name == "__dict__":
+            return self._dict_of(obj)
+        if name == "__class__":
+            return cls
+        source = self.provenance.source_of(obj)
+        unguarded = source is None or self.effects.attribute(obj, raw) is not None
+        try:
+            value = raw.__get__(obj, cls)
+        except AttributeError:
+            if not unguarded and kind_is_slot(raw):
+                self.provenance.guard(GuardKind.UNSET, source, raw)  # type: ignore[arg-type]
+            raise
+        if unguarded:
+            return value
+        return self.provenance.read_varying(
+            value, self.provenance.sources.make(source, "slot", name)
+        )
+
+    def _wrapped(self, raw: Any) -> Any:
+        """The function in a staticmethod or classmethod of a class."""
+        source = self.provenance.source_of(raw)
+        if source is None:
+            return raw.__func__
+        return self.provenance.read(
+            raw.__func__, self.provenance.sources.make(source, "slot", "__func__")
+        )
+
+    def _fallback(self, obj: Any, name: str, fallback: Any) -> Any:
+        if fallback is _MODULE_GETATTR:
+            return self._module_member(obj, name)
+        if has_python(fallback):
+            return self.call_value(fallback, [obj, name], {})
+        self.break_graph("unknown_native", f"{type(obj).__name__}.__getattr__")
+
+    def _module_member(self, obj: torch.nn.Module, name: str) -> Any:
+        """nn.Module.__getattr__ without interpreting it: parameters, buffers, submodules."""
+        for table in ("_parameters", "_buffers", "_modules"):
+            members = self._instance_entry(obj, table)
+            if members is ABSENT:
+                continue
+            value = self.dict_get(members, name, ABSENT)
+            if value is not ABSENT:
+                return value
+        raise AttributeError(
+            f"'{type(obj).__name__}' object has no attribute '{name}'", name=name, obj=obj
+        )
+
+    def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
+        """getattr with a default."""
+        try:
+            return self.getattr(obj, name)
+        except AttributeError:
+            return default
+
+    def has_attribute(self, obj: Any, name: str) -> bool:
+        try:
+            self.getattr(obj, name)
+        except AttributeError:
+            return False
+        return True
+
+    # -- tensors, modules, classes, builtins --
+
+    def _tensor_attribute(self, tensor: torch.Tensor, name: str) -> Any:
+        if name == "__class__":
+            return torch.Tensor if torch_private.is_fake(tensor) else type(tensor)
+        if name == "__dict__":
+            self.break_graph("unsupported_value", "__dict__ of a tensor")
+        if name in _AUTOGRAD_STATE:
+            return self._autograd_state(tensor, name)
+        if name == "grad":
+            return gradients.read(self, tensor)
+        raw = self.special(torch.Tensor, name)
+        if not self._is_data_descriptor(raw):
+            fake = torch_private.is_fake(tensor)
+            found = (
+                self.attributes_of(tensor).get(name, ABSENT)
+                if fake
+                else self._instance_entry(tensor, name)
+            )
+            if found is not ABSENT:
+                return found
+        if raw is ABSENT:
+            kind = "Tensor" if torch_private.is_fake(tensor) else type(tensor).__name__
+            raise AttributeError(
+                f"'{kind}' object has no attribute '{name}'", name=name, obj=tensor
+            )
+        if isinstance(raw, types.FunctionType):
+            self.provenance.constant(raw)
+            return types.MethodType(raw, tensor)
+        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return raw.__get__(tensor, type(tensor))
+        if isinstance(raw, (types.GetSetDescriptorType, property)):
+            return self.recorder.call(raw.__get__, (tensor,), {})
+        return getattr(tensor, name)
+
+    def attributes_of(self, tensor: torch.Tensor) -> dict[str, Any]:
+        """What the program set on an intermediate tensor."""
+        return self.tensor_attributes.get(id(tensor), {})
+
+    def _autograd_state(self, tensor: torch.Tensor, name: str) -> Any:
+        """Whether an input is a leaf is guarded; everything else changes from call to call."""
+        source = self.provenance.source_of(tensor)
+        steady = name == "is_leaf" or (name == "grad_fn" and tensor.grad_fn is None)
+        if source is None or self.recorder.fakes.real_was_written(tensor):
+            fake = self.recorder.as_fake(tensor)  # its graph is what the real one will be
+            if name == "is_leaf":
+                return fake.is_leaf
+            if name == "grad_fn" and fake.grad_fn is None:
+                return None
+        if source is None or not steady or self.recorder.fakes.real_was_written(tensor):
+            self.break_graph("autograd_in_graph", f"attribute {name!r} of a tensor is read")
+        return self.provenance.read(
+            getattr(tensor, name), self.provenance.sources.make(source, "slot", name)
+        )
+
+    def _module_attribute(self, module: types.ModuleType, name: str) -> Any:
+        namespace = module.__dict__
+        source = self.provenance.source_of(module) or self.provenance.constant(module)
+        cls = type(module)
+        if (
+            cls is not types.ModuleType
+        ):  # torch.backends.cudnn: its flags are properties of its class
+            owner, raw = self.class_entry(cls, name)
+            if owner is not None and owner.__flags__ & HEAP_TYPE and self._is_data_descriptor(raw):
+                return self._get_descriptor(raw, module, cls, name)
+        if name in namespace:
+            change = self.effects.peek(namespace)
+            value = namespace[name]
+            if change is not None and change.decided(name):
+                return value
+            return self.provenance.read_varying(
+                value, self.provenance.sources.attribute(source, name)
+            )
+        if name == "__dict__":
+            return self._dict_of(module)
+        # A module's __getattr__ (lazy imports) caches what it finds or computes it from its name.
+        try:
+            value = getattr(module, name)
+        except AttributeError:
+            self.provenance.guard(
+                GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name
+            )
+            raise
+        if name in namespace:
+            return self.provenance.read(value, self.provenance.sources.attribute(source, name))
+        return self._class_value(value)
+
+    def _class_attribute(self, cls: type, name: str) -> Any:
+        meta = type(cls)
+        if meta is type:
+            return self.plain_class_attribute(cls, name)
+        getter = self.special(meta, "__getattribute__")
+        try:
+            if has_python(getter):
+                return self.call_value(getter, [cls, name], {})
+            return self.plain_class_attribute(cls, name)
+        except AttributeError:
+            fallback = self.special(meta, "__getattr__")
+            if not has_python(fallback):
+                raise
+        return self.call_value(fallback, [cls, name], {})
+
+    def plain_class_attribute(self, cls: type, name: str) -> Any:
+        """type.__getattribute__"""
+        meta = type(cls)
+        meta_owner, meta_raw = self.class_entry(meta, name)
+        if meta_owner is not None and self._is_data_descriptor(meta_raw):
+            if meta_owner not in (type, object):
+                return self._get_descriptor(meta_raw, cls, meta, name)
+            if name == "__dict__":
+                return self._class_dict(cls)
+            if name not in _CLASS_ENTRIES:
+                value = meta_raw.__get__(cls, meta)
+                return (
+                    value
+                    if is_constant(value) or isinstance(value, type)
+                    else self._class_value(value)
+                )
+        owner, raw = self.read_entry(cls, name)
+        if owner is not None:
+            return raw if type(raw) in NUMBERS else self._class_get(raw, cls, name)
+        if meta_owner is not None:
+            if meta_owner in (type, object):
+                return getattr(cls, name)
+            return self._get_descriptor(meta_raw, cls, meta, name)
+        return type.__getattribute__(cls, name)  # raises Python's own error
+
+    def _class_dict(self, cls: type) -> Any:
+        """The read-only view of a class's entries; what is read through it is guarded."""
+        proxy = cls.__dict__
+        (entries,) = (found for found in gc.get_referents(proxy) if isinstance(found, dict))
+        if not self.made_class(cls) and self.provenance.source_of(entries) is None:
+            self.provenance.register(entries, self._namespace(cls))
+        return proxy
+
+    def unproxied(self, container: Any) -> Any:
+        """The dictionary behind a read-only view that the trace made; anything else as it is."""
+        if type(container) is not types.MappingProxyType:
+            return container
+        (entries,) = gc.get_referents(container)
+        if not self.is_fresh(container) or not isinstance(entries, dict):
+            self.break_graph("unknown_native", "a mappingproxy from before this segment is read")
+        return entries
+
+    def _class_get(self, raw: Any, cls: type, name: str) -> Any:
+        kind = type(raw)
+        if kind is types.FunctionType:
+            return raw
+        if kind is staticmethod:
+            return self._wrapped(raw)
+        if kind is classmethod:
+            return types.MethodType(self._wrapped(raw), cls)
+        if kind is property:
+            return raw
+        getter = self._type_has(raw, "__get__")
+        if getter is ABSENT:
+            return self._class_value(raw)
+        if has_python(getter):
+            return self.call_value(getter, [raw, None, cls], {})
+        return self._class_value(raw.__get__(None, cls))
+
+    def _builtin_attribute(self, obj: Any, name: str) -> Any:
+        """Instances of types written in C."""
+        if isinstance(obj, types.TracebackType) and name in _OF_TRACEBACKS:
+            # while it is traced, it shows the interpreter's frames; outside of it, the program's
+            self.break_graph("native_python", f"a traceback is looked into: .{name}")
+        raw = self._static(type(obj), name)
+        if raw is ABSENT:
+            value = self._instance_entry(obj, name)
+            if value is not ABSENT:
+                return value
+        if isinstance(obj, ARRAY) and self.is_fresh(obj) and name in _ARRAY_VIEWS:
+            self.break_graph("unknown_native", f"a view of an array: .{name}")
+        if name == "cell_contents" and isinstance(obj, types.CellType):
+            value = self.cell_contents(obj)
+            if value is NULL:
+                raise ValueError("Cell is empty")
+            return value
+        value = getattr(obj, name)
+        source = self.provenance.source_of(obj)
+        if source is None or self.effects.attribute(obj, raw) is not None:
+            return value
+        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            if name == "__dict__":
+                return self._dict_of(obj)
+            return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
+        return value
+
+    # -- super() --
+
+    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
+        cls = obj if isinstance(obj, type) and issubclass(obj, owner) else type(obj)
+        if issubclass(cls, torch.Tensor):
+            self.break_graph("tensor_subclass", "super() in a tensor subclass")
+        mro = cls.__mro__
+        for base in mro[mro.index(owner) + 1 :]:
+            if name in base.__dict__:
+                raw = base.__dict__[name]
+                guarded = self._is_guarded(base, name)
+                if type(raw) in NUMBERS:
+                    source = self._entry_source(base, name)
+                    return self.provenance.read_varying(raw, source) if guarded else raw
+                if guarded:
+                    self._read_class_entry(raw, self._entry_source(base, name))
+                if cls is obj:
+                    return (
+                        self._wrapped(raw)
+                        if isinstance(raw, staticmethod)
+                        else self._class_get(raw, cls, name)
+                    )
+                return self._get_descriptor(raw, obj, cls, name)
+        if name == "__class__":
+            return super
+        raise AttributeError(f"'super' object has no attribute '{name}'")

@@ -1,0 +1,381 @@
+"""Classes that a program makes while it is traced.
+
+In: a class statement (`build_class`), or a call of ``type(name, bases, namespace)`` (`new_class`).
+Out: a real class, noted as made here. What always holds: the body, ``__prepare__``,
+``__set_name__``, ``__init_subclass__`` and metaclasses written in Python are interpreted, never run
+by the interpreter of the host; a class made here has no source, and what it holds is read without
+guards.
+"""
+
+from __future__ import annotations
+
+import enum
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tracer_core.bytecode.code import UNSUPPORTED, decode
+from tracer_core.bytecode.frame import Frame
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.trace.dict_entries import ABSENT, has_python
+
+#: Entries of a class that the class statement makes by itself.
+GENERATED = frozenset({"__dict__", "__weakref__", "__classcell__", "_abc_impl"})
+_WRAPPERS = (staticmethod, classmethod)
+
+
+class _Quiet:
+    """A base that hides ``__init_subclass__`` of the bases after it while a class is made."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        pass
+
+
+class _QuietWithDict:
+    """`_Quiet` for bases whose instances have a dictionary: the layouts must agree."""
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        pass
+
+
+def quiet_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+    """A class whose bases were not told about it. Its layout is that of a class statement."""
+    failure = None
+    for quiet in _quiet_bases(bases):
+        try:
+            made: Any = type.__new__(meta, name, (quiet, *bases), dict(namespace))
+            made.__bases__ = bases
+        except TypeError as error:
+            failure = error
+        else:
+            return made
+    raise TypeError(f"{name} cannot be made without telling its bases") from failure
+
+
+def _quiet_bases(bases: tuple[type, ...]) -> Iterator[type]:
+    """Quiet classes of different layouts; one of them has that of the class to be made."""
+    yield from (_Quiet, _QuietWithDict)
+    for base in bases:
+        above = base.__base__
+        if above not in (None, object):
+            yield bare_class(
+                type(above), "_Quiet", (above,), {"__init_subclass__": lambda cls, **_: None}
+            )  # type: ignore[arg-type]
+
+
+def bare_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+    """``type.__new__`` without ``__init_subclass__`` of Python; for the generated code too."""
+    if any(_hook(base) is not _OBJECT_HOOK for base in bases):
+        return quiet_class(meta, name, bases, namespace)
+    return type.__new__(meta, name, bases, dict(namespace))
+
+
+def fill_class(cls: type, entries: list[tuple[str, Any]]) -> None:
+    """Sets entries of a class that was made empty, without its metaclass; for the generated
+    code.
+    """
+    for name, value in entries:
+        type.__setattr__(cls, name, value)
+
+
+def _hook(cls: type) -> Any:
+    for owner in cls.__mro__:
+        if "__init_subclass__" in owner.__dict__:
+            return owner.__dict__["__init_subclass__"]
+    return None
+
+
+_OBJECT_HOOK = object.__dict__["__init_subclass__"]
+
+
+class _Later:
+    """Stands in a namespace for a value whose ``__set_name__`` has to be interpreted."""
+
+
+# -- the class statement
+# ----------------------------------------------------------------------------------
+
+
+def build_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``__build_class__(body, name, *bases, metaclass=, **keywords)``."""
+    body, name, *written = args
+    if type(body) is not types.FunctionType or not isinstance(name, str):
+        tracer.break_graph("native_python", "the arguments do not fit __build_class__()")
+    keywords = dict(kwargs)
+    bases = _resolve_bases(tracer, written)
+    meta = keywords.pop("metaclass", None)
+    if meta is None:
+        meta = type(bases[0]) if bases else type
+    if isinstance(meta, type):
+        meta = winner(meta, bases)
+    _refuse(tracer, bases, meta, name)
+    if isinstance(meta, type) and issubclass(meta, enum.EnumMeta):
+        return _build_enum(tracer, body, meta, name, bases, keywords)
+    namespace = _prepare(tracer, meta, name, bases, keywords)
+    cell = run_body(tracer, body, namespace)
+    if bases != tuple(written):
+        tracer.setitem(namespace, "__orig_bases__", tuple(written))
+    made = tracer.call_value(meta, [name, bases, namespace], keywords)
+    if isinstance(made, type) and type(cell) is types.CellType:
+        _check_cell(cell, made, name)
+    return made
+
+
+def _resolve_bases(tracer: Any, written: list[Any]) -> tuple[Any, ...]:
+    bases: list[Any] = []
+    for base in written:
+        entries = (
+            None if isinstance(base, type) else tracer.getattr_or(base, "__mro_entries__", None)
+        )
+        if entries is None:
+            bases.append(base)
+            continue
+        found = tracer.call_value(entries, [tuple(written)], {})
+        if not isinstance(found, tuple):
+            raise TypeError("__mro_entries__ must return a tuple")
+        bases += found
+    return tuple(bases)
+
+
+def winner(meta: type, bases: tuple[Any, ...]) -> type:
+    """The most derived metaclass."""
+    for base in bases:
+        other = type(base)
+        if issubclass(meta, other):
+            continue
+        if issubclass(other, meta):
+            meta = other
+            continue
+        raise TypeError(
+            "metaclass conflict: the metaclass of a derived class must be a (non-strict) subclass"
+            " of the metaclasses of all its bases"
+        )
+    return meta
+
+
+def _refuse(tracer: Any, bases: tuple[Any, ...], meta: Any, name: str) -> None:
+    classes = [base for base in bases if isinstance(base, type)]
+    if any(issubclass(base, torch.Tensor) for base in classes):
+        tracer.break_graph("tensor_subclass", f"the tensor subclass {name} is made")
+    if any(issubclass(base, torch.autograd.Function) for base in classes):
+        tracer.break_graph("higher_order", f"the autograd.Function {name} is made")
+    if isinstance(meta, type) and has_python(_static(meta, "mro")):
+        tracer.break_graph("class_statement", f"the metaclass of {name} has its own mro()")
+
+
+def _static(cls: type, name: str) -> Any:
+    for owner in cls.__mro__:
+        if name in owner.__dict__:
+            return owner.__dict__[name]
+    return None
+
+
+def _prepare(
+    tracer: Any, meta: Any, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]
+) -> Any:
+    if meta is type:
+        return {}
+    prepare = tracer.getattr_or(meta, "__prepare__", None)
+    if prepare is None:
+        return {}
+    if isinstance(prepare, types.BuiltinFunctionType):
+        return {}  # type.__prepare__
+    return tracer.call_value(prepare, [name, bases], keywords)
+
+
+def run_body(tracer: Any, body: types.FunctionType, namespace: Any) -> Any:
+    """Runs a class body with its names in `namespace`; gives the ``__class__`` cell or None."""
+    code = decode(body.__code__)
+    if code.unsupported:
+        reason = UNSUPPORTED.get(code.unsupported, "no handler")
+        tracer.break_graph("unsupported_opcode", f"a class body uses {code.unsupported}: {reason}")
+    tracer.interpreted[body.__code__] = body
+    frame = Frame(body, code)
+    frame.namespace = namespace
+    return tracer.run_nested(frame)
+
+
+def _check_cell(cell: types.CellType, made: type, name: str) -> None:
+    try:
+        contents = cell.cell_contents
+    except ValueError:
+        raise RuntimeError(
+            f"__class__ not set defining {name!r} as {made!r}. Was __classcell__ propagated to"
+            " type.__new__?"
+        ) from None
+    if contents is not made:
+        raise TypeError(f"__class__ set to {contents!r} defining {name!r} as {made!r}")
+
+
+# -- type(name, bases, namespace)
+# --------------------------------------------------------------------------
+
+
+def new_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``type.__new__(meta, name, bases, namespace, **keywords)``."""
+    if len(args) != 4 or not isinstance(args[0], type):
+        tracer.break_graph("class_statement", "type.__new__ is called in an unusual way")
+    meta, name, bases, namespace = args
+    if not (isinstance(name, str) and isinstance(bases, tuple) and isinstance(namespace, dict)):
+        tracer.break_graph("native_python", "the arguments do not fit type.__new__()")
+    best = winner(meta, bases)
+    if best is not meta:
+        other = tracer.class_entry(best, "__new__")[1]
+        if isinstance(other, staticmethod):
+            return tracer.call_value(other.__func__, [best, name, bases, namespace], kwargs)
+        meta = best
+    _refuse(tracer, bases, meta, name)
+    entries = tracer.mapping(namespace)
+    if "__module__" not in entries and "__name__" in tracer.frames[-1].globals:
+        entries["__module__"] = tracer.frames[-1].globals[
+            "__name__"
+        ]  # CPython asks the calling frame
+    later = {
+        key: value for key, value in entries.items() if tracer.python_method(value, "__set_name__")
+    }
+    entries.update(dict.fromkeys(later, _Later()))
+    hooked = any(_hook(base) is not _OBJECT_HOOK for base in bases if isinstance(base, type))
+    made = _make(tracer, meta, name, bases, entries, {} if hooked else kwargs)
+    note_class(tracer, made)
+    for key, value in later.items():
+        type.__setattr__(made, key, value)
+    for key, value in later.items():
+        _set_name(tracer, made, key, value)
+    if hooked:
+        tracer.call_value(tracer.super_attribute(made, made, "__init_subclass__"), [], kwargs)
+    return made
+
+
+def _make(
+    tracer: Any, meta: type, name: str, bases: Any, entries: dict[str, Any], kwargs: dict[str, Any]
+) -> Any:
+    if kwargs:
+        return type.__new__(meta, name, bases, entries, **kwargs)  # raises Python's own error
+    try:
+        return bare_class(meta, name, bases, entries)
+    except TypeError as error:
+        if "without telling" not in str(error):
+            raise
+        tracer.break_graph("class_statement", str(error))
+
+
+def _set_name(tracer: Any, made: type, key: str, value: Any) -> None:
+    method = tracer.python_method(value, "__set_name__")
+    try:
+        tracer.call_value(method, [value, made, key], {})
+    except Exception as error:
+        text = (
+            f"Error calling __set_name__ on '{type(value).__name__}' instance {key!r} in"
+            f" '{made.__name__}'"
+        )
+        if sys.version_info >= (3, 12):
+            error.add_note(text)
+            raise
+        raise RuntimeError(text) from error
+
+
+def note_class(tracer: Any, made: type, **recipe: Any) -> None:
+    """Notes that the trace made a class, and the functions in it. recipe: how to make it again,
+    where its contents do not say it."""
+    tracer.classes[id(made)] = MadeClass(made, tracer.outer_step, recipe)
+    for value in made.__dict__.values():
+        note_functions(tracer, value)
+
+
+def note_functions(tracer: Any, value: Any) -> None:
+    if isinstance(value, _WRAPPERS):
+        value = value.__func__
+    parts = (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,)
+    for part in parts:
+        if type(part) is types.FunctionType and tracer.provenance.source_of(part) is None:
+            tracer.made(part)
+
+
+class MadeClass:
+    """A class that the trace made. born: the step of the class statement in the outermost chain."""
+
+    __slots__ = ("cls", "born", "recipe")
+
+    def __init__(self, cls: type, born: int, recipe: dict[str, Any]) -> None:
+        self.cls, self.born, self.recipe = cls, born, recipe
+
+
+# -- enumerations
+# -------------------------------------------------------------------------------------------
+
+#: Names whose presence makes the enumeration's own machinery call user code.
+ENUM_HOOKS = frozenset(
+    {
+        "__new__",
+        "__init__",
+        "_generate_next_value_",
+        "_missing_",
+        "__init_subclass__",
+        "__set_name__",
+    }
+)
+
+
+def _build_enum(
+    tracer: Any, body: Any, meta: type, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]
+) -> Any:
+    """An enumeration of constants: the standard library makes it, from what the interpreted body
+    stored.
+    """
+    hooked = any(
+        has_python(getattr(owner.__dict__.get(hook), "__func__", owner.__dict__.get(hook)))
+        for base in bases
+        for owner in base.__mro__
+        for hook in ENUM_HOOKS
+        if owner.__module__ != "enum"
+    )
+    if meta is not enum.EnumMeta or hooked:
+        tracer.break_graph(
+            "class_statement", f"the enumeration {name} runs code of its own while it is made"
+        )
+    namespace: Any = meta.__prepare__(name, bases, **keywords)
+    run_body(tracer, body, namespace)
+    entries = list(dict.items(namespace))
+    for key, value in entries:
+        if not (
+            is_constant(value) or isinstance(value, (types.FunctionType, *_WRAPPERS, property))
+        ):
+            tracer.break_graph(
+                "class_statement", f"the enumeration {name} has {key!r}, which is not a plain value"
+            )
+    made = meta(name, bases, namespace, **keywords)
+    note_class(tracer, made, entries=entries, keywords=keywords)
+    return made
+
+
+def make_enum(
+    meta: Any,
+    name: str,
+    bases: tuple[Any, ...],
+    entries: list[tuple[str, Any]],
+    keywords: dict[str, Any],
+) -> Any:
+    """An enumeration from its numbered members; for the generated code."""
+    namespace = meta.__prepare__(name, bases, **keywords)
+    for key, value in entries:
+        namespace[key] = value
+    return meta(name, bases, namespace, **keywords)
+
+
+# -- setting attributes of classes made here
+# ----------------------------------------------------------------
+
+
+def set_class_attribute(tracer: Any, cls: type, name: str, value: Any) -> None:
+    """``type.__setattr__`` on a class made here; value: ABSENT deletes."""
+    if value is ABSENT:
+        type.__delattr__(cls, name)
+    else:
+        type.__setattr__(cls, name, value)
+        note_functions(tracer, value)
+    tracer._specials.clear()

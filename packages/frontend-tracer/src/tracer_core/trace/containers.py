@@ -1,0 +1,433 @@
+"""What membership, subscripts and iteration mean in a trace.
+
+In: a container (tensors may be fakes). Out: an item, an iterator, or the container changed. What
+always holds: special methods that are user code are interpreted; sourced containers are guarded as
+far as they are read.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import itertools
+import operator
+import types
+from typing import Any
+
+import torch
+
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.guards.numpy_types import ARRAY
+from tracer_core.trace import special_methods
+from tracer_core.trace.dict_entries import ABSENT
+from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator
+from tracer_core.trace.host_objects import Answer
+from tracer_core.trace.live_generators import Carried
+from tracer_core.trace.operators import CONTAINERS, MUTABLE, Operations
+from tracer_core.trace.scalars import SYMBOLS
+
+_UNHASHABLE = frozenset({list, dict, set, bytearray, tuple, slice, collections.deque})
+#: Iterators that read nothing that existed before the trace when they were made in it.
+_ITERABLES: tuple[Any, ...] = (
+    [], (), {}, set(), "", b"", bytearray(), array.array("i"), range(0), {}.items(), {}.values(),
+    reversed([]),
+    collections.deque(),
+    reversed(collections.deque()), reversed({}), reversed({}.items()), reversed({}.values()),
+    collections.OrderedDict(),
+)  # fmt: skip
+NATIVE_ITERATORS: tuple[Any, ...] = tuple(
+    {type(iter(x)) for x in _ITERABLES}
+    | {
+        enumerate,
+        zip,
+        map,
+        filter,
+        reversed,
+        type(iter(int, 1)),
+        type(itertools.tee(())[0]),
+        *HOST_ITERATORS,
+    }
+    | {kind for kind in vars(itertools).values() if isinstance(kind, type)}
+)
+_VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys", "odict_values",
+"odict_items",
+                         "mappingproxy"})  # fmt: skip
+
+
+class Items(Operations):
+    """Containers and iterators of the tracer. nesting: how many calls below native code are being
+    run.
+    """
+
+    nesting: int
+    carried: Carried
+    #: id of the iterator of a ``for`` loop -> itself, the list or tuple that it goes over, and that
+    #: one's items.
+    loops: dict[int, tuple[Any, Any, list[Any]]]
+
+    def contains(self, item: Any, container: Any) -> bool:
+        container = self.unproxied(container)
+        method = self.python_method(container, "__contains__")
+        if method is not None:
+            return self.truth(self.call_value(method, [container, item], {}))
+        if isinstance(container, torch.Tensor):
+            self.break_graph("data_dependent_value", "`in` on a tensor")
+        item = self.concrete(item)
+        if isinstance(container, dict):
+            if is_constant(item):
+                return self.dict_get(container, item, ABSENT) is not ABSENT
+            self.check_key(item, container)
+            self.keys(container)
+            return dict.__contains__(container, item)
+        if isinstance(container, (list, tuple, collections.deque)):
+            return self._contains_in_sequence(item, container)
+        if isinstance(container, (bytearray, array.array)):
+            self.expand(container)
+            item = self.index(item)
+            if is_constant(item):
+                return item in container
+        if isinstance(container, (str, bytes, range)):
+            item, container = self.payload(self.index(item)), self.payload(container)
+            return item in container
+        if self.python_method(container, "__iter__") or isinstance(container, NATIVE_ITERATORS):
+            return any(
+                item is other or self.truth(self.compare("==", item, other))
+                for other in self.spread(container)
+            )
+        if isinstance(container, (set, frozenset)):
+            self.check_key(item, container)
+        elif self.lacks(container, "__contains__", "__iter__", "__getitem__"):
+            return item in container  # raises Python's own error
+        else:
+            self._native_operands(item)
+        self.expand(container)
+        if isinstance(container, (set, frozenset)) or type(container).__name__ in (
+            "dict_keys",
+            "dict_values",
+        ):
+            return item in container
+        self.break_graph("unknown_native", f"`in` on a {type(container).__name__}")
+
+    def _contains_in_sequence(self, item: Any, container: Any) -> bool:
+        for other in self.spread(container):
+            if self.same(item, other):
+                return True
+            if isinstance(item, torch.Tensor) or isinstance(other, torch.Tensor):
+                self.break_graph("data_dependent_branch", "`in` compares tensors")
+            if self.truth(self.compare("==", other, item)):
+                return True
+        return False
+
+    # -- subscripts --
+
+    def getitem(self, container: Any, key: Any) -> Any:
+        container = self.unproxied(container)
+        method = self.python_method(container, "__getitem__")
+        if method is not None:
+            return self.call_value(method, [container, key], {})
+        if isinstance(container, dict):
+            return self._dict_item(container, self.concrete(key))
+        key = special_methods.plain_key(self, key)
+        if isinstance(container, torch.Tensor):
+            self._native_operands(key)
+            return self.operator(operator.getitem, container, key)
+        key = self.concrete(key)
+        if isinstance(container, (list, tuple, collections.deque)) and type(key) in (int, bool):
+            n = self.length(container)
+            if not -n <= key < n:
+                base = next(
+                    kind for kind in (tuple, list, collections.deque) if isinstance(container, kind)
+                )
+                raise IndexError(f"{base.__name__} index out of range")
+            return self.list_item(container, key if key >= 0 else key + n, varies=True)
+        if isinstance(container, type):
+            return self._class_getitem(container, key)
+        parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
+        if any(isinstance(part, torch.Tensor) for part in parts):
+            self.break_graph(
+                "data_dependent_value", f"a tensor is the index of a {type(container).__name__}"
+            )
+        if self.lacks(container, "__getitem__"):
+            return container[key]  # raises Python's own error
+        self._native_operands(key)
+        self.expand(container)
+        if isinstance(container, (*CONTAINERS, str, bytes, range, bytearray,
+        array.array)) or type(container).__module__ in (
+            "typing", "types", "collections"):  # fmt: skip
+            return container[key]
+        if isinstance(container, ARRAY) and self.is_fresh(container) and is_constant(key):
+            return self.born(container[key])  # type: ignore[index]
+        if type(container) is types.MappingProxyType:
+            return self.call_value(types.MappingProxyType.__getitem__, [container, key], {})
+        self.break_graph("unknown_native", f"subscript of a {type(container).__name__}")
+
+    def _class_getitem(self, cls: type, key: Any) -> Any:
+        method = self.python_method(cls, "__getitem__")
+        if method is not None:
+            return self.call_value(method, [cls, key], {})
+        return cls[key]  # type: ignore[index]
+
+    def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
+        value = self.dict_get(container, key, ABSENT, varies=True)
+        if value is not ABSENT:
+            return value
+        missing = self.python_method(container, "__missing__")
+        if missing is not None:
+            return self.call_value(missing, [container, key], {})
+        if isinstance(container, collections.defaultdict):
+            return self._default_item(container, key)
+        if isinstance(container, collections.Counter):
+            return 0
+        raise KeyError(key)
+
+    def _default_item(self, container: Any, key: Any) -> Any:
+        factory = container.default_factory
+        if factory is None:
+            raise KeyError(key)
+        value = self.call_value(factory, [], {})
+        self.setitem(container, key, value)
+        return value
+
+    def setitem(self, container: Any, key: Any, value: Any) -> None:
+        method = self.python_method(container, "__setitem__")
+        if method is not None:
+            self.call_value(method, [container, key, value], {})
+            return
+        if isinstance(container, torch.Tensor):
+            key = special_methods.plain_key(self, key)
+            self._native_operands(key, value)
+            self.operator(operator.setitem, container, key, value)
+            return
+        key = self.concrete(key)
+        if isinstance(container, dict):
+            self.check_key(key, container)
+            if type(key) in _UNHASHABLE:
+                hash(key)  # raises Python's own error, before anything is noted as changed
+            self.before_store(container, key)
+        else:
+            key = special_methods.plain_key(self, key)
+            if isinstance(key, slice):
+                value = self._slice_value(container, value)
+            self._change(container, "__setitem__")
+        container[key] = value
+
+    def _slice_value(self, container: Any, value: Any) -> Any:
+        """What ``container[a:b] = value`` reads of the value: all its items."""
+        if isinstance(value, (bytearray, array.array)):
+            self.expand(value)
+        elif isinstance(container, (list, bytearray)):
+            value = self.payload(value)
+            if not is_constant(value) and not self.lacks(value, "__iter__", "__getitem__"):
+                items = self.spread(value)
+                if isinstance(container, bytearray) and not all(
+                    type(item) is int for item in items
+                ):
+                    self.break_graph(
+                        "unsupported_mutation", "a slice of a bytearray is set to other than int"
+                    )
+                return items
+        return value  # anything but the right items raises Python's own error
+
+    def delitem(self, container: Any, key: Any) -> None:
+        method = self.python_method(container, "__delitem__")
+        if method is not None:
+            self.call_value(method, [container, key], {})
+            return
+        key = self.concrete(key)
+        if isinstance(container, dict):
+            self.check_key(key, container)
+            if not self.has_key(container, key):
+                raise KeyError(key)
+            self.before_remove(container, key)
+        else:
+            key = special_methods.plain_key(self, key)
+            self._change(container, "__delitem__")
+        del container[key]
+
+    def _change(self, container: Any, name: str) -> None:
+        if not isinstance(container, MUTABLE):
+            if (
+                is_constant(container)
+                or isinstance(container, tuple)
+                or self.lacks(container, name)
+            ):
+                return  # the operation raises Python's own error
+            self.break_graph(
+                "unsupported_mutation", f"an item of a {type(container).__name__} is set"
+            )
+        self.before_change(container)
+
+    # -- iteration --
+
+    def iterate(self, value: Any) -> Any:
+        if isinstance(value, NATIVE_ITERATORS):
+            return value
+        value = self.unproxied(value)
+        if isinstance(value, torch.Tensor):
+            if value.dim() == 0:
+                raise TypeError("iteration over a 0-d tensor")
+            return iter(self.native(torch.Tensor.unbind, value, 0))
+        method = self.python_method(value, "__iter__")
+        if method is not None:
+            return special_methods.ask(self, method, value, "__iter__")
+        if isinstance(value, (list, tuple, dict)):
+            return self._iterate_container(value)
+        value = self.payload(value)
+        if is_constant(value):
+            return iter(value)
+        if self.python_method(value, "__getitem__"):
+            return self._by_subscripts(value)
+        if self.lacks(value, "__iter__", "__getitem__"):
+            return iter(value)  # raises Python's own error
+        self.expand(value)
+        if isinstance(value, (set, frozenset)):
+            self.guard_order(value)
+        if (
+            isinstance(value, (*CONTAINERS, bytearray, array.array))
+            or type(value).__name__ in _VIEW_NAMES
+        ):
+            return iter(value)
+        if isinstance(value, ARRAY) and self.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
+            return iter(list(value))  # type: ignore[call-overload]
+        self.break_graph(
+            "unknown_native", f"iteration over a {type(value).__module__}.{type(value).__name__}"
+        )
+
+    def _by_subscripts(self, value: Any) -> LazyIterator:
+        """The old protocol: value[0], value[1], ... until IndexError."""
+        numbers = itertools.count()
+
+        def step() -> Any:
+            try:
+                return self.getitem(value, next(numbers))
+            except IndexError:
+                raise StopIteration from None
+
+        return LazyIterator(self, f"iterator over a {type(value).__name__}", step)
+
+    def _iterate_container(self, value: Any) -> Any:
+        if self.is_fresh(value):
+            return iter(value)
+        # The iterator of the container itself: the program may change it while it loops.
+        if isinstance(value, dict):
+            self.keys(value)
+        else:
+            for i in range(self.length(value)):
+                self.list_item(value, i)
+        return iter(value)
+
+    def loop(self, value: Any) -> Any:
+        if (
+            self.is_fresh(value)
+            or not self._is_sequence(value)
+            or self.effects.peek(value) is not None
+        ):
+            return self.iterate(value)
+        if not any(type(item) in (int, float) for item in value):
+            return self.iterate(value)
+        items = [self.list_item(value, i, varies=True) for i in range(self.length(value))]
+        if not any(type(item) in SYMBOLS for item in items):
+            return self.iterate(value)
+        iterator = iter(value)
+        self.loops[id(iterator)] = iterator, value, items
+        return iterator
+
+    def _is_sequence(self, value: Any) -> bool:
+        """Whether looping over a value takes the items of a list or tuple by position."""
+        return isinstance(value, (list, tuple)) and self.python_method(value, "__iter__") is None
+
+    def _next_of_loop(self, iterator: Any, container: Any, items: list[Any]) -> tuple[bool, Any]:
+        """`advance` for a loop over a list or tuple with symbols among its items."""
+        position = len(container) - operator.length_hint(iterator)
+        if self.effects.changed(container) is not None:  # which has guarded what it held
+            items = container
+        for item in iterator:
+            return True, item if items is container else items[position]
+        return False, None
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        loop = self.loops.get(id(iterator))
+        if loop is not None:
+            return self._next_of_loop(*loop)
+        method = self.python_method(iterator, "__next__")
+        if method is not None and not isinstance(iterator, HOST_ITERATORS):
+            try:
+                return True, self.call_value(method, [iterator], {})
+            except StopIteration as stop:
+                return False, stop.value
+        if self.lacks(iterator, "__next__"):
+            return True, next(iterator)  # raises Python's own error
+        if not self.is_fresh(iterator) and not isinstance(iterator, HOST_ITERATORS):
+            known = self.carried.next_of(iterator) if self.nesting else None
+            if known is not None:
+                return known
+            self.break_graph(
+                "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
+            )
+        if not isinstance(iterator, NATIVE_ITERATORS) and type(iterator).__module__ not in (
+            "itertools",
+            "builtins",
+        ):
+            self.break_graph("unknown_native", f"a {type(iterator).__name__} is advanced")
+        try:
+            return True, next(iterator)
+        except StopIteration as stop:
+            return False, stop.value
+
+    def spread(self, value: Any, varies: bool = False) -> list[Any]:
+        if type(value) in (list, tuple) or (varies and self._is_sequence(value)):
+            return [self.list_item(value, i, varies) for i in range(self.length(value))]
+        if type(value).__name__ in _VIEW_NAMES or is_constant(value):
+            self.expand(value)
+            return list(value)
+        iterator = self.iterate(value)
+        items: list[Any] = []
+        while True:
+            more, item = self.advance(iterator)
+            if not more:
+                return items
+            items.append(item)
+
+    def mapping(self, value: Any) -> dict[Any, Any]:
+        value = self.unproxied(value)
+        if isinstance(value, dict) and not self.python_method(value, "keys"):
+            special_methods.settle_keys(self, list(dict.keys(value)))
+            return {key: self.dict_get(value, key, None, varies=True) for key in self.keys(value)}
+        keys = self.spread(self.call_value(self.getattr(value, "keys"), [], {}))
+        special_methods.settle_keys(self, keys)
+        return {key: self.getitem(value, key) for key in keys}
+
+    def format(self, value: Any, spec: str) -> str:
+        if isinstance(value, torch.Tensor):
+            self.break_graph("data_dependent_value", "a tensor is formatted")
+        value = self.concrete(value)
+        method = self.python_method(value, "__format__")
+        if method is not None:
+            return format(Answer(self.call_value(method, [value, spec], {})))
+        if not spec:
+            return str(self.call_value(str, [value], {}))
+        if self.lacks(value, "__format__"):
+            return format(value, spec)  # raises Python's own error
+        self._native_operands(value)
+        return format(value, spec)
+
+    def native_iterator(self, iterator: Any) -> Any:
+        """An iterator that native code may advance: user code in it comes back to the
+        interpreter.
+        """
+        if isinstance(iterator, HOST_ITERATORS):
+            return iterator
+        if self.python_method(iterator, "__next__"):
+            return LazyIterator(self, type(iterator).__name__, lambda: _next(self, iterator))
+        if not self.is_fresh(iterator):
+            self.break_graph(
+                "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
+            )
+        return iterator
+
+
+def _next(tracer: Items, iterator: Any) -> Any:
+    more, item = tracer.advance(iterator)
+    if more:
+        return item
+    raise StopIteration(item)

@@ -1,0 +1,210 @@
+"""The dictionary entries that decide what an attribute is: of classes along the MRO, of objects, of
+cells.
+
+In: a class or an object, and a name. Out: the entry, or ABSENT. What always holds: an entry of what
+existed before the trace is guarded where it is read, its absence too, unless the program has
+decided it since.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+from tracer_core.bytecode.frame import NULL, contents
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.source import Source
+from tracer_core.trace.state import TraceState
+
+ABSENT: Any = object()
+_NUMBERS = (int, float)
+
+
+def has_python(function: Any) -> bool:
+    """Whether a slot of a type is user code."""
+    return isinstance(function, types.FunctionType)
+
+
+class Entries(TraceState):
+    """What classes, objects and cells hold, of the tracer."""
+
+    #: (class, name) -> what `class_entry` found; emptied when the program changes a class.
+    _specials: dict[tuple[type, str], tuple[type | None, Any]]
+    _lineages: set[type]
+
+    # -- of classes --
+
+    def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
+        """(class that defines it, raw value) along the MRO, guarded for classes that can change."""
+        owner, value = found = self._entry(cls, name)
+        if type(value) in _NUMBERS and owner is not None and self._is_guarded(owner, name):
+            self.provenance.guard(GuardKind.EQ, self._entry_source(owner, name), value)
+        return found
+
+    def read_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
+        """`class_entry` for an attribute that the program reads: a number that changes is a
+        symbol.
+        """
+        owner, value = self._entry(cls, name)
+        if type(value) in _NUMBERS and owner is not None and self._is_guarded(owner, name):
+            value = self.provenance.read_varying(value, self._entry_source(owner, name))
+        return owner, value
+
+    def _entry(self, cls: type, name: str) -> tuple[type | None, Any]:
+        """`class_entry`; a number is not guarded yet."""
+        handle = cls, name
+        found = self._specials.get(handle)
+        if found is None:
+            found = self._specials[handle] = self._find_class_entry(cls, name)
+        return found
+
+    def _is_guarded(self, owner: type, name: str) -> bool:
+        """Whether a class's entry can be another one at the next call, and is not the program's own
+        doing.
+        """
+        changes = owner.__flags__ & HEAP_TYPE and self.effects.attribute(owner, name) is None
+        return bool(changes) and not self.made_class(owner)
+
+    def _entry_source(self, owner: type, name: str) -> Source:
+        return self.provenance.sources.make(self._namespace(owner), "key", name)
+
+    def _find_class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
+        self.guard_lineage(cls)
+        for owner in cls.__mro__:
+            namespace = owner.__dict__
+            guarded = self._is_guarded(owner, name)
+            if name in namespace:
+                value = namespace[name]
+                if guarded and type(value) not in _NUMBERS:
+                    self._read_class_entry(value, self._entry_source(owner, name))
+                return owner, value
+            if guarded:
+                self.provenance.guard(GuardKind.HAS_NOT, self._namespace(owner), name)
+        return None, ABSENT
+
+    def guard_lineage(self, cls: type) -> None:
+        """Guards which classes a class inherits from: `__bases__` can be assigned."""
+        if cls not in self._lineages:
+            self._lineages.add(cls)
+            for owner in cls.__mro__ if self.made_class(cls) else (cls,):
+                if owner.__flags__ & HEAP_TYPE and not self.made_class(owner):
+                    self.provenance.guard(
+                        GuardKind.MRO, self.provenance.constant(owner), owner.__mro__
+                    )
+
+    def _read_class_entry(self, value: Any, source: Source) -> None:
+        """Guards a value found on a class. What it holds is guarded where it is read, as for any
+        object.
+        """
+        if isinstance(value, (tuple, torch.Tensor)):
+            self.provenance.read(value, source)
+            return
+        self.provenance.guard(GuardKind.EQ if is_constant(value) else GuardKind.IS, source, value)
+        if type(value).__flags__ & HEAP_TYPE and not is_constant(value):
+            self.provenance.guard(GuardKind.TYPE, source, type(value))  # whether it is a descriptor
+        if not is_constant(value) and self.provenance.source_of(value) is None:
+            self.provenance.adopt(value, source)
+
+    def special(self, cls: type, name: str) -> Any:
+        """What a class says about a special method, which CPython looks up on the class alone;
+        guarded, its absence too. ABSENT if no class of the MRO has it."""
+        return self.class_entry(cls, name)[1]
+
+    def guard_operator(self, name: str) -> None:
+        for method in (f"__{name}__", f"__r{name}__"):
+            self.special(torch.Tensor, method)
+
+    def _namespace(self, cls: type) -> Source:
+        return self.provenance.sources.make(self.provenance.constant(cls), "dict")
+
+    @staticmethod
+    def _static(cls: type, name: str) -> Any:
+        for owner in cls.__mro__:
+            if name in owner.__dict__:
+                return owner.__dict__[name]
+        return ABSENT
+
+    # -- of objects --
+
+    def _is_data_descriptor(self, raw: Any) -> bool:
+        return any(self._type_has(raw, name) is not ABSENT for name in ("__set__", "__delete__"))
+
+    def _type_has(self, raw: Any, name: str) -> Any:
+        """What the type of a class's value says about a method of descriptors; guarded where it can
+        change.
+        """
+        kind = type(raw)
+        return self.special(kind, name) if kind.__flags__ & HEAP_TYPE else self._static(kind, name)
+
+    def _instance_entry(self, obj: Any, name: str) -> Any:
+        """The value in the object's own dictionary, or ABSENT; guarded either way."""
+        namespace = self.instance_dict(obj)
+        if namespace is None:
+            return self._hidden_entry(obj, name) if type(obj).__dictoffset__ else ABSENT
+        source = self.provenance.source_of(obj)
+        change = self.effects.peek(namespace)
+        decided = source is None or (change is not None and change.decided(name))
+        if name in namespace:
+            value = namespace[name]
+            if decided or source is None:
+                return value
+            return self.provenance.read_varying(
+                value, self.provenance.sources.attribute(source, name)
+            )
+        if not decided and source is not None:
+            self.provenance.guard(
+                GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name
+            )
+        return ABSENT
+
+    def _hidden_entry(self, obj: Any, name: str) -> Any:
+        """The same for an object whose class, written in C, does not show its dictionary (TypeVar
+        of 3.12).
+        """
+        try:
+            value = object.__getattribute__(obj, name)
+        except AttributeError:
+            return ABSENT
+        source = self.provenance.source_of(obj)
+        if value is self._static(type(obj), name) or source is None:
+            return value
+        return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
+
+    @staticmethod
+    def instance_dict(obj: Any) -> dict[str, Any] | None:
+        try:
+            found = object.__getattribute__(obj, "__dict__")
+        except AttributeError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _dict_of(self, obj: Any) -> dict[str, Any]:
+        namespace = self.instance_dict(obj)
+        if namespace is None:
+            raise AttributeError(f"'{type(obj).__name__}' object has no attribute '__dict__'")
+        source = self.provenance.source_of(obj)
+        if source is not None and self.provenance.source_of(namespace) is None:
+            self.provenance.register(namespace, self.provenance.sources.make(source, "dict"))
+        return namespace
+
+    def _class_value(self, raw: Any) -> Any:
+        """A plain value found on a class: its identity is guarded; what it holds may be read."""
+        if self.provenance.source_of(raw) is None and not self.is_fresh(raw):
+            self.provenance.constant(raw)
+        return raw
+
+    def cell_contents(self, cell: Any) -> Any:
+        """What a cell holds, or NULL; guarded either way."""
+        source = self.provenance.source_of(cell)
+        change = self.effects.peek(cell)
+        value = contents(cell)
+        if source is None or change is not None:
+            return value
+        if value is NULL:
+            self.provenance.guard(GuardKind.UNBOUND, source)
+            return value
+        return self.provenance.read_varying(value, self.provenance.sources.make(source, "contents"))

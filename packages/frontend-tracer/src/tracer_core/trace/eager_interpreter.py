@@ -1,0 +1,323 @@
+"""The machine whose instructions mean what CPython means.
+
+In: frames with real values, as a segment left them at a break. Out: the frames after one
+instruction, or the value of the whole activation. Callees run natively.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from typing import Any
+
+from tracer_core.bytecode import opcodes  # fills the handler table
+from tracer_core.bytecode.code import asks_for_locals
+from tracer_core.bytecode.frame import NULL, Frame, Unread, contents
+from tracer_core.bytecode.interpreter import Machine
+from tracer_core.bytecode.tracebacks import extended
+from tracer_core.errors import TracerError
+from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.trace.instances import outside_class
+from tracer_core.trace.operators import _BINARY, _COMPARE, _INPLACE, _UNARY
+
+__all__ = ["RealMachine", "opcodes"]
+
+
+#: Types of values that arithmetic, comparison and branches handle without user code and without
+#: tensors.
+SCALARS = frozenset({int, float, bool, str, type(None)})
+_C_OR_PYTHON = (types.BuiltinFunctionType, types.FunctionType)
+#: Functions that ask for the frames of their callers.
+FRAME_ASKERS = frozenset({sys._getframe, inspect.currentframe, inspect.stack,
+traceback.extract_stack,
+                          traceback.format_stack, traceback.print_stack})  # fmt: skip
+_ASKS_FRAME = FRAME_ASKERS | {globals, locals, vars, dir, eval, exec}
+#: Iterators whose items come without Python code of the user, if they are alive when a segment
+#: starts.
+_ITERABLES: tuple[Any, ...] = (
+    [],
+    (),
+    range(0),
+    range(2**70),
+    "",
+    b"",
+    {},
+    {}.keys(),
+    {}.values(),
+    {}.items(),
+    set(),
+)
+SAFE_ITERATORS = frozenset(
+    type(iter(x)) for x in _ITERABLES
+) | {enumerate, zip, reversed, type(reversed([])), type(reversed({}))}  # fmt: skip
+
+
+class RealMachine(Machine):
+    """See the module's docstring. Mutable. raised: the last instruction raised an exception."""
+
+    raised = False
+
+    def step(self, frames: list[Frame]) -> tuple[bool, Any]:
+        """Runs one instruction of the innermost frame. (True, value) when the whole chain
+        returned.
+        """
+        self.frames = frames
+        frame = frames[-1]
+        ip = frame.last = frame.ip
+        frame.ip = ip + 1
+        try:
+            done = frame.code.handlers[ip](self, frame, frame.code.args[ip])
+        except BaseException as error:
+            self.raised = True
+            self.unwind(error, 0)
+            return False, None
+        if done is not None and self.leave(done[0], 0):
+            return True, done[0]
+        return False, None
+
+    def settle(self) -> tuple[bool, Any]:
+        """Runs the instructions after a break that no graph could want: moves, live iterators,
+        arithmetic and branches on plain values. Loads that nothing used are left to the next
+        segment. (True, value) when the activation returned."""
+        frame = self.frames[-1]
+        loads: tuple[int, list[Any]] | None = None
+        seen: set[int] = set()
+        while True:
+            ip = frame.ip
+            name = frame.code.names[ip]
+            allowed = _SETTLES.get(name)
+            if allowed is None or ip in seen or not allowed(self, frame, frame.code.args[ip]):
+                break
+            if name in _LOADS:
+                loads = loads or (ip, frame.stack.copy())
+            elif name in _REPEATING:
+                seen.add(ip)
+            if name not in _KEEPS_LOADS:
+                loads = None
+            returned, value = self.step(self.frames)
+            if returned:
+                return True, value
+            if self.raised:
+                return False, None
+        if loads is not None:
+            frame.ip, frame.stack = loads
+        return False, None
+
+    def passed(self, frame: Frame, error: BaseException) -> None:
+        error.__traceback__ = extended(error.__traceback__, frame)
+
+    def finish(self, frames: list[Frame]) -> Any:
+        """Runs the chain to its end."""
+        self.frames = frames
+        return self.run(0)
+
+    def open(self, unread: Unread) -> Any:
+        return unread.value
+
+    def break_graph(self, kind: str, reason: str) -> Any:
+        raise Break(kind, reason)
+
+    def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        frame.stack.append(self.call_value(function, args, kwargs))
+
+    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if function is super and not args and not kwargs:
+            frame = self.frames[-1]
+            names = frame.code.locals_names
+            if "__class__" not in names:
+                raise RuntimeError(outside_class(frame))
+            owner = frame.locals[names.index("__class__")].cell_contents
+            first = frame.locals[0]
+            return super(owner, first.cell_contents if type(first).__name__ == "cell" else first)
+        if type(function) in _C_OR_PYTHON and function in _ASKS_FRAME:
+            if function in FRAME_ASKERS:
+                raise TracerError(f"{function.__name__}() after a graph break: the frames of the program are gone; "
+                                  "tracer_core.disable the function that calls it")  # fmt: skip
+            if function not in (eval, exec):
+                if not args and not kwargs:
+                    return self._names(function)
+            elif len(args) < 2 or args[1] is None:
+                own = self.frames[-1].globals
+                args = [
+                    args[0],
+                    own,
+                    args[2] if len(args) > 2 and args[2] is not None else self._names(locals),
+                ]
+        handled = self.handled()
+        if handled is None:
+            return function(*args, **kwargs)
+        trace = handled.__traceback__
+        # the callee sees the exception being handled, and what it raises has it as its context
+        try:
+            raise handled
+        except BaseException as error:
+            if error is not handled:
+                raise
+            handled.__traceback__ = trace
+            return function(*args, **kwargs)
+
+    def _names(self, function: Any) -> Any:
+        frame = self.frames[-1]
+        if function is globals:
+            return frame.globals
+        if frame.namespace is None and not asks_for_locals(frame.code.raw):
+            raise TracerError(f"the variables of {frame.function.__qualname__} are asked for under another name than "
+                              f"{function.__name__}, and those that nothing reads any more are gone")  # fmt: skip
+        if frame.namespace is not None:
+            return sorted(frame.namespace) if function is dir else frame.namespace
+        found: dict[str, Any] = {}
+        for name, value in zip(frame.code.locals_names, frame.locals, strict=True):
+            if type(value).__name__ == "cell":
+                value = contents(value)
+            if value is not NULL:
+                found[name] = value
+        return sorted(found) if function is dir else found
+
+    def getattr(self, obj: Any, name: str) -> Any:
+        return getattr(obj, name)
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        setattr(obj, name, value)
+
+    def delattr(self, obj: Any, name: str) -> None:
+        delattr(obj, name)
+
+    def truth(self, value: Any) -> bool:
+        return bool(value)
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any:
+        if symbol.endswith("="):
+            return _INPLACE[symbol[:-1]](left, right)
+        return _BINARY[symbol][1](left, right)
+
+    def unary(self, symbol: str, value: Any) -> Any:
+        return _UNARY[symbol][1](value)
+
+    def compare(self, symbol: str, left: Any, right: Any) -> Any:
+        return _COMPARE[symbol][2](left, right)
+
+    def contains(self, item: Any, container: Any) -> bool:
+        return item in container
+
+    def getitem(self, container: Any, key: Any) -> Any:
+        return container[key]
+
+    def setitem(self, container: Any, key: Any, value: Any) -> None:
+        operator.setitem(container, key, value)
+
+    def delitem(self, container: Any, key: Any) -> None:
+        operator.delitem(container, key)
+
+    def iterate(self, value: Any) -> Any:
+        return iter(value)
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        try:
+            return True, next(iterator)
+        except StopIteration as stop:
+            return False, stop.value
+
+    def loop(self, value: Any) -> Any:
+        return iter(value)
+
+    def spread(self, value: Any, varies: bool = False) -> list[Any]:
+        return list(value)
+
+    def mapping(self, value: Any) -> dict[Any, Any]:
+        return dict(value)
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        namespace = frame.globals
+        if name in namespace:
+            return namespace[name]
+        builtins = namespace.get("__builtins__", __builtins__)
+        builtins = builtins if isinstance(builtins, dict) else builtins.__dict__
+        if name in builtins:
+            return builtins[name]
+        raise NameError(f"name '{name}' is not defined", name=name)
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        frame.globals[name] = value
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        del frame.globals[name]
+
+    def load_cell(self, cell: Any, name: str) -> Any:
+        value = contents(cell)
+        if value is NULL:
+            raise NameError(
+                f"cannot access free variable '{name}' where it is not associated with a value in"
+                " enclosing scope"
+            )
+        return value
+
+    def store_cell(self, cell: Any, value: Any) -> None:
+        if value is NULL:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = value
+
+    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
+        return getattr(super(owner, obj), name)
+
+    def format(self, value: Any, spec: str) -> str:
+        return format(value, spec)
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        if fromlist == ("*",):
+            __import__(name)
+            return sys.modules[name]
+        return __import__(name, frame.globals, None, fromlist, level)
+
+
+# -- what `settle` may run
+# ----------------------------------------------------------------------------
+
+
+def _always(machine: RealMachine, frame: Frame, arg: Any) -> bool:
+    return True
+
+
+def _loads_plain(machine: RealMachine, frame: Frame, arg: int) -> bool:
+    value = frame.locals[arg]
+    returns = frame.code.names[frame.ip + 1] == "RETURN_VALUE"
+    return value is not NULL and (type(value) in SCALARS or returns)
+
+
+def _unpacks_tuple(machine: RealMachine, frame: Frame, arg: int) -> bool:
+    return type(frame.stack[-1]) is tuple and len(frame.stack[-1]) == arg
+
+
+def _two_plain(machine: RealMachine, frame: Frame, arg: Any) -> bool:
+    return type(frame.stack[-1]) in SCALARS and type(frame.stack[-2]) in SCALARS
+
+
+def _one_plain(machine: RealMachine, frame: Frame, arg: Any) -> bool:
+    return type(frame.stack[-1]) in SCALARS
+
+
+def _safe_iterator(machine: RealMachine, frame: Frame, arg: Any) -> bool:
+    return type(frame.stack[-1]) in SAFE_ITERATORS
+
+
+def _is_outermost(machine: RealMachine, frame: Frame, arg: Any) -> bool:
+    return len(machine.frames) == 1 and frame.on_return is None and not frame.code.is_generator
+
+
+_LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
+_KEEPS_LOADS = _LOADS | {"NOP", "RESUME", "PRECALL"}
+_REPEATING = frozenset({"FOR_ITER", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
+#: opcode -> whether it may run here; the same opcodes as a written transition follows.
+_SETTLES: dict[str, Callable[[RealMachine, Frame, Any], bool]] = {
+    **dict.fromkeys(("NOP", "RESUME", "PRECALL", "POP_TOP", "STORE_FAST", "LOAD_CONST"), _always),
+    **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), _always),
+    **{f"POP_JUMP_{way}IF_{what}": _one_plain for way in ("FORWARD_", "BACKWARD_",
+    "") for what in ("TRUE", "FALSE")},
+    "LOAD_FAST": _loads_plain, "UNPACK_SEQUENCE": _unpacks_tuple, "COMPARE_OP": _two_plain,
+    "BINARY_OP": _two_plain,
+    "FOR_ITER": _safe_iterator, "RETURN_VALUE": _is_outermost, "RETURN_CONST": _is_outermost,
+}  # fmt: skip

@@ -1,0 +1,245 @@
+"""Generators in a trace: a host object that drives an interpreted frame.
+
+In: the frame of a generator function and the machine. Out: an iterator with send, throw and close.
+What always holds: the frame runs on the machine's chain only while it is advanced.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+from tracer_core.bytecode.frame import Frame
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
+
+
+class TracedGenerator:
+    """A generator whose frame the tracer interprets. Mutable. moved: it is not where it was when it
+    was made.
+    """
+
+    __slots__ = (
+        "machine",
+        "frame",
+        "started",
+        "finished",
+        "yielded",
+        "running",
+        "name",
+        "code_name",
+        "born",
+        "moved",
+    )
+
+    def __init__(self, machine: Any, frame: Frame) -> None:
+        self.machine, self.frame = machine, frame
+        self.started = self.finished = self.yielded = self.running = self.moved = False
+        self.name, self.code_name = frame.function.__name__, frame.function.__qualname__
+        self.born = machine.outer_step
+        frame.generator = self
+
+    def __iter__(self) -> TracedGenerator:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        if self.finished:
+            raise StopIteration
+        if not self.started:
+            if value is not None:
+                raise TypeError("can't send non-None value to a just-started generator")
+            self.started = True
+        else:
+            self.frame.stack.append(value)
+        return self._resume(None)
+
+    def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
+        if isinstance(error, type) and issubclass(error, BaseException):
+            call = self.machine.call_value
+            if value is None:
+                error = call(error, [], {})
+            else:
+                error = value if isinstance(value, error) else call(error, [value], {})
+        if not isinstance(error, BaseException):
+            kind = type(error).__name__
+            raise TypeError(
+                f"exceptions must be classes or instances deriving from BaseException, not {kind}"
+            )
+        if self.finished or not self.started:
+            self.finished = self.moved = True
+            raise error
+        inner = self._delegate()
+        if inner is None:
+            return self._resume(error)
+        return self._throw_into(inner, error)
+
+    def _delegate(self) -> Any:
+        """The iterator that the generator waits for at ``yield from``, or None."""
+        frame = self.frame
+        names, args = frame.code.names, frame.code.args
+        if self.running or names[frame.ip] != "RESUME" or (args[frame.ip] or 0) & 3 < 2:
+            return None
+        return frame.stack[-1]
+
+    def _throw_into(self, inner: Any, error: BaseException) -> Any:
+        """An exception thrown at ``yield from`` goes to the inner iterator first."""
+        if isinstance(error, GeneratorExit):
+            return self._resume(self._close_inner(inner) or error)
+        throw = (
+            inner.throw
+            if isinstance(inner, HOST_ITERATORS[:1])
+            else self.machine.getattr_or(inner, "throw", None)
+        )
+        if throw is None:
+            return self._resume(error)
+        try:
+            self.yielded = True
+            return self.machine.call_value(throw, [error], {})
+        except StopIteration as stop:
+            if (
+                "CLEANUP_THROW" in self.frame.code.names
+            ):  # 3.12: the bytecode takes the value itself
+                return self._resume(stop)
+            self._finish_delegation(stop.value)
+            return self._resume(None)
+        except Exception as raised:
+            return self._resume(raised)
+
+    def _finish_delegation(self, value: Any) -> None:
+        """The ``yield from`` expression has its value."""
+        frame = self.frame
+        at_send = frame.code.args[frame.ip + 1]  # after RESUME comes the jump back to SEND
+        frame.stack[-1] = value
+        frame.ip = frame.code.args[at_send]
+
+    def _close_inner(self, inner: Any) -> BaseException | None:
+        """Closes the inner iterator; what that raised."""
+        close = (
+            inner.close
+            if isinstance(inner, HOST_ITERATORS[:1])
+            else self.machine.getattr_or(inner, "close", None)
+        )
+        try:
+            if close is not None:
+                self.machine.call_value(close, [], {})
+        except Exception as raised:
+            return raised
+        return None
+
+    def close(self) -> None:
+        if self.finished or not self.started:
+            self.finished = self.moved = True
+            return
+        inner = self._delegate()
+        raised = None if inner is None else self._close_inner(inner)
+        try:
+            self._resume(raised or GeneratorExit())
+        except (GeneratorExit, StopIteration):
+            self.finished = True
+            return
+        raise RuntimeError("generator ignored GeneratorExit")
+
+    def _resume(self, error: BaseException | None) -> Any:
+        if self.running:
+            raise ValueError("generator already executing")
+        self.running, self.yielded, self.moved = True, False, True
+        try:
+            value = self.machine.resume_generator(self.frame, error)
+        except StopIteration as stop:
+            self.finished = True
+            raise RuntimeError("generator raised StopIteration") from stop
+        except (Break, Restart, RunNatively):
+            raise
+        except BaseException:
+            self.finished = True
+            raise
+        finally:
+            self.running = False
+        if self.yielded:
+            return value
+        self.finished = True
+        raise StopIteration(value)
+
+
+TracedGenerator.__name__ = "generator"  # what Python's own messages call it
+
+
+class LazyIterator:
+    """An iterator of a native kind (map, filter, a user's ``__next__``) whose items the tracer
+    computes when they are asked for. Mutable. step(): the next item, or StopIteration."""
+
+    __slots__ = ("step", "born", "code_name", "finished")
+
+    def __init__(self, machine: Any, name: str, step: Callable[[], Any]) -> None:
+        self.step, self.born, self.code_name, self.finished = step, machine.outer_step, name, False
+
+    def __iter__(self) -> LazyIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self.finished:
+            raise StopIteration
+        try:
+            return self.step()
+        except StopIteration:
+            self.finished = True
+            raise
+
+
+#: Host objects whose methods run by themselves: they stand for Python's own iterators.
+HOST_ITERATORS = (TracedGenerator, LazyIterator)
+
+
+def acts_when_closed(frame: Frame) -> bool:
+    """Whether a suspended frame that GeneratorExit is raised in does more than pass it on."""
+    code, at = frame.code, frame.last
+    while True:
+        entry = next((one for one in code.exceptions if one.start <= at < one.end), None)
+        if entry is None:
+            return False
+        at = entry.target
+        while True:
+            past = at + 1 if code.names[at] in _PASSES_ON else _clause_not_taken(frame, at)
+            if past is None:
+                break
+            at = past
+        if code.names[at] == "CALL_INTRINSIC_1":  # 3.12: StopIteration must not leave a generator
+            return False
+        if code.names[at] not in (
+            "RERAISE",
+            "CLEANUP_THROW",
+        ):  # 3.12: the latter guards every ``yield from``
+            return True
+
+
+def _clause_not_taken(frame: Frame, at: int) -> int | None:
+    """Where an ``except Name:`` goes on that does not take GeneratorExit; None if no such clause is
+    at `at`.
+    """
+    code = frame.code
+    if code.names[at] != "LOAD_GLOBAL" or code.names[at + 1] != "CHECK_EXC_MATCH":
+        return None
+    name = code.args[at][0]
+    caught = frame.globals.get(name, getattr(builtins, name, None))
+    if not isinstance(caught, type) or issubclass(GeneratorExit, caught):
+        return None
+    jump: int | None = code.args[at + 2] if "IF_FALSE" in code.names[at + 2] else None
+    return jump
+
+
+#: What the end of ``except ... as name`` does.
+_PASSES_ON = frozenset(
+    {
+        "PUSH_EXC_INFO",
+        "COPY",
+        "POP_EXCEPT",
+        "LOAD_CONST",
+        "STORE_FAST",
+        "DELETE_FAST",
+        "SWAP",
+        "NOP",
+    }
+)

@@ -1,0 +1,267 @@
+"""Gradients in a trace: ``.grad`` of tensors, and what ``.backward()`` does to it.
+
+In: tensors of the program (inputs are real ones). Out: the values of ``.grad``, one node
+``torch.autograd.grad`` for a backward, and nodes for the accumulation. What always holds: ``.grad``
+of a tensor that existed before the trace is not touched; what the program gave it is kept by
+`effects` and set after the graph. A backward whose graph reaches out of the segment, or whose
+gradients somebody else waits for, is not captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.guards.guard import GuardKind
+from tracer_core.natives.effects import query
+
+_KIND = "autograd_in_graph"
+
+
+# -- .grad --
+
+
+def read(tracer: Any, tensor: torch.Tensor) -> Any:
+    """``tensor.grad``"""
+    change = tracer.effects.gradient(tensor)
+    if change is not None:
+        return change.where.value
+    source = tracer.provenance.source_of(tensor)
+    if source is None:
+        if not tensor.is_leaf:
+            tracer.break_graph(_KIND, "the gradient of an intermediate tensor is read")
+        return tracer.attributes_of(tensor).get("grad")
+    tracer.provenance.follows_late = True
+    return tracer.provenance.read(tensor.grad, tracer.provenance.sources.make(source, "grad"))
+
+
+def write(tracer: Any, tensor: torch.Tensor, value: Any) -> None:
+    """``tensor.grad = value``; None deletes."""
+    if value is not None and not _may_be_gradient(tracer, tensor, value):
+        tracer.break_graph(
+            "tensor_metadata_mutation", "attribute 'grad' of a tensor is set to what is not like it"
+        )
+    tracer.mutations += 1
+    if tracer.provenance.source_of(tensor) is not None:
+        tracer.effects.set_gradient(tensor, value)
+    elif tensor.is_leaf:
+        tracer.tensor_attributes.setdefault(id(tensor), {})["grad"] = value
+    else:
+        tracer.break_graph(_KIND, "the gradient of an intermediate tensor is set")
+
+
+def _may_be_gradient(tracer: Any, tensor: torch.Tensor, value: Any) -> bool:
+    """Whether torch takes the value without a word."""
+    if not isinstance(value, torch.Tensor) or value is tensor:
+        return False
+    one, other = tracer.recorder.as_fake(tensor), tracer.recorder.as_fake(value)
+    return (
+        tuple(one.shape) == tuple(other.shape)
+        and one.dtype is other.dtype
+        and one.device == other.device
+        and other.layout is torch.strided
+    )
+
+
+# -- backward --
+
+
+def backward(
+    tracer: Any,
+    outputs: Sequence[Any],
+    given: Sequence[Any],
+    keep: bool,
+    create: bool,
+    inputs: Sequence[Any] | None,
+) -> None:
+    """``torch.autograd.backward``. given: a gradient or None for each output; inputs: None for all
+    leaves.
+    """
+    recorder = tracer.recorder
+    for output in outputs:
+        if not recorder.as_fake(output).requires_grad:
+            tracer.break_graph(_KIND, "backward() of a tensor that does not require gradients")
+    leaves = _leaves(tracer, outputs) if inputs is None else _leaves_given(tracer, outputs, inputs)
+    if not leaves:
+        tracer.break_graph(_KIND, "backward() of a graph without leaves")
+    _require_alone(tracer, leaves)
+    found = differentiate(
+        tracer, list(outputs), leaves,
+        list(given) if any(one is not None for one in given) else None,
+        retain_graph=keep, create_graph=create, allow_unused=True,
+    )  # fmt: skip
+    counts: dict[int, int] = {}
+    for gradient, _ in found:
+        counts[id(gradient)] = counts.get(id(gradient), 0) + 1
+    own = not (create or _holds_python(tracer, outputs))
+    for leaf, (gradient, is_new) in zip(leaves, found, strict=True):
+        if gradient is not None:
+            _accumulate(
+                tracer, leaf, gradient, create, own and is_new and counts[id(gradient)] == 1
+            )
+
+
+def differentiate(
+    tracer: Any, outputs: Any, inputs: Any, given: Any, **options: Any
+) -> list[tuple[Any, bool]]:
+    """The node ``torch.autograd.grad``: (gradient, whether it is a tensor of its own) for each
+    input.
+    """
+    recorder = tracer.recorder
+    known = recorder.known()
+    found = recorder.run(torch.autograd.grad, (outputs, inputs, given), options)
+    return [
+        (gradient, id(gradient) not in known and torch_private.is_fake(gradient))
+        for gradient in found
+    ]
+
+
+def _walk(tracer: Any, outputs: Sequence[Any]) -> list[Any]:
+    """The nodes of autograd's graph behind some outputs."""
+    pending = [tracer.recorder.as_fake(output) for output in outputs]
+    nodes = [torch_private.gradient_node(fake) for fake in pending]
+    seen: dict[Any, None] = {}
+    while nodes:
+        node = nodes.pop()
+        if node is not None and node not in seen:
+            seen[node] = None
+            nodes += [following for following, _ in node.next_functions]
+    return list(seen)
+
+
+def _holds_python(tracer: Any, outputs: Sequence[Any]) -> bool:
+    """Whether a graph has nodes of the program's own, which may hand out tensors that they keep."""
+    return any(
+        isinstance(node, torch.autograd.function.BackwardCFunction)
+        for node in _walk(tracer, outputs)
+    )
+
+
+def _leaves(tracer: Any, outputs: Sequence[Any]) -> list[Any]:
+    """The leaves that a backward reaches: inputs of the trace as the real tensors, and fakes of its
+    own.
+    """
+    recorder, leaves = tracer.recorder, []
+    for node in _walk(tracer, outputs):
+        fake = getattr(node, "variable", None)
+        if fake is None:
+            continue
+        real = recorder.fakes.real_of(fake)
+        leaf = fake if real is None else real
+        if not leaf.is_leaf or (real is None and recorder.node_of(fake) is None):
+            tracer.break_graph(
+                _KIND, "backward() reaches into a graph that was made before this segment"
+            )
+        leaves.append(leaf)
+    return leaves
+
+
+def _leaves_given(tracer: Any, outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+    _leaves(tracer, outputs)
+    unique = list({id(one): one for one in inputs}.values())
+    if not all(
+        isinstance(one, torch.Tensor) and tracer.recorder.as_fake(one).is_leaf for one in unique
+    ):
+        tracer.break_graph(_KIND, "backward(inputs=) of tensors that are no leaves")
+    return unique
+
+
+def require_inside(
+    tracer: Any, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+) -> None:
+    """All of autograd's graph behind some outputs was made in this trace, and no hook of the
+    program waits at the inputs."""
+    for output in outputs:
+        if not tracer.recorder.as_fake(output).requires_grad:
+            tracer.break_graph(
+                _KIND, "torch.autograd.grad() of a tensor that does not require gradients"
+            )
+    _leaves(tracer, outputs)
+    for tensor in inputs:
+        _require_no_hooks(tracer, tensor, ("_backward_hooks",))
+
+
+def _require_no_hooks(tracer: Any, leaf: torch.Tensor, names: Sequence[str]) -> None:
+    source = tracer.provenance.source_of(leaf)
+    if source is None:
+        return
+    for name in names:
+        slot, hooks = tracer.provenance.sources.make(source, "slot", name), getattr(leaf, name)
+        if hooks:
+            tracer.break_graph(_KIND, f"a gradient is computed with a hook on {source.name}")
+        if hooks is None:
+            tracer.provenance.read(None, slot)
+        else:
+            tracer.provenance.guard(GuardKind.EMPTY, slot)
+
+
+def _require_alone(tracer: Any, leaves: Sequence[torch.Tensor]) -> None:
+    """Nobody but ``.grad`` waits for the gradients of the leaves."""
+    if query(tracer, torch.distributed.is_available) and query(
+        tracer, torch.distributed.is_initialized
+    ):
+        tracer.break_graph(
+            _KIND,
+            "backward() while torch.distributed is initialised: others may wait for gradients",
+        )
+    existing = [leaf for leaf in leaves if tracer.provenance.source_of(leaf) is not None]
+    if torch_private.is_accumulator_held(existing):
+        tracer.break_graph(
+            _KIND, "backward() while the program holds the gradient accumulator of a tensor"
+        )
+    for leaf in existing:
+        _require_no_hooks(tracer, leaf, ("_backward_hooks", "_post_accumulate_grad_hooks"))
+
+
+def _accumulate(tracer: Any, leaf: Any, gradient: Any, create: bool, own: bool) -> None:
+    """What autograd does with a leaf's gradient. own: nobody else has this tensor."""
+    recorder, held = tracer.recorder, read(tracer, leaf)
+    if gradient.layout is not torch.strided:
+        tracer.break_graph(_KIND, "backward() makes a sparse gradient")
+    if held is None:
+        write(
+            tracer,
+            leaf,
+            (
+                gradient
+                if own and _is_laid_out_like(tracer, gradient, leaf)
+                else _copy(tracer, gradient, leaf)
+            ),
+        )
+    elif create:
+        write(tracer, leaf, recorder.run(torch.Tensor.add, (held, gradient), {}))
+    else:
+        _without_grad(tracer, lambda: recorder.run(torch.Tensor.add_, (held, gradient), {}))
+
+
+def _without_grad(tracer: Any, run: Any) -> None:
+    """Runs and records operators under no_grad, where that makes a difference."""
+    if not torch.is_grad_enabled():
+        run()
+        return
+    setter = torch._C._set_grad_enabled
+    tracer.recorder.state_call(setter, (False,), ("grad",), {})
+    run()
+    tracer.recorder.state_call(setter, (True,), ("grad",), {})
+
+
+def _is_laid_out_like(tracer: Any, gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
+    """Whether autograd keeps a gradient as it is: with the strides of its leaf, or contiguous."""
+    if not torch_private.is_dense(leaf):
+        return gradient.is_contiguous()
+    return all(
+        size == 1 or mine == theirs
+        for size, mine, theirs in zip(gradient.shape, gradient.stride(), leaf.stride(), strict=True)
+    )
+
+
+def _copy(tracer: Any, gradient: torch.Tensor, leaf: torch.Tensor) -> Any:
+    """A copy with the strides of the leaf, or contiguous."""
+    run = tracer.recorder.run
+    if not torch_private.is_dense(leaf) or leaf.is_contiguous():
+        return run(torch.clone, (gradient,), {"memory_format": torch.contiguous_format})
+    empty = run(torch.Tensor.new_empty_strided, (gradient, tuple(leaf.shape), leaf.stride()), {})
+    return run(torch.Tensor.copy_, (empty, gradient), {})

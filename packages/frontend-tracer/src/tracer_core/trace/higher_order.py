@@ -1,0 +1,118 @@
+"""A part of a trace that becomes one node: its operators are taken out of the graph into a graph of
+their own.
+
+In: a recorder, before the part runs (`Region`), and the tensors that it gave (`take`). Out: a
+GraphModule, and the values of the outer graph that it reads. What always holds: after `take` the
+outer graph is what it was before the part ran, inputs that it met apart; a tensor made inside that
+is used outside asks for a break before the part.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracer_core.fx_capture.fx_recorder import Recorder
+from tracer_core.fx_capture.graph_breaks import Restart
+from tracer_core.trace.side_effects import SNAPSHOTTERS, Change, Effects
+
+
+def _operand(number: int) -> Any:
+    """Stands for a tensor that is handed to the part from within (a slice that vmap makes)."""
+    raise AssertionError("operands are placeholders by the time that a graph runs")
+
+
+class Region:
+    """Mutable, used once. step: of the instruction that the part belongs to. what: for messages."""
+
+    def __init__(self, recorder: Recorder, effects: Effects, step: int, what: str) -> None:
+        self.recorder, self.effects, self.step, self.what = recorder, effects, step, what
+        self.operands: list[torch.fx.Node] = []
+        self._last = recorder.graph._root.prev
+        self._counts = recorder.op_count, recorder.state_nodes
+        self._contents = {key: _contents(change) for key, change in effects.changes.items()}
+
+    def operand(self, value: Any) -> None:
+        """Gives a tensor made by native code a node: the next operand of the part."""
+        node = self.recorder.graph.call_function(_operand, (len(self.operands),))
+        self.operands.append(node)
+        if (
+            self.recorder.node_of(value) is None
+        ):  # else it is a tensor of the outer graph, handed on as it is
+            self.recorder.bind(value, node)
+
+    def changed(self) -> str | None:
+        """What existed before and was changed by the part, or None."""
+        for key, change in self.effects.changes.items():
+            before = self._contents.get(key, change.before)
+            if not _same(before, _contents(change)):
+                return type(change.obj).__name__
+        return None
+
+    def take(self, results: list[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
+        """(graph, outer values) of the part: the graph takes these values, then the operands, and
+        returns a tuple of the results (tensors)."""
+        nodes = [self.recorder.argument(value) for value in results]
+        moved = self._nodes()
+        inside = dict.fromkeys(moved)
+        outer: dict[torch.fx.Node, None] = {}
+        for node in moved:
+            outer |= {source: None for source in node.all_input_nodes if source not in inside}
+        outer |= {
+            node: None for node in nodes if isinstance(node, torch.fx.Node) and node not in inside
+        }
+        graph = torch.fx.Graph()
+        copies: dict[torch.fx.Node, Any] = {}
+        for node in (*outer, *self.operands):
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+        for node in moved:
+            if node not in copies:
+                copies[node] = graph.node_copy(node, lambda source: copies[source])
+        graph.output(tuple(copies.get(node, node) for node in nodes))
+        self._remove(moved)
+        return torch.fx.GraphModule({}, graph), [node.meta["val"] for node in outer]
+
+    def drop(self) -> tuple[Any, ...]:
+        """Takes the part out of the graph; gives what its nodes called."""
+        nodes = self._nodes()
+        self._remove(nodes)
+        return tuple(node.target for node in nodes if node.op == "call_function")
+
+    def _nodes(self) -> list[torch.fx.Node]:
+        found: list[torch.fx.Node] = []
+        node = self.recorder.graph._root.prev
+        while node is not self._last and node.op != "root":
+            if node.op != "placeholder":
+                found.append(node)
+            node = node.prev
+        return found[::-1]
+
+    def _remove(self, moved: list[torch.fx.Node]) -> None:
+        data = self.recorder.data
+        if data is not None and not data.nodes.isdisjoint(moved):
+            raise Restart(
+                self.step,
+                "data_dependent_shape",
+                f"a size that depends on data, inside {self.what}",
+            )
+        self.recorder.forget(moved, self.step, self.what)
+        for node in reversed(moved):
+            self.recorder.graph.erase_node(node)
+        self.recorder.op_count, self.recorder.state_nodes = self._counts
+
+
+def _contents(change: Change) -> Any:
+    return SNAPSHOTTERS[change.kind].save(change.obj, change.where)
+
+
+def _same(before: Any, now: Any) -> bool:
+    """Whether an object holds the very same objects as before."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        return list(before) == list(now) and all(before[key] is now[key] for key in before)
+    if isinstance(before, list) and isinstance(now, list):
+        return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
+    if isinstance(before, set):
+        return bool(before == now)
+    return before is now

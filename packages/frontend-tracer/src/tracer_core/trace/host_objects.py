@@ -1,0 +1,98 @@
+"""Host objects that stand for the program's objects where C code asks a special method.
+
+In: what interpreting a special method gave, or an object and the tracer. Out: an object whose
+special methods give that answer to C code, so that checks of results, error texts and algorithms
+are CPython's own. What always holds: C code that is handed one of these calls back into the
+interpreter, never into user code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Answer:
+    """Gives one value from every special method: ``len(Answer(-1))`` raises what CPython raises."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def _give(self, *_: Any) -> Any:
+        return self.value
+
+    __bool__ = __len__ = __index__ = __int__ = __float__ = __complex__ = __bytes__ = __hash__ = (
+        _give
+    )
+    __str__ = __repr__ = __format__ = __iter__ = __dir__ = __length_hint__ = _give
+
+
+class Hashed:
+    """An element of a tuple or frozenset whose hash is known."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class SortKey:
+    """A key of a sort: comparing it is comparing the program's objects."""
+
+    __slots__ = ("tracer", "key")
+
+    def __init__(self, tracer: Any, key: Any) -> None:
+        self.tracer, self.key = tracer, key
+
+    def __lt__(self, other: SortKey) -> bool:
+        return bool(self.tracer.truth(self.tracer.compare("<", self.key, other.key)))
+
+
+class TextPart:
+    """An argument of a format string: text, numbers, attributes and items are asked of the
+    program's object.
+    """
+
+    __slots__ = ("_tracer", "_value")
+
+    def __init__(self, tracer: Any, value: Any) -> None:
+        object.__setattr__(self, "_tracer", tracer)
+        object.__setattr__(self, "_value", value)
+
+    def __str__(self) -> str:
+        return str(self._tracer.call_value(str, [self._value], {}))
+
+    def __repr__(self) -> str:
+        return str(self._tracer.call_value(repr, [self._value], {}))
+
+    def __format__(self, spec: str) -> str:
+        return str(self._tracer.format(self._value, spec))
+
+    def __index__(self) -> Any:
+        return self._tracer.index(self._value)
+
+    def __int__(self) -> Any:
+        return self._tracer.call_value(int, [self._value], {})
+
+    def __float__(self) -> Any:
+        return self._tracer.call_value(float, [self._value], {})
+
+    def __getattr__(self, name: str) -> Any:
+        return text_part(self._tracer, self._tracer.getattr(self._value, name))
+
+    def __getitem__(self, key: Any) -> Any:
+        return text_part(self._tracer, self._tracer.getitem(self._value, key))
+
+
+def text_part(tracer: Any, value: Any) -> Any:
+    """`value` itself where C code may see it: text and numbers of Python's own types."""
+    value = tracer.concrete(value)
+    return (
+        value
+        if type(value) in (str, int, float, bool, complex, bytes, type(None))
+        else TextPart(tracer, value)
+    )

@@ -1,0 +1,155 @@
+"""What calling a class means in a trace: `__new__` and `__init__`, followed where they are Python.
+
+In: a class and its arguments. Out: the instance, or the frame of its `__init__`. What always holds:
+a class whose instances the tracer cannot account for (finalizers, tensor subclasses, unknown C
+bases) breaks before one is made.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import types
+from typing import Any
+
+import torch
+
+from tracer_core.bytecode.frame import NULL, Frame
+from tracer_core.natives.effects import effect_of
+from tracer_core.trace.dict_entries import ABSENT, has_python
+
+_SAFE_CLASSES = (
+    torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype, slice, range,
+    types.SimpleNamespace,
+    types.MethodType, types.CellType, types.MappingProxyType,
+)  # fmt: skip
+
+
+def instantiate(tracer: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    row = effect_of(cls)
+    if row is not None:
+        return tracer.apply_effect(row, cls, args, kwargs)
+    if issubclass(cls, torch.Tensor):
+        if cls is torch.Tensor:
+            return tracer.call_torch(cls, args, kwargs)
+        tracer.break_graph("tensor_subclass", f"a {cls.__name__} is made")
+    if isinstance(cls, enum.EnumMeta) or cls in _SAFE_CLASSES or issubclass(cls, enum.Enum):
+        tracer.native_reads(*args, *kwargs.values())
+        # Seen by the recorder: range(tensor) asks the tensor for its value.
+        return (
+            tracer.native(cls, *args, **kwargs)
+            if holds_tensor((args, kwargs))
+            else cls(*args, **kwargs)
+        )
+    meta = type(cls)
+    meta_call = (
+        tracer._static(meta, "__call__") if meta is type else tracer.special(meta, "__call__")
+    )
+    if has_python(meta_call):
+        return tracer.prepare(meta_call, [cls, *args], kwargs)
+    return construct(tracer, cls, args, kwargs)
+
+
+def construct(tracer: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """type.__call__: ``__new__``, then ``__init__``."""
+    if tracer._static(cls, "__del__") is not ABSENT:
+        tracer.break_graph("finalizer", f"a {cls.__qualname__} is made")
+    if issubclass(cls, torch.autograd.Function):
+        tracer.break_graph("higher_order", f"{cls.__name__} is an autograd.Function")
+    _, new = tracer.class_entry(cls, "__new__")
+    if isinstance(new, staticmethod):
+        new = new.__func__
+    if new is object.__new__:
+        if getattr(cls, "__abstractmethods__", None):
+            return cls(*args, **kwargs)  # raises Python's own error
+        obj = object.__new__(cls)
+    else:
+        obj = tracer.call_value(new, [cls, *args], kwargs)
+    if not isinstance(obj, cls):
+        return obj
+    return _initialise(tracer, obj, args, kwargs)
+
+
+def new_object(tracer: Any, new: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``__new__`` of a C base called for a Python class."""
+    owner = getattr(new, "__self__", None)
+    if owner is object:
+        return object.__new__(cls)
+    if owner in (
+        dict,
+        list,
+        set,
+        collections.OrderedDict,
+        collections.defaultdict,
+        collections.deque,
+    ):
+        return owner.__new__(cls)
+    if owner in (tuple, frozenset):
+        return owner.__new__(cls, *([tracer.spread(args[0])] if args else []))
+    if owner in (str, int, float, bytes, complex) or (
+        isinstance(owner, type) and issubclass(owner, BaseException)
+    ):
+        if owner in (str, int, float, complex) and len(args) == 1 and not kwargs:
+            args = [tracer.call_value(owner, args, {})]
+        tracer.native_reads(*args)
+        return owner.__new__(cls, *args, **kwargs)
+    tracer.break_graph(
+        "unknown_native", f"{getattr(owner, '__qualname__', owner)}.__new__ for {cls.__name__}"
+    )
+
+
+def _initialise(tracer: Any, obj: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    cls = type(obj)
+    _, init = tracer.class_entry(cls, "__init__")
+    if init is object.__init__:
+        if (args or kwargs) and tracer._static(cls, "__new__") is object.__new__:
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        return obj
+    if not has_python(init):
+        tracer.call_value(init, [obj, *args], kwargs)
+        return obj
+    frame = tracer.prepare(init, [obj, *args], kwargs)
+    if type(frame) is not Frame:
+        return obj
+    frame.on_return = ("instance", obj)
+    return frame
+
+
+def outside_class(frame: Frame) -> str:
+    """What super() says in a function that was not written in a class."""
+    return (
+        "super(): __class__ cell not found"
+        if frame.code.raw.co_argcount
+        else "super(): no arguments"
+    )
+
+
+def zero_argument_super(tracer: Any) -> Any:
+    """super() reads ``__class__`` and the first argument of the calling frame."""
+    frame = tracer.frames[-1]
+    names = frame.code.locals_names
+    if "__class__" not in names:
+        raise RuntimeError(outside_class(frame))
+    owner = tracer.load_cell(tracer.load(frame, names.index("__class__")), "__class__")
+    if frame.locals[0] is NULL:
+        raise RuntimeError("super(): arg[0] deleted")
+    first = tracer.load(frame, 0)
+    if isinstance(first, types.CellType):
+        first = tracer.load_cell(first, names[0])
+    return super(owner, first)
+
+
+def holds_tensor(value: Any, depth: int = 6) -> bool:
+    """Whether native code that is handed `value` may meet a tensor in it."""
+    if isinstance(value, torch.Tensor):
+        return True
+    if depth == 0 or not isinstance(
+        value, (list, tuple, dict, set, frozenset, collections.deque, slice)
+    ):
+        return depth == 0
+    if isinstance(value, slice):
+        value = (value.start, value.stop, value.step)
+    return any(
+        holds_tensor(item, depth - 1)
+        for item in (dict.values(value) if isinstance(value, dict) else value)
+    )

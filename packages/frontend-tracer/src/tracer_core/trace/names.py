@@ -1,0 +1,213 @@
+"""What a name means in a trace: globals, cells, imports, and functions that the trace made.
+
+In: a frame and a name. Out: the value, with the entry that holds it guarded. What always holds: a
+namespace or a cell that existed before the trace is saved before it is written to.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import sys
+import types
+from typing import Any
+
+from tracer_core.bytecode.frame import NULL, Frame
+from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.source import Source
+from tracer_core.trace.calls import Calls
+from tracer_core.trace.class_creation import ENUM_HOOKS
+
+
+class Names(Calls):
+    """Names of the tracer."""
+
+    #: ids of the functions and cells that the trace made, and what keeps them alive.
+    _fresh_functions: set[int]
+    _fresh_cells: set[int]
+    _keep: list[Any]
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        for scope, source in (
+            (frame.globals, self.namespace_source(frame.function)),
+            self._builtins_of(frame.globals),
+        ):
+            change = self.effects.peek(scope)
+            decided = change is not None and change.decided(name)
+            if name not in scope:
+                if not decided:
+                    self.provenance.guard(GuardKind.HAS_NOT, source, name)
+                continue
+            value = scope[name]
+            if decided:
+                return value
+            return self.provenance.read_varying(
+                value, self.provenance.sources.make(source, "key", name)
+            )
+        raise NameError(f"name '{name}' is not defined", name=name)
+
+    def _builtins_of(self, namespace: dict[str, Any]) -> tuple[dict[str, Any], Source]:
+        """The builtins that code with these globals sees, and where they come from."""
+        found = self._builtins(namespace)
+        source = self.provenance.source_of(found)
+        if source is None:
+            if found is builtins.__dict__:
+                holder = self.provenance.sources.make(None, "module", "builtins")
+                source = self.provenance.sources.make(holder, "dict")
+            else:
+                source = self.provenance.constant(found)
+            self.provenance.register(found, source)
+        return found, source
+
+    @staticmethod
+    def _builtins(namespace: dict[str, Any]) -> dict[str, Any]:
+        found = namespace.get("__builtins__", __builtins__)
+        return found if isinstance(found, dict) else found.__dict__
+
+    def namespace_source(self, function: types.FunctionType) -> Source:
+        """The source of a function's globals: its module's dictionary if it is that module's."""
+        namespace = function.__globals__
+        found = self.provenance.source_of(namespace)
+        if found is None:
+            module = sys.modules.get(namespace.get("__name__", ""))
+            if module is not None and module.__dict__ is namespace:
+                holder = self.provenance.sources.make(None, "module", module.__name__)
+                found = self.provenance.sources.make(holder, "dict")
+            else:
+                found = self.provenance.constant(namespace)
+            self.provenance.register(namespace, found)
+        return found
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        self.namespace_source(frame.function)
+        self.before_store(frame.globals, name)
+        frame.globals[name] = value
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        self.namespace_source(frame.function)
+        if not self.has_key(frame.globals, name):
+            raise NameError(f"name '{name}' is not defined", name=name)
+        self.before_remove(frame.globals, name)
+        del frame.globals[name]
+
+    def store_name(self, namespace: Any, name: str, value: Any) -> None:
+        if type(namespace) is enum._EnumDict:
+            if name in ENUM_HOOKS:
+                self.break_graph("class_statement", f"an enumeration has its own {name}")
+            namespace[name] = value
+            return
+        self.setitem(namespace, name, value)
+
+    def load_cell(self, cell: Any, name: str) -> Any:
+        value = self.cell_contents(cell)
+        if value is NULL:
+            raise NameError(
+                f"cannot access free variable '{name}' where it is not associated with a value in"
+                " enclosing scope"
+            )
+        return value
+
+    def store_cell(self, cell: Any, value: Any) -> None:
+        self.mutations += 1
+        if self.provenance.source_of(cell) is not None:
+            self.effects.begin(cell)
+        if value is NULL:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = value
+
+    def free_cells(self, frame: Frame) -> tuple[Any, ...]:
+        function = frame.function
+        cells = function.__closure__ or ()
+        source = self.provenance.source_of(function)
+        if source is None and cells and not self.made_here(function):
+            source = self.provenance.constant(function)
+        if source is not None:
+            for i, cell in enumerate(cells):
+                if self.provenance.source_of(cell) is None and id(cell) not in self._fresh_cells:
+                    name = function.__code__.co_freevars[i]
+                    self.provenance.register(
+                        cell, self.provenance.sources.make(source, "cell", (i, name))
+                    )
+        return cells
+
+    # -- functions made in the trace, and their cells --
+
+    def made(self, value: Any) -> Any:
+        if type(value) is types.FunctionType:
+            self._fresh_functions.add(id(value))
+            self._keep.append(value)
+            for cell in value.__closure__ or ():
+                self._fresh_cells.add(id(cell))
+        return value
+
+    def keep_alive(self, obj: Any) -> None:
+        """While its id is remembered."""
+        self._keep.append(obj)
+
+    def made_here(self, function: types.FunctionType) -> bool:
+        return id(function) in self._fresh_functions
+
+    def defaults_of(self, function: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return function.__defaults__ or (), function.__kwdefaults__ or {}
+
+    def default_item(
+        self, function: types.FunctionType, defaults: tuple[Any, ...], index: int
+    ) -> Any:
+        value = defaults[index]
+        if self.made_here(function):
+            return value
+        holder = self.provenance.source_of(function) or self.provenance.constant(function)
+        slot = self.provenance.sources.make(holder, "slot", "__defaults__")
+        self.provenance.passes(defaults, slot)
+        return self.provenance.read_varying(
+            value, self.provenance.sources.make(slot, "item", index)
+        )
+
+    def keyword_default(
+        self, function: types.FunctionType, defaults: dict[str, Any], name: str
+    ) -> Any:
+        value = defaults[name]
+        if self.made_here(function):
+            return value
+        holder = self.provenance.source_of(function) or self.provenance.constant(function)
+        slot = self.provenance.sources.make(holder, "slot", "__kwdefaults__")
+        self.provenance.passes(defaults, slot)
+        return self.provenance.read_varying(value, self.provenance.sources.make(slot, "key", name))
+
+    # -- imports --
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        package = frame.globals.get("__package__") or ""
+        absolute = name
+        if level:
+            base = package.rsplit(".", level - 1)[0] if level > 1 else package
+            absolute = f"{base}.{name}" if name else base
+        module = self._imported(absolute)
+        if module is None:
+            self.break_graph("native_python", f"module {absolute} is imported")
+        if not fromlist and not level:
+            module = self._imported(absolute.partition(".")[0])
+        if fromlist == ("*",):
+            return module
+        self._register_module(module)
+        return module
+
+    def _imported(self, name: str) -> Any:
+        """The entry of sys.modules, which an import statement reads each time."""
+        modules = self.provenance.sources.attribute(
+            self.provenance.sources.make(None, "module", "sys"), "modules"
+        )
+        if name not in sys.modules:
+            self.provenance.guard(GuardKind.HAS_NOT, modules, name)
+            return None
+        self.provenance.guard(
+            GuardKind.IS, self.provenance.sources.make(modules, "key", name), sys.modules[name]
+        )
+        return sys.modules[name]
+
+    def _register_module(self, module: types.ModuleType) -> None:
+        if self.provenance.source_of(module) is None:
+            self.provenance.register(
+                module, self.provenance.sources.make(None, "module", module.__name__)
+            )

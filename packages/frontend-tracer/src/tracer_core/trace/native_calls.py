@@ -1,0 +1,289 @@
+"""What a call of a C function or of torch's means in a trace: run natively by its row of the effect
+table, record, or break.
+
+In: a callable that is no Python function, and its arguments. Out: a value. What always holds: a C
+function runs only if the effect table or torch's operators know it; what it reads is guarded, what
+it changes is saved before it runs.
+"""
+
+from __future__ import annotations
+
+import array
+import builtins
+import collections
+import enum
+import types
+import typing
+from typing import Any
+
+import torch
+
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.natives import policy, reading
+from tracer_core.natives.arity import fits
+from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
+from tracer_core.torch_private.names import MissingName
+from tracer_core.trace import instances, special_methods, torch_function
+from tracer_core.trace.containers import Items
+from tracer_core.trace.dict_entries import has_python
+from tracer_core.trace.generators import HOST_ITERATORS
+
+_PLAIN_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
+#: Methods that keep their arguments and ask them nothing.
+_STORING = frozenset({"append", "appendleft", "clear", "popleft", "reverse"})
+_ASKED_BY_C = ("__index__", "__float__", "__int__", "__iter__", "__len__", "__bool__", "__str__",
+"__eq__", "__hash__",
+               "__format__", "__getitem__", "__complex__", "__trunc__", "__contains__")  # fmt: skip
+_PRIMITIVES = (int, float, complex, str, bytes)
+#: Functions that refuse an argument in the words of the operation that they stand for (iteration,
+#: hashing, ...), or in those of the Python function behind them.
+_SAYS_AS_OPERATORS = frozenset(
+    {iter, next, list, tuple, set, frozenset, str, repr, hash, len, sorted, sum, min, max, any,
+    all, zip, map, filter,
+     type, type.__new__, builtins.__build_class__, dict.get, dict.__getitem__, dict.setdefault,
+     dict.pop, dict.__contains__,
+     typing.Generic.__dict__["__init_subclass__"]}
+)  # fmt: skip
+#: How Python says that a handler took an argument that is not there.
+_MISSING = ("list index out of range", "not enough values to unpack", "too many values to unpack")
+
+
+class NativeCalls(Items):
+    """Calls of C functions and of torch's. outer_step: number of the instruction of the outermost
+    chain being run.
+    """
+
+    outer_step: int
+    #: id -> (step, object) of what native code made.
+    births: dict[int, tuple[int, Any]]
+    #: id -> exceptions that came through a frame of the program.
+    raised: dict[int, Any]
+
+    def call_native(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        row = effect_of(function)
+        if row is None:
+            raw = unbound(function)
+            if raw is not None:
+                row = effect_of(raw)
+                slot = isinstance(raw, (types.WrapperDescriptorType, types.MethodDescriptorType))
+                if row is not None and (slot or not isinstance(function.__self__, type)):
+                    return self.apply_effect(row, raw, [function.__self__, *args], kwargs)
+                if row is not None:
+                    return self._apply_to_class(row, function, args, kwargs)
+        if row is not None:
+            return self.apply_effect(row, function, args, kwargs)
+        if policy.is_torch_operator(function):
+            return self.call_torch(function, args, kwargs)
+        return self.unknown(function, args, kwargs)
+
+    def _apply_to_class(
+        self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        """A class method written in C: handlers get the class first."""
+        cls = function.__self__
+        if row.kind is EffectKind.SPECIAL:
+            return self.apply_effect(row, function, [cls, *args], kwargs)
+        if any(has_python(self._static(cls, name)) for name in ("__new__", "__init__")):
+            self.break_graph("unknown_native", f"{function.__qualname__} makes a {cls.__name__}")
+        return self.apply_effect(row, function, args, kwargs)
+
+    def unknown(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Slots that a class inherits from C bases, then: graph break."""
+        name = getattr(function, "__name__", "")
+        receiver = getattr(function, "__self__", None)
+        if name == "__init__" and isinstance(receiver, BaseException) and self.is_fresh(receiver):
+            return function(*args, **kwargs)
+        if (
+            name == "__init__"
+            and args
+            and isinstance(args[0], BaseException)
+            and self.is_fresh(args[0])
+        ):
+            return function(*args, **kwargs)
+        if name == "__new__" and args and isinstance(args[0], type):
+            return instances.new_object(self, function, args[0], args[1:], kwargs)
+        if isinstance(receiver, (enum.Enum, BaseException)) and name in (
+            "__reduce_ex__",
+            "with_traceback",
+        ):
+            return function(*args, **kwargs)
+        module = getattr(function, "__module__", None) or getattr(
+            getattr(function, "__objclass__", type(receiver)), "__module__", "?")  # fmt: skip
+        if str(module).startswith("torch._C._distributed"):
+            self.break_graph("processes", f"{name}() of torch.distributed is called")
+        self.break_graph("unknown_native", f"{module}.{getattr(function, '__qualname__', name)}")
+
+    def apply_effect(
+        self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        match row.kind:
+            case EffectKind.SPECIAL:
+                return self._handled(row, function, args, kwargs)
+            case EffectKind.BREAKS:
+                self.break_graph(
+                    row.break_kind, f"{getattr(function, '__qualname__', function)}: {row.reason}"
+                )
+            case EffectKind.PURE:
+                return self._pure(function, args, kwargs)
+            case EffectKind.TORCH:
+                return self.call_torch(function, args, kwargs)
+            case EffectKind.MOVES:
+                self.native_reads(*args, *kwargs.values())
+            case EffectKind.MUTATES:
+                if not args:
+                    return function(*args, **kwargs)  # raises Python's own error
+                stores = getattr(function, "__name__", "") in _STORING
+                self._settle_arguments(function, args, args[:1] if stores else args)
+                self.native_reads(*args[1:], *kwargs.values())
+                self.before_change(args[0])
+        if instances.holds_tensor((args, kwargs)):
+            return self.native(function, *args, **kwargs)
+        return function(*args, **kwargs)
+
+    def _handled(self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """What the row's own handler answers; a misfit of the arguments is said in Python's words,
+        not in the handler's.
+        """
+        assert row.handler is not None
+        name = getattr(function, "__qualname__", function)
+        if not fits(function, args, kwargs):
+            self.break_graph("native_python", f"the arguments do not fit {name}()")
+        try:
+            return row.handler(self, args, kwargs)
+        except MissingName as error:
+            self.break_graph("missing_in_torch", f"{name}(): {error}")
+        except TypeError as error:
+            # Words for a misfit are the function's own; where the program raised it, they are the
+            # program's.
+            said = function in _SAYS_AS_OPERATORS or unbound(function) in _SAYS_AS_OPERATORS
+            plain = said or _raised_beside(error, row.handler)
+            if id(error) not in self.raised and not plain:
+                self.break_graph("native_python", f"{name}() refuses its arguments")
+            raise
+        except (IndexError, ValueError) as error:
+            # The handler itself found an argument missing, which Python would say in its own way.
+            if str(error).startswith(_MISSING) and _raised_in(error, row.handler):
+                self.break_graph("native_python", f"the arguments do not fit {name}()")
+            raise
+
+    def _pure(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if getattr(function, "__module__", "") in ("math", "cmath"):
+            args = [self.payload(special_methods.number(self, value)) for value in args]
+        elif getattr(function, "__objclass__", None) in _PRIMITIVES:
+            args = [self.payload(value) for value in args]
+        self._settle_arguments(function, args, args)
+        if reading.read_values(self, *args, *kwargs.values()):
+            return self.native(function, *args, **kwargs)
+        return self.born(function(*args, **kwargs))
+
+    def _settle_arguments(self, function: Any, args: list[Any], asked: list[Any]) -> None:
+        """Asks user code what C code would ask it. asked: the arguments whose special methods C
+        code may call.
+        """
+        if args and isinstance(args[0], (dict, set, frozenset)):
+            elements = [item for a in args for item in (a if isinstance(a, (set, frozenset,
+            dict)) else [a])
+                        if not isinstance(a, (list, tuple)) and item is not args[0]]  # fmt: skip
+            if not _PLAIN_KEYS.issuperset(map(type, elements)):
+                special_methods.settle_keys(self, elements)
+            return
+        for value in asked:
+            if value is args[0] and isinstance(value, (list, tuple, collections.deque)):
+                continue  # the receiver of one of these types' own methods
+            if type(value).__flags__ & HEAP_TYPE and not isinstance(
+                value, (type, enum.Enum, torch.nn.Module)
+            ):
+                for name in _ASKED_BY_C:
+                    if self.python_method(value, name):
+                        self.break_graph(
+                            "unknown_native",
+                            f"{getattr(function, '__qualname__', function)} may ask"
+                            f" {type(value).__name__}.{name}",
+                        )
+
+    def born(self, result: Any) -> Any:
+        """What native code made: where no text can make it again, a later break moves to here."""
+        if type(result) is tuple:
+            for part in result:
+                self.born(part)
+        elif not is_constant(result) and type(result) not in (list, dict, set):
+            self.births[id(result)] = (self.outer_step, result)
+        return result
+
+    def native_reads(self, *values: Any) -> None:
+        """Guards what a native function may read in its arguments."""
+        for value in values:
+            if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
+                self.expand(value)
+            elif is_constant(value) or self._is_tensor_like(value):
+                continue
+            elif (
+                isinstance(value, _PRIMITIVES)
+                and not isinstance(value, enum.Enum)
+                and not self.is_fresh(value)
+            ):
+                self.payload(value)
+            elif isinstance(value, (bytearray, array.array)):
+                self.expand(value)
+            elif _is_opaque_data(value) and not self.is_fresh(value):
+                self.break_graph(
+                    "unsupported_value",
+                    f"native code reads the contents of a {type(value).__name__}",
+                )
+            elif isinstance(value, HOST_ITERATORS):
+                self.break_graph("unknown_native", "native code is handed a generator")
+            elif hasattr(type(value), "__next__") and not self.is_fresh(value):
+                self.break_graph(
+                    "live_iterator", "native code is handed an iterator from before this segment"
+                )
+
+    def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if torch_function.any_acts_as_tensor(args) or torch_function.any_acts_as_tensor(
+            kwargs.values()
+        ):
+            return torch_function.call(self, function, args, kwargs)
+        refused = self.recorder.refused(function, tuple(args), kwargs)
+        if refused is not None:
+            self.break_graph(*refused)
+        args = [self.spread(a) if isinstance(a, HOST_ITERATORS) else a for a in args]
+        self.native_reads(*args, *kwargs.values())
+        receiver = getattr(function, "__self__", None)
+        if isinstance(receiver, torch.Tensor):
+            # A bound method of the real or fake tensor: unbind, so that the mode sees the tensor.
+            return self.native(getattr(torch.Tensor, function.__name__), receiver, *args, **kwargs)
+        return self.native(function, *args, **kwargs)
+
+    def call_torch_node(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A function that the user allowed in graphs: one node."""
+        self.native_reads(*args, *kwargs.values())
+        return self.recorder.call(function, tuple(args), kwargs)
+
+
+def _raised_in(error: BaseException, handler: Any) -> bool:
+    """Whether an exception comes from a handler's own line."""
+    raised = _raised_at(error)
+    return raised is not None and raised is getattr(handler, "__code__", None)
+
+
+def _raised_beside(error: BaseException, handler: Any) -> bool:
+    """Whether an exception comes from a line of the handler's module, which raises Python's own
+    errors.
+    """
+    raised, own = _raised_at(error), getattr(handler, "__code__", None)
+    return raised is not None and own is not None and raised.co_filename == own.co_filename
+
+
+def _raised_at(error: BaseException) -> types.CodeType | None:
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    return None if entry is None else entry.tb_frame.f_code
+
+
+def _is_opaque_data(value: Any) -> bool:
+    """Whether an object holds data that no guard can describe: arrays and buffers."""
+    return (
+        isinstance(value, (memoryview, types.MappingProxyType))
+        or type(value).__module__.partition(".")[0] == "numpy"
+    )

@@ -1,0 +1,52 @@
+"""Numbers that optimizers of torch.optim read from tensors of one element: counters of steps, which
+are known before the graph runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracer_core.fx_capture.known_scalars import ROUNDING, Applied, Entry, second
+from tracer_core.trace.scalars import SYMBOLS
+
+
+def is_optimizers(tracer: Any) -> bool:
+    """Whether the code that runs now is torch.optim's."""
+    name = tracer.frames[-1].globals.get("__name__", "")
+    return isinstance(name, str) and name.startswith("torch.optim.")
+
+
+def number_in(tracer: Any, tensor: Any) -> Any:
+    """The number in a tensor that an optimizer asks for, or None."""
+    value = (
+        tracer.recorder.scalars.value(tracer.recorder.as_fake(tensor))
+        if is_optimizers(tracer)
+        else None
+    )
+    return None if value is None else _number(tracer, value)
+
+
+def _number(tracer: Any, value: Any) -> Any:
+    """The number, or the symbol of a number, that an expression of `recorder/scalars` gives."""
+    if isinstance(value, Entry):
+        tracer.provenance.follows_late = True
+        source = tracer.provenance.sources.make(tracer.provenance.source_of(value.tensor), "number")
+        return tracer.provenance.read_varying(value.tensor.item(), source, always=True)
+    if not isinstance(value, Applied):
+        return value
+    rounding = ROUNDING[value.dtype]
+    operands = [_number(tracer, operand) for operand in value.operands]
+    if rounding is None:
+        return _applied(tracer, value.function, *operands)
+    if value.function is second:
+        return _applied(tracer, rounding, operands[1])
+    return _applied(
+        tracer,
+        rounding,
+        _applied(tracer, value.function, *(_applied(tracer, rounding, one) for one in operands)),
+    )
+
+
+def _applied(tracer: Any, function: Any, *operands: Any) -> Any:
+    if any(type(operand) in SYMBOLS for operand in operands):
+        return tracer.operate(function, operands)
+    return function(*operands)

@@ -1,0 +1,263 @@
+"""Numbers of the program that differ from call to call: symbols in the graph, real numbers to
+Python.
+
+In: an int or float that was read where an earlier variant saw another one, and sizes of tensors
+that are symbols. Out: a SymInt or SymFloat, an input of the graph. What always holds: arithmetic
+between sizes that gives an int stays an expression that the shape environment knows; all other
+arithmetic between numbers and constants is done by Python itself, at run time too (its source is a
+`computed` expression), so no result differs in its last bit from eager's; a comparison is guarded
+by its outcome; wherever else the number itself is needed, it is guarded by its value.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.bytecode.interpreter import Machine
+from tracer_core.fx_capture.fx_recorder import Recorder
+from tracer_core.fx_capture.provenance import Provenance
+from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.source import Source
+from tracer_core.natives.symbolic_scalars import COMPUTED_CALLS
+
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+#: Types of what a number that changes is in a trace, or would be.
+NUMBERS = frozenset({int, float, *SYMBOLS})
+_NUMBERS = NUMBERS | {bool}
+_KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+#: operator -> its text.
+_TEXTS: dict[Callable[..., Any], str] = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%", operator.pow: "**", operator.lt: "<", operator.le: "<=", operator.eq: "==",
+    operator.ne: "!=", operator.gt: ">", operator.ge: ">=", operator.and_: "&", operator.or_: "|",
+    operator.xor: "^", operator.lshift: "<<", operator.rshift: ">>",
+}  # fmt: skip
+_UNARY_TEXTS: dict[Callable[..., Any], str] = {
+    operator.neg: "-", operator.pos: "+", operator.invert: "~",
+}  # fmt: skip
+#: What the shape environment does with ints as Python does.
+_OF_SIZES: frozenset[Callable[..., Any]] = frozenset(
+    {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg,
+    operator.pos,
+     operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge}
+)  # fmt: skip
+_LARGEST = (
+    2**31
+)  # beyond, an int is no size and no index, and a graph's arithmetic on it may overflow
+
+
+class Numbers(Machine):
+    """The part of a trace that knows its changing numbers. Mutable."""
+
+    provenance: Provenance
+    recorder: Recorder
+    #: id of a symbol -> (symbol, its value now, its source).
+    _numbers: dict[int, tuple[Any, Any, Source]]
+    #: computed source -> how many operations its whole text has.
+    _sizes: dict[Source, int]
+    #: Whether sizes may be symbols in this trace.
+    symbolic: bool
+
+    def number(self, value: Any, source: Source, name: str) -> Any:
+        """The symbol for a number read at `source`; the number itself if it must not vary."""
+        env = self.recorder.fakes.shape_env
+        if env is None or not _may_vary(value):
+            return value
+        symbol = torch_private.new_number(env, value, name)
+        self.provenance.guard(GuardKind.TYPE, source, type(value))
+        self._numbers[id(symbol)] = symbol, value, source
+        self.recorder.sizes.numbers[symbol.node.expr] = source, value, symbol
+        return symbol
+
+    def concrete(self, value: Any) -> Any:
+        """The number behind a symbol, guarded by its value; a tuple (the sizes of a tensor, a key)
+        with numbers in place of symbols; anything else as it is."""
+        kind = type(value)
+        if kind in SYMBOLS:
+            known = self._numbers.get(id(value))
+            if known is not None:
+                self.provenance.guard(GuardKind.EQ, known[2], known[1])
+                return known[1]
+            return _KINDS[kind](value)
+        if self.symbolic and kind in (tuple, torch.Size):
+            parts = [self.concrete(one) for one in value]
+            return value if all(a is b for a, b in zip(parts, value, strict=True)) else kind(parts)
+        return value
+
+    def beside(self, value: Any, other: Any) -> Any:
+        """One operand of two: a symbol only if the other is a number or a tensor."""
+        if id(value) not in self._numbers or isinstance(
+            other, (int, float, torch.Tensor, *SYMBOLS)
+        ):
+            return value
+        return self.concrete(value)
+
+    def settled(self, value: Any, depth: int = 6) -> Any:
+        """A value without symbols of the program's numbers in it, for code that is not
+        interpreted.
+        """
+        if id(value) in self._numbers:
+            return self.concrete(value)
+        kind = type(value)
+        if depth == 0 or kind not in (list, tuple, dict):
+            return value
+        if kind is tuple:
+            parts = [self.settled(one, depth - 1) for one in value]
+            return value if all(a is b for a, b in zip(parts, value, strict=True)) else tuple(parts)
+        for key, one in list(value.items() if kind is dict else enumerate(value)):
+            number = self.settled(one, depth - 1)
+            if number is not one:
+                value[key] = number
+        return value
+
+    def operates(self, left: Any, right: Any) -> bool:
+        """Whether an operator has a symbol and otherwise numbers for operands."""
+        return (type(left) in SYMBOLS and type(right) in _NUMBERS) or (
+            type(right) in SYMBOLS and type(left) in _NUMBERS
+        )
+
+    def among_numbers(self, values: Sequence[Any]) -> bool:
+        """Whether all are numbers, and one of them is a number of the program that varies (no mere
+        size).
+        """
+        return (
+            len(values) > 1
+            and all(type(value) in _NUMBERS for value in values)
+            and any(id(value) in self._numbers for value in values)
+        )
+
+    def operate(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+        """An operator, or a function of numbers, on numbers of which at least one is a symbol."""
+        sizes = [
+            one for one in operands if type(one) is torch.SymInt and id(one) not in self._numbers
+        ]
+        if sizes and self._stays_size(function, operands):
+            return function(*operands)  # exact, and related to one another by the shape environment
+        origins = [self.origin(operand) for operand in operands]
+        template = _template(function, len(operands))
+        values = [
+            operand if origin is None else origin[0]
+            for operand, origin in zip(operands, origins, strict=True)
+        ]
+        known = all(
+            origin is not None or type(operand) not in SYMBOLS
+            for operand, origin in zip(operands, origins, strict=True)
+        )
+        if template is None or not known or not all(map(_is_number, values)):
+            return function(*map(self.concrete, operands))
+        if (
+            sum(self._sizes.get(origin[1], 1) for origin in origins if origin is not None)
+            > _MOST_OPERATIONS
+        ):
+            return function(
+                *map(self.concrete, operands)
+            )  # a loop that goes on computing: by value from here on
+        try:
+            result = function(*values)
+        except (ArithmeticError, ValueError):
+            for operand in operands:  # that it raises is a matter of these very values
+                self.concrete(operand)
+            raise
+        if not _is_number(result):
+            return function(*map(self.concrete, operands))
+        texts: list[str | Source] = [
+            f"({operand!r})" if origin is None else origin[1]
+            for operand, origin in zip(operands, origins, strict=True)
+        ]
+        return self.provenance.read_varying(result, self._computed(template, texts), always=True)
+
+    def origin(self, value: Any) -> tuple[Any, Source] | None:
+        """(value now, source) of a symbol; None for a plain number, and for a size that no input
+        has.
+        """
+        known = self._numbers.get(id(value))
+        if known is not None:
+            return known[1], known[2]
+        return self._origin_of_size(value) if type(value) in SYMBOLS else None
+
+    def _origin_of_size(self, value: Any) -> tuple[Any, Source] | None:
+        """The same for an expression over sizes of inputs."""
+        expr = value.node.expr
+        symbols = sorted(expr.free_symbols, key=str)
+        texts: list[str | Source] = []
+        for symbol in symbols:
+            number = self.recorder.sizes.numbers.get(symbol)
+            source = self._size_source(symbol) if number is None else number[0]
+            if source is None:
+                return None
+            texts.append(source)
+        if not symbols or value.node.hint is None:
+            return None
+        marks = {symbol: f"{{{i}}}" for i, symbol in enumerate(symbols)}
+        template = f"({torch_private.python_text(expr, marks)})"
+        single = len(symbols) == 1 and template == "({0})" and isinstance(texts[0], Source)
+        source = texts[0] if single else self._computed(template, texts)  # type: ignore[assignment]
+        assert source is not None
+        now = _KINDS[type(value)](value.node.hint)
+        return now, source
+
+    def _size_source(self, symbol: Any) -> Source | None:
+        """Where a program finds a symbol: a size of an input tensor."""
+        for real, fake in self.recorder.fakes.inputs():
+            for dim, size in enumerate(fake.shape):
+                if isinstance(size, torch.SymInt) and size.node.expr == symbol:
+                    base = self.provenance.source_of(real)
+                    if base is not None:
+                        return self.provenance.sources.make(base, "computed", f"{{b}}.shape[{dim}]")
+        return None
+
+    def _computed(self, template: str, parts: list[str | Source]) -> Source:
+        """The source of an expression. parts: what stands for {0}, {1}, ... in the template."""
+        made = self._source_of_text(template, parts)
+        self._sizes[made] = 1 + sum(
+            self._sizes.get(part, 1) for part in parts if isinstance(part, Source)
+        )
+        return made
+
+    def _source_of_text(self, template: str, parts: list[str | Source]) -> Source:
+        bases = list(dict.fromkeys(part for part in parts if isinstance(part, Source)))
+        names = {source: f"{{{i}}}" if i else "{b}" for i, source in enumerate(bases)}
+        text = template.format(
+            *(names[part] if isinstance(part, Source) else part for part in parts)
+        )
+        if len(bases) == 1:
+            return self.provenance.sources.make(bases[0], "computed", text)
+        self.provenance.combines = True
+        return self.provenance.sources.make(bases[0], "computed", (text, tuple(bases[1:])))
+
+    def _stays_size(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
+        if function is operator.pow and len(operands) == 2:
+            return type(operands[1]) is int and operands[1] > 0
+        return function in _OF_SIZES and all(
+            type(one) in (int, bool, torch.SymInt) for one in operands
+        )
+
+
+#: The most operations in the text of one number: a longer one costs more than to be captured anew.
+_MOST_OPERATIONS = 200
+
+
+def _template(function: Callable[..., Any], n_operands: int) -> str | None:
+    if n_operands == 1 and function in _UNARY_TEXTS:
+        return f"({_UNARY_TEXTS[function]}{{0}})"
+    if n_operands == 2 and function in _TEXTS:
+        return f"({{0}} {_TEXTS[function]} {{1}})"
+    name = COMPUTED_CALLS.get(function)
+    return name and f"{name}({', '.join(f'{{{i}}}' for i in range(n_operands))})"
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float, bool)
+
+
+def _may_vary(value: Any) -> bool:
+    if type(value) is int:
+        return abs(value) < _LARGEST
+    return type(value) is float and math.isfinite(value)

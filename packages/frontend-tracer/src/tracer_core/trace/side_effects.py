@@ -1,0 +1,268 @@
+"""Changes that a trace made to objects that existed before it.
+
+In: a call to one of the `before_...` methods (trace/state.py) ahead of each mutation. Out:
+`restore`, which gives every object back, and for each a `Change`, which the generated code replays
+after the graph ran. What always holds: after `restore`, each object has exactly the contents that
+it had when the trace began; it may be called again after it was interrupted.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CellType
+from typing import Any
+
+MISSING: Any = object()
+
+
+class Slot:
+    """Kind of a change: one attribute that a descriptor of the object's class stores
+    (``__slots__``).
+    """
+
+
+class ClassAttribute:
+    """Kind of a change: one attribute of a class."""
+
+
+class Gradient:
+    """Kind of a change: ``.grad`` of a tensor. The tensor keeps its own while the trace runs; an
+    instance of this class, the change's `where`, holds what the program would read (mutable)."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+@dataclass(slots=True, eq=False)
+class Change:
+    """One object (or one attribute of it) was changed. Mutable.
+
+    kind: its row in `SNAPSHOTTERS`. before: the saved contents; after: those at the end of the
+    trace, set by `look`. where: the descriptor of a Slot, the name of a ClassAttribute, a Gradient.
+    whole: all of `before` is guarded, so the replay may be the difference; otherwise it is what the
+    program did, which the log says: written and removed (keys of a dictionary, in the order a new
+    dictionary would have them), added (to a list, deque or set).
+    """
+
+    obj: Any
+    kind: type
+    before: Any
+    where: Any = None
+    whole: bool = False
+    after: Any = None
+    written: dict[Any, None] = field(default_factory=dict)
+    removed: dict[Any, None] = field(default_factory=dict)
+    added: list[Any] = field(default_factory=list)
+
+    def store(self, key: Any) -> None:
+        """The program sets an entry of a dictionary."""
+        self.written.setdefault(key)
+
+    def remove(self, key: Any) -> None:
+        """The program deletes an entry of a dictionary."""
+        self.written.pop(key, None)
+        self.removed[key] = None
+
+    def decided(self, key: Any) -> bool:
+        """Whether the program itself made the dictionary's entry (or its absence) what it is
+        now.
+        """
+        if key in self.written or key in self.removed:
+            return True
+        return self.whole and self.before.get(key, MISSING) is not dict.get(self.obj, key, MISSING)
+
+
+# -- saving and restoring
+# -----------------------------------------------------------------------------
+
+
+def _cell_contents(cell: CellType, _: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def _restore_cell(change: Change) -> None:
+    if change.before is not MISSING:
+        change.obj.cell_contents = change.before
+    elif _cell_contents(change.obj, None) is not MISSING:
+        del change.obj.cell_contents
+
+
+def _restore_dict(change: Change) -> None:
+    """Entry by entry where the order allows it: other threads may be reading a module's globals."""
+    target, saved = change.obj, change.before
+    for key in [key for key in dict.keys(target) if key not in saved]:
+        dict.__delitem__(target, key)
+    if list(dict.keys(target)) != list(saved):
+        dict.clear(target)
+        dict.update(target, saved)
+        return
+    for key, value in saved.items():
+        if dict.__getitem__(target, key) is not value:
+            dict.__setitem__(target, key, value)
+
+
+def _restore_ordered(change: Change) -> None:
+    collections.OrderedDict.clear(change.obj)
+    for key, value in change.before.items():
+        collections.OrderedDict.__setitem__(change.obj, key, value)
+
+
+def _restore_list(change: Change) -> None:
+    list.__setitem__(change.obj, slice(None), change.before)
+
+
+def _restore_set(change: Change) -> None:
+    set.clear(change.obj)
+    set.update(change.obj, change.before)
+
+
+def _restore_deque(change: Change) -> None:
+    collections.deque.clear(change.obj)
+    collections.deque.extend(change.obj, change.before)
+
+
+def _restore_buffer(change: Change) -> None:
+    change.obj[:] = change.before
+
+
+def _slot_value(obj: Any, descriptor: Any) -> Any:
+    try:
+        return descriptor.__get__(obj, type(obj))
+    except AttributeError:
+        return MISSING
+
+
+def _restore_slot(change: Change) -> None:
+    if change.before is not MISSING:
+        change.where.__set__(change.obj, change.before)
+    elif _slot_value(change.obj, change.where) is not MISSING:
+        change.where.__delete__(change.obj)
+
+
+def _class_value(cls: Any, name: str) -> Any:
+    return type.__dict__["__dict__"].__get__(cls).get(name, MISSING)
+
+
+def _restore_class(change: Change) -> None:
+    if change.before is not MISSING:
+        type.__setattr__(change.obj, change.where, change.before)
+    elif _class_value(change.obj, change.where) is not MISSING:
+        type.__delattr__(change.obj, change.where)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshotter:
+    """save(object, where): a copy of its contents. restore(change): puts what was saved back."""
+
+    save: Callable[[Any, Any], Any]
+    restore: Callable[[Change], None]
+
+
+#: Base type -> how to save and restore it; the first that an object is an instance of. None of them
+#: runs a method that a subclass may have replaced.
+SNAPSHOTTERS: dict[type, Snapshotter] = {
+    collections.OrderedDict: Snapshotter(
+        lambda d, _: dict(collections.OrderedDict.items(d)), _restore_ordered
+    ),
+    dict: Snapshotter(lambda d, _: dict.copy(d), _restore_dict),
+    list: Snapshotter(lambda v, _: list(list.__iter__(v)), _restore_list),
+    set: Snapshotter(lambda s, _: list(set.__iter__(s)), _restore_set),
+    collections.deque: Snapshotter(
+        lambda d, _: list(collections.deque.__iter__(d)), _restore_deque
+    ),
+    bytearray: Snapshotter(lambda b, _: bytes(b), _restore_buffer),
+    array.array: Snapshotter(lambda a, _: a[:], _restore_buffer),
+    CellType: Snapshotter(_cell_contents, _restore_cell),
+    Slot: Snapshotter(_slot_value, _restore_slot),
+    ClassAttribute: Snapshotter(_class_value, _restore_class),
+    Gradient: Snapshotter(lambda _, held: held.value, lambda change: None),
+}
+
+
+def kind_of(obj: Any) -> type | None:
+    """The row of SNAPSHOTTERS for an object's contents, or None: such an object cannot be saved."""
+    return next((kind for kind in SNAPSHOTTERS if isinstance(obj, kind)), None)
+
+
+class Effects:
+    """The changes of one trace, in the order of each object's first mutation. Mutable.
+    settle(change): guards everything that the object held before, called when its contents are read
+    as a whole."""
+
+    def __init__(self, settle: Callable[[Change], None]) -> None:
+        self.changes: dict[Any, Change] = {}
+        self._settle = settle
+
+    def peek(self, obj: Any) -> Change | None:
+        """The change of an object's contents; for those who look at single entries only."""
+        return self.changes.get(id(obj))
+
+    def changed(self, obj: Any) -> Change | None:
+        """The change of an object's contents, all of which may now be read without further
+        guards.
+        """
+        change = self.changes.get(id(obj))
+        if change is not None and not change.whole:
+            self._settle(change)
+        return change
+
+    def begin(self, obj: Any) -> Change | None:
+        """The change of an object's contents, saved at the first call; None: objects of its type
+        cannot be.
+        """
+        change = self.changes.get(id(obj))
+        if change is None:
+            kind = kind_of(obj)
+            if kind is None:
+                return None
+            change = Change(obj, kind, SNAPSHOTTERS[kind].save(obj, None))
+            self.changes[id(obj)] = change
+        return change
+
+    def attribute(self, obj: Any, where: Any) -> Change | None:
+        """The change of one slot (where: its descriptor) or class attribute (where: its name)."""
+        return self.changes.get((id(obj), where if isinstance(where, str) else id(where)))
+
+    def begin_attribute(self, obj: Any, where: Any) -> Change:
+        """The same, saved at the first call."""
+        kind, key = (ClassAttribute, where) if isinstance(where, str) else (Slot, id(where))
+        change = self.changes.get((id(obj), key))
+        if change is None:
+            change = Change(obj, kind, SNAPSHOTTERS[kind].save(obj, where), where)
+            self.changes[id(obj), key] = change
+        return change
+
+    def gradient(self, tensor: Any) -> Change | None:
+        """The change of a tensor's ``.grad``."""
+        return self.changes.get((id(tensor), Gradient))
+
+    def set_gradient(self, tensor: Any, value: Any) -> None:
+        """The program's ``tensor.grad = value``."""
+        change = self.changes.get((id(tensor), Gradient))
+        if change is None:
+            held = Gradient(None)
+            change = self.changes[id(tensor), Gradient] = Change(tensor, Gradient, None, held)
+        change.where.value = value
+
+    def drop(self, change: Change) -> None:
+        """Forgets a change whose mutation failed before it had an effect."""
+        for key in [key for key, other in self.changes.items() if other is change]:
+            del self.changes[key]
+
+    def look(self) -> None:
+        """Keeps what each object has become for the replay."""
+        for change in self.changes.values():
+            change.after = SNAPSHOTTERS[change.kind].save(change.obj, change.where)
+
+    def restore(self) -> None:
+        """Restores every object, whatever it holds now."""
+        for change in reversed(list(self.changes.values())):
+            SNAPSHOTTERS[change.kind].restore(change)

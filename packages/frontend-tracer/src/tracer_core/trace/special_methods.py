@@ -1,0 +1,405 @@
+"""What C code asks of the program's objects, asked by the interpreter instead.
+
+In: objects whose classes may be written in Python, as operands of something that C code does:
+comparing containers, hashing keys, numbers from objects, text from objects. Out: the answer,
+computed by interpreting the special methods; or a graph break. What always holds: no special method
+written in Python runs natively, apart from ``__hash__`` and ``__eq__`` of keys, which were
+interpreted just before and did nothing but read.
+"""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import enum
+import types
+from typing import Any
+
+import torch
+
+from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.trace.host_objects import Answer, Hashed, text_part
+
+_SEQUENCES = (list, tuple, collections.deque)
+_SETS = (set, frozenset)
+#: Names of special methods whose result C code would check or convert -> how to have it checked.
+_CHECKS: dict[str, Any] = {
+    "__bool__": bool, "__len__": len, "__index__": lambda a: range(a).stop, "__hash__": hash,
+    "__str__": str,
+    "__repr__": repr, "__iter__": iter, "__int__": int, "__float__": float, "__complex__": complex,
+    "__bytes__": bytes, "__dir__": dir,
+}  # fmt: skip
+
+
+def ask(tracer: Any, method: Any, obj: Any, name: str) -> Any:
+    """Calls a special method without further arguments and checks its result as CPython does."""
+    result = tracer.call_value(method, [obj], {})
+    if name in ("__hash__", "__index__"):
+        result = tracer.settled(result)  # C code goes on with the number itself
+    if isinstance(result, (torch.SymInt, torch.SymBool, torch.SymFloat)):
+        return result
+    if isinstance(result, torch.Tensor):
+        tracer.break_graph(
+            "data_dependent_value", f"{name} of a {type(obj).__name__} gives a tensor"
+        )
+    if name == "__iter__":
+        if not hasattr(type(result), "__next__"):
+            iter(Answer(result))  # raises Python's own error
+        return result
+    return _CHECKS[name](Answer(result))
+
+
+# -- equality and order
+# -------------------------------------------------------------------------------------
+
+
+def equal(tracer: Any, left: Any, right: Any) -> bool:
+    """left == right for containers that may hold the program's objects."""
+    for kinds in (*((kind,) for kind in _SEQUENCES), (dict,), _SETS):
+        if isinstance(left, kinds) and isinstance(right, kinds):
+            if kinds == _SETS:
+                settle_keys(tracer, [*left, *right])
+                return bool(left == right)
+            return (
+                _equal_dicts(tracer, left, right)
+                if kinds == (dict,)
+                else _equal_items(tracer, left, right)
+            )
+    return False
+
+
+def _items(tracer: Any, container: Any) -> list[Any]:
+    return [tracer.list_item(container, i) for i in range(tracer.length(container))]
+
+
+def _equal_items(tracer: Any, left: Any, right: Any) -> bool:
+    mine, others = _items(tracer, left), _items(tracer, right)
+    return len(mine) == len(others) and all(
+        same_value(tracer, a, b) for a, b in zip(mine, others, strict=True)
+    )
+
+
+def same_value(tracer: Any, left: Any, right: Any) -> bool:
+    """How containers compare their elements: identity first, then ==."""
+    if tracer.same(left, right):
+        return True
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        tracer.break_graph("data_dependent_branch", "tensors are compared inside containers")
+    return bool(tracer.truth(tracer.compare("==", left, right)))
+
+
+def _equal_dicts(tracer: Any, left: Any, right: Any) -> bool:
+    if isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict):
+        if not _equal_items(tracer, list(tracer.keys(left)), list(tracer.keys(right))):
+            return False
+    mine, others = tracer.keys(left), tracer.keys(right)
+    if len(mine) != len(others):
+        return False
+    missing = object()
+    for key in mine:
+        settle_key(tracer, key, right)
+        other = tracer.dict_get(right, key, missing)
+        if other is missing or not same_value(tracer, tracer.dict_get(left, key, None), other):
+            return False
+    return True
+
+
+def order(tracer: Any, symbol: str, left: Any, right: Any) -> Any:
+    """left < right and the like for two lists or two tuples: the first elements that differ
+    decide.
+    """
+    mine, others = _items(tracer, left), _items(tracer, right)
+    for a, b in zip(mine, others, strict=False):
+        if not same_value(tracer, a, b):
+            return tracer.compare(symbol, a, b)
+    return tracer.compare(symbol, len(mine), len(others))
+
+
+# -- hashing
+# ------------------------------------------------------------------------------------------------
+
+
+def hash_of(tracer: Any, value: Any, inside: bool = False) -> int:
+    """hash(value). inside: nobody sees the number, so it may be that of an object's address."""
+    value = tracer.concrete(value)
+    method = tracer.python_method(value, "__hash__")
+    if method is not None:
+        return int(ask(tracer, method, value, "__hash__"))
+    value = tracer.payload(value)
+    if is_constant(value):
+        return hash(value)
+    if type(value) in (tuple, frozenset):
+        return hash(type(value)(Hashed(hash_of(tracer, item, inside)) for item in value))
+    if isinstance(value, (tuple, frozenset)):
+        kind = tuple if isinstance(value, tuple) else frozenset
+        return hash(kind(Hashed(hash_of(tracer, item, inside)) for item in kind.__iter__(value)))  # type: ignore[arg-type]
+    if type(value).__hash__ is None:
+        return hash(value)  # raises Python's own error
+    if isinstance(value, enum.Enum):
+        return hash_of(tracer, value._name_)
+    if inside:
+        return hash(value)
+    tracer.break_graph(
+        "unknown_native", "the hash of an object is a number that differs between runs"
+    )
+    raise AssertionError
+
+
+def has_own_hash(tracer: Any, value: Any) -> bool:
+    """Whether using `value` as a key runs user code."""
+    if is_constant(value) or isinstance(value, torch.Tensor):
+        return False
+    if type(value) in (tuple, frozenset):
+        return any(has_own_hash(tracer, item) for item in value)
+    return bool(tracer.python_method(value, "__hash__") or tracer.python_method(value, "__eq__"))
+
+
+def settle_key(tracer: Any, key: Any, container: Any) -> None:
+    """Interprets what a lookup of `key` in a dictionary or set asks of user code. Afterwards C code
+    may ask the same again: the answers are guarded, and giving them changed nothing."""
+    tracer.payload(key)
+    known = [other for other in _keys(container) if other is not key]
+    own = has_own_hash(tracer, key)
+    if not own and not any(has_own_hash(tracer, other) for other in known):
+        return
+    if type(key).__hash__ is None:
+        hash(key)  # raises Python's own error
+    if not tracer.is_fresh(container):
+        tracer.keys(container) if isinstance(container, dict) else tracer.expand(container)
+    for one in (key, *known):
+        if has_own_hash(tracer, one):
+            _settle_fields(tracer, one)
+    before = tracer.activity()
+    number = _key_hash(tracer, key)
+    for other in known:
+        if (own or has_own_hash(tracer, other)) and _key_hash(tracer, other) == number:
+            tracer.truth(tracer.compare("==", other, key))
+    if tracer.activity() != before:
+        tracer.break_graph(
+            "unknown_native", f"__hash__ or __eq__ of a {type(key).__name__} does more than read"
+        )
+
+
+def _settle_fields(tracer: Any, obj: Any) -> None:
+    """An object whose methods C code calls holds numbers, not what stands for them in the trace."""
+    tracer.settled(getattr(obj, "__dict__", None))
+    for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
+        held = getattr(obj, name, None)
+        number = tracer.settled(held)
+        if number is not held:
+            object.__setattr__(obj, name, number)
+
+
+def settle_keys(tracer: Any, keys: list[Any]) -> None:
+    """`settle_key` for elements that are put together in one set or dictionary."""
+    if any(has_own_hash(tracer, key) for key in keys):
+        for i, key in enumerate(keys):
+            settle_key(tracer, key, keys[:i])
+
+
+def _keys(container: Any) -> list[Any]:
+    return list(dict.keys(container)) if isinstance(container, dict) else list(container)
+
+
+def _key_hash(tracer: Any, key: Any) -> int:
+    if has_own_hash(tracer, key):
+        return hash_of(tracer, key, inside=True)
+    return hash(key)
+
+
+# -- numbers
+# ------------------------------------------------------------------------------------------------
+
+
+def index(tracer: Any, value: Any) -> Any:
+    """operator.index(value), where the object has a method written in Python."""
+    method = tracer.python_method(value, "__index__")
+    if method is not None:
+        return ask(tracer, method, value, "__index__")
+    return tracer.payload(value) if isinstance(value, int) else value
+
+
+def plain_key(tracer: Any, key: Any) -> Any:
+    """A subscript for a container of C: objects that stand for integers become integers."""
+    if type(key) is slice:
+        parts = [plain_key(tracer, part) for part in (key.start, key.stop, key.step)]
+        same = all(a is b for a, b in zip(parts, (key.start, key.stop, key.step), strict=True))
+        return key if same else slice(*parts)
+    if type(key) is tuple:
+        parts = [plain_key(tracer, part) for part in key]
+        return key if all(a is b for a, b in zip(parts, key, strict=True)) else tuple(parts)
+    return index(tracer, key)
+
+
+def number(tracer: Any, value: Any) -> Any:
+    """What a function of math makes of its argument: __float__, then __index__."""
+    for name in ("__float__", "__index__"):
+        method = tracer.python_method(value, name)
+        if method is not None:
+            return ask(tracer, method, value, name)
+    return tracer.payload(value)
+
+
+# -- text
+# ---------------------------------------------------------------------------------------------------
+
+_ERROR_TEXTS = (BaseException.__dict__["__str__"], KeyError.__dict__["__str__"])
+_BRACKETS: dict[type, tuple[str, str, str]] = {
+    list: ("[", "]", "[]"), tuple: ("(", ")", "()"), set: ("{", "}", "set()"),
+    frozenset: ("frozenset({", "})", "frozenset()"),
+}  # fmt: skip
+
+
+def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
+    """repr(value), the objects in containers included."""
+    if isinstance(value, torch.Tensor):
+        tracer.break_graph("data_dependent_value", "a tensor is turned into text")
+    value = tracer.concrete(value)
+    method = tracer.python_method(value, "__repr__")
+    if method is not None:
+        return str(ask(tracer, method, value, "__repr__"))
+    value = tracer.payload(value)
+    if is_constant(value):
+        return repr(value)
+    if type(value) in _BRACKETS or type(value) is dict:
+        if id(value) in inside:
+            return "{...}" if type(value) is dict else "[...]"
+        return _repr_container(tracer, value, (*inside, id(value)))
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}{_repr_arguments(tracer, tracer.getattr(value, 'args'))}"
+    if tracer._static(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(
+        value, (type, types.ModuleType)
+    ):
+        tracer.break_graph(
+            "unknown_native", "the text of an object is its address, which differs between runs"
+        )
+    if type(value) is types.SimpleNamespace:
+        fields = tracer.mapping(tracer.getattr(value, "__dict__")).items()
+        return f"namespace({', '.join(f'{name}={repr_of(tracer, item, inside)}' for name, item in fields)})"
+    tracer.native_reads(value)
+    if isinstance(value, _PRINTED_AS) and not all(map(is_constant, _held(value))):
+        if (
+            tracer.special(type(value), "__repr__") is not object.__repr__
+            and type(value) in _PRINTED_AS
+        ):
+            return repr(_with_texts(tracer, value))
+        tracer.break_graph("unknown_native", f"a {type(value).__name__} of objects is printed")
+    _check_printed(tracer, value)
+    return repr(value)
+
+
+def _check_printed(tracer: Any, value: Any) -> None:
+    """Breaks for an object whose text shows contents that no guard watches."""
+    known = (
+        *IDENTITY_TYPES,
+        types.ModuleType,
+        *_PRINTED_AS,
+        dict,
+        set,
+        frozenset,
+        list,
+        tuple,
+        torch.SymInt,
+        torch.SymFloat,
+    )
+    if not isinstance(value, known) and not tracer.is_fresh(value):
+        tracer.break_graph(
+            "unsupported_value", f"the text of a {type(value).__name__} from before this segment"
+        )
+
+
+#: Containers that C code prints.
+_PRINTED_AS = (collections.deque, collections.OrderedDict, collections.defaultdict)
+
+
+def _held(value: Any) -> list[Any]:
+    return [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
+
+
+def _with_texts(tracer: Any, value: Any) -> Any:
+    """The same container, of stand-ins that print what the tracer says."""
+    if isinstance(value, collections.deque):
+        return collections.deque([text_part(tracer, item) for item in value], value.maxlen)
+    made = value.copy()
+    made.clear()
+    for key, item in value.items():
+        made[text_part(tracer, key)] = text_part(tracer, item)
+    return made
+
+
+def _repr_arguments(tracer: Any, args: tuple[Any, ...]) -> str:
+    return f"({repr_of(tracer, args[0])})" if len(args) == 1 else repr_of(tracer, args)
+
+
+def _repr_container(tracer: Any, value: Any, inside: tuple[int, ...]) -> str:
+    if type(value) is dict:
+        pairs = tracer.mapping(value).items()
+        texts = [f"{repr_of(tracer, k, inside)}: {repr_of(tracer, v, inside)}" for k, v in pairs]
+        return "{" + ", ".join(texts) + "}"
+    left, right, empty = _BRACKETS[type(value)]
+    texts = [repr_of(tracer, item, inside) for item in tracer.spread(value)]
+    if type(value) is tuple and len(texts) == 1:
+        return f"({texts[0]},)"
+    return f"{left}{', '.join(texts)}{right}" if texts else empty
+
+
+def str_of(tracer: Any, value: Any) -> str:
+    """str(value)"""
+    if isinstance(value, torch.Tensor):
+        tracer.break_graph("data_dependent_value", "a tensor is turned into text")
+    value = tracer.concrete(value)
+    method = tracer.python_method(value, "__str__")
+    if method is not None:
+        return str(ask(tracer, method, value, "__str__"))
+    by_repr = tracer._static(type(value), "__str__") is object.__dict__["__str__"]
+    if by_repr and tracer.python_method(value, "__repr__"):
+        return repr_of(tracer, value)  # what the __str__ of numbers and objects does
+    value = tracer.payload(value)
+    if is_constant(value):
+        return str(value)
+    if isinstance(value, BaseException) and tracer._static(type(value), "__str__") in _ERROR_TEXTS:
+        args = tracer.getattr(value, "args")
+        if not args:
+            return ""
+        if len(args) != 1:
+            return repr_of(tracer, args)
+        only = tracer.list_item(args, 0)
+        return repr_of(tracer, only) if issubclass(type(value), KeyError) else str_of(tracer, only)
+    if isinstance(value, BaseException):
+        if not tracer.is_fresh(value):
+            tracer.break_graph(
+                "unsupported_value",
+                f"the text of a {type(value).__name__} from before this segment",
+            )
+        return str(value)
+    if tracer._static(type(value), "__str__") is object.__dict__["__str__"]:
+        return repr_of(tracer, value)
+    tracer.native_reads(value)
+    _check_printed(tracer, value)
+    return str(value)
+
+
+def percent(tracer: Any, template: str, values: Any) -> str:
+    """template % values"""
+    tracer.payload(template)
+    if isinstance(values, dict):
+        parts: Any = {
+            key: text_part(tracer, value) for key, value in tracer.mapping(values).items()
+        }
+    elif isinstance(values, tuple):
+        parts = tuple(text_part(tracer, value) for value in tracer.spread(values))
+    else:
+        if isinstance(values, collections.deque):  # it has items but is no mapping to C code
+            tracer.break_graph("unknown_native", "a deque is formatted by %")
+        parts = text_part(tracer, values)
+        if parts is not values and not hasattr(type(values), "__getitem__"):
+            parts = (parts,)
+    return template % parts
+
+
+def format_text(tracer: Any, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+    """template.format(*args, **kwargs)"""
+    parts = [text_part(tracer, value) for value in args]
+    return template.format(
+        *parts, **{name: text_part(tracer, value) for name, value in kwargs.items()}
+    )

@@ -1,0 +1,447 @@
+"""What all parts of the tracer share: provenance, effects, recorder, the frame chain.
+
+In: the pieces of one trace. Out: `TraceState`, the base of the tracer's mixins. What always holds:
+an object is *fresh* when the trace made it (or native code made it from fresh parts) and *sourced*
+when it existed before and has a path; nothing sourced is changed before `before_change` saved it.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import enum
+import math
+import types
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from tracer_core import torch_private
+from tracer_core.bytecode.frame import Unread
+from tracer_core.fx_capture.fx_recorder import Recorder
+from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.fx_capture.provenance import Provenance, is_constant
+from tracer_core.guards.guard import GuardKind, data_of
+from tracer_core.guards.source import payload
+from tracer_core.trace import special_methods, torch_function
+from tracer_core.trace.scalars import SYMBOLS, Numbers
+from tracer_core.trace.side_effects import Change, Effects
+
+
+class TraceState(Numbers):
+    """Mutable state of one trace."""
+
+    provenance: Provenance
+    effects: Effects
+    recorder: Recorder
+    steps: int
+    #: How often the program changed anything, fresh objects included.
+    mutations: int = 0
+    #: id of a dictionary from before the trace, as long as it is unchanged -> key -> its position;
+    #: all are guarded.
+    positions: dict[int, dict[Any, int]]
+    #: id -> classes that the trace made.
+    classes: dict[int, Any]
+
+    def made_class(self, cls: Any) -> bool:
+        """Whether the trace itself made a class: nothing in it is guarded."""
+        return id(cls) in self.classes
+
+    def payload(self, value: Any) -> Any:
+        """What C code sees of an object of a subclass of a number or text: its value, guarded.
+        Others as they are.
+        """
+        if (
+            not isinstance(value, _HOLDERS)
+            or type(value) in _HOLDERS
+            or isinstance(value, (enum.Enum, bool))
+        ):
+            return value
+        source, plain = self.provenance.source_of(value), payload(value)
+        if source is not None:
+            self.provenance.guard(
+                GuardKind.EQ, self.provenance.sources.make(source, "payload"), plain
+            )
+        return plain
+
+    def activity(self) -> tuple[int, int]:
+        """Grows when the program changes something or runs an operator."""
+        return self.mutations, self.recorder.op_count
+
+    def where(self) -> str:
+        """``file:line in function`` of the innermost frame of the user's code."""
+        shown = [
+            frame for frame in self.frames if not frame.code.raw.co_filename.startswith(_OWN)
+        ] or self.frames
+        for frame in reversed(shown):
+            if not frame.code.raw.co_filename.startswith(_TORCH):
+                return frame.where
+        return shown[-1].where if shown else "?"
+
+    def break_graph(self, kind: str, reason: str) -> NoReturn:
+        raise Break(kind, reason)
+
+    def is_compiling(self) -> bool:
+        """What the program is told that asks whether it is being compiled."""
+        raise NotImplementedError
+
+    def open(self, unread: Unread) -> Any:
+        return self.provenance.read_varying(unread.value, unread.source)
+
+    def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Runs native code; the tensor operators in it are recorded."""
+        self.recorder.broken = None
+        try:
+            with self.recorder.mode:
+                result = function(*args, **kwargs)
+        finally:
+            # Native code may catch every exception that reading a tensor raises, and go on without
+            # its values.
+            if self.recorder.broken is not None:
+                raise self.recorder.broken
+        for leaf in tree_leaves(result):
+            # Some factories (from_numpy) do not ask modes: what they made is no part of the graph.
+            if (
+                isinstance(leaf, torch.Tensor)
+                and not torch_private.is_fake(leaf)
+                and self.is_fresh(leaf)
+            ):
+                self.break_graph(
+                    "real_tensor_in_trace",
+                    f"{getattr(function, '__name__', function)}() made a real tensor",
+                )
+        return result
+
+    def operator(self, function: Any, *operands: Any) -> Any:
+        """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote
+        it.
+        """
+        if torch_function.any_acts_as_tensor(operands):
+            return torch_function.call(self, function, operands, {})
+        if any(isinstance(operand, torch.Tensor) for operand in operands):
+            self.guard_operator(function.__name__.strip("_"))
+            return self.recorder.call(function, operands, {})
+        if any(type(operand) in SYMBOLS for operand in operands):
+            return self.operate(function, operands)
+        return function(*operands)
+
+    def guard_operator(self, name: str) -> None:
+        """Guards what torch.Tensor does for an operator: its methods can be replaced."""
+        raise NotImplementedError
+
+    def traceback_of(self, error: BaseException) -> Any:
+        """``error.__traceback__``, which can be carried out of the trace only with the
+        exception.
+        """
+        raise NotImplementedError
+
+    def born(self, result: Any) -> Any:
+        """Notes where native code made an object."""
+        raise NotImplementedError
+
+    def made_here(self, function: Any) -> bool:
+        """Whether the trace itself made this function."""
+        raise NotImplementedError
+
+    def is_fresh(self, obj: Any) -> bool:
+        return self.provenance.source_of(obj) is None
+
+    # -- what existed before is saved before it is changed --
+
+    def before_change(self, target: Any) -> None:
+        """Saves a container before native code changes it in any way; guards all that it holds."""
+        self.mutations += 1
+        if self.provenance.source_of(target) is None:
+            return
+        known = self.effects.peek(target)
+        if known is None or not known.whole:
+            self.expand(target)
+            self._begin(target).whole = True
+
+    def _begin(self, target: Any) -> Change:
+        change = self.effects.begin(target)
+        if change is None:
+            self.break_graph("unsupported_mutation", f"a {type(target).__name__} is changed")
+        return change
+
+    def _begin_entry(self, target: dict[Any, Any], owner: Any) -> Change | None:
+        source = self.provenance.source_of(target if owner is None else owner)
+        if source is None:
+            return None
+        if owner is not None and self.provenance.source_of(target) is None:
+            self.provenance.register(target, self.provenance.sources.make(source, "dict"))
+        return self._begin(target)
+
+    def before_store(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
+        """Saves a dictionary before one entry is set. owner: the object whose `__dict__` it is."""
+        self.mutations += 1
+        if owner is None and not is_constant(key):
+            self.before_change(target)
+        change = self._begin_entry(target, owner)
+        if change is not None:
+            change.store(key)
+
+    def before_remove(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
+        """Saves a dictionary before one entry, which is there, is deleted."""
+        self.mutations += 1
+        if owner is None and not is_constant(key):
+            self.before_change(target)
+        change = self._begin_entry(target, owner)
+        if change is not None:
+            if not change.decided(key):
+                self.provenance.guard(GuardKind.HAS, self.provenance.source_of(target), key)  # type: ignore[arg-type]
+            change.remove(key)
+
+    def before_append(self, target: Any, values: Sequence[Any]) -> None:
+        """Saves a list, deque or set before values are added to it: what it held is not looked
+        at.
+        """
+        self.mutations += 1
+        if self.provenance.source_of(target) is not None:
+            change = self._begin(target)
+            if not change.whole:
+                change.added.extend(values)
+
+    def before_attribute(self, obj: Any, where: Any) -> Change | None:
+        """Saves one slot (where: its descriptor) or class attribute (where: its name) before it is
+        set.
+        """
+        self.mutations += 1
+        if isinstance(obj, type):
+            self.provenance.constant(obj)
+        elif self.provenance.source_of(obj) is None:
+            return None
+        return self.effects.begin_attribute(obj, where)
+
+    def settle(self, change: Change) -> None:
+        """Guards everything that a changed object held before: the trace reads all of it."""
+        change.whole = True
+        source = self.provenance.source_of(change.obj)
+        if source is None or change.kind not in (
+            dict,
+            list,
+            set,
+            collections.OrderedDict,
+            collections.deque,
+        ):
+            return
+        before = change.before
+        if isinstance(before, dict):
+            self._guard_keys(source, list(before))
+            for key, value in before.items():
+                if key not in change.written and key not in change.removed:
+                    self.provenance.item(change.obj, key, value, "key")
+        elif change.kind is set:
+            self._guard_members(source, before)
+        else:
+            self.provenance.guard(GuardKind.LEN, source, len(before))
+            for i, value in enumerate(before):
+                self.provenance.item(change.obj, i, value)
+
+    # -- sourced containers --
+
+    def expand(self, obj: Any, depth: int = 8) -> None:
+        """Guards everything that native code may read in a container that existed before the
+        trace.
+        """
+        if depth == 0:
+            self.break_graph(
+                "unsupported_value", "a container nested more than 8 deep is read by native code"
+            )
+        if is_constant(obj) or isinstance(obj, torch.Tensor):
+            return
+        if isinstance(obj, (bytearray, array.array)):
+            self._expand_buffer(obj)
+            return
+        if self.effects.changed(obj) is not None:
+            children = list(obj.values()) if isinstance(obj, dict) else list(obj)
+        elif isinstance(obj, (list, tuple, collections.deque)):
+            children = [self.list_item(obj, i) for i in range(self.length(obj))]
+        elif isinstance(obj, dict):
+            children = [self.dict_get(obj, key, None) for key in self.keys(obj)]
+        elif isinstance(obj, (set, frozenset)):
+            self._expand_set(obj)
+            return
+        elif isinstance(obj, _VIEWS) and not self.is_fresh(obj):
+            self.break_graph(
+                "unknown_native", f"a {type(obj).__name__} made before this segment is read"
+            )
+        else:
+            return
+        for child in children:
+            if isinstance(child, (list, tuple, dict, set, frozenset, collections.deque)):
+                self.expand(child, depth - 1)
+
+    def _expand_set(self, obj: Any) -> None:
+        source = self.provenance.source_of(obj)
+        if source is None:
+            return
+        self._guard_members(source, obj)
+
+    def guard_order(self, obj: Any) -> None:
+        """The order in which a loop meets the members of a set: equal sets may differ in it."""
+        source = self.provenance.source_of(obj)
+        change = self.effects.peek(obj)
+        if source is not None and len(obj) > 1 and (change is None or change.whole):
+            members = list(set.__iter__(obj) if isinstance(obj, set) else frozenset.__iter__(obj))
+            self.provenance.guard(
+                GuardKind.KEYS, source, members if change is None else change.before
+            )
+
+    def _guard_members(self, source: Any, members: Any) -> None:
+        if not all(is_constant(member) or isinstance(member, type) for member in members):
+            self.break_graph(
+                "unsupported_value", "a set of objects that existed before the trace is read"
+            )
+        self.provenance.guard(GuardKind.KEYS, source, frozenset(members))
+
+    def _expand_buffer(self, obj: Any) -> None:
+        """A bytearray or array: guarded by what it holds, which is compared on every call."""
+        source = self.provenance.source_of(obj)
+        if source is None or self.effects.changed(obj) is not None:
+            return
+        if len(obj) > _BUFFER_LIMIT:
+            self.break_graph(
+                "unsupported_value", f"a {type(obj).__name__} of {len(obj)} elements is read"
+            )
+        self.provenance.guard(GuardKind.DATA, source, data_of(obj))
+
+    def length(self, obj: Any) -> int:
+        source = self.provenance.source_of(obj)
+        if source is not None and self.effects.changed(obj) is None and type(obj) is not tuple:
+            self.provenance.guard(GuardKind.LEN, source, len(obj))
+        return len(obj)
+
+    def list_item(self, obj: Any, index: int, varies: bool = False) -> Any:
+        """obj[index] of a list or tuple, without user code. varies: a number may become a
+        symbol.
+        """
+        base = next(kind for kind in (tuple, list, collections.deque) if isinstance(obj, kind))
+        value = base.__getitem__(obj, index)
+        if self.provenance.source_of(obj) is None or self.effects.changed(obj) is not None:
+            return value
+        return self.provenance.item(obj, index, value, varies=varies)
+
+    def keys(self, obj: dict[Any, Any]) -> list[Any]:
+        """The keys of a dict, guarded."""
+        is_ordered = isinstance(obj, collections.OrderedDict)  # keeps an order of its own
+        found = list(collections.OrderedDict.__iter__(obj) if is_ordered else dict.keys(obj))
+        source = self.provenance.source_of(obj)
+        if source is None or self.effects.changed(obj) is not None:
+            return found
+        self._guard_keys(source, found)
+        return found
+
+    def _guard_keys(self, source: Any, found: list[Any]) -> None:
+        if not found:
+            self.provenance.guard(GuardKind.EMPTY, source)
+        elif all(is_constant(key) for key in found):
+            self.provenance.guard(GuardKind.KEYS, source, found)
+        else:
+            self.provenance.guard(GuardKind.LEN, source, len(found))
+            for i, key in enumerate(found):
+                self.provenance.read(key, self.provenance.sources.make(source, "nth_key", i))
+
+    def check_key(self, key: Any, container: Any) -> None:
+        """Makes sure that looking up a key runs no user code that was not interpreted."""
+        raise NotImplementedError
+
+    def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
+        """dict.get without user code; an entry or its absence is guarded. varies: a number may
+        become a symbol.
+        """
+        key = self.concrete(key)
+        self.check_key(key, obj)
+        source = self.provenance.source_of(obj)
+        change = self.effects.peek(obj)
+        present = dict.__contains__(obj, key)
+        if source is None or (change is not None and change.decided(key)):
+            return dict.__getitem__(obj, key) if present else default
+        if not _is_literal(key):
+            return self._get_by_object(obj, key, default, varies)
+        if not present:
+            self.provenance.guard(GuardKind.HAS_NOT, source, key)
+            return default
+        return self.provenance.item(obj, key, dict.__getitem__(obj, key), "key", varies)
+
+    def _is_settled(self, key: Any) -> bool:
+        """Whether `check_key` has interpreted, or guarded, what a lookup of this key asks."""
+        return special_methods.has_own_hash(self, key) or self.payload(key) is not key
+
+    def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool) -> Any:
+        """The entry of a key that is compared by identity (or is a tuple of such): every key is
+        guarded.
+        """
+        parts = key if type(key) is tuple else (key,)
+        if not all(
+            is_constant(part) or _by_identity(part) or self._is_settled(part) for part in parts
+        ):
+            self.break_graph("unknown_native", f"a dictionary is read by a {type(key).__name__}")
+        change = self.effects.peek(obj)
+        known = self.positions.get(id(obj)) if change is None else None
+        if known is None:  # an optimizer asks for its state parameter by parameter
+            known = {one: i for i, one in enumerate(self.keys(obj))}
+            if change is None:
+                self.positions[id(obj)] = known
+        if not dict.__contains__(obj, key):
+            return default
+        position = known[key]
+        if type(key) is tuple:
+            self.expand(next(one for one in known if one == key))
+        value = dict.__getitem__(obj, key)
+        if change is not None:
+            return value  # `keys` has made sure that everything it held before is guarded
+        source = self.provenance.sources.make(self.provenance.source_of(obj), "nth_value", position)
+        return (
+            self.provenance.read_varying(value, source)
+            if varies
+            else self.provenance.read(value, source)
+        )
+
+    def has_key(self, obj: dict[Any, Any], key: Any) -> bool:
+        """``key in obj`` without user code; guarded, but not the entry."""
+        source, change = self.provenance.source_of(obj), self.effects.peek(obj)
+        present = dict.__contains__(obj, key)
+        if source is not None and not (change is not None and change.decided(key)):
+            if _is_literal(key):
+                self.provenance.guard(GuardKind.HAS if present else GuardKind.HAS_NOT, source, key)
+            else:
+                self.keys(obj)
+        return present
+
+
+def _is_literal(key: Any) -> bool:
+    """Whether a key's text in a guard is the key."""
+    if type(key) is tuple:
+        return all(map(_is_literal, key))
+    return type(key) in _LITERALS or (type(key) is float and math.isfinite(key))
+
+
+_LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
+
+
+def _by_identity(value: Any) -> bool:
+    """Whether a dictionary finds an object by its identity alone."""
+    cls: Any = type(value)
+    return isinstance(value, (torch.Tensor, enum.Enum)) or (
+        cls.__hash__ in _IDENTITY_HASHES and cls.__eq__ in _IDENTITY_EQUALITIES
+    )
+
+
+_IDENTITY_HASHES = (object.__hash__, type.__hash__)
+_IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
+_TORCH = torch.__path__[0]
+_OWN = str(Path(__file__).parents[1])
+_HOLDERS = (int, float, complex, str, bytes)
+#: The longest bytearray or array whose contents are compared on every call.
+_BUFFER_LIMIT = 4096
+#: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.
+_VIEWS: tuple[type, ...] = (
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+    types.MappingProxyType,
+)

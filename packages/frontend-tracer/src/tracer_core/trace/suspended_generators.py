@@ -1,0 +1,246 @@
+"""Generators that are alive between two segments: their frames are data, like those of the calls
+around them.
+
+In: the frame of a suspended generator, as layout and values. Out: a real generator object (a
+*shell*), and what the tracer needs to go on with the frame in a later segment. What always holds:
+whoever advances the shell for real gets what the generator gives (its frame is run by
+`RealMachine`); whoever sees it sees one object, of Python's own type, for as long as it lives. A
+trace works on a copy of the frame, which generated code puts in its place.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame_layout import FrameLayout, frames_of, layout_of
+from tracer_core.fx_capture.provenance import SHELLS, kept_when_dead
+from tracer_core.trace.eager_interpreter import RealMachine
+from tracer_core.trace.generators import TracedGenerator, acts_when_closed
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Where a frame stands (None: it has ended), and whether it has begun. Equal facts are one
+    object.
+    """
+
+    layout: FrameLayout | None
+    started: bool
+
+
+class Shell:
+    """The frame behind a shell. Mutable. facts; values: those of the frame, as `layout_of` gives
+    them. primed: the generator object stands at a ``yield`` of ours."""
+
+    __slots__ = ("facts", "values", "primed")
+
+    def __init__(self) -> None:
+        self.facts = _FINISHED
+        self.values: tuple[Any, ...] = ()
+        self.primed = False
+
+    def acts_when_closed(self) -> bool:
+        """Whether the generator may do something when it is closed: it stands where there are
+        handlers.
+        """
+        layout = self.facts.layout
+        if layout is None or not self.facts.started:
+            return False
+        return acts_when_closed(*frames_of((layout,), self.values))
+
+    def advance(self, sent: Any, error: BaseException | None) -> Any:
+        """``send(sent)`` or ``throw(error)``, for real."""
+        layout = self.facts.layout
+        if layout is None:
+            if error is not None:
+                raise error
+            raise StopIteration
+        (frame,) = frames_of((layout,), self.values)
+        self.values = ()
+        running = TracedGenerator(_Host(), frame)
+        running.started = self.facts.started
+        try:
+            return running.send(sent) if error is None else running.throw(error)
+        finally:
+            if running.finished:
+                self.facts = _FINISHED
+            else:
+                layout, values = layout_of(frame)
+                self.facts, self.values = _interned(Facts(layout, running.started)), tuple(values)
+            frame.generator = None
+
+
+class _Host(RealMachine):
+    """What a `TracedGenerator` asks of a machine, for real."""
+
+    outer_step = 0
+
+    def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
+        machine = RealMachine()
+        machine.frames = [frame]
+        if error is not None:
+            machine.unwind(error, 0)
+        return machine.run(0)
+
+    def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
+        return getattr(obj, name, default)
+
+
+_known_facts: dict[Facts, Facts] = {}
+
+
+def _interned(facts: Facts) -> Facts:
+    return _known_facts.setdefault(facts, facts)
+
+
+_FINISHED = _interned(Facts(None, True))
+
+
+def _run(shell: Shell) -> Generator[Any, Any, Any]:
+    """The body of every shell."""
+    sent, error = None, None
+    if shell.primed:
+        try:
+            sent = yield
+        except BaseException as raised:
+            error = raised
+    while True:
+        try:
+            value = shell.advance(sent, error)
+        except StopIteration as stop:
+            return stop.value
+        sent, error = None, None
+        try:
+            sent = yield value
+        except BaseException as raised:
+            error = raised
+
+
+# -- for generated code
+# ---------------------------------------------------------------------------------
+
+
+def new_shell(name: str, qualname: str) -> Any:
+    """A shell without a frame."""
+    shell = Shell()
+    made: Any = _run(shell)
+    made.__name__, made.__qualname__ = name, qualname
+    SHELLS[made] = shell
+    return made
+
+
+def set_frame(
+    generator: Any,
+    layout: FrameLayout | None,
+    values: tuple[Any, ...],
+    started: bool,
+    finished: bool,
+) -> None:
+    """Where the generator stands from now on."""
+    shell: Shell = SHELLS[generator]
+    if finished:
+        shell.facts, shell.values = _FINISHED, ()
+    else:
+        shell.facts, shell.values = _interned(Facts(layout, started)), values
+    if started and not shell.primed and generator.gi_frame is not None:
+        shell.primed = True
+        if not shell_has_begun(generator):
+            next(generator)
+
+
+def shell_has_begun(generator: Any) -> bool:
+    """Whether a shell's own body runs already."""
+    return bool(generator.gi_frame is None or generator.gi_frame.f_lasti >= _FIRST_INSTRUCTION)
+
+
+def _first_instruction() -> int:
+    probe: Any = _run(Shell())
+    before: int = probe.gi_frame.f_lasti
+    return before + 1
+
+
+_FIRST_INSTRUCTION = _first_instruction()
+
+
+def shell_facts(generator: Any) -> Facts | None:
+    """What a later segment relies on: where the frame stands. None for other generators, and for
+    one that runs at the moment."""
+    shell = SHELLS.get(generator)
+    return None if shell is None or generator.gi_running else shell.facts
+
+
+def shell_values(generator: Any) -> tuple[Any, ...]:
+    """The values of the frame."""
+    values: tuple[Any, ...] = SHELLS[generator].values
+    return values
+
+
+#: What an iterator gives when it has no more items.
+END: Any = type("End", (), {"__repr__": lambda self: "END"})()
+#: Iterators whose next items can be seen without taking them.
+STEPPED: tuple[type, ...] = (
+    type(iter(range(0))),
+    type(iter(range(2**70))),
+    type(iter([])),
+    type(iter(())),
+)
+
+
+def looks_ahead(iterator: Any) -> bool:
+    """Whether the next items of an iterator can be seen without taking them."""
+    return type(iterator) in STEPPED
+
+
+def peeked(iterator: Any, steps: int) -> Any:
+    """What an iterator will give after so many steps."""
+    ahead = copy.copy(iterator)
+    for _ in range(steps):
+        next(ahead, END)
+    return next(ahead, END)
+
+
+def advance_by(iterator: Any, steps: int) -> None:
+    """Makes so many steps."""
+    for _ in range(steps):
+        next(iterator, END)
+
+
+# -- for the tracer
+# -------------------------------------------------------------------------------------
+
+
+def can_be_data(generator: TracedGenerator, is_stepped: Callable[[Any], bool]) -> bool:
+    """Whether the frame of a generator of a trace can be carried out of it: it is not in a handler,
+    and a later segment can go on with every iterator that it loops over (is_stepped). One of the
+    tracer's own stands for an object written in C only while a trace runs."""
+    if generator.frame.function.__globals__.get("__name__", "").startswith("tracer_core."):
+        return False
+    if generator.running or generator.finished:
+        return generator.finished
+    frame = generator.frame
+    return not frame.exceptions and all(
+        not _is_iterator(one) or is_stepped(_real(one)) for one in frame.stack
+    )
+
+
+def _real(value: Any) -> Any:
+    return value.value if type(value) is Unread else value
+
+
+def _is_iterator(value: Any) -> bool:
+    value = _real(value)
+    return isinstance(value, Iterator) and not isinstance(
+        value, (TracedGenerator, types.GeneratorType)
+    )
+
+
+def frame_parts(generator: TracedGenerator) -> tuple[FrameLayout | None, list[Any]]:
+    """The layout and the values of the frame of a generator of a trace."""
+    if generator.finished:
+        return None, []
+    return layout_of(generator.frame, lambda value: kept_when_dead(_real(value)))

@@ -1,0 +1,101 @@
+"""Objects that act as tensors in torch functions: ``__torch_function__`` of classes that are no
+tensors.
+
+In: a torch function and arguments among which are such objects. Out: what the objects' handler
+gives. What always holds: torch decides whose handler is asked, and with what; the handler itself is
+interpreted. For that, torch is called with stand-ins whose handler calls back into the tracer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tracer_core.guards.object_layout import HEAP_TYPE
+
+
+def acts_as_tensor(value: Any) -> bool:
+    cls = type(value)
+    return bool(
+        cls.__flags__ & HEAP_TYPE
+        and not issubclass(cls, (torch.Tensor, type, torch.nn.Module))
+        and any("__torch_function__" in owner.__dict__ for owner in cls.__mro__)
+    )
+
+
+def any_acts_as_tensor(values: Any) -> bool:
+    """Whether torch would ask one of these arguments, or of the elements of list arguments, for its
+    handler.
+    """
+    for value in values:
+        kind = type(value)
+        if kind is list or kind is tuple:
+            if any(acts_as_tensor(item) for item in value):
+                return True
+        elif kind.__flags__ & HEAP_TYPE and acts_as_tensor(value):
+            return True
+    return False
+
+
+class _StandIn:
+    """What torch sees of one object. real: the object. tracer: interprets its handler."""
+
+    def __init__(self, tracer: Any, real: Any) -> None:
+        self.tracer, self.real = tracer, real
+
+
+class _Handlers:
+    """The stand-in classes of one call; they inherit from each other as the real classes do."""
+
+    def __init__(self, tracer: Any) -> None:
+        self.tracer = tracer
+        self.made: dict[type, Any] = {}
+
+    def class_for(self, cls: type) -> Any:
+        if cls not in self.made:
+            above = [
+                base
+                for base in cls.__bases__
+                if any("__torch_function__" in c.__dict__ for c in base.__mro__)
+            ]
+            bases = tuple(self.class_for(base) for base in above) or (_StandIn,)
+            self.made[cls] = type(
+                cls.__name__, bases, {"__torch_function__": classmethod(self._handler(cls))}
+            )
+        return self.made[cls]
+
+    def _handler(self, cls: type) -> Any:
+        def handler(_: Any, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            back = {stand_in: real for real, stand_in in self.made.items()}
+            real_kinds = tuple(back.get(kind, kind) for kind in kinds)
+            own = self.tracer.getattr(cls, "__torch_function__")
+            return self.tracer.call_value(
+                own, [function, real_kinds, self.real(args), self.real(kwargs or {})], {}
+            )
+
+        return handler
+
+    def stand_in(self, value: Any) -> Any:
+        if type(value) in (list, tuple):
+            return type(value)(map(self.stand_in, value))
+        return self.class_for(type(value))(self.tracer, value) if acts_as_tensor(value) else value
+
+    def real(self, value: Any) -> Any:
+        """A structure of stand-ins with the real objects in their place."""
+        if isinstance(value, _StandIn):
+            return value.real
+        if type(value) in (list, tuple):
+            return type(value)(map(self.real, value))
+        return (
+            {key: self.real(item) for key, item in value.items()} if type(value) is dict else value
+        )
+
+
+def call(tracer: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Calls a torch function, outside the recorder: torch asks a handler before it does anything
+    else.
+    """
+    handlers = _Handlers(tracer)
+    plain = {name: handlers.stand_in(value) for name, value in kwargs.items()}
+    return handlers.real(function(*map(handlers.stand_in, args), **plain))

@@ -1,0 +1,426 @@
+"""The tracer: the machine whose frames are recorded.
+
+In: a chain of frames whose values are `Unread` state. Out: the value they return, or a `Break`,
+with provenance, effects and recorder holding what was learnt. What always holds: after `run_chain`,
+torch's own modes and settings are as before it, and `effects.restore()` gives back every object's
+old contents.
+"""
+
+from __future__ import annotations
+
+import logging
+import types
+from collections.abc import Callable, Set
+from typing import Any, NamedTuple
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.bytecode import opcodes  # fills the handler table
+from tracer_core.bytecode.code import decode
+from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame_layout import FrameLayout, frames_of
+from tracer_core.bytecode.tracebacks import continues, is_raised_again
+from tracer_core.fx_capture.fake_mode import Fakes
+from tracer_core.fx_capture.fx_recorder import Recorder
+from tracer_core.fx_capture.graph_breaks import Break, Restart
+from tracer_core.fx_capture.provenance import Provenance, end_is_seen
+from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.source import Source
+from tracer_core.torch_private import settings
+from tracer_core.trace.generators import acts_when_closed
+from tracer_core.trace.live_generators import Carried
+from tracer_core.trace.names import Names
+from tracer_core.trace.optimizer_scalars import number_in
+from tracer_core.trace.side_effects import Effects
+
+__all__ = ["Tracer", "opcodes"]
+
+_MODULE_CALL = torch.nn.Module.__call__
+#: Code flags of generator functions, coroutine functions and asynchronous generators.
+_NOT_PLAIN = 0x20 | 0x80 | 0x200
+_STEP_LIMIT = 3_000_000
+#: Names that Python's own messages give to what stands for an object of the program.
+_STAND_INS = (
+    "LazyIterator",
+    "TextPart",
+    "FakeTensor",
+    "SymInt",
+    "SymFloat",
+    "SymBool",
+    "'Answer'",
+    "'Hashed'",
+    "'SortKey'",
+)
+_FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+class Raised(NamedTuple):
+    """An exception of the trace. step: where it was raised first. passed: (code, instruction) of
+    the frames it came through, innermost first."""
+
+    error: BaseException
+    step: int
+    passed: list[tuple[types.CodeType, int]]
+
+
+class Tracer(Names):
+    """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked
+    for by an earlier attempt. unbuildable: types of values that no call could make again. shapes:
+    decides which dimensions are symbolic. natives: code that reached its recompile limit and is
+    called as plain Python. as_eager: is_compiling() answers as in eager. told_compiling: the line
+    that was told otherwise first. doubts: a program that fails may be traced again with the other
+    answer."""
+
+    def __init__(
+        self,
+        shapes: Any,
+        forced: dict[int, tuple[str, str, str]],
+        unbuildable: set[type],
+        natives: Set[types.CodeType] = frozenset(),
+        as_eager: bool = False,
+    ) -> None:
+        super().__init__()
+        self.provenance = Provenance(shapes.dims_of, self._number, shapes.varies)
+        self._numbers, self._sizes = {}, {}
+        self.effects = Effects(self.settle)
+        self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
+        self.symbolic = self.fakes.shape_env is not None
+        self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
+        self.recorder.step = lambda: self.outer_step
+        self.recorder.number_in = lambda tensor: number_in(self, tensor)
+        self.shapes = shapes
+        if shapes.follows_data:
+            self.recorder.follow_data()
+        self.recorder.may_follow_data = shapes.takes_data_sizes and not shapes.follows_data
+        if not shapes.takes_numbers:
+            self.recorder.concrete = lambda leaf: (
+                self.concrete(leaf) if id(leaf) in self._numbers else leaf
+            )
+        self.forced, self.unbuildable, self.natives = forced, unbuildable, natives
+        self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
+        self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
+        self.raised: dict[int, Raised] = {}
+        self._specials = {}
+        self.methods_of, self.births = {}, {}
+        #: Calls of caches that were asked, by what they are called with
+        #: (natives/tables/functional.py).
+        self.questions: dict[Any, Any] = {}
+        self.classes, self.positions, self.loops = {}, {}, {}
+        self._lineages = set()
+        self.tensor_attributes = {}
+        self.dying: set[int] = set()
+        self.closed = False
+        self._settings, self._function_modes = (
+            settings.snapshot(),
+            torch._C._len_torch_function_stack(),
+        )
+        self._log_disabled = _FAKES_LOG.disabled
+        self._fresh_functions: set[int] = set()
+        self._fresh_cells: set[int] = set()
+        self._keep: list[Any] = []
+        self.generators = []
+        self.carried = Carried(self)
+        self.provenance.stand_in = self.carried.generator
+        self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
+        self.interpreted: dict[types.CodeType, types.FunctionType] = {}
+        #: Values that the program gave to settings, at the end of the trace.
+        self.settings_after: dict[str, Any] = {}
+
+    def is_compiling(self) -> bool:
+        if not self.as_eager and not self.told_compiling:
+            self.told_compiling = self.where()
+        return not self.as_eager
+
+    def _dims(self, tensor: torch.Tensor) -> Any:
+        source = self.provenance.source_of(tensor)
+        return None if source is None else self.shapes.dims_of(tensor, source)
+
+    def _number(self, value: Any, source: Source, always: bool) -> Any:
+        if always or self.shapes.varies(value, source):
+            return self.number(value, source, source.name)
+        return value
+
+    def before_step(self, base: int) -> None:
+        self.steps += 1
+        if self.nesting == 0:
+            self.outer_step = self.steps
+            self._mutations_at_step = self.mutations
+            wanted = self.forced.get(self.steps)
+            if wanted is not None:
+                raise Break(*wanted)
+        if self.unbuildable:
+            self._break_before_unbuildable()
+        if self.dying and self.nesting == 0:
+            self._break_before_death()
+        if self.steps > _STEP_LIMIT:
+            raise Break("step_limit", f"more than {_STEP_LIMIT} instructions")
+
+    def check_generators(self, is_carried: Callable[[Any], bool] = lambda _: False) -> None:
+        """A generator that the program left inside ``try`` or ``with`` is closed when its last
+        reference goes, which a trace does not see: it is made for real. is_carried(generator): it
+        goes on in the next segment."""
+        for made in self.generators:
+            if not made.started or made.finished or is_carried(made):
+                continue
+            if acts_when_closed(made.frame):
+                raise Restart(
+                    made.born, "unsupported_value", f"{made.code_name} is left inside try or with"
+                )
+
+    def _break_before_unbuildable(self) -> None:
+        """A value that no later call could make again is made for real, by an instruction of its
+        own.
+        """
+        stack = self.frames[-1].stack
+        if stack and type(stack[-1]) in self.unbuildable and self.is_fresh(stack[-1]):
+            made = type(stack[-1])
+            step = self.steps - 1 if self.nesting == 0 else self.outer_step
+            if step not in self.forced:
+                raise Restart(
+                    step, "unsupported_value", f"a {made.__module__}.{made.__qualname__} is made"
+                )
+
+    def _break_before_death(self) -> None:
+        """A local variable that may hold the last reference to an object whose end is seen is
+        dropped for real.
+        """
+        frame = self.frames[-1]
+        name = frame.code.names[frame.ip]
+        if name in ("STORE_FAST", "DELETE_FAST"):
+            value = frame.locals[frame.code.args[frame.ip]]
+        elif name == "POP_TOP":
+            value = frame.stack[-1]
+        else:
+            return
+        value = value.value if type(value) is Unread else value
+        if id(value) in self.dying:
+            raise Break(
+                "finalizer",
+                f"what may be the last reference to a {type(value).__qualname__} is dropped",
+            )
+
+    def close(self) -> None:
+        """Gives every object and torch's state their old contents, whatever happened. May be called
+        again.
+        """
+        try:
+            self._put_back()
+        except BaseException:  # an interrupt: what is half restored is restored again
+            self._put_back()
+            raise
+
+    def _put_back(self) -> None:
+        if not self.closed:
+            # An interrupt can come between the entering of a mode and what would leave it.
+            torch_private.leave_modes(self.fakes.mode, self._function_modes)
+            _FAKES_LOG.disabled = self._log_disabled
+            settings.restore(self._settings)
+            self.effects.restore()
+            self.closed = True
+
+    def unwind(self, error: BaseException, base: int) -> None:
+        if id(error) not in self.raised:
+            if isinstance(error, self.recorder.values_needed):
+                broken = self.recorder.broken or Break(
+                    "data_dependent_value", str(error).partition("\n")[0]
+                )
+                raise Restart(self.outer_step, broken.kind, broken.reason)
+            said = error.args[0] if error.args else None
+            if type(said) is str and any(name in said for name in _STAND_INS):
+                raise Restart(self.outer_step, "native_python", f"{type(error).__name__} is raised")
+            self.raised[id(error)] = Raised(error, self.outer_step, [])
+        try:
+            super().unwind(error, base)
+        finally:
+            del error  # see there
+
+    def passed(self, frame: Frame, error: BaseException) -> None:
+        entries = self.raised[id(error)].passed
+        if not (is_raised_again(frame) and entries and entries[-1][0] is frame.code.raw):
+            entries.append((frame.code.raw, frame.last))
+
+    def history(self, error: BaseException) -> Any:
+        passed = [
+            (raw, last)
+            for raw, last in self.frames_passed(error)
+            if not continues(decode(raw), last)
+        ]
+        return passed, super().history(error)
+
+    def same_history(self, original: BaseException, part: BaseException) -> None:
+        """A part of a group came the way that the group came."""
+        known = self.raised.get(id(original))
+        if known is not None:
+            self.raised[id(part)] = Raised(part, known.step, list(known.passed))
+
+    def look_into(self, group: BaseException) -> None:
+        """No guard says what is in a group from before this segment."""
+        if isinstance(group, BaseExceptionGroup):
+            if not self.is_fresh(group):
+                self.break_graph(
+                    "unsupported_value", "an exception group from before this segment is split"
+                )
+            for part in group.exceptions:
+                self.look_into(part)
+
+    def first_raised(self, error: BaseException) -> int:
+        """The step at which an exception, or the first of those that it was raised from or while
+        handling, was raised in this trace; 0 if none was."""
+        steps, seen, chain = [], set(), [error]
+        while chain:
+            one = chain.pop()
+            if id(one) in seen:
+                continue
+            seen.add(id(one))
+            known = self.raised.get(id(one))
+            steps += [known.step] if known is not None else []
+            chain += [link for link in (one.__cause__, one.__context__) if link is not None]
+        return min(steps, default=0)
+
+    def frames_passed(self, error: BaseException) -> tuple[tuple[types.CodeType, int], ...]:
+        """The interpreted frames that an exception came through in this trace, innermost first."""
+        known = self.raised.get(id(error))
+        return () if known is None else tuple(known.passed)
+
+    def traceback_of(self, error: BaseException) -> Any:
+        source = self.provenance.source_of(error)
+        if source is not None and id(error) not in self.raised:
+            slot = self.provenance.sources.make(source, "slot", "__traceback__")
+            return self.provenance.read(error.__traceback__, slot)
+        self.tracebacks[id(error.__traceback__)] = error.__traceback__, error
+        return error.__traceback__
+
+    def owner_of_traceback(self, entry: types.TracebackType) -> BaseException | None:
+        """The exception that this trace read a traceback of."""
+        return self.tracebacks[id(entry)][1] if id(entry) in self.tracebacks else None
+
+    def forget(self) -> None:
+        """Breaks the cycles of a finished trace: the program's objects need not wait for the
+        collector.
+        """
+        for part in (
+            self.recorder.mode,
+            self.recorder,
+            self.fakes,
+            self.provenance,
+            self.effects,
+            self,
+        ):
+            vars(part).clear()
+
+    def run_nested(self, frame: Frame, error: BaseException | None = None) -> Any:
+        value = super().run_nested(frame, error)
+        return self.open(value) if type(value) is Unread else value
+
+    def run_chain(self, frames: list[Frame]) -> Any:
+        """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
+        self.frames = frames
+        before = settings.snapshot()
+        depth = torch._C._len_torch_function_stack()
+        # An operator that fails on fakes fails for real later, if the program gets there: only that
+        # is reported.
+        _FAKES_LOG.disabled = True
+        try:
+            with torch_private.saved_tensors_unseen():
+                return self.run(0)
+        except Break as broken:
+            if self.steps == self.outer_step and self.mutations == self._mutations_at_step:
+                raise
+            # A part of the instruction was interpreted already, and fresh objects may have changed.
+            raise Restart(self.outer_step, broken.kind, broken.reason) from None
+        finally:
+            _FAKES_LOG.disabled = self._log_disabled
+            self.recorder.close_contexts()
+            self.settings_after = self._settings_after(before)
+            settings.restore(before)
+            assert torch._C._len_torch_function_stack() == depth
+
+    def _settings_after(self, before: dict[str, Any]) -> dict[str, Any]:
+        after = {
+            name: settings.SETTINGS[name].get() for name in sorted(self.recorder.settings_written)
+        }
+        return {
+            name: value
+            for name, value in after.items()
+            if name not in settings.ALWAYS_GUARDED or value != before[name]
+        }
+
+    def start(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Frame]:
+        """The frames of a call of `function` with unread arguments."""
+        if function is _MODULE_CALL and args:
+            module = self.open(args[0])
+            frame = self.call_object(module, args[1:], kwargs)
+        else:
+            if function.__code__.co_flags & _NOT_PLAIN or decode(function.__code__).unsupported:
+                self.provenance.constant(function)
+                function, args = _called_from_outside(function), [function, *args]
+            frame = self.frame_of(function, args, kwargs)
+        if type(frame) is not Frame:
+            self.break_graph("native_python", "a module without a Python forward")
+        return [frame]
+
+    def start_inside(self, layouts: tuple[FrameLayout, ...], state: tuple[Any, ...]) -> list[Frame]:
+        """The frames of an activation at a break."""
+        unread: list[Any] = []
+        self.dying = {id(value) for value in state if end_is_seen(value)}
+        position = 0
+        for layout in layouts:
+            for i in range(position, position + layout.size):
+                source = self.provenance.sources.make(None, "state", (i, f"state[{i}]"))
+                unread.append(Unread(state[i], source))
+            self.start_function(state[position], unread[position].source)
+            unread[position] = state[position]
+            self._name_locals(layout, unread, position)
+            position += layout.size
+        return frames_of(layouts, unread)
+
+    def start_function(self, function: types.FunctionType, source: Source) -> None:
+        if self.provenance.source_of(function) is None:
+            self.provenance.register(function, source)
+        self.interpreted[function.__code__] = function
+        namespace = self.namespace_source(function)
+        slot = self.provenance.sources.make(source, "slot", "__globals__")
+        self.provenance.guard(GuardKind.SAME, slot, namespace)
+
+    def _name_locals(self, layout: FrameLayout, unread: list[Any], position: int) -> None:
+        """Locals are called what the user calls them."""
+        names = layout.code.co_varnames
+        for offset, index in enumerate(layout.locals, 1):
+            if index < len(names):
+                i = position + offset
+                source = self.provenance.sources.make(None, "state", (i, names[index]))
+                unread[i] = Unread(unread[i].value, source)
+
+    # -- displays: what a break left half-built existed before this segment --
+
+    def list_append(self, target: Any, value: Any) -> None:
+        before = self.mutations
+        self.before_append(target, [value])
+        if self.is_fresh(target):
+            self.mutations = before  # a comprehension's own list
+        target.append(value)
+
+    def list_extend(self, target: Any, values: list[Any]) -> None:
+        self.before_append(target, values)
+        target.extend(values)
+
+    def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
+        for key in items:
+            self.check_key(key, target)
+        self.before_change(target)
+        target.update(items)
+
+
+def _called_from_outside(function: types.FunctionType) -> types.FunctionType:
+    """A function that calls its first argument with the others: it gives a call that cannot be
+    followed an instruction to break at. It says that it stands where the called function does."""
+
+    def call(function, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return function(*args, **kwargs)
+
+    raw = function.__code__
+    code = call.__code__.replace(
+        co_filename=raw.co_filename, co_firstlineno=raw.co_firstlineno - 1, co_name=raw.co_name
+    )
+    return types.FunctionType(code, {"__name__": __name__})
