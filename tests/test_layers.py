@@ -17,26 +17,18 @@ CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 #: lower rows, and in its own folder; imports inside functions and for type checkers count, too.
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tracer_core": (
-        ("collector", "contract", "effects", "errors", "numpy_types", "released", "remake",
-        "source", "torch_private", "trace",
-         "version"),
-        ("captured", "compiled_module", "contiguous", "deferred", "eager_backend", "hookspecs",
-        "options", "promotion",
-         "result_check", "written"),
-        ("auto_backend", "logs", "markers", "one_node", "torch_style"),
-        ("alarms", "backends", "cache_location", "functional", "stages"),
-        ("entries", "events", "fallbacks"),
+        ("contract", "errors", "torch_private"),
+        ("compiled_module", "hookspecs", "options"),
+        ("debug", "markers"),
+        ("engine_support", "registry", "storage"),
         ("guards",),
-        ("aten", "provenance"),
-        ("auto", "bytecode", "recorder"),
-        ("natives", "shapes", "validation"),
-        ("dispatch", "interpreter"),
-        ("natives.tables", "plugin_api", "rebuild_objects"),
-        ("bridges", "rebuild_containers"),
-        ("rebuild",),
-        ("segments",),
-        ("portable", "runtime"),
-        ("report", "stored"),
+        ("aot",),
+        ("autoselect", "fx_capture"),
+        ("bytecode", "dispatch", "natives"),
+        ("plugin_api", "trace"),
+        ("bridges", "natives.tables", "reconstruct"),
+        ("execution",),
+        ("explanation",),
         ("api",),
         ("__init__",),
         ("testing",),
@@ -219,7 +211,7 @@ def test_every_layer_entry_is_used_once(package):
 def test_the_check_sees_an_upward_import(tmp_path):
     file = tmp_path / "logs.py"
     file.write_text(
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from tracer_core import runtime\n"
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from tracer_core.execution import compiled_function\n"
         "def f():\n    from tracer_core.api import compile\n"
     )
     late, local = own_imports(file, "tracer_core")

@@ -38,8 +38,9 @@ report = tracer_core.save(fast, sys.argv[1])
 assert report.stored and not report.left_out, report
 """
 LOAD = """
-from tracer_core.interpreter import machine
-from tracer_core import dispatch, runtime
+from tracer_core.bytecode import interpreter as machine
+from tracer_core.dispatch import compile_graph as dispatch
+from tracer_core.execution import compiled_function as runtime
 from inductor_backend.runtime.cpp import build as build_cpp
 
 def forbidden(*args, **kwargs):

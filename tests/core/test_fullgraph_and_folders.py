@@ -127,7 +127,7 @@ def test_sizes_that_depend_on_data() -> None:
 PROGRAM = """
 import os
 import torch, tracer_core, tracer_core.execution.compiled_function, tracer_core.explanation, inductor_backend.plugin
-from tracer_core.interpreter import tracer
+from tracer_core.trace import tracer
 BACKENDS = ('eager', 'inductor')
 PREPARE
 def f(x):

@@ -63,7 +63,7 @@ def test_the_users_own_logging_setup_works_too():
 
 def test_lines_go_to_stderr_in_a_program_without_logging():
     program = (
-        "from tracer_core import logs, events; logs.configure();"
+        "from tracer_core.debug import logs; from tracer_core.registry import events; logs.configure();"
         "events.graph_break(kind='item', reason='.item() on a tensor', location='m.py:3 in f', hint='none')"
     )
     done = subprocess.run(

@@ -31,12 +31,10 @@ def max_pool(dimensions: int, indices: bool) -> Converter:
         stride, padding, dilation = given + [None, 0, 1][len(given) :]
         value: Any = node.meta["val"]
         sizes = (value[0] if indices else value).shape[-dimensions:]
-        if not all(
-            isinstance(size, int)
-            for size in (*sizes, *node.args[0].meta["val"].shape[-dimensions:])
-        ):  # type: ignore[union-attr]
+        image = node.args[0].meta["val"]  # type: ignore[union-attr]
+        if not all(isinstance(size, int) for size in (*sizes, *image.shape[-dimensions:])):
             raise NotImplementedError("max pooling of images whose size changes")
-        if not node.args[0].meta["val"].dtype.is_floating_point:  # type: ignore[union-attr]
+        if not image.dtype.is_floating_point:
             raise NotImplementedError("max pooling of whole numbers")
         steps = [_each(one, dimensions) for one in (kernel, stride or kernel, padding, dilation)]
         result = importer.block_builder.emit_te(

@@ -146,6 +146,7 @@ def _stepped(captured: CapturedGraph, config: CompileConfig) -> Runner:
 
 def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
     """A runner whose backward is the backend's too; the backward is compiled when it first runs."""
+    from tracer_core.aot import autograd_runtime  # heavy: only training pays for it
 
     with stage("lower", graph=captured.name, suffix=".py") as record:
         request = Request(config.backend, config.options, config.mode, captured.name, Phase.FORWARD)

@@ -107,8 +107,8 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
             return f"(type({value}) is float and {value} != {value})"
         if expected == 0.0:
             return (
-                f"(type({value}) is float and {value} == 0.0 and repr({value}) =="
-                f" {repr(expected)!r})"
+                f"(type({value}) is float and {value} == 0.0"
+                f" and repr({value}) == {repr(expected)!r})"
             )
         text = repr(expected) if math.isfinite(expected) else f"float({repr(expected)!r})"
         return f"(type({value}) is float and {value} == {text})"

@@ -57,10 +57,11 @@ class Target:
         source = ctx.node.args[0]
         before = ctx.scattered.get(source) if isinstance(source, torch.fx.Node) else None
         if (
-            before is not None
+            isinstance(source, torch.fx.Node)
+            and before is not None
             and set(source.users) == {ctx.node}
             and before.buffer.dtype == ctx.meta().dtype
-        ):  # type: ignore[union-attr]
+        ):
             return before
         made = Target.filled(ctx, x.at, x.sizes, ctx.strides(), ctx.meta().dtype)
         ctx.scattered[ctx.node] = made

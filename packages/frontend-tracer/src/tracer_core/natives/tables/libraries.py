@@ -85,9 +85,8 @@ declare(
     ],
 )
 declare(PURE, [m for n, m in _methods(re.Match).items() if n not in ("__deepcopy__", "__copy__")])
-declare(
-    PURE, [f for f in vars(string._string).values() if isinstance(f, types.BuiltinFunctionType)]
-)  # type: ignore[attr-defined]
+_STRING = vars(string._string)  # type: ignore[attr-defined]
+declare(PURE, [f for f in _STRING.values() if isinstance(f, types.BuiltinFunctionType)])
 declare(PURE, [hashlib.pbkdf2_hmac, *([hashlib.scrypt] if hasattr(hashlib, "scrypt") else [])])
 declare(PURE, [f for f in vars(stat).values() if isinstance(f, types.BuiltinFunctionType)])
 declare(PURE, [copyreg.__newobj__])  # type: ignore[attr-defined]

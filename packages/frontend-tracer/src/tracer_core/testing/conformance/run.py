@@ -42,8 +42,8 @@ def trials(
     found: list[Trial] = [
         (
             f"{case.name} {dtype_name(dtype)} {shape}",
-            lambda c=case, d=dtype, s=shape: graph_row(c, d, s, config),
-        )  # type: ignore[misc]
+            lambda c=case, d=dtype, s=shape: graph_row(c, d, s, config),  # type: ignore[misc]
+        )
         for case in cases
         for dtype in case.dtypes
         if dtype in dtypes
