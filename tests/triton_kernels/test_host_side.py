@@ -21,7 +21,7 @@ from tracer_core import torch_private
 from tracer_core.aten.outputs import OutputPlan
 from tracer_core.aten.request import Lowered
 from tracer_core.aten.support import backend_runner
-from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role
+from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role, Runner
 
 aten = torch.ops.aten
 
@@ -89,7 +89,7 @@ def test_both_sides_give_the_whole():
         order.append(inputs[1].item())
         return cut.graph.forward(*inputs)
 
-    run = cut.whole(device)
+    run = cut.whole(Runner(device))
     x, first, second = torch.randn(3), torch.tensor(1.0), torch.tensor(5.0)
     for call in range(1, 3):
         version = first._version

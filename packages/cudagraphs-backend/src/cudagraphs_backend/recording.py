@@ -20,7 +20,7 @@ from cudagraphs_backend import lending, torch_private
 from cudagraphs_backend.device import Graph
 from cudagraphs_backend.layout import buffer_like, copy_of, results_of
 from cudagraphs_backend.state import DeviceState, Where
-from tracer_core.plugin_api import Runner
+from tracer_core.plugin_api import RunFunction
 
 #: From this many results on, copies are made by few kernels for all of them.
 COPIED_TOGETHER = 4
@@ -73,7 +73,7 @@ class Recording:
     another stream reads a kept result: its memory may be in use when nobody owns it any more."""
 
     def __init__(
-        self, state: DeviceState, run: Runner, inputs: Sequence[Any], plan: Plan, *, places: bool = False
+        self, state: DeviceState, run: RunFunction, inputs: Sequence[Any], plan: Plan, *, places: bool = False
     ) -> None:
         self.plan = plan
         self.used = next(state.ticks)

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from tracer_core.contiguous import contiguous_graph
-from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.backend import Backend
+from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.options import CompileConfig
 from tracer_core.torch_style import TorchStyle
@@ -42,7 +43,7 @@ class Functional:
                 results = [result.clone() for result in function(*[inputs[index] for index in wanted])]
             return made.finish(forms, results, inputs)
 
-        return run
+        return Runner(run)
 
 
 def _example(value: Any) -> Any:

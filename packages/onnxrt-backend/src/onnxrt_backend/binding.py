@@ -43,11 +43,8 @@ class BoundSession:
     """The runner (mutable: it keeps idle bindings).
 
     session: an onnxruntime.InferenceSession. device: where inputs and outputs live. frozen: names of inputs of the graph
-    that are initialisers of the session; held: what must live as long as they do. written_early: see
-    `CompileSpec.mutations`.
+    that are initialisers of the session; held: what must live as long as they do.
     """
-
-    written_early: frozenset[int] = frozenset()
 
     def __init__(
         self, session: Any, exported: Exported, spec: CompileSpec, frozen: Container[str] = (), held: Any = None

@@ -20,7 +20,7 @@ from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.sizes import SYM_TYPES, free_symbols, size_origins
 from tracer_core.captured import CapturedGraph
-from tracer_core.contract.backend import Runner
+from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import InputSpec, Role
 
 #: In a node's ``meta``: it makes a size (or a number) that depends on data, or checks one.
@@ -35,7 +35,7 @@ def has_data_sizes(gm: torch.fx.GraphModule) -> bool:
 class Cut:
     """One cutting (mutable). build(captured): compiles a part."""
 
-    def __init__(self, captured: CapturedGraph, build: Callable[[CapturedGraph], Runner]) -> None:
+    def __init__(self, captured: CapturedGraph, build: Callable[[CapturedGraph], RunFunction]) -> None:
         self.captured, self.build = captured, build
         self.graph = captured.gm.graph
         self.outer = torch.fx.Graph()
@@ -44,7 +44,7 @@ class Cut:
         self.count = 0
         self.described: dict[torch.fx.Node, InputSpec] = {}
 
-    def runner(self) -> Runner:
+    def runner(self) -> RunFunction:
         """Builds the parts and strings them together."""
         placeholders = self.graph.find_nodes(op="placeholder")
         self.described = dict(zip(placeholders, self.captured.inputs, strict=True))

@@ -21,7 +21,7 @@ from tracer_core import torch_private
 from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.record import AtenRecorder
 from tracer_core.aten.sizes import SizeOrigin, as_plain, hint_of, size_text
-from tracer_core.contract.backend import Runner
+from tracer_core.contract.runner import RunFunction
 from tracer_core.torch_private.names import operators
 
 if TYPE_CHECKING:
@@ -90,14 +90,14 @@ class OutputPlan:
         same = tuple(FromGraph(i) for i in range(self.graph_outputs))
         return not self.constants and self.steps == same
 
-    def bind(self, runner: Runner) -> Runner:
+    def bind(self, runner: RunFunction) -> RunFunction:
         """A runner for the captured graph from one for the ATen graph; `runner` itself if trivial."""
         if self.trivial:
             return runner
         text = self.text()
         space: dict[str, Any] = {"runner": runner, "constants": self.constants}
         exec(compile(text, "<tracer outputs>", "exec"), space)
-        bound: Runner = space["call"]
+        bound: RunFunction = space["call"]
         return bound
 
     def text(self) -> str:

@@ -16,7 +16,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aten.sizes import size_origins, size_reader
 from tracer_core.captured import CapturedGraph
-from tracer_core.contract.backend import Runner
+from tracer_core.contract.runner import RunFunction
 
 
 def input_values(gm: torch.fx.GraphModule) -> list[Any]:
@@ -32,11 +32,11 @@ def has_symbols(gm: torch.fx.GraphModule) -> bool:
 class PerSize:
     """A runner (mutable: it remembers what it compiled). compile_fixed: compiles a graph without symbols."""
 
-    def __init__(self, captured: CapturedGraph, compile_fixed: Callable[[CapturedGraph], Runner]) -> None:
+    def __init__(self, captured: CapturedGraph, compile_fixed: Callable[[CapturedGraph], RunFunction]) -> None:
         self._captured = dataclasses.replace(captured, real_inputs=())  # nothing here keeps them alive
         self._compile = compile_fixed
         self._sizes_of = size_reader(size_origins(input_values(captured.gm)).values())
-        self._runners: dict[tuple[int, ...], Runner] = {}
+        self._runners: dict[tuple[int, ...], RunFunction] = {}
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         sizes = self._sizes_of(inputs)

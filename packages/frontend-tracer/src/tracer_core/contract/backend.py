@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from types import MappingProxyType
 from typing import Any
@@ -22,10 +22,6 @@ PROJECT = "tracer_core"
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 Lazy = str | Callable[..., Any]
-
-#: What `Backend.compile` returns: called with a flat list of the graph's inputs, which it may clear
-#: to free them early, it returns a flat list of the graph's outputs.
-Runner = Callable[[list[Any]], Sequence[Any]]
 
 #: What fields of `Backend` may be.
 _CHOICES = {
@@ -46,8 +42,8 @@ DEFAULT_MODES: Mapping[str, str] = MappingProxyType({"default": "the backend's o
 class Backend:
     """A backend as it registers itself (hook ``tracer_backends``).
 
-    name: what users pass as ``backend=``. compile: ``(graph, spec) -> Runner``, where `graph` is a
-    `torch.fx.GraphModule` with fake tensors in ``meta["val"]`` and the user's file and line in
+    name: what users pass as ``backend=``. compile: ``(graph, spec) -> Runner``, or any callable that takes one list
+    of inputs, where `graph` is a `torch.fx.GraphModule` with fake tensors in ``meta["val"]`` and the user's file and line in
     ``meta["user_frame"]`` (``"file.py:12 in forward"``) of every node.
     description: one line. ir: ``"torch"`` (as captured), ``"aten"`` (functional ATen, input mutations
     as trailing ``copy_`` nodes) or ``"core_aten"`` (decomposed to the core ATen set).
@@ -71,8 +67,9 @@ class Backend:
     toolchain is missing, so that the user learns it before the first call. prepare: ``(captured graph) -> None``,
     called before a graph is lowered: starts in the background what the graph will need and takes long. reset: forgets all
     in-process state. wrap: ``(runner, graph, spec) -> Runner``: runs another backend's runner its own way, as
-    CUDA graphs do. report: ``() -> pairs (name of a graph, text)``: what became of graphs since they were compiled
-    (`CompileSpec.name`; recorded or why not), for `explain` and `last_compile`.
+    CUDA graphs do; graph: or the `Runner.graph_traits` of a stored runner. report: ``() -> pairs (name of a graph,
+    text)``: what became of graphs since they were compiled (`CompileSpec.name`; recorded or why not), for `explain` and
+    `last_compile`.
     serialize: ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. api: the `API_VERSION`
     that the plug-in is written for, as a literal; with another one it is not loaded.
     """

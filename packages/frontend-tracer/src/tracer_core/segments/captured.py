@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.contract.backend import Runner
+from tracer_core.aten.compiled_graph import CompiledGraph
 from tracer_core.guards.failure import Failure
 from tracer_core.source import Source
 from tracer_core.trace.graph_breaks import BREAKS
@@ -42,7 +42,7 @@ class Captured:
     shapes: dict[str, tuple[int, ...]]
     name: str
     constants: dict[str, Any]
-    runner: Runner | None
+    runner: CompiledGraph | None
     check_first: Failure
     portable: Portable
 

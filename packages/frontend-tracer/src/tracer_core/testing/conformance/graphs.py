@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from tracer_core.dispatch import compile_graph
-from tracer_core.fallbacks import fallback_of
 from tracer_core.options import CompileConfig
 from tracer_core.testing.compare import Mismatch, Tolerance, compare, compare_aliasing
 from tracer_core.testing.conformance.cases import Case
@@ -46,7 +45,7 @@ def _run(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: Compile
     difference = _difference(expected, theirs, tuple(result), mine, TOLERANCES.get(dtype, Tolerance()))
     if difference:
         return "wrong", difference
-    fallback = fallback_of(runner)
+    fallback = runner.fallback
     if fallback is None:
         return "ok", ""
     return ("partly" if fallback.kind == "unsupported" else "eager"), fallback.reason
