@@ -7,11 +7,10 @@ holds: the backend compiles what it would compile without being watched; nothing
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from tracer_core import register
-from tracer_core.plugin_api import Backend, get_backend, hookimpl, resolve
+from tracer_core.plugin_api import Backend, Runner, get_backend, hookimpl, resolve
 
 
 class Watch:
@@ -33,13 +32,12 @@ class Watch:
         self.operators: int | None = None
         register(self, f"benchmarks-{id(self)}")
 
-    def _watched(self, graph: Any, spec: Any) -> Callable[[list[Any]], Any]:
-        runner: Callable[[list[Any]], Any] = resolve(self._compile)(graph, spec)
+    def _watched(self, graph: Any, spec: Any) -> Runner:
+        runner = Runner.of(resolve(self._compile)(graph, spec))
         self.runners += 1
-        artifact = getattr(runner, "artifact", None)
-        if artifact is not None:
-            self.kernels = (self.kernels or 0) + artifact.kernels
-            self.operators = (self.operators or 0) + len(artifact.externs)
+        if runner.artifact is not None:
+            self.kernels = (self.kernels or 0) + runner.artifact.kernels
+            self.operators = (self.operators or 0) + len(runner.artifact.externs)
         return runner
 
     @hookimpl

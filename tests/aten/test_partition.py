@@ -10,7 +10,6 @@ import torch.nn.functional as F
 
 from tests.aten.programs import PROGRAMS, randn, runs_as_eager
 from tests.aten.test_lower import interpreter
-from tracer_core.debug.fallbacks import fallback_of
 from tracer_core.dispatch.compile_graph import compile_graph
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend
@@ -47,7 +46,7 @@ def test_one_graph_where_all_is_supported():
     backend, graphs = recording(refuse())
     runner, _ = compiled(lambda x: (x + 1).relu().sin(), backend, randn(3))
     assert graphs == [("graph_0", ["aten.add.Tensor", "aten.relu.default", "aten.sin.default"])]
-    assert fallback_of(runner) is None
+    assert runner.fallback is None
 
 
 def test_a_transposed_parameter_goes_to_the_part_that_reads_it():
@@ -59,7 +58,7 @@ def test_a_transposed_parameter_goes_to_the_part_that_reads_it():
     fn = lambda x: x.sin().relu() @ weight.t() + weight[0, 0]
     runner, extra = compiled(fn, backend, randn(5, 3))
     assert {"aten.t.default", "aten.permute.default", "aten.transpose.int"} & set(graphs[-1][1])
-    assert fallback_of(runner).reason.startswith("1 of")
+    assert runner.fallback.reason.startswith("1 of")
     x = randn(5, 3)
     torch.testing.assert_close(runner([x, *extra])[0], fn(x))
 
@@ -71,7 +70,7 @@ def test_parts_before_and_after_what_is_refused():
     assert (
         "aten.cos.default" in graphs[0][1]
     )  # it needs nothing that was refused: no part of its own
-    fallback = fallback_of(runner)
+    fallback = runner.fallback
     assert fallback is not None and fallback.kind == "unsupported"
     assert (
         fallback.reason == "1 of 5 operators run eagerly: aten.relu.default (1x: no kernel for it)"
@@ -118,7 +117,7 @@ def test_what_is_not_core_runs_eagerly_for_a_core_backend():
 
     backend = Backend(name="core", compile=compile_it, ir="core_aten")
     runner, _ = compiled(lambda x: F.silu(torch.linalg.qr(x)[0]), backend, randn(3, 3))
-    assert "aten.linalg_qr.default (1x: not a core ATen operator" in fallback_of(runner).reason
+    assert "aten.linalg_qr.default (1x: not a core ATen operator" in runner.fallback.reason
     assert graphs == ["aten.sigmoid.default", "aten.mul.Tensor"]
     x = randn(3, 3)
     torch.testing.assert_close(runner([x])[0], F.silu(torch.linalg.qr(x)[0]))

@@ -10,7 +10,6 @@ import torch
 
 from tests.aten.random_programs import inputs_of, program_of
 from tests.aten.test_lower import interpreter
-from tracer_core.debug.fallbacks import fallback_of
 from tracer_core.dispatch.compile_graph import compile_graph
 from tracer_core.options import CompileConfig
 from tracer_core.plugin_api import Backend
@@ -37,7 +36,7 @@ def run(seed: int, backend: Backend) -> str | None:
             compare(eager, ours, path="inputs")
             compare_aliasing([eager, expected], [ours, actual])
             assert torch.equal(state, torch.get_rng_state())
-    fallback = fallback_of(runner)
+    fallback = runner.fallback
     return None if fallback is None else f"{fallback.kind}: {fallback.reason}"
 
 

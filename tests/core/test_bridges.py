@@ -11,6 +11,7 @@ import tracer_core
 from tracer_core import bridges
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, OptionError
+from tracer_core.plugin_api import Runner
 from tracer_core.registry import torch_style
 from tracer_core.registry.torch_style import TorchStyle
 
@@ -129,7 +130,7 @@ def test_our_backends_for_torch(monkeypatch, gm):
 
     def compile_graph(graph, inputs, backend, **kwargs):
         seen.update(kwargs, backend=backend, inputs=inputs)
-        return lambda flat: [graph.forward(*flat)]
+        return Runner(lambda flat: [graph.forward(*flat)])
 
     monkeypatch.setattr(bridges, "compile_graph", compile_graph)
     function = bridges.tracer_inductor

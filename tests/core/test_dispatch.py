@@ -10,7 +10,7 @@ import torch
 from tests.aten.programs import randn
 from tracer_core import plugin_api
 from tracer_core.aot.result_check import checked
-from tracer_core.dispatch.compile_graph import compile_graph, fallback_of
+from tracer_core.dispatch.compile_graph import compile_graph
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError
 from tracer_core.options import CompileConfig
@@ -143,7 +143,7 @@ def test_no_form_means_eager_and_is_said_once(caplog):
         )
     x = randn(3, 2)
     assert runner([x])[0] is x and x.shape == (2, 3)
-    assert fallback_of(runner).kind == "lowering"
+    assert runner.fallback.kind == "lowering"
     assert sum("t_ changes sizes" in record.message for record in caplog.records) == 1
 
 
@@ -155,7 +155,7 @@ def test_a_shape_that_depends_on_data_runs_eagerly():
     runner = plugin_api.compile_graph(
         gm, [randn(4)], Backend(name="aten_only", compile=interpreter)
     )
-    assert fallback_of(runner).kind == "lowering"
+    assert runner.fallback.kind == "lowering"
     torch.testing.assert_close(runner([torch.tensor([0.0, 2.0])])[0], torch.tensor([[1]]))
 
 
@@ -166,7 +166,7 @@ def test_where_gradients_are_needed_the_captured_graph_runs_under_autograd(caplo
     runner = compile_graph(
         captured, CompileConfig(Backend(name="inference_backend", compile=interpreter))
     )
-    assert fallback_of(runner).kind == "training"
+    assert runner.fallback.kind == "training"
     assert any(
         "inference_backend is for inference only" in record.message for record in caplog.records
     )
@@ -179,7 +179,7 @@ def test_eager_trains_without_a_fallback():
     weight = randn(3).requires_grad_()
     captured = torch_graph(lambda x: (x * weight).sum(), [randn(3)])
     runner = compile_graph(captured, build_config(backend="eager"))
-    assert fallback_of(runner) is None
+    assert runner.fallback is None
     assert runner([randn(3), weight])[0].requires_grad
 
 

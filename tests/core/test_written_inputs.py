@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tracer_core
-from tracer_core.plugin_api import Backend
+from tracer_core.plugin_api import Backend, Runner
 
 
 def add_one(x):
@@ -87,8 +87,7 @@ def test_a_graph_that_runs_out_of_memory_after_a_write_is_not_followed_by_the_pr
                 raise error
             return graph.forward(*inputs)
 
-        run.written_early = frozenset()
-        return run
+        return Runner(run, mutated_on_error=frozenset())
 
     fast = tracer_core.compile(add_one, backend=Backend(name="short", compile=compile_graph))
     x = torch.ones(3)

@@ -43,7 +43,7 @@ def with_numbers():
     made = wrapping.wrap(
         scaled_by, gm, spec, numbers=lambda inputs: torch.tensor([inputs[1]], dtype=torch.float64)
     )
-    assert isinstance(made, WithNumbers)
+    assert isinstance(made.run, WithNumbers)
     return made
 
 

@@ -15,7 +15,6 @@ import tracer_core
 from tests.aten.programs import PROGRAMS, randn, runs_as_eager
 from tests.engines.running import compiled
 from tests.support.threads import together
-from tracer_core.debug.fallbacks import fallback_of
 from tracer_core.testing import compare, error_ratio
 
 pytest.importorskip("onnxruntime")
@@ -53,7 +52,7 @@ def test_resnet18_is_one_graph_of_the_engine_and_as_exact_as_eager(engine):
     model = torchvision.models.resnet18().eval()
     x = torch.randn(1, 3, 32, 32)
     runner, extra = compiled(engine, model, x)
-    assert fallback_of(runner) is None
+    assert runner.fallback is None
     with torch.no_grad():
         truth, eager = model.double()(x.double()), model.float()(x)
         ours = runner([x, *extra])[0]
@@ -76,7 +75,7 @@ def test_symbolic_sizes_are_kept(engine):
     weight = randn(6, 4)
     fn = lambda x: (torch.relu(x @ weight).t(), x.sum(1), x.view(-1) * 2)
     runner, extra = compiled(engine, fn, randn(4, 6), dynamic=True)
-    assert fallback_of(runner) is None
+    assert runner.fallback is None
     for rows in (3, 5, 9):
         x = randn(rows, 6)
         compare(fn(x), tuple(runner([x, *extra])))
@@ -126,9 +125,7 @@ def test_results_are_the_callers_own(engine):
 
 def test_random_numbers_stay_torchs(engine):
     runner, _ = compiled(engine, lambda x: F.dropout(x.relu(), 0.5, True) + 1, randn(30, 4))
-    assert (
-        "random numbers" in fallback_of(runner).reason or "bernoulli" in fallback_of(runner).reason
-    )
+    assert "random numbers" in runner.fallback.reason or "bernoulli" in runner.fallback.reason
     torch.manual_seed(3)
     ours = runner([torch.ones(30, 4)])[0]
     torch.manual_seed(3)
@@ -161,7 +158,7 @@ def test_results_that_are_other_shapes_of_values(engine, dynamic):
         )
 
     runner, extra = compiled(engine, program, randn(4, 3, 6), dynamic=dynamic)
-    assert fallback_of(runner) is None
+    assert runner.fallback is None
     for batch in (4, 2, 7) if dynamic else (4, 4):
         x = randn(batch, 3, 6)
         compare(program(x), tuple(runner([x, *extra])))

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 import tracer_core
 from tests.aten.programs import randn
 from tests.engines.running import compiled, peak_growth
-from tracer_core.debug.fallbacks import fallback_of
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, OptionError
 
@@ -41,7 +40,7 @@ def test_options():
 
 def test_an_operator_that_onnx_runtime_lacks_is_named():
     runner, _ = compiled("onnxrt", lambda x: F.gelu(x) + 1, randn(3).double())
-    assert "aten.gelu.default (1x: ONNX Runtime refuses it" in fallback_of(runner).reason
+    assert "aten.gelu.default (1x: ONNX Runtime refuses it" in runner.fallback.reason
     torch.testing.assert_close(
         runner([torch.ones(3).double()])[0], F.gelu(torch.ones(3).double()) + 1
     )
@@ -229,7 +228,7 @@ def test_attention_is_what_onnx_runtime_fuses(monkeypatch):
     runner, extra = compiled("onnxrt", program, *inputs)
     for ours, value in zip(runner([*inputs, *extra]), program(*inputs), strict=True):
         torch.testing.assert_close(ours, value)
-    assert fallback_of(runner) is None
+    assert runner.fallback is None
     kinds = [node.op_type for node in made[0].graph.node]
     assert not {"CastLike", "SplitToSequence", "SequenceAt", "aten_getitem"} & set(kinds), kinds
     assert kinds.count("Gelu") == 2 and kinds.count("Split") == 3 and kinds.count("Squeeze") >= 3
@@ -277,7 +276,7 @@ def test_operators_whose_meaning_depends_on_the_version_of_onnx():
         ]
 
     runner, extra = compiled("onnxrt", program, image, grid)
-    assert fallback_of(runner) is None
+    assert runner.fallback is None
     for ours, expected in zip(runner([image, grid, *extra]), program(image, grid), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
 
@@ -291,7 +290,7 @@ def test_booleans_and_whole_numbers_are_summed_on_the_engine():
         x.int().sum(),
     )
     runner, extra = compiled("onnxrt", program, randn(4, 6))
-    assert fallback_of(runner) is None
+    assert runner.fallback is None
     x = randn(4, 6)
     for ours, expected in zip(runner([x, *extra]), program(x), strict=True):
         torch.testing.assert_close(ours, expected)
@@ -316,7 +315,7 @@ def test_what_ends_the_process_is_left_to_pytorch():
     bags, weight = torch.tensor([[0, 2], [1, 1]]), randn(3, 4)
     program = lambda bags, weight: F.embedding_bag(bags, weight, mode="mean") + 1
     runner, extra = compiled("onnxrt", program, bags, weight)
-    assert "ends the process" in fallback_of(runner).reason
+    assert "ends the process" in runner.fallback.reason
     torch.testing.assert_close(runner([bags, weight, *extra])[0], program(bags, weight))
 
 
@@ -341,7 +340,7 @@ def test_images_sampled_at_places_that_are_no_numbers(mode):
     image, grid = randn(2, 3, 5, 6), randn(2, 4, 4, 2)
     program = lambda image, grid: F.grid_sample(image, grid, mode, "border", False)
     runner, extra = compiled("onnxrt", program, image, grid)
-    assert fallback_of(runner) is None
+    assert runner.fallback is None
     for value in (0.3, float("nan"), float("inf"), -float("inf")):
         places = grid.clone()
         places[0, 1, 1, 0] = value

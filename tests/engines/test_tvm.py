@@ -14,7 +14,6 @@ import torch.nn.functional as F
 import tracer_core
 from tests.aten.programs import randn
 from tests.engines.running import compiled, peak_growth
-from tracer_core.debug.fallbacks import fallback_of
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, OptionError
 
@@ -85,7 +84,7 @@ def test_sums_of_half_precision_are_added_up_as_in_eager():
 def test_cubes_of_negative_numbers():
     runner, _ = compiled("tvm", lambda x: x**3 + x**2, randn(64))
     x = torch.linspace(-3, 3, 64)
-    assert fallback_of(runner) is None
+    assert runner.fallback is None
     torch.testing.assert_close(runner([x])[0], x**3 + x**2)
 
 
@@ -718,11 +717,11 @@ def test_pooling_of_one_image_and_of_changing_sizes():
     )
     for pool, x in forms:
         runner, extra = compiled("tvm", lambda x, pool=pool: pool(x, 2, ceil_mode=True) + 1, x)
-        assert fallback_of(runner) is None
+        assert runner.fallback is None
         torch.testing.assert_close(runner([x, *extra])[0], pool(x, 2, ceil_mode=True) + 1)
     program = lambda x: F.avg_pool2d(x, 2, ceil_mode=True) + 1
     runner, extra = compiled("tvm", program, randn(3, 2, 7, 11), dynamic=True)
-    assert "ceil_mode" in fallback_of(runner).reason
+    assert "ceil_mode" in runner.fallback.reason
     for x in (randn(3, 2, 7, 11), randn(2, 4, 8, 5)):
         torch.testing.assert_close(runner([x, *extra])[0], program(x))
 

@@ -17,7 +17,7 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.pipeline import compile_graph
 from tests.inductor.compiling import compiled
 from tests.support.threads import together
-from tracer_core.plugin_api import BackendError, VerifyError
+from tracer_core.plugin_api import BackendError, Runner, VerifyError
 
 
 def network(x, w1, w2):
@@ -152,7 +152,7 @@ def test_damaged_and_foreign_entries_are_refused():
         with pytest.raises(BackendError, match="deserialize"):
             deserialize(data, spec)
     with pytest.raises(BackendError, match="not made by this backend"):
-        serialize(lambda args: args)
+        serialize(Runner(lambda args: args))
 
 
 def test_a_missing_compiler_is_reported_at_check_with_the_package_to_install(tmp_path):

@@ -81,7 +81,7 @@ class Seen:
         with interpreted() if self.triton else contextlib.nullcontext():
             runner = compile_graph(gm, spec)
         self.seconds += time.perf_counter() - start
-        artifact: Any = getattr(runner, "artifact", None)  # not of one that has several
+        artifact = runner.artifact  # not of one that has several
         if artifact is not None:
             self.kernels += artifact.kernels
             self.externs.update(artifact.externs)

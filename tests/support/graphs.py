@@ -8,7 +8,6 @@ from typing import Any
 
 import tracer_core
 from tracer_core import markers
-from tracer_core.dispatch import compile_graph
 
 
 def records_of(compiled: Any) -> list[Any]:
@@ -41,7 +40,7 @@ def kernels_of(compiled: Any) -> Kernels:
     """The kernels of every graph; TRACER_DEBUG must be set while it is compiled."""
     artifacts = []
     for record in records_of(compiled):
-        parts = None if record.runner is None else compile_graph.parts_of(record.runner)
+        parts = None if record.runner is None else record.runner.artifacts
         if parts is not None:
             artifacts.append(parts.runner.artifact)
     bodies = [r.text for r in tracer_core.last_compile(compiled) if r.name == "inductor_bodies"]

@@ -23,7 +23,7 @@ from tracer_core import torch_private
 from tracer_core.aot.capability_partition import backend_runner
 from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.request import Lowered
-from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role
+from tracer_core.plugin_api import CompileSpec, InputSpec, OutputSpec, Phase, Role, Runner
 
 aten = torch.ops.aten
 
@@ -101,7 +101,7 @@ def test_both_sides_give_the_whole():
         order.append(inputs[1].item())
         return cut.graph.forward(*inputs)
 
-    run = cut.whole(device)
+    run = cut.whole(Runner(device))
     x, first, second = torch.randn(3), torch.tensor(1.0), torch.tensor(5.0)
     for call in range(1, 3):
         version = first._version

@@ -21,6 +21,7 @@ from inductor_backend.pipeline import run_stages, start
 from inductor_backend.runtime.cuda import measurement, tf32
 from inductor_backend.runtime.cuda.build import load_kernels
 from inductor_backend.runtime.cuda.interpreter import interpreting
+from inductor_backend.runtime.module_runner import ModuleRunner
 from tests.inductor.compiling import clones, flat, tolerance
 from tests.inductor.compiling import compiled as compiled_plainly
 from tests.inductor.test_operators import R
@@ -231,9 +232,9 @@ def test_products_of_float32_follow_the_setting(monkeypatch):
 
     def again():
         made.append(allowed)
-        return lambda inputs: ["again", *inputs]
+        return ModuleRunner(lambda inputs: ["again", *inputs])
 
-    runner = matmul.BySettings(lambda inputs: ["first", *inputs], again)
+    runner = matmul.by_settings(ModuleRunner(lambda inputs: ["first", *inputs]), again)
     assert runner([1]) == ["first", 1]
     allowed = False
     assert runner([2]) == ["again", 2] and runner([3]) == ["again", 3]

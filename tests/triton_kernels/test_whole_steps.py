@@ -70,7 +70,7 @@ def test_steps_with_numbers_that_change(kind, options, compilations):
         )  # fmt: skip
     last = compilations[-1]
     assert len(compilations) <= 3
-    assert last.runner.with_numbers  # a recording can read other numbers in each replay
+    assert last.runner.scalars  # a recording can read other numbers in each replay
     updates = [group for group in last.plan.groups if group.updates > 1]
     assert any(len(group.loops) >= 8 for group in updates)  # several parameters in a launch
     foreach = [

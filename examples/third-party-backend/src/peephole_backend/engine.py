@@ -65,7 +65,7 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         outputs: Sequence[Any] = forward(*inputs)
         return outputs
 
-    return run
+    return Runner(run)
 
 
 #: What a rule gives for a node that it matches: the operator and its arguments that take the node's

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from cudagraphs_backend.runner import GraphedRunner
 from cudagraphs_backend.state import DeviceState
+from tracer_core.plugin_api import RunFunction
 
 #: The inputs of a call -> their numbers on the host, in memory that the device may copy from at its
 #: leisure.
@@ -23,13 +23,9 @@ Numbers = Callable[[list[Any]], torch.Tensor]
 
 
 class WithNumbers:
-    """Mutable: the tensor on the device is made at the first call. recorded_as: see
-    `wrapping.wrap`.
-    """
+    """Mutable: the tensor on the device is made at the first call."""
 
-    recorded_as: dict[str, Any] | None = None
-
-    def __init__(self, runner: GraphedRunner, state: DeviceState, numbers: Numbers) -> None:
+    def __init__(self, runner: RunFunction, state: DeviceState, numbers: Numbers) -> None:
         self.runner = runner
         self._state, self._numbers = state, numbers
         self._place: torch.Tensor | None = None

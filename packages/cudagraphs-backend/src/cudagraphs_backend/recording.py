@@ -22,7 +22,7 @@ from cudagraphs_backend import lending, torch_private
 from cudagraphs_backend.device import Graph
 from cudagraphs_backend.layout import buffer_like, copy_of, results_of
 from cudagraphs_backend.state import DeviceState, Where
-from tracer_core.plugin_api import Runner
+from tracer_core.plugin_api import RunFunction
 
 #: From this many results on, copies are made by few kernels for all of them.
 COPIED_TOGETHER = 4
@@ -80,7 +80,7 @@ class Recording:
     def __init__(
         self,
         state: DeviceState,
-        run: Runner,
+        run: RunFunction,
         inputs: Sequence[Any],
         plan: Plan,
         *,

@@ -24,7 +24,7 @@ from cudagraphs_backend.pacing import Pace
 from cudagraphs_backend.recording import Kind, Misplaced, NotRecordable, Plan, Recording
 from cudagraphs_backend.screening import Traits
 from cudagraphs_backend.state import DeviceState
-from tracer_core.plugin_api import CompileSpec, Phase, Role, Runner, logger, stage
+from tracer_core.plugin_api import CompileSpec, Phase, Role, RunFunction, logger, stage
 
 #: Bytes of results that are copied out, for each operator of the graph: copying costs two passes
 #: over them, and a graph of many operators moves far more than that. Beyond the limit a result
@@ -118,13 +118,12 @@ def runners() -> list[GraphedRunner]:
 
 class GraphedRunner:
     """Mutable. See the module's docstring. run_placed: does what `run` does, and says where memory
-    is to come from. recorded_as: see `wrapping.wrap`."""
-
-    recorded_as: dict[str, Any] | None = None
+    is to come from.
+    """
 
     def __init__(
         self,
-        run: Runner,
+        run: RunFunction,
         traits: Traits,
         spec: CompileSpec,
         state: DeviceState,

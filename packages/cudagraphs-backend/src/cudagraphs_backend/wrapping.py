@@ -14,20 +14,20 @@ from typing import Any
 
 import torch
 
-from cudagraphs_backend import placement, runner, screening
+from cudagraphs_backend import placement, screening
 from cudagraphs_backend.numbers import Numbers, WithNumbers
 from cudagraphs_backend.options import CudaGraphsOptions
-from cudagraphs_backend.runner import GraphedRunner, Row
+from cudagraphs_backend.runner import GraphedRunner, Row, runners
 from cudagraphs_backend.screening import Traits
 from cudagraphs_backend.state import states
-from tracer_core.plugin_api import CompileSpec, InputSpec, Role, Runner, logger, stage
+from tracer_core.plugin_api import CompileSpec, InputSpec, Role, RunFunction, Runner, logger, stage
 
 #: Graphs that are not recorded at all, with reasons; the last ones.
 _refused: deque[Row] = deque(maxlen=256)
 
 
 def wrap(
-    run: Runner,
+    runner: Runner | RunFunction,
     graph: torch.fx.GraphModule | Mapping[str, Any],
     spec: CompileSpec,
     options: CudaGraphsOptions | None = None,
@@ -35,12 +35,13 @@ def wrap(
     run_placed: placement.PlacedRunner | None = None,
     numbers: Numbers | None = None,
 ) -> Runner:
-    """`run`, replayed from recordings on CUDA devices. graph: or, where a stored runner is back
-    without its graph, the attribute ``recorded_as`` of what came out when it was wrapped first.
+    """`runner`, replayed from recordings on CUDA devices. graph: or, where a stored runner is back
+    without its graph, the `Runner.graph_traits` of what came out when it was wrapped first.
     options: None takes them from `spec.options` where those are this backend's, else the defaults.
     run_placed: does the same, and calls its second argument with True before it allocates memory
-    that its results live in, with False before other memory. numbers: `run` takes one more input, a
-    tensor of the floats that a call brings, and reads these nowhere else."""
+    that its results live in, with False before other memory. numbers: the runner takes one more
+    input, a tensor of the floats that a call brings, and reads these nowhere else."""
+    runner = Runner.of(runner, "a wrapped backend")
     traits = (
         screening.traits_of(graph.graph)
         if isinstance(graph, torch.fx.GraphModule)
@@ -57,19 +58,15 @@ def wrap(
             )
         )
         logger().info("%s, cudagraphs: runs without a recording: %s", spec.name, reason)
-        return run
+        return runner
     options = options or _options(spec.options)
-    wrapped: GraphedRunner | WithNumbers
-    if numbers is None:
-        wrapped = GraphedRunner(run, traits, spec, state, options, run_placed)
-    else:
+    if numbers is not None:
         given = InputSpec("numbers", Role.BUFFER, "numbers", stable_address=True)
         spec = dataclasses.replace(spec, inputs=(*spec.inputs, given))
-        wrapped = WithNumbers(
-            GraphedRunner(run, traits, spec, state, options, run_placed), state, numbers
-        )
-    wrapped.recorded_as = traits.stored()
-    return wrapped
+    run: RunFunction = GraphedRunner(runner.run, traits, spec, state, options, run_placed)
+    if numbers is not None:
+        run = WithNumbers(run, state, numbers)
+    return runner.with_run(run, mutated_on_error=None, graph_traits=traits.stored())
 
 
 def _options(given: Any) -> CudaGraphsOptions:
@@ -83,7 +80,7 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     return wrap(_called(graph), graph, spec, run_placed=lambda inputs, to: with_places(inputs))
 
 
-def _called(graph: torch.fx.GraphModule) -> Runner:
+def _called(graph: torch.fx.GraphModule) -> RunFunction:
     forward = graph.forward
 
     def run(inputs: list[Any]) -> Any:
@@ -96,7 +93,7 @@ def report() -> list[Row]:
     """A row for every graph that was called since the last reset and is alive, and for those that
     are not recorded.
     """
-    rows = [one.row() for one in runner.runners()]
+    rows = [one.row() for one in runners()]
     return sorted(
         (row for row in rows if row.replays or row.plain), key=lambda row: row.name
     ) + list(_refused)
@@ -111,7 +108,7 @@ def reset() -> None:
     """Throws every recording away and gives its memory back; graphs record again when they are next
     called.
     """
-    for one in runner.runners():
+    for one in runners():
         one.forget()
     states.clear()
     _refused.clear()

@@ -34,10 +34,10 @@ def torch_backend_of(backend: str | Backend) -> Callable[..., Callable[..., Sequ
         mode: str | None = None,
         options: Any = None,
     ) -> Callable[..., Sequence[Any]]:
-        runner = compile_graph(gm, list(example_inputs), backend, mode=mode, options=options)
+        run = compile_graph(gm, list(example_inputs), backend, mode=mode, options=options).run
 
         def call(*inputs: Any) -> Sequence[Any]:
-            return runner(list(inputs))
+            return run(list(inputs))
 
         return call
 

@@ -25,10 +25,10 @@ from tracer_core.contract.backend import (
     DEFAULT_MODES,
     PROJECT,
     Backend,
-    Runner,
     hookimpl,
     resolve,
 )
+from tracer_core.contract.runner import RunFunction, Runner
 from tracer_core.contract.specs import (
     OFFSETS_IN_WINDOWS,
     CompileSpec,
@@ -83,6 +83,7 @@ __all__ = [
     "OutputSpec",
     "Phase",
     "Role",
+    "RunFunction",
     "Runner",
     "SizeSpec",
     "StageRecord",

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from inductor_backend.kernels import native
-from inductor_backend.pipeline import Artifact, load_module
+from inductor_backend.pipeline import Artifact, load_module, runner_of
 from inductor_backend.runtime.cpp.build import load_binary
 from inductor_backend.runtime.cuda.graphs import recorded
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
-FORMAT = 5
+FORMAT = 6
 
 
 def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def serialize(runner: Runner) -> bytes:
     """The runner as JSON. Raises BackendError for a runner that this backend did not make, or that
     has several forms.
     """
-    artifact = getattr(runner, "artifact", None)
+    artifact = runner.artifact
     if not isinstance(artifact, Artifact):
         several = (
             "or has kernels for each setting of TF32 and of deterministic algorithms, which are not"
@@ -62,7 +62,7 @@ def serialize(runner: Runner) -> bytes:
         "text": artifact.text,
         "device": artifact.device,
         "gpu": None if artifact.device is None else torch.cuda.get_device_name(artifact.device),
-        "recorded_as": getattr(runner, "recorded_as", None),
+        "graph_traits": runner.graph_traits,
         "library": (
             None if library is None else base64.b64encode(library.read_binary()).decode("ascii")
         ),
@@ -115,8 +115,7 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
         library = load_binary(base64.b64decode(stored["library"]), name=spec.name)
     native.restore({family: base64.b64decode(data) for family, data in stored["native"].items()})
     constants = {name: _tensor_from_json(value) for name, value in stored["constants"].items()}
-    runner = load_module(stored["text"], library, constants, spec.name)
-    runner.artifact = Artifact(  # type: ignore[attr-defined]
+    artifact = Artifact(
         stored["text"],
         (),
         library,
@@ -129,6 +128,6 @@ def deserialize(data: bytes, spec: CompileSpec) -> Runner:
         stored["device"],
         tuple(stored["natives"]),
     )
-    return (
-        runner if stored["recorded_as"] is None else recorded(runner, stored["recorded_as"], spec)
-    )
+    runner = runner_of(load_module(stored["text"], library, constants, spec.name), artifact)
+    traits = stored["graph_traits"]
+    return runner if traits is None else recorded(runner, traits, spec)

@@ -19,10 +19,11 @@ from inductor_backend.kernels.selection import Choice
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import InductorOptions
 from inductor_backend.passes.subgraph_cut import Cut
+from inductor_backend.runtime.module_runner import ModuleRunner
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.fusion import Group, Plan, readers_outside
 from inductor_backend.schedule.memory_plan import MemoryPlan
-from tracer_core.plugin_api import CompileSpec, Runner
+from tracer_core.plugin_api import CompileSpec
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class Compilation:
     sources: list[str] = field(default_factory=list)
     text: str = ""
     natives: tuple[str, ...] = ()
-    runner: Runner | None = None
+    runner: ModuleRunner | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     target: Target = CPU
     over: dict[str, str] = field(default_factory=dict)

@@ -1,15 +1,15 @@
 """The compiler: one list of stages from an ATen graph to a runner.
 
 In: a functional ATen `torch.fx.GraphModule` and its `CompileSpec`. Out: a `Runner` with its
-`Artifact` in the attribute ``artifact``. What always holds: each stage is timed and may be dumped;
-a stage's verifier runs when TRACER_CHECK is set; a failure says which stage failed, on what.
+`Artifact`. What always holds: each stage is timed and may be dumped; a stage's verifier runs when
+TRACER_CHECK is set; a failure says which stage failed, on what.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from inductor_backend.codegen.cpp.kernel import KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
 from inductor_backend.codegen.cpp.module import CppModule
 from inductor_backend.codegen.triton.expressions import KNOWN_OPS
-from inductor_backend.codegen.wrapper import EARLY, EXAMPLE, Step, Wrapper
+from inductor_backend.codegen.wrapper import EXAMPLE, Step, Wrapper
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import printer, verify
 from inductor_backend.ir.nodes import BufferKind
@@ -35,12 +35,13 @@ from inductor_backend.passes import cpu_scalars, kernel_prebuild
 from inductor_backend.passes.attention import with_own_attention
 from inductor_backend.passes.causal_mask import with_known_masks
 from inductor_backend.passes.constant_folding import with_known_tensors
-from inductor_backend.passes.freeze import FrozenRunner, freeze
+from inductor_backend.passes.freeze import freeze, frozen_runner
 from inductor_backend.passes.pad_matmul import with_aligned_products
 from inductor_backend.passes.repeated_subgraphs import find_repeats
 from inductor_backend.passes.subgraph_cut import Cut, cut_out
 from inductor_backend.passes.weight_packing import pays_anywhere, with_own_kernels
 from inductor_backend.runtime.cuda.graphs import recorded
+from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR, SCALARS, ModuleRunner
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.epilogue import absorb
 from inductor_backend.schedule.exception_safety import early_writes
@@ -237,12 +238,12 @@ class Artifact:
 
 def _load(c: Compilation) -> None:
     """Builds the library and executes the module."""
-    c.runner = load_module(c.text, None, c.program.constants, c.spec.name)
+    namespace = load_module(c.text, None, c.program.constants, c.spec.name)
     externs = [step.extern for step in c.steps if step.extern is not None]
     artifact = Artifact(
         c.text,
         tuple(c.sources),
-        c.runner.__globals__.get("library"),  # type: ignore[attr-defined]
+        namespace.get("library"),
         sum(kernel is not None for kernel in c.kernels),
         len(c.module.kernels) if c.module else 0,
         tuple(name_of(node.target) for node in externs),
@@ -252,21 +253,29 @@ def _load(c: Compilation) -> None:
         str(c.target.device) if c.target.device.type == "cuda" else None,
         c.natives,
     )
-    c.runner.artifact = artifact  # type: ignore[attr-defined]
+    c.runner = runner_of(namespace, artifact)
 
 
-def load_module(text: str, library: Any, constants: dict[str, torch.Tensor], name: str) -> Runner:
-    """Executes a module's text and returns its `call`."""
+def load_module(
+    text: str, library: Any, constants: dict[str, torch.Tensor], name: str
+) -> dict[str, Any]:
+    """Executes a module's text and returns its names."""
     namespace: dict[str, Any] = {
         "__name__": f"inductor_{name}",
         "LIBRARY": library,
         "CONSTANTS": constants,
     }
     exec(compile(text.partition(f"\n{EXAMPLE}")[0], f"<inductor {name}>", "exec"), namespace)
-    runner: Runner = namespace["call"]
-    if EARLY in namespace:
-        runner.written_early = frozenset(namespace[EARLY])  # type: ignore[attr-defined]
-    return runner
+    return namespace
+
+
+def runner_of(namespace: dict[str, Any], artifact: Artifact) -> ModuleRunner:
+    """The runner of an executed module."""
+    mutated, scalars = namespace.get(MUTATED_ON_ERROR), namespace.get(SCALARS)
+    return ModuleRunner(
+        namespace["call"], mutated_on_error=None if mutated is None else frozenset(mutated),
+        artifact=artifact, launches=artifact.kernels + len(artifact.externs), scalars=scalars,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,12 +415,10 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     runner = run_stages(c).runner
     assert runner is not None
     if matmul.depends_on_settings(c):
-        runner = matmul.BySettings(runner, lambda: _in_the_same_layout(c, gm, spec))
+        runner = matmul.by_settings(runner, lambda: _in_the_same_layout(c, gm, spec))
     if c.target.device.type == "cuda":
         runner = recorded(runner, gm, spec)
-    if c.program.channels_last:
-        runner.channels_last = frozenset(c.program.channels_last)  # type: ignore[union-attr]
-    return runner
+    return replace(runner, channels_last=frozenset(c.program.channels_last))
 
 
 def started(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
@@ -458,13 +465,14 @@ def _prepared(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModu
 
 def _in_the_same_layout(
     first: Compilation, gm: torch.fx.GraphModule, spec: CompileSpec
-) -> Runner | None:
+) -> ModuleRunner:
     """The graph again, for other settings. The backward counts on the layout of what the first
     returned.
     """
     c = start(gm, spec)
     c.images_last = first.program.images_last
     runner = run_stages(c).runner
+    assert runner is not None
     if c.program.channels_last != first.program.channels_last:
         raise BackendError(
             "inductor",
@@ -475,7 +483,7 @@ def _in_the_same_layout(
 
 
 def _compile_frozen(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    """The same for a graph whose parameters are constants: a runner with `prepare`."""
+    """The same for a graph whose parameters are constants: a runner with `bind_constants`."""
     with stage("inductor_freeze", graph=spec.name, suffix=".py") as record:
         frozen = freeze(gm, spec)
         if wants_text():
@@ -485,4 +493,4 @@ def _compile_frozen(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     )
     runner = run_stages(started(frozen.graph, frozen.spec)).runner
     assert runner is not None
-    return FrozenRunner(runner, frozen)
+    return frozen_runner(runner, frozen)

@@ -46,10 +46,8 @@ class BoundSession:
 
     session: an onnxruntime.InferenceSession. device: where inputs and outputs live. frozen: names
     of inputs of the graph that are initialisers of the session; held: what must live as long as
-    they do. written_early: see `CompileSpec.mutations`.
+    they do.
     """
-
-    written_early: frozenset[int] = frozenset()
 
     def __init__(
         self,

@@ -27,22 +27,14 @@ NUMPY_DTYPES = frozenset({
 })  # fmt: skip
 
 
-class Freezable:
-    """What the backend gives for a graph with constants: see `CompileSpec.constants`. reads: all of
-    them, because ONNX Runtime may go on reading the tensors' own memory."""
+def freezable(exported: Exported, spec: CompileSpec) -> Runner:
+    """What the backend gives for a graph with constants: see `CompileSpec.constants`. It reads all
+    of them, because ONNX Runtime may go on reading the tensors' own memory."""
 
-    def __init__(self, exported: Exported, spec: CompileSpec) -> None:
-        self._exported, self._spec = exported, spec
-        self.reads = frozenset(range(len(spec.constants)))
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        raise BackendError("onnxrt", "run", f"{spec.name} is called before its constants are bound")
 
-    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        raise BackendError(
-            "onnxrt", "run", f"{self._spec.name} is called before its constants were prepared"
-        )
-
-    def prepare(self, tensors: Sequence[torch.Tensor]) -> Runner:
-        """A runner for these values."""
-        spec, exported = self._spec, self._exported
+    def bind_constants(tensors: Sequence[torch.Tensor]) -> BoundSession:
         names = {index: name for index, name, _ in exported.graph.inputs}
         values = {
             names[index]: tensor.detach().cpu().contiguous()
@@ -54,6 +46,10 @@ class Freezable:
             model = with_initializers(exported.model, values)
             made = session(model, spec.options, spec.device.type, held)
         return BoundSession(made, exported, spec, frozenset(values), (held, values))
+
+    return Runner(
+        run, bind_constants=bind_constants, constants_read=frozenset(range(len(spec.constants)))
+    )
 
 
 def _value(tensor: torch.Tensor) -> Any:

@@ -46,16 +46,16 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """A runner for a lowered graph. Raises BackendError, or what the exporter raises."""
     from onnxrt_backend.binding import BoundSession  # heavy: torch.onnx
     from onnxrt_backend.export import export  # heavy: torch.onnx
-    from onnxrt_backend.freezing import Freezable  # heavy: torch.onnx
+    from onnxrt_backend.freezing import freezable  # heavy: torch.onnx
     from onnxrt_backend.session import session  # heavy: onnxruntime
 
     with stage("onnxrt export", graph=spec.name):
         exported = export(graph, spec.name)
     if spec.constants:
-        return Freezable(exported, spec)
+        return freezable(exported, spec)
     with stage("onnxrt session", graph=spec.name):
         made = session(exported.model, spec.options, spec.device.type)
-    return BoundSession(made, exported, spec)
+    return Runner(BoundSession(made, exported, spec), mutated_on_error=frozenset())
 
 
 @hookimpl

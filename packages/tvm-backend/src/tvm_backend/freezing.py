@@ -18,23 +18,15 @@ from tvm_backend.build import build, target_of, with_constants
 from tvm_backend.machine import Machine, aligned
 
 
-class Freezable:
-    """What the backend gives for a graph with constants: see `CompileSpec.constants`. reads: all of
-    them, because what is bound is not copied."""
+def freezable(module: Any, graph: Any, alarm: Any, spec: CompileSpec) -> Runner:
+    """What the backend gives for a graph with constants: see `CompileSpec.constants`. It reads all
+    of them, because what is bound is not copied."""
 
-    def __init__(self, module: Any, graph: Any, alarm: Any, spec: CompileSpec) -> None:
-        self._module, self._graph, self._alarm, self._spec = module, graph, alarm, spec
-        self.reads = frozenset(range(len(spec.constants)))
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        raise BackendError("tvm", "run", f"{spec.name} is called before its constants are bound")
 
-    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        raise BackendError(
-            "tvm", "run", f"{self._spec.name} is called before its constants were prepared"
-        )
-
-    def prepare(self, tensors: Sequence[torch.Tensor]) -> Runner:
-        """A runner for these values."""
-        spec = self._spec
-        names = {index: name for index, name, _ in self._graph.inputs}
+    def bind_constants(tensors: Sequence[torch.Tensor]) -> Machine:
+        names = {index: name for index, name, _ in graph.inputs}
         values = {
             names[index]: aligned(tensor.detach().contiguous())
             for index, tensor in zip(spec.constants, tensors, strict=True)
@@ -42,7 +34,9 @@ class Freezable:
         }
         with stage("tvm freeze", graph=spec.name):
             target = target_of(spec.options.target, spec.device.type)
-            executable = build(
-                with_constants(self._module, values), target, spec.options, spec.name
-            )
-        return Machine(executable, self._graph, self._alarm, spec, frozenset(values), values)
+            executable = build(with_constants(module, values), target, spec.options, spec.name)
+        return Machine(executable, graph, alarm, spec, frozenset(values), values)
+
+    return Runner(
+        run, bind_constants=bind_constants, constants_read=frozenset(range(len(spec.constants)))
+    )

@@ -31,10 +31,7 @@ ALIGNMENT = 64
 class Machine:
     """The runner (mutable: it keeps idle virtual machines). alarm: says which calls' results must
     be eager's (None: none); it is the executable's last result. frozen: names of inputs of the
-    graph that are constants of the executable; held: what must live as long as they do.
-    written_early: see `CompileSpec.mutations`."""
-
-    written_early: frozenset[int] = frozenset()
+    graph that are constants of the executable; held: what must live as long as they do."""
 
     def __init__(
         self,

@@ -48,7 +48,7 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     raises.
     """
     from tvm_backend.build import build, target_of  # heavy: tvm
-    from tvm_backend.freezing import Freezable  # heavy: torch
+    from tvm_backend.freezing import freezable  # heavy: torch
     from tvm_backend.indexing import fault  # heavy: torch
     from tvm_backend.machine import Machine  # heavy: torch
     from tvm_backend.translate import relax_module  # heavy: tvm
@@ -62,11 +62,11 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
             made.graph, [name for index, name, _ in made.inputs if index in constants]
         )
     if spec.constants:
-        return Freezable(module, made, alarm, spec)
+        return freezable(module, made, alarm, spec)
     with stage("tvm build", graph=spec.name):
         target = target_of(spec.options.target, spec.device.type)
         executable = build(module, target, spec.options, spec.name)
-    return Machine(executable, made, alarm, spec)
+    return Runner(Machine(executable, made, alarm, spec), mutated_on_error=frozenset())
 
 
 @hookimpl

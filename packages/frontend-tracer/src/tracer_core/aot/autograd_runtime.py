@@ -30,8 +30,9 @@ from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.partitioner import Partitioner, Split
 from tracer_core.aot.request import Lowered, Request, output_specs
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, size_origins, size_reader
-from tracer_core.contract.backend import Runner, resolve
+from tracer_core.contract.backend import resolve
 from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, InputSpec, Phase, Role
 from tracer_core.debug.stages import continued
 from tracer_core.errors import BackendError
@@ -168,7 +169,7 @@ class UsedUp(torch.autograd.Function):
         )
 
 
-def with_used_up(captured: CapturedGraph, run: Runner) -> Runner:
+def with_used_up(captured: CapturedGraph, run: RunFunction) -> RunFunction:
     """Has those outputs require grad that do in eager, although their graph is gone."""
     (output,) = captured.gm.graph.find_nodes(op="output")
     returned = [
@@ -197,11 +198,11 @@ def with_used_up(captured: CapturedGraph, run: Runner) -> Runner:
 class LazyRunner:
     """A runner that is compiled at its first call (mutable: it remembers it)."""
 
-    def __init__(self, compile_now: Callable[[], Runner]) -> None:
-        self._compile: Callable[[], Runner] | None = compile_now
+    def __init__(self, compile_now: Callable[[], RunFunction]) -> None:
+        self._compile: Callable[[], RunFunction] | None = compile_now
         self._record = continued()
         self._lock = threading.Lock()
-        self._runner: Runner | None = None
+        self._runner: RunFunction | None = None
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         runner = self._runner
@@ -219,9 +220,9 @@ class LazyRunner:
 def training_runner(
     captured: CapturedGraph,
     graphs: TrainingGraphs,
-    run_forward: Runner,
-    compile_backward: Callable[[Lowered], Runner],
-) -> Runner:
+    run_forward: RunFunction,
+    compile_backward: Callable[[Lowered], RunFunction],
+) -> RunFunction:
     """A runner for the captured graph from a runner for the forward graph and what compiles a
     backward graph.
     """
@@ -244,14 +245,16 @@ def training_runner(
     return joint.plan.bind(run)
 
 
-def _in_parts(graphs: TrainingGraphs, compile_backward: Callable[[Lowered], Runner]) -> Backward:
+def _in_parts(
+    graphs: TrainingGraphs, compile_backward: Callable[[Lowered], RunFunction]
+) -> Backward:
     """The backward graph, for those who cut it."""
     inputs, whole = (
         graphs.backward.spec.inputs,
         graphs.request,
     )  # not the joint graph, which is done with
 
-    def compile_part(part: Part, number: int) -> Runner:
+    def compile_part(part: Part, number: int) -> RunFunction:
         specs = tuple(
             (
                 inputs[at]
@@ -270,7 +273,7 @@ def _in_parts(graphs: TrainingGraphs, compile_backward: Callable[[Lowered], Runn
 GRAD_MODE_KERNELS = frozenset(names("ops.aten.mkldnn_rnn_layer.default"))
 
 
-def in_its_grad_mode(nodes: Iterable[torch.fx.Node], run: Runner) -> Runner:
+def in_its_grad_mode(nodes: Iterable[torch.fx.Node], run: RunFunction) -> RunFunction:
     """`run` with grad mode on, but nothing recorded, where a kernel of its graph asks for that."""
     if not any(node.target in GRAD_MODE_KERNELS for node in nodes):
         return run
@@ -282,7 +285,7 @@ def in_its_grad_mode(nodes: Iterable[torch.fx.Node], run: Runner) -> Runner:
     return in_grad_mode
 
 
-def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner) -> Step:
+def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: RunFunction) -> Step:
     """What the autograd node for the whole graph does."""
     split, joint = graphs.split, graphs.joint
     count = split.outputs
@@ -324,7 +327,7 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: Runner) 
     return Step(forward, opened, again.gradients, graphs.forward.spec.device)
 
 
-def _function(name: str, step: Step, run_backward: Runner) -> type[torch.autograd.Function]:
+def _function(name: str, step: Step, run_backward: RunFunction) -> type[torch.autograd.Function]:
     """One autograd node for the whole graph."""
     opened, again, run_backward = step.opened, step.again, uncast(step.device, run_backward)
 

@@ -16,7 +16,6 @@ results of a part lie on one GPU, or on the CPU.
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,8 @@ from tracer_core.aot.frozen_parameters import compile_with_constants
 from tracer_core.aot.request import Lowered, Request, output_specs
 from tracer_core.aot.result_check import checked
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
-from tracer_core.contract.backend import Backend, Runner, resolve
+from tracer_core.contract.backend import Backend, resolve
+from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.torch_private.names import names
 
@@ -45,14 +45,14 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
         and not lowered.spec.outputs
     ):
         return (
-            lambda inputs: (),
+            Runner(lambda inputs: ()),
             "",
         )  # inputs, views of them and numbers: nothing is left to compute
     supports = supported_by(backend)
-    given: CompileFunction = resolve(backend.compile)
+    given = resolve(backend.compile)
 
     def compile_function(gm: torch.fx.GraphModule, spec: Any) -> Runner:
-        return _as_runner(given(gm, spec))
+        return Runner.of(given(gm, spec))
 
     graph = lowered.graph.graph
     refused = refusals(graph, supports) if supports is not None else {}
@@ -95,31 +95,6 @@ def between(
         if others and node.target is not aten.copy_.default:
             found[node] = f"from {' and '.join(sorted(map(str, others)))} to {places[node]}"
     return found
-
-
-def _as_runner(made: Any) -> Runner:
-    """What a backend's `compile` returned. Raises TypeError where it cannot be called as a runner
-    is.
-    """
-    if not callable(made):
-        raise TypeError(
-            f"compile() returned {type(made).__name__}, not a runner: a callable that takes a list"
-            " of inputs"
-        )
-    runner: Runner = made
-    try:
-        signature = inspect.signature(runner)
-    except (TypeError, ValueError):  # written in C
-        return runner
-    try:
-        signature.bind([])
-    except TypeError as error:
-        reason = (
-            "compile() returned a runner that cannot be called with one list of inputs: it takes"
-            f" {signature}"
-        )
-        raise TypeError(reason) from error
-    return runner
 
 
 def supported_by(backend: Backend) -> Callable[[torch.fx.Node], str | None] | None:
@@ -376,8 +351,7 @@ class Partition:
             outputs: Sequence[Any] = forward(*inputs)
             return outputs
 
-        run.written_early = frozenset()  # type: ignore[attr-defined]  # writes come last
-        return run
+        return Runner(run, mutated_on_error=frozenset())  # writes come last
 
     def _add_part(
         self,
@@ -456,7 +430,7 @@ class Partition:
         outputs = output_specs([node.meta["val"] for node in results], values)
         spec = request.spec(gm, inputs, (), outputs)
         compiled = compile_with_constants(self.backend, compile_function, gm, spec)
-        run = checked(compiled, spec, given=output_specs(values, []))
+        run = checked(compiled.run, spec, given=output_specs(values, []))
 
         def call(*args: Any) -> Any:
             return run(list(args))

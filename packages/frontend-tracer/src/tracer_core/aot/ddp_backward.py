@@ -22,7 +22,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.ddp_buckets import Part, cut, wanted_parts
-from tracer_core.contract.backend import Runner
+from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import TracerError
 
 #: On the gradient of a token: what one run of the backward hands from a part to the next.
@@ -49,10 +49,10 @@ class Backward:
 
     graph: torch.fx.Graph
     gradients: tuple[int | None, ...]
-    compile: Callable[[Part, int], Runner]
+    compile: Callable[[Part, int], RunFunction]
 
 
-def uncast(device: torch.device, run: Runner) -> Runner:
+def uncast(device: torch.device, run: RunFunction) -> RunFunction:
     """`run`, which an ambient autocast does not cast again."""
     kind = device.type
 
@@ -121,7 +121,7 @@ class _Run:
         self.ready: Sequence[torch.Tensor | None] | None = None
 
     def gradients_of(
-        self, part: Part, runner: Runner, leaves: Sequence[int]
+        self, part: Part, runner: RunFunction, leaves: Sequence[int]
     ) -> list[torch.Tensor | None]:
         """Runs a part; or picks from what is there already."""
         if self.ready is not None:
@@ -141,7 +141,7 @@ def chain(
     name: str,
     step: Step,
     parts: Sequence[Part],
-    runners: Sequence[Runner],
+    runners: Sequence[RunFunction],
     members: Sequence[Sequence[int]],
 ) -> Callable[..., Any]:
     """run(args, *leaves) for a graph whose backward runs in parts. members: the leaves that each

@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.backend import Backend
+from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec, Phase, Role
 from tracer_core.errors import BackendError
 from tracer_core.guards.constant_check import watch_constants
@@ -50,7 +51,13 @@ def compile_with_constants(
     if not constants or spec.phase is not Phase.INFERENCE:
         return compile_function(gm, spec)
     spec = replace(spec, constants=constants, cache_key=spec.cache_key + "-frozen")
-    return Frozen(compile_function(gm, spec), spec)
+    runner = compile_function(gm, spec)
+    if runner.bind_constants is None:
+        detail = (
+            f"{spec.name}: its runner has no bind_constants, but parameters are constants (freeze)"
+        )
+        raise BackendError(backend.name, "compile", detail)
+    return Runner(Frozen(runner, spec))
 
 
 def wants_constants(backend: Backend, options: Any) -> bool:
@@ -98,7 +105,7 @@ def release_originals(options: Any) -> int:
                 zip(state.tensors, one.spec.constants, strict=True)
             ):
                 names[id(tensor)] = tensor, one.spec.inputs[index].source
-                if place in one.compiled.reads:
+                if place in one.compiled.constants_read:
                     needed.add(id(tensor))
     total = 0
     for key, (tensor, name) in names.items():
@@ -114,7 +121,7 @@ class State:
     """Parameters, and the runner that was made for them. ids, versions, pointers, contents (of the
     spans): what must not change. The tensors are held, not watched: torch refuses to swap tensors
     that have weak references. hold(inputs): true only if they are as they were, quickly; `holds`
-    decides where it is not. run: made by prepare(tensors), after what must not change was noted, so
+    decides where it is not. run: made by bind(tensors), after what must not change was noted, so
     that writes meanwhile are seen."""
 
     __slots__ = (
@@ -126,14 +133,14 @@ class State:
         self,
         tensors: Sequence[torch.Tensor],
         spec: CompileSpec,
-        prepare: Callable[[Sequence[torch.Tensor]], Runner],
+        bind: Callable[[Sequence[torch.Tensor]], Any],
     ) -> None:
         self._spec = spec
         self.ids = list(map(id, tensors))
         self.tensors = list(tensors)
         self.released = False
         self._note(range(len(tensors)))
-        self.run = prepare(tensors)
+        self.run = Runner.of(bind(tensors), "bind_constants()").run
 
     def _note(self, watched: Sequence[int]) -> None:
         """These of the tensors must stay as they are, and all of them must be the same objects."""
@@ -201,10 +208,10 @@ def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
 class Frozen:
     """Called like the backend's runner. Mutable: one state a set of parameters.
 
-    compiled: the backend's runner, with its `prepare`. spec: it was compiled for.
+    compiled: the backend's runner, with its `bind_constants`. spec: it was compiled for.
     """
 
-    def __init__(self, compiled: Any, spec: CompileSpec) -> None:
+    def __init__(self, compiled: Runner, spec: CompileSpec) -> None:
         self.compiled, self.spec = compiled, spec
         first, *rest = spec.constants
         pick = operator.itemgetter(*spec.constants)
@@ -251,5 +258,6 @@ class Frozen:
             return state
 
     def _prepared(self, tensors: Sequence[torch.Tensor]) -> State:
+        assert self.compiled.bind_constants is not None
         with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
-            return State(tensors, self.spec, self.compiled.prepare)
+            return State(tensors, self.spec, self.compiled.bind_constants)

@@ -1,6 +1,6 @@
-"""Autograd is told what a graph writes to; and what a graph may have written to when it raises.
+"""Autograd is told what a graph writes to.
 
-In: a backend's runner and its `CompileSpec`. Out: a runner that counts up the version of each input
+In: what a backend runs and its `CompileSpec`. Out: the same, counting up the version of each input
 that the graph writes to. What always holds: after a call, whoever compares versions sees the write:
 a backward that saved the tensor raises as it does in eager mode, and constants made from it are
 made again. After a call that raised, those that it may have written to are counted. Kernels of a
@@ -15,28 +15,14 @@ from typing import Any
 
 import torch
 
-from tracer_core.contract.backend import Runner
+from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec
 
 
-def early_writes(runner: Any) -> frozenset[int] | None:
-    """Indices of the inputs that a runner may have written to when it raises; None where that is
-    not known.
-    """
-    found: frozenset[int] | None = getattr(runner, "written_early", None)
-    return found
-
-
-def writing_like(runner: Runner, inner: Any) -> Runner:
-    """`runner`, which writes to its inputs where `inner` does, and says so."""
-    early = early_writes(inner)
-    if early is not None:
-        runner.written_early = early  # type: ignore[attr-defined]
-    return runner
-
-
-def versions_counted(run: Runner, spec: CompileSpec, early: frozenset[int] | None) -> Runner:
-    """`run` itself where the graph writes to no input. early: see `early_writes`."""
+def versions_counted(
+    run: RunFunction, spec: CompileSpec, early: frozenset[int] | None
+) -> RunFunction:
+    """`run` itself where the graph writes to no input. early: its runner's `mutated_on_error`."""
     if not spec.mutations:
         return run
     mutations = spec.mutations

@@ -22,7 +22,7 @@ from tracer_core import torch_private
 from tracer_core.aot.aten_recorder import AtenRecorder
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.symbolic_sizes import SizeOrigin, as_plain, hint_of, size_text
-from tracer_core.contract.backend import Runner
+from tracer_core.contract.runner import RunFunction
 from tracer_core.torch_private.names import operators
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class OutputPlan:
         same = tuple(FromGraph(i) for i in range(self.graph_outputs))
         return not self.constants and self.steps == same
 
-    def bind(self, runner: Runner) -> Runner:
+    def bind(self, runner: RunFunction) -> RunFunction:
         """A runner for the captured graph from one for the ATen graph; `runner` itself if
         trivial.
         """
@@ -100,7 +100,7 @@ class OutputPlan:
         text = self.text()
         space: dict[str, Any] = {"runner": runner, "constants": self.constants}
         exec(compile(text, "<tracer outputs>", "exec"), space)
-        bound: Runner = space["call"]
+        bound: RunFunction = space["call"]
         return bound
 
     def text(self) -> str:

@@ -18,19 +18,20 @@ from tracer_core import torch_private
 from tracer_core.aot.cache_key import cache_key
 from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.symbolic_sizes import as_plain, size_origins, size_specs
-from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.backend import Backend
+from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """graph, spec: what ``backend.compile`` gets. finish: runner for `graph` -> runner for the
-    captured graph (the same runner where nothing is left to do). plan: how it does that. ir: what
-    `graph` is in."""
+    """graph, spec: what ``backend.compile`` gets. finish: what runs `graph` -> what runs the
+    captured graph (the same where nothing is left to do). plan: how it does that. ir: what `graph`
+    is in."""
 
     graph: torch.fx.GraphModule
     spec: CompileSpec
-    finish: Callable[[Runner], Runner]
+    finish: Callable[[RunFunction], RunFunction]
     plan: OutputPlan
     ir: str
 

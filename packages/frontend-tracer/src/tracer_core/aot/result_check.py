@@ -9,23 +9,20 @@ What always holds: a dimension of size 1, or a tensor without elements, has no s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
-from tracer_core.contract.backend import Runner
+from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, OutputSpec, Role
 from tracer_core.errors import BackendError
 
 
-def as_returned(spec: CompileSpec, run: Runner) -> CompileSpec:
-    """`spec`, with those of its saved images channels-last that the runner names (see
-    `OutputSpec`).
-    """
-    images = getattr(run, "channels_last", ())
+def as_returned(spec: CompileSpec, images: Collection[int]) -> CompileSpec:
+    """`spec`, with these of its saved images channels-last (`Runner.channels_last`)."""
     if not images:
         return spec
     outputs = list(spec.outputs)
@@ -41,20 +38,20 @@ def as_returned(spec: CompileSpec, run: Runner) -> CompileSpec:
 
 
 def checked(
-    run: Runner,
+    run: RunFunction,
     spec: CompileSpec,
     *,
     grad: bool = False,
     given: Sequence[OutputSpec] | None = None,
     functional: bool = False,
-) -> Runner:
+) -> RunFunction:
     """`run`, with its first result checked against `spec`. grad: some output must require grad.
     given: what its inputs are, where operators make them whose fakes may be wrong; those of the
     first call are checked too. functional: the graph writes to no inputs but `spec.mutations`, so
     the runner may not either (an engine that writes through an address is not seen: autograd's
     versions are compared)."""
 
-    target: Runner
+    target: RunFunction
 
     def first(inputs: list[Any]) -> Sequence[Any]:
         nonlocal target

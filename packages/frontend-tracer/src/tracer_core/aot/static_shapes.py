@@ -15,8 +15,8 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.symbolic_sizes import size_origins, size_reader
-from tracer_core.contract.backend import Runner
 from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.runner import RunFunction
 
 
 def input_values(gm: torch.fx.GraphModule) -> list[Any]:
@@ -35,14 +35,14 @@ class PerSize:
     """
 
     def __init__(
-        self, captured: CapturedGraph, compile_fixed: Callable[[CapturedGraph], Runner]
+        self, captured: CapturedGraph, compile_fixed: Callable[[CapturedGraph], RunFunction]
     ) -> None:
         self._captured = dataclasses.replace(
             captured, real_inputs=()
         )  # nothing here keeps them alive
         self._compile = compile_fixed
         self._sizes_of = size_reader(size_origins(input_values(captured.gm)).values())
-        self._runners: dict[tuple[int, ...], Runner] = {}
+        self._runners: dict[tuple[int, ...], RunFunction] = {}
 
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         sizes = self._sizes_of(inputs)

@@ -21,8 +21,8 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, free_symbols, size_origins
-from tracer_core.contract.backend import Runner
 from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import InputSpec, Role
 
 #: In a node's ``meta``: it makes a size (or a number) that depends on data, or checks one.
@@ -37,7 +37,9 @@ def has_data_sizes(gm: torch.fx.GraphModule) -> bool:
 class Cut:
     """One cutting (mutable). build(captured): compiles a part."""
 
-    def __init__(self, captured: CapturedGraph, build: Callable[[CapturedGraph], Runner]) -> None:
+    def __init__(
+        self, captured: CapturedGraph, build: Callable[[CapturedGraph], RunFunction]
+    ) -> None:
         self.captured, self.build = captured, build
         self.graph = captured.gm.graph
         self.outer = torch.fx.Graph()
@@ -46,7 +48,7 @@ class Cut:
         self.count = 0
         self.described: dict[torch.fx.Node, InputSpec] = {}
 
-    def runner(self) -> Runner:
+    def runner(self) -> RunFunction:
         """Builds the parts and strings them together."""
         placeholders = self.graph.find_nodes(op="placeholder")
         self.described = dict(zip(placeholders, self.captured.inputs, strict=True))

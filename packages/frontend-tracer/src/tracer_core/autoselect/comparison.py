@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tracer_core.autoselect.sample import Outcome, Sample
 from tracer_core.autoselect.verification import Wrong, error_of
-from tracer_core.contract.backend import Runner
+from tracer_core.contract.runner import RunFunction
 
 #: How often a candidate is compared with eager where the weights change meanwhile.
 COMPARISONS = 5
@@ -23,12 +23,12 @@ NUDGES = 2
 class Comparison:
     """Mutable: keeps eager's outcome."""
 
-    def __init__(self, sample: Sample, eager: Runner, tolerance: float | None) -> None:
+    def __init__(self, sample: Sample, eager: RunFunction, tolerance: float | None) -> None:
         self._sample, self._eager, self._tolerance = sample, eager, tolerance
         self._smooth = not sample.has_gradients
         self._expected: Outcome | None = None
 
-    def error(self, runner: Runner) -> float:
+    def error(self, runner: RunFunction) -> float:
         """The error of one run of a runner. Raises Wrong. Parameters that nobody trains here are
         read where they are, so the program may have changed them since eager's run: what differs is
         compared again between two runs of eager that agree."""

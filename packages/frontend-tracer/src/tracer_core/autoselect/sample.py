@@ -20,8 +20,8 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.joint_graph import calls_autograd
-from tracer_core.contract.backend import Runner
 from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import Role
 
 #: Inputs that the program may change at any time; parameters and buffers are read where they are,
@@ -143,12 +143,12 @@ class Sample:
             if self._values[index] is value and torch_private.storage_id(value) in keys:
                 self._values[index] = _copied(value, self._storages)
 
-    def run(self, runner: Runner) -> Outcome:
+    def run(self, runner: RunFunction) -> Outcome:
         """What a runner makes of the sample. It is valid until the next run: see `Outcome.kept`."""
         with self._fresh() as inputs:
             return self._outcome(runner, inputs)
 
-    def nudged(self, runner: Runner, seed: int) -> Outcome:
+    def nudged(self, runner: RunFunction, seed: int) -> Outcome:
         """What it makes of the sample where each number is, or is not, smaller by its last bit."""
         storages: dict[int, torch.UntypedStorage] = {}
         with self._fresh():
@@ -164,7 +164,7 @@ class Sample:
                 _nudge(value, seed)
             return self._outcome(runner, [self._leaf(value) for value in values])
 
-    def _outcome(self, runner: Runner, inputs: list[Any]) -> Outcome:
+    def _outcome(self, runner: RunFunction, inputs: list[Any]) -> Outcome:
         outputs = tuple(runner(list(inputs)))
         grads, _ = self._backward(inputs, outputs)
         written = tuple(inputs[i].detach() for i in sorted(self._written))
@@ -174,7 +174,7 @@ class Sample:
         needs = tuple(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs)
         return Outcome(plain, grads, written, self._before, needs, _shared(inputs, outputs))
 
-    def seconds(self, runner: Runner) -> float:
+    def seconds(self, runner: RunFunction) -> float:
         """How long one run takes, with the backward where there is one."""
         with self._fresh() as inputs:
             given = list(inputs)

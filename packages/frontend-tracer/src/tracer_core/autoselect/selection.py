@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.autoselect import choice_store, worker
 from tracer_core.autoselect.candidates import Candidate, Plan
 from tracer_core.autoselect.choice import Choice, Row
@@ -35,17 +36,16 @@ from tracer_core.autoselect.thread_modes import Ambient
 from tracer_core.autoselect.timing import Times, timed
 from tracer_core.autoselect.turns import Turns
 from tracer_core.autoselect.verification import Wrong
-from tracer_core.contract.backend import Runner
 from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import Training
 from tracer_core.debug import stages
-from tracer_core.debug.fallbacks import fallback_of
 from tracer_core.debug.logs import logger, note
 from tracer_core.options import CompileConfig
 from tracer_core.registry.eager import EAGER
 from tracer_core.registry.torch_style import TorchStyle
 
-CompileGraph = Callable[[CapturedGraph, CompileConfig], Runner]
+CompileGraph = Callable[[CapturedGraph, CompileConfig], CompiledGraph]
 
 EAGER_NAME = EAGER.name
 #: A candidate takes over from a better-liked one where it needs less than this part of its time.
@@ -58,11 +58,11 @@ _trials: weakref.WeakSet[Trial] = weakref.WeakSet()
 
 @dataclasses.dataclass(slots=True)
 class Entrant:
-    """Mutable: a candidate on its way. runner: what it compiled. row: what is known of it."""
+    """Mutable: a candidate on its way. run: what it compiled. row: what is known of it."""
 
     candidate: Candidate
     row: Row
-    runner: Runner | None = None
+    run: RunFunction | None = None
 
     def note(self, **changes: Any) -> None:
         """Changes the row."""
@@ -79,9 +79,8 @@ class Trial:
         self._name = captured.name
         self._captured: CapturedGraph | None = captured
         self._compile = compile_graph
-        self._eager = compile_graph(
-            captured, dataclasses.replace(config, backend=EAGER, options=None, mode="default")
-        )
+        eager = dataclasses.replace(config, backend=EAGER, options=None, mode="default")
+        self._eager = compile_graph(captured, eager).run
         self._best, self._best_name = self._eager, EAGER_NAME
         self._entrants = [Entrant(one, Row(one.label, "not tried")) for one in self.plan.candidates]
         self._eager_row = Row(EAGER_NAME, "chosen", detail="serves meanwhile")
@@ -92,7 +91,7 @@ class Trial:
         self._remembered: Choice | None = None
         self._key, self._started = "", 0.0
         self._begun = self._here = False
-        self._target: Runner = self._first
+        self._target: RunFunction = self._first
         self.plan.trials.append(self)
         _trials.add(self)
 
@@ -187,9 +186,9 @@ class Trial:
             if self._is_over(entrant):
                 continue
             self._compile_one(entrant)
-            if entrant.runner is not None and not self._sample.draws:
+            if entrant.run is not None and not self._sample.draws:
                 self._judge(entrant)
-        if self._sample.draws and any(one.runner is not None for one in self._entrants):
+        if self._sample.draws and any(one.run is not None for one in self._entrants):
             self._here = True
         else:
             self._run_off()
@@ -206,12 +205,12 @@ class Trial:
             return False
         if chosen is not None:
             self._compile_one(chosen)
-            if chosen.runner is None or (not self._sample.draws and not self._is_right(chosen)):
+            if chosen.run is None or (not self._sample.draws and not self._is_right(chosen)):
                 return False
             chosen.row = dataclasses.replace(known[chosen.candidate.label],
             compile_seconds=chosen.row.compile_seconds,
                                              error=chosen.row.error)  # fmt: skip
-            self._best = chosen.runner
+            self._best = chosen.run
         for one in self._entrants:
             if one is not chosen:
                 one.row = known.get(one.candidate.label, one.row)
@@ -243,15 +242,16 @@ class Trial:
             entrant.note(status="refused", detail=reason)
             return
         try:
-            entrant.runner = self._compile(_own(captured), config)
-            if (fallback := fallback_of(entrant.runner)) is not None:
-                entrant.note(detail=fallback.reason)
+            compiled = self._compile(_own(captured), config)
+            entrant.run = compiled.run
+            if compiled.fallback is not None:
+                entrant.note(detail=compiled.fallback.reason)
         except Exception as error:
             self._failed(entrant, error)
         entrant.note(compile_seconds=time.perf_counter() - start)
 
     def _failed(self, entrant: Entrant, error: Exception) -> None:
-        entrant.runner = None
+        entrant.run = None
         entrant.note(status="failed", detail=f"{type(error).__name__}: {error}")
         logger().warning(
             "auto, %s: %s failed: %s", self._name, entrant.candidate.label, entrant.row.detail
@@ -261,16 +261,14 @@ class Trial:
         """Runs a candidate twice (the first result is checked by the core, the second is the usual)
         and compares.
         """
-        assert (
-            self._sample is not None and self._comparison is not None and entrant.runner is not None
-        )
+        assert self._sample is not None and self._comparison is not None and entrant.run is not None
         try:
             start = time.perf_counter()
-            self._sample.run(entrant.runner)
+            self._sample.run(entrant.run)
             first = time.perf_counter() - start
-            distance = self._comparison.error(entrant.runner)
+            distance = self._comparison.error(entrant.run)
         except Wrong as wrong:
-            entrant.runner = None
+            entrant.run = None
             entrant.note(status="wrong", detail=str(wrong))
             logger().warning(
                 "auto, %s: %s is wrong: %s", self._name, entrant.candidate.label, wrong
@@ -286,8 +284,8 @@ class Trial:
         """Compares and times a candidate; a faster one takes over."""
         if not self._is_right(entrant):
             return
-        assert entrant.runner is not None
-        runners = [self._eager, entrant.runner]
+        assert entrant.run is not None
+        runners = [self._eager, entrant.run]
         if self._best is not self._eager:
             runners.append(self._best)
         try:
@@ -300,7 +298,7 @@ class Trial:
         if all(times.ratio(1, other) < GAIN for other in range(len(runners)) if other != 1):
             self._take_over(entrant)
 
-    def _timed(self, runners: Sequence[Runner]) -> Times:
+    def _timed(self, runners: Sequence[RunFunction]) -> Times:
         assert self._sample is not None
         return timed(self._sample, runners, self._turns, self.plan.options.timing)
 
@@ -314,9 +312,7 @@ class Trial:
         """Times those that are close to the best against it once more; of those that are level the
         first one is kept, eager before all."""
         known = [
-            one
-            for one in self._entrants
-            if one.runner is not None and one.row.ms and one.row.eager_ms
+            one for one in self._entrants if one.run is not None and one.row.ms and one.row.eager_ms
         ]
         parts = {
             one.candidate.label: (one.row.ms or 0.0) / (one.row.eager_ms or 1.0) for one in known
@@ -332,7 +328,7 @@ class Trial:
         ]
         if not close or (len(close) == 1 and parts[close[0].candidate.label] * CLOSE < 1.0):
             return
-        times = self._timed([self._eager, *(one.runner for one in close if one.runner is not None)])
+        times = self._timed([self._eager, *(one.run for one in close if one.run is not None)])
         for index, one in enumerate(close, 1):
             self._note_times(one, times, index)
         everybody = range(len(close) + 1)
@@ -352,13 +348,13 @@ class Trial:
         self._best, self._best_name = self._eager, EAGER_NAME
 
     def _take_over(self, winner: Entrant) -> None:
-        assert winner.runner is not None
+        assert winner.run is not None
         for other in self._entrants:
             if other.row.status == "chosen":
                 other.note(status="slower")
         self._eager_row = dataclasses.replace(self._eager_row, status="slower", detail="")
         winner.note(status="chosen")
-        self._best, self._best_name = winner.runner, winner.candidate.label
+        self._best, self._best_name = winner.run, winner.candidate.label
 
     def _run_here(self) -> None:
         """In a call of the program: runs the candidates of a graph that draws random numbers."""
@@ -372,7 +368,7 @@ class Trial:
                     self._check_remembered()
                 else:
                     for entrant in self._entrants:
-                        if entrant.runner is not None and not self._is_over(entrant):
+                        if entrant.run is not None and not self._is_over(entrant):
                             self._judge(entrant)
                     self._run_off()
                 self._decide()
@@ -382,8 +378,8 @@ class Trial:
     def _check_remembered(self) -> None:
         (chosen,) = [one for one in self._entrants if one.candidate.label == self._best_name]
         if self._is_right(chosen):
-            assert chosen.runner is not None
-            self._best = chosen.runner
+            assert chosen.run is not None
+            self._best = chosen.run
         else:
             self._best_name = EAGER_NAME
             self._eager_row = dataclasses.replace(self._eager_row, status="chosen")
@@ -412,7 +408,7 @@ class Trial:
         self._target = self._best
         self._sample = self._comparison = self._captured = None
         for entrant in self._entrants:
-            entrant.runner = None
+            entrant.run = None
         self._done.set()
         choice = self.choice()
         if self._key and self._remembered is None and not worker.is_ending():

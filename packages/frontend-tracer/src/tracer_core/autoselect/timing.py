@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tracer_core.autoselect.sample import Sample
 from tracer_core.autoselect.turns import Turns
-from tracer_core.contract.backend import Runner
+from tracer_core.contract.runner import RunFunction
 
 #: Rounds: at least, at most.
 ROUNDS = (3, 30)
@@ -44,7 +44,7 @@ class Times:
         return statistics.median(one / other for one, other in pairs)
 
 
-def timed(sample: Sample, runners: Sequence[Runner], turns: Turns, seconds: float) -> Times:
+def timed(sample: Sample, runners: Sequence[RunFunction], turns: Turns, seconds: float) -> Times:
     """Times runners for about `seconds`, three rounds at least. The runners have run before."""
     found: list[list[float]] = [[] for _ in runners]
     going = list(range(len(runners)))
@@ -60,7 +60,7 @@ def timed(sample: Sample, runners: Sequence[Runner], turns: Turns, seconds: floa
     return Times(tuple(map(tuple, found)))
 
 
-def _turn(sample: Sample, runner: Runner, turns: Turns, before: Sequence[float]) -> float:
+def _turn(sample: Sample, runner: RunFunction, turns: Turns, before: Sequence[float]) -> float:
     """The median of the runs of one turn. before: what one of its runs took in the last round, if
     known.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from types import MappingProxyType
 from typing import Any
@@ -22,10 +22,6 @@ PROJECT = "tracer_core"
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 Lazy = str | Callable[..., Any]
-
-#: What `Backend.compile` returns: called with a flat list of the graph's inputs, which it may clear
-#: to free them early, it returns a flat list of the graph's outputs.
-Runner = Callable[[list[Any]], Sequence[Any]]
 
 #: What fields of `Backend` may be.
 _CHOICES = {
@@ -47,35 +43,36 @@ DEFAULT_MODES: Mapping[str, str] = MappingProxyType({"default": "the backend's o
 class Backend:
     """A backend as it registers itself (hook ``tracer_backends``).
 
-    name: what users pass as ``backend=``. compile: ``(graph, spec) -> Runner``, where `graph` is a
-    `torch.fx.GraphModule` with fake tensors in ``meta["val"]`` and the user's file and line in
-    ``meta["user_frame"]`` (``"file.py:12 in forward"``) of every node. description: one line. ir:
-    ``"torch"`` (as captured), ``"aten"`` (functional ATen, input mutations as trailing ``copy_``
-    nodes) or ``"core_aten"`` (decomposed to the core ATen set). decompositions: ``() ->
-    {OpOverload: function}``, added to the core's. keep_ops: names of operators never decomposed
-    (``"aten.gelu.default"``). training: which graphs it takes when gradients are needed. partition:
-    for `Training.JOINT`, ``(joint) -> names``: gets the joint graph, a GraphModule that returns
-    (outputs of the forward, gradients) and whose nodes have ``meta["phase"]`` ``"forward"`` or
-    ``"backward"``, and names the forward nodes whose values are saved for the backward; the rest is
-    computed again. fuses: chains of pointwise operators become one kernel, so the outputs of
-    normalisations are computed again by backward graphs rather than saved. params: ``"inputs"``, or
-    ``"constants"``: where the user sets its option ``freeze``, graphs for inference are compiled
-    with `CompileSpec.constants`. modes: mode name -> what it means here. shapes: ``"static"`` or
-    ``"symbolic"``. numbers: ``"inputs"``: numbers of the program that change from call to call are
-    inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they always are), ``"constants"``:
-    they are guarded by value. data_sizes: ``"symbols"``: sizes that depend on data (nonzero, masks,
-    ``.item()``) are symbols, which nodes of a torch-level graph read and check
-    (`tracer_core.fx_capture.unbacked`), while ATen graphs are cut at such operators and have inputs
-    that show the sizes, which are never 0 or 1; ``"break"``: the graph ends there. devices: device
-    types it runs on. supports: ``(node) -> None | reason``; nodes with a reason run eagerly and the
-    core says so once. options: a frozen dataclass of documented fields. available: ``() -> None |
-    reason``, cheap. check: ``(options, mode) -> None``, called by ``compile()``; raises
-    BackendError where a toolchain is missing, so that the user learns it before the first call.
-    prepare: ``(captured graph) -> None``, called before a graph is lowered: starts in the
-    background what the graph will need and takes long. reset: forgets all in-process state. wrap:
-    ``(runner, graph, spec) -> Runner``: runs another backend's runner its own way, as CUDA graphs
-    do. report: ``() -> pairs (name of a graph, text)``: what became of graphs since they were
-    compiled (`CompileSpec.name`; recorded or why not), for `explain` and `last_compile`. serialize:
+    name: what users pass as ``backend=``. compile: ``(graph, spec) -> Runner``, or any callable
+    that takes one list of inputs, where `graph` is a `torch.fx.GraphModule` with fake tensors in
+    ``meta["val"]`` and the user's file and line in ``meta["user_frame"]`` (``"file.py:12 in
+    forward"``) of every node. description: one line. ir: ``"torch"`` (as captured), ``"aten"``
+    (functional ATen, input mutations as trailing ``copy_`` nodes) or ``"core_aten"`` (decomposed to
+    the core ATen set). decompositions: ``() -> {OpOverload: function}``, added to the core's.
+    keep_ops: names of operators never decomposed (``"aten.gelu.default"``). training: which graphs
+    it takes when gradients are needed. partition: for `Training.JOINT`, ``(joint) -> names``: gets
+    the joint graph, a GraphModule that returns (outputs of the forward, gradients) and whose nodes
+    have ``meta["phase"]`` ``"forward"`` or ``"backward"``, and names the forward nodes whose values
+    are saved for the backward; the rest is computed again. fuses: chains of pointwise operators
+    become one kernel, so the outputs of normalisations are computed again by backward graphs rather
+    than saved. params: ``"inputs"``, or ``"constants"``: where the user sets its option ``freeze``,
+    graphs for inference are compiled with `CompileSpec.constants`. modes: mode name -> what it
+    means here. shapes: ``"static"`` or ``"symbolic"``. numbers: ``"inputs"``: numbers of the
+    program that change from call to call are inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level
+    backends they always are), ``"constants"``: they are guarded by value. data_sizes:
+    ``"symbols"``: sizes that depend on data (nonzero, masks, ``.item()``) are symbols, which nodes
+    of a torch-level graph read and check (`tracer_core.fx_capture.unbacked`), while ATen graphs are
+    cut at such operators and have inputs that show the sizes, which are never 0 or 1; ``"break"``:
+    the graph ends there. devices: device types it runs on. supports: ``(node) -> None | reason``;
+    nodes with a reason run eagerly and the core says so once. options: a frozen dataclass of
+    documented fields. available: ``() -> None | reason``, cheap. check: ``(options, mode) ->
+    None``, called by ``compile()``; raises BackendError where a toolchain is missing, so that the
+    user learns it before the first call. prepare: ``(captured graph) -> None``, called before a
+    graph is lowered: starts in the background what the graph will need and takes long. reset:
+    forgets all in-process state. wrap: ``(runner, graph, spec) -> Runner``: runs another backend's
+    runner its own way, as CUDA graphs do; graph: or the `Runner.graph_traits` of a stored runner.
+    report: ``() -> pairs (name of a graph, text)``: what became of graphs since they were compiled
+    (`CompileSpec.name`; recorded or why not), for `explain` and `last_compile`. serialize:
     ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. api: the `API_VERSION` that the
     plug-in is written for, as a literal; with another one it is not loaded.
     """

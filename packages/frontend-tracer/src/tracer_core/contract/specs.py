@@ -99,8 +99,8 @@ class OutputSpec:
     makes them again). mutated_input: for trailing ``copy_`` results, see `CompileSpec.mutations`.
     shape, stride: what the result must have, ints or SymInts. dtype and device likewise. ``None``
     in all four: the value is a Python int. saved: only the backward reads it; a runner may return
-    such images (four dimensions, known sizes) channels-last instead, and says so by its attribute
-    `channels_last`, a set of output numbers: the backward graph is compiled for them.
+    such images (four dimensions, known sizes) channels-last instead, and names them in
+    `Runner.channels_last`: the backward graph is compiled for them.
     """
 
     shape: tuple[Any, ...] | None
@@ -117,18 +117,15 @@ class CompileSpec:
     """What a backend is told about a graph beside the graph.
 
     inputs, outputs, sizes: see their types. mutations: indices of the inputs that the graph writes
-    to; in ATen graphs each has one trailing ``aten.copy_(placeholder, value)`` node. A runner may
-    say by its attribute `written_early`, a set of such indices, which of them it may have written
-    to when it raises: where the program then runs in the graph's place, the core need undo these
-    only. phase: what part of the program the graph is. options: an instance of the backend's
-    options dataclass. mode: one of the backend's modes. device: where most of the graph's inputs
-    live. cache_key: hex digest over graph, shapes, dtypes, options, mode and versions: equal keys
-    mean that compiling again would give the same result. name: a short name for dumps and messages
-    (``graph_0``). constants: indices of the inputs (parameters and buffers) that keep their values
-    from call to call. Where there are any, the runner has a method ``prepare(tensors)``: it gets
-    these inputs and returns a runner for them, which is called with all inputs as long as the core
-    sees no change in them; and an attribute ``reads``: positions among the constants of those that
-    such a runner still reads itself (of the others the user may give the memory back).
+    to; in ATen graphs each has one trailing ``aten.copy_(placeholder, value)`` node.
+    `Runner.mutated_on_error` may say which of them a run that raises may have written to. phase:
+    what part of the program the graph is. options: an instance of the backend's options dataclass.
+    mode: one of the backend's modes. device: where most of the graph's inputs live. cache_key: hex
+    digest over graph, shapes, dtypes, options, mode and versions: equal keys mean that compiling
+    again would give the same result. name: a short name for dumps and messages (``graph_0``).
+    constants: indices of the inputs (parameters and buffers) that keep their values from call to
+    call. Where there are any, the backend fills in `Runner.bind_constants` and
+    `Runner.constants_read`.
     """
 
     backend: str

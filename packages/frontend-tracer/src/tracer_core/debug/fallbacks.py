@@ -1,7 +1,7 @@
 """Why a graph, or a part of it, runs without its backend.
 
-In: a runner. Out: its `Fallback`, or None. What always holds: whoever gives the captured operators
-to eager marks the runner with the reason, records it as a stage, and logs the first of a kind.
+What always holds: whoever gives the captured operators to eager puts a `Fallback` with the reason
+into the `CompiledGraph`, records it as a stage, and logs the first of a kind.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from tracer_core.contract.backend import Runner
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage
 
@@ -26,19 +25,6 @@ class Fallback:
     graph: str
     backend: str
     reason: str
-
-
-def fallback_of(runner: Runner) -> Fallback | None:
-    """The `Fallback` of a runner that does not (only) run its backend's code."""
-    found: Fallback | None = getattr(runner, "tracer_fallback", None)
-    return found
-
-
-def marked(runner: Runner, fallback: Fallback | None) -> Runner:
-    """The runner, which carries the reason from now on, where there is one."""
-    if fallback is not None:
-        runner.tracer_fallback = fallback  # type: ignore[attr-defined]
-    return runner
 
 
 _listeners: list[Callable[[str], None]] = []

@@ -1,12 +1,12 @@
 """From a captured graph to the callable that runs it: the way through lowering and a backend.
 
 In: a `CapturedGraph` and a validated `CompileConfig` (`compile_graph`), or a torch-level
-GraphModule with a backend's name (`compile_torch_graph`). Out: a `Runner` for the captured graph:
-flat boxed list in, flat list out.
+GraphModule with a backend's name (`compile_torch_graph`). Out: a `CompiledGraph`: flat boxed list
+in, flat list out.
 
 What always holds: where a backend cannot take the graph (no functional form, gradients needed, an
 operator it does not support) the captured operators run eagerly, which is right, and the first such
-call of a kind is logged; such a runner carries its `Fallback`. Errors of a backend are
+call of a kind is logged; the `CompiledGraph` has the `Fallback`. Errors of a backend are
 BackendErrors that name it.
 """
 
@@ -14,29 +14,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.capability_partition import backend_runner
+from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import calls_autograd
 from tracer_core.aot.lower import lower
-from tracer_core.aot.mutation_tracking import early_writes, versions_counted, writing_like
-from tracer_core.aot.output_aliasing import OutputPlan, output_requires_grad
+from tracer_core.aot.mutation_tracking import versions_counted
+from tracer_core.aot.output_aliasing import output_requires_grad
 from tracer_core.aot.request import Lowered, Request, role_of
 from tracer_core.aot.result_check import as_returned, checked
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.unbacked_split import Cut, has_data_sizes
 from tracer_core.autoselect.candidates import Plan
 from tracer_core.autoselect.selection import Trial
-from tracer_core.contract.backend import Backend, Runner, resolve
+from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.captured_graph import CapturedGraph
-from tracer_core.contract.specs import CompileSpec, InputSpec, Phase, Training
-from tracer_core.debug.fallbacks import Fallback, fallback_of, marked, report
+from tracer_core.contract.runner import RunFunction
+from tracer_core.contract.specs import InputSpec, Phase, Training
+from tracer_core.debug.fallbacks import Fallback, report
 from tracer_core.debug.gc_pause import collector_paused
 from tracer_core.debug.stages import debug_folder, stage, wants_text
 from tracer_core.dispatch.functional_bridge import as_functional
@@ -47,37 +49,18 @@ from tracer_core.registry.eager import compile_eager
 from tracer_core.registry.torch_style import TorchStyle
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a runner for a captured graph consists of, for storing it: the backend's own runner, the
-    plan for outputs, the spec that it was compiled for, and the modes that are off around it
-    (`without_modes`)."""
-
-    runner: Runner
-    plan: OutputPlan
-    spec: CompileSpec
-    modes: tuple[str, ...] = ()
-
-
-def parts_of(runner: Runner) -> Parts | None:
-    """The `Parts` of a runner made by `compile_graph`, or None where it runs captured operators
-    eagerly.
-    """
-    found: Parts | None = getattr(runner, "tracer_parts", None)
-    return found
-
-
-def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
-    """The runner of a captured graph. Raises BackendError where the backend fails or breaks its
+def compile_graph(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
+    """Compiles a captured graph. Raises BackendError where the backend fails or breaks its
     contract.
     """
     backend = config.backend
     if begins_off(captured):
         switch_off_first(captured)
         with torch.enable_grad():
-            return _inside(torch.enable_grad, compile_graph(captured, config))
+            compiled = compile_graph(captured, config)
+        return compiled.with_run(_inside(torch.enable_grad, compiled.run), artifacts=None)
     if isinstance(config.options, Plan):
-        return Trial(captured, config, compile_graph)
+        return CompiledGraph(Trial(captured, config, compile_graph))
     if isinstance(backend.compile, TorchStyle):
         if backend.compile.functional:
             return _compiled(
@@ -91,7 +74,7 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> Runner:
         return _compiled(captured, config)
 
 
-def _compiled(captured: CapturedGraph, config: CompileConfig) -> Runner:
+def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     backend = config.backend
     is_step = backend.ir != "torch" and calls_autograd(captured.gm)
     if captured.needs_grad and not is_step and backend.training is Training.INFERENCE_ONLY:
@@ -101,7 +84,7 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> Runner:
         )
         return _fall_back(captured, config, "training", reason)
     if has_symbols(captured.gm) and backend.shapes == "static":
-        return PerSize(captured, lambda fixed: compile_graph(fixed, config))
+        return CompiledGraph(PerSize(captured, lambda fixed: compile_graph(fixed, config).run))
     if backend.ir == "torch":
         return _compile_lowered(captured, config, _lowered(captured, config))
     build = _stepped if is_step else _trained if captured.needs_grad else _inferred
@@ -109,7 +92,7 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> Runner:
         if has_data_sizes(captured.gm):
             if is_step:
                 raise LoweringUnsupported("a whole training step with sizes that depend on data")
-            return Cut(captured, lambda part: _compiled(part, config)).runner()
+            return CompiledGraph(Cut(captured, lambda part: _compiled(part, config).run).runner())
         return build(captured, config)
     except LoweringUnsupported as error:
         return _fall_back(captured, config, "lowering", f"the captured graph runs eagerly: {error}")
@@ -118,14 +101,17 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> Runner:
         return _fall_back(captured, config, "lowering", reason)
 
 
-def _inferred(captured: CapturedGraph, config: CompileConfig) -> Runner:
-    """A runner whose outputs need no gradients."""
-    lowered = _lowered(captured, config)
-    return _without_ambient_modes(captured, _compile_lowered(captured, config, lowered))
+def _inferred(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
+    """The graph where its outputs need no gradients."""
+    compiled = _compile_lowered(captured, config, _lowered(captured, config))
+    modes, artifacts = _ambient_modes(captured), compiled.artifacts
+    if artifacts is not None:
+        artifacts = replace(artifacts, modes=modes)
+    return compiled.with_run(without_modes(modes, compiled.run), artifacts=artifacts)
 
 
-def _stepped(captured: CapturedGraph, config: CompileConfig) -> Runner:
-    """A runner for a graph that computes gradients itself: a whole training step."""
+def _stepped(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
+    """The graph where it computes gradients itself: a whole training step."""
     from tracer_core.aot import autograd_runtime  # heavy: only training pays for it
 
     with stage("lower", graph=captured.name, suffix=".py") as record:
@@ -136,16 +122,17 @@ def _stepped(captured: CapturedGraph, config: CompileConfig) -> Runner:
         if wants_text():
             record.text = lowered.graph.print_readable(print_output=False)
     compiled = _compile_lowered(captured, config, lowered)
-    inner = autograd_runtime.in_its_grad_mode(lowered.graph.graph.nodes, compiled)
-    run = _without_ambient_modes(captured, inner)
-    run.tracer_parts = None  # type: ignore[attr-defined]  # steps are not stored
-    return writing_like(
-        marked(autograd_runtime.with_used_up(captured, run), fallback_of(compiled)), compiled
-    )
+    run = autograd_runtime.in_its_grad_mode(lowered.graph.graph.nodes, compiled.run)
+    run = without_modes(_ambient_modes(captured), run)
+    return compiled.with_run(
+        autograd_runtime.with_used_up(captured, run), artifacts=None
+    )  # steps are not stored
 
 
-def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
-    """A runner whose backward is the backend's too; the backward is compiled when it first runs."""
+def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
+    """The graph with a backward that is the backend's too; the backward is compiled when it first
+    runs.
+    """
     from tracer_core.aot import autograd_runtime  # heavy: only training pays for it
 
     with stage("lower", graph=captured.name, suffix=".py") as record:
@@ -157,15 +144,15 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> Runner:
                 for one in (graphs.forward, graphs.backward)
             )
     compiled = _compile_lowered(captured, config, graphs.forward)
-    autograd_runtime.take_channels_last(graphs, getattr(compiled, "channels_last", frozenset()))
-    run_forward = _without_ambient_modes(captured, compiled, inside_autograd=True)
+    autograd_runtime.take_channels_last(graphs, compiled.channels_last)
+    run_forward = without_modes(_ambient_modes(captured, inside_autograd=True), compiled.run)
 
-    def compile_backward(lowered: Lowered) -> Runner:
+    def compile_backward(lowered: Lowered) -> RunFunction:
         backward = replace(captured, name=lowered.spec.name, phase=Phase.BACKWARD)
-        return autograd_runtime.LazyRunner(lambda: _compile_lowered(backward, config, lowered))
+        return autograd_runtime.LazyRunner(lambda: _compile_lowered(backward, config, lowered).run)
 
-    runner = autograd_runtime.training_runner(captured, graphs, run_forward, compile_backward)
-    return writing_like(marked(runner, fallback_of(run_forward)), compiled)
+    run = autograd_runtime.training_runner(captured, graphs, run_forward, compile_backward)
+    return compiled.with_run(run, channels_last=frozenset(), artifacts=None)
 
 
 def compile_torch_graph(
@@ -176,8 +163,8 @@ def compile_torch_graph(
     options: Any = None,
     mode: str | None = None,
     name: str = "graph_0",
-) -> Runner:
-    """The runner of a torch-level graph that somebody else captured.
+) -> CompiledGraph:
+    """Compiles a torch-level graph that somebody else captured.
 
     inputs: one real or fake tensor (or int) a placeholder. options: None, a dict or the backend's
     dataclass. Raises BackendError, BackendNotFoundError, OptionError.
@@ -190,21 +177,23 @@ def compile_torch_graph(
         for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True)
     )
     begin, end = torch.is_grad_enabled(), ending(gm.graph)
-    runner = compile_graph(CapturedGraph(gm, specs, tuple(inputs), needs_grad, name), config)
-    return runner if begin == end else _leaving(end, runner)
+    compiled = compile_graph(CapturedGraph(gm, specs, tuple(inputs), needs_grad, name), config)
+    return (
+        compiled if begin == end else compiled.with_run(_leaving(end, compiled.run), artifacts=None)
+    )
 
 
-def _leaving(grad: bool, runner: Runner) -> Runner:
-    """`runner`, which leaves grad mode like this. (Code that our own tracer writes does so around
-    its graphs.)
+def _leaving(grad: bool, run: RunFunction) -> RunFunction:
+    """`run`, which leaves grad mode like this. (Code that our own tracer writes does so around its
+    graphs.)
     """
 
-    def run(inputs: list[Any]) -> Sequence[Any]:
-        outputs = runner(inputs)
+    def run_leaving(inputs: list[Any]) -> Sequence[Any]:
+        outputs = run(inputs)
         torch._C._set_grad_enabled(grad)
         return outputs
 
-    return writing_like(marked(run, fallback_of(runner)), runner)
+    return run_leaving
 
 
 def _take_symbols(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: str) -> None:
@@ -243,7 +232,9 @@ def _lowered(captured: CapturedGraph, config: CompileConfig) -> Lowered:
     return lowered
 
 
-def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lowered) -> Runner:
+def _compile_lowered(
+    captured: CapturedGraph, config: CompileConfig, lowered: Lowered
+) -> CompiledGraph:
     """Partitions, compiles, and puts the check of the first result and the output plan around
     it.
     """
@@ -254,25 +245,20 @@ def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lo
     # The program's own operators give what eager gives, also where fakes of this torch say
     # something else.
     own = lowered.ir == "torch" and config.backend.compile is compile_eager
-    spec = as_returned(lowered.spec, runner)
-    early = early_writes(runner)
-    functional = lowered.ir != "torch"
-    result = lowered.finish(
-        runner
-        if own
-        else versions_counted(checked(runner, spec, functional=functional), spec, early)
-    )
-    if early is not None:
-        result.written_early = early  # type: ignore[attr-defined]
-    if spec is not lowered.spec:
-        result.channels_last = runner.channels_last  # type: ignore[attr-defined]
-    if lowered.ir != "torch" and not refused:
-        result.tracer_parts = Parts(runner, lowered.plan, lowered.spec)  # type: ignore[attr-defined]
+    run, early, functional = runner.run, runner.mutated_on_error, lowered.ir != "torch"
+    if not own:
+        spec = as_returned(lowered.spec, runner.channels_last)
+        run = versions_counted(checked(run, spec, functional=functional), spec, early)
+    fallback = artifacts = None
     if refused:
         fallback = Fallback("unsupported", captured.name, config.backend.name, refused)
         report(fallback)
-        return marked(result, fallback)
-    return result
+    elif functional:
+        artifacts = RunnerArtifacts(runner, lowered.plan, lowered.spec)
+    return CompiledGraph(
+        lowered.finish(run), mutated_on_error=early, channels_last=runner.channels_last,
+        fallback=fallback, artifacts=artifacts,
+    )  # fmt: skip
 
 
 def _called(backend: Backend, graph: str, function: Callable[[], Any]) -> Any:
@@ -289,7 +275,9 @@ def _called(backend: Backend, graph: str, function: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _torch_style(captured: CapturedGraph, config: CompileConfig, style: TorchStyle) -> Runner:
+def _torch_style(
+    captured: CapturedGraph, config: CompileConfig, style: TorchStyle
+) -> CompiledGraph:
     """A backend of torch.compile's convention: it gets the graph and the real tensors of the call,
     and does its own autograd, if any."""
     with stage("compile", graph=captured.name):
@@ -305,10 +293,12 @@ def _torch_style(captured: CapturedGraph, config: CompileConfig, style: TorchSty
         input_specs=captured.inputs,
         name=captured.name,
     ).spec
-    return checked(run, spec, grad=captured.needs_grad)
+    return CompiledGraph(checked(run, spec, grad=captured.needs_grad))
 
 
-def _fall_back(captured: CapturedGraph, config: CompileConfig, kind: str, reason: str) -> Runner:
+def _fall_back(
+    captured: CapturedGraph, config: CompileConfig, kind: str, reason: str
+) -> CompiledGraph:
     fallback = Fallback(kind, captured.name, config.backend.name, reason)
     report(fallback)
     forward = captured.gm.forward
@@ -317,12 +307,10 @@ def _fall_back(captured: CapturedGraph, config: CompileConfig, kind: str, reason
         outputs: Sequence[Any] = forward(*inputs)
         return outputs
 
-    return marked(run_captured, fallback)
+    return CompiledGraph(run_captured, fallback=fallback)
 
 
-def _without_ambient_modes(
-    captured: CapturedGraph, runner: Runner, *, inside_autograd: bool = False
-) -> Runner:
+def _ambient_modes(captured: CapturedGraph, *, inside_autograd: bool = False) -> tuple[str, ...]:
     """An ATen graph has its casts in it and needs no gradients: where the captured call ran inside
     autocast, or with grad mode on for inputs that require grad (but outputs that do not), those
     modes are switched off around it. Both are guarded by the tracer, so they are known here."""
@@ -334,27 +322,24 @@ def _without_ambient_modes(
         for device in {tensor.device.type for tensor in tensors}
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
     }
-    return without_modes((*grad, *sorted(autocast)), runner)
+    return (*grad, *sorted(autocast))
 
 
-def without_modes(modes: Sequence[str], runner: Runner) -> Runner:
-    """`runner` with these modes off around it: ``"grad"``, or the device type of an autocast."""
-    parts = parts_of(runner)
+def without_modes(modes: Sequence[str], run: RunFunction) -> RunFunction:
+    """`run` with these modes off around it: ``"grad"``, or the device type of an autocast."""
     for mode in modes:
         off = (
             torch.no_grad
             if mode == "grad"
             else functools.partial(torch.autocast, mode, enabled=False)
         )
-        runner = _inside(off, runner)
-    if modes and parts is not None:
-        runner.tracer_parts = replace(parts, modes=tuple(modes))  # type: ignore[attr-defined]
-    return runner
+        run = _inside(off, run)
+    return run
 
 
-def _inside(context: Callable[[], Any], runner: Runner) -> Runner:
-    def run(inputs: list[Any]) -> Sequence[Any]:
+def _inside(context: Callable[[], Any], run: RunFunction) -> RunFunction:
+    def run_inside(inputs: list[Any]) -> Sequence[Any]:
         with context():
-            return runner(inputs)
+            return run(inputs)
 
-    return writing_like(marked(run, fallback_of(runner)), runner)
+    return run_inside

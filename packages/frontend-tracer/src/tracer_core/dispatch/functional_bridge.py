@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.backend import Backend
+from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec
 from tracer_core.engine_support.contiguous import contiguous_graph
 from tracer_core.options import CompileConfig
@@ -47,7 +48,7 @@ class Functional:
                 ]
             return made.finish(forms, results, inputs)
 
-        return run
+        return Runner(run)
 
 
 def _example(value: Any) -> Any:

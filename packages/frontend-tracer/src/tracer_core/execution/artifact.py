@@ -24,12 +24,12 @@ import torch
 
 from tracer_core import markers
 from tracer_core.aot.frozen_parameters import Frozen
-from tracer_core.aot.mutation_tracking import early_writes, versions_counted
+from tracer_core.aot.mutation_tracking import versions_counted
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.contract.backend import resolve
+from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role, SizeSpec
 from tracer_core.contract.version import __version__
-from tracer_core.debug.fallbacks import fallback_of
 from tracer_core.dispatch import compile_graph
 from tracer_core.errors import BackendError
 from tracer_core.execution.artifact_references import Describer, Finder, NotPortable, StoredError
@@ -160,9 +160,8 @@ def _entry(key: Any, record: Captured, function: CompiledFunction) -> dict[str, 
 def _graph(record: Captured, function: CompiledFunction) -> Any:
     if record.runner is None:
         return None
-    parts = compile_graph.parts_of(record.runner)
+    parts, fallback = record.runner.artifacts, record.runner.fallback
     if parts is None:
-        fallback = fallback_of(record.runner)
         several = (
             "it has several graphs (training, sizes that depend on data, or several backends),"
             " which are not stored"
@@ -170,7 +169,7 @@ def _graph(record: Captured, function: CompiledFunction) -> Any:
         raise NotPortable(several if fallback is None else fallback.reason)
     if parts.plan.constants:
         raise NotPortable("its graph holds constant tensors")
-    if isinstance(parts.runner, Frozen):
+    if isinstance(parts.runner.run, Frozen):
         raise NotPortable(
             "its parameters are constants (freeze=True): what was made of them is not stored"
         )
@@ -213,13 +212,13 @@ def _load_graph(entry: dict[str, Any], function: CompiledFunction) -> Any:
         return None
     deserialize = resolve(function.config.backend.deserialize)
     spec = _spec_from_json(stored["spec"], function.config.options)
-    backend_runner = deserialize(base64.b64decode(stored["backend"]), spec)
-    runner = versions_counted(backend_runner, spec, early_writes(backend_runner))
+    runner = Runner.of(deserialize(base64.b64decode(stored["backend"]), spec), "deserialize()")
+    run = versions_counted(runner.run, spec, runner.mutated_on_error)
     if stored["plan"] is not None:
-        space: dict[str, Any] = {"runner": runner, "constants": ()}
+        space: dict[str, Any] = {"runner": run, "constants": ()}
         exec(compile(stored["plan"], "<tracer outputs, stored>", "exec"), space)
-        runner = space["call"]
-    return compile_graph.without_modes(stored["modes"], runner)
+        run = space["call"]
+    return compile_graph.without_modes(stored["modes"], run)
 
 
 def _spec_to_json(spec: CompileSpec) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.contract.backend import Runner
+from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.fx_capture.graph_breaks import BREAKS
 from tracer_core.guards.explanation import Failure
 from tracer_core.guards.source import Source
@@ -42,7 +42,7 @@ class Captured:
     shapes: dict[str, tuple[int, ...]]
     name: str
     constants: dict[str, Any]
-    runner: Runner | None
+    runner: CompiledGraph | None
     check_first: Failure
     portable: Portable
 

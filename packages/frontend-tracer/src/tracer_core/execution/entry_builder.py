@@ -16,13 +16,12 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.grad_mode import grad_is_on_in
 from tracer_core.aot.lazy_graph_module import Deferred
-from tracer_core.aot.mutation_tracking import early_writes
 from tracer_core.aot.static_shapes import has_symbols
 from tracer_core.bytecode.frame import Unread
 from tracer_core.bytecode.frame_layout import flatten
-from tracer_core.contract.backend import Runner
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.debug.logs import enabled, logger, note
@@ -195,7 +194,7 @@ class Generator:
 
     # -- the graph --
 
-    def _run_graph(self, inputs: str, runner: Runner) -> list[str]:
+    def _run_graph(self, inputs: str, runner: CompiledGraph) -> list[str]:
         """Runs the graph. Where it raises, what it wrote to its inputs is undone, so that nothing
         has happened: the program itself runs instead, with its effects up to the error, its
         handlers and its own exception."""
@@ -221,17 +220,16 @@ class Generator:
             "    return Suspended(GRAPH_RAISED, (error,))",
         ]
 
-    def _spare(self, written: list[tuple[Source, torch.fx.Node]], runner: Runner) -> Spare:
-        parts = compile_graph.parts_of(runner)
-        lowered = parts is not None and not parts.modes
+    def _spare(self, written: list[tuple[Source, torch.fx.Node]], runner: CompiledGraph) -> Spare:
+        lowered = runner.artifacts is not None and not runner.artifacts.modes
         storages = [torch_private.storage_id(node.meta["val"]) for _, node in written]
         risky = self._risky(runner, lowered)
         always = {i for i, storage in enumerate(storages) if storage in risky}
         return Spare(frozenset(always), not lowered or bool(always))
 
-    def _risky(self, runner: Runner, lowered: bool) -> frozenset[int]:
+    def _risky(self, runner: CompiledGraph, lowered: bool) -> frozenset[int]:
         """Storages that may have been written to when the graph raises."""
-        recorder, early = self.tracer.recorder, early_writes(runner)
+        recorder, early = self.tracer.recorder, runner.mutated_on_error
         if early is None:
             risks = risks_of(recorder.graph)
             return risks.lowered if lowered else risks.in_order
@@ -248,7 +246,7 @@ class Generator:
             if isinstance(real, torch.Tensor) and tracer.fakes.was_written(node.meta["val"])
         ]
 
-    def _compile(self) -> tuple[Runner | None, torch.fx.GraphModule | None]:
+    def _compile(self) -> tuple[CompiledGraph | None, torch.fx.GraphModule | None]:
         recorder = self.tracer.recorder
         if recorder.op_count == 0 and not self.outputs:
             return None, None
@@ -367,12 +365,15 @@ class Generator:
 
     # -- the function --
 
-    def _captured(self, runner: Runner | None, gm: Any, record: BreakRecord | None) -> Captured:
+    def _captured(
+        self, runner: CompiledGraph | None, gm: Any, record: BreakRecord | None
+    ) -> Captured:
         variant, tracer = self.variant, self.tracer
         roots = tuple(variant.roots)
         settings = settings_checks(self.settings, variant.constants.text)
         text = variant.text(settings)
-        namespace = {**runtime_namespace(), **variant.constants.namespace, "graph": runner}
+        graph = None if runner is None else runner.run
+        namespace = {**runtime_namespace(), **variant.constants.namespace, "graph": graph}
         attempt = define("attempt", text, namespace, self.name)
         if variant.object_lines:
             namespace["stamps"] = Stamps(namespace["check"], roots)

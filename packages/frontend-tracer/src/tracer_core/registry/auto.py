@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.backend import Backend
+from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec, Training
 from tracer_core.errors import BackendError
 from tracer_core.registry.eager import DEVICES

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tracer_core.contract.backend import Backend, Runner
+from tracer_core.contract.backend import Backend
+from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec, Training
 
 if TYPE_CHECKING:
@@ -28,9 +29,8 @@ def compile_eager(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
         outputs: Sequence[Any] = forward(*inputs)
         return outputs
 
-    if spec.mutations:
-        run.written_early = frozenset()  # type: ignore[attr-defined]  # the copies stand at the graph's end
-    return run
+    # the copies to inputs stand at the graph's end
+    return Runner(run, mutated_on_error=frozenset() if spec.mutations else None)
 
 
 @dataclass(frozen=True, slots=True)

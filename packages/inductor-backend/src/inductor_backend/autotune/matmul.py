@@ -25,7 +25,7 @@ from inductor_backend.codegen.triton.tiling import Tile, variants
 from inductor_backend.ir.nodes import ExternNode, LoopNode, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.runtime.cuda import tf32
-from inductor_backend.runtime.cuda.graphs import launches_of
+from inductor_backend.runtime.module_runner import ModuleRunner
 from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.fusion import Fusion, Group, readers_outside
 from inductor_backend.schedule.inline import inline
@@ -218,31 +218,24 @@ def depends_on_settings(c: Compilation) -> bool:
     return scatters or has_float32_products(c)
 
 
-class BySettings:
-    """A runner for each setting of TF32 and of deterministic algorithms, made when it first meets
-    one. It cannot be stored. launches: of one call. Mutable."""
+def by_settings(first: ModuleRunner, compile_again: Callable[[], ModuleRunner]) -> ModuleRunner:
+    """A runner that compiles again for each setting of TF32 and of deterministic algorithms that it
+    meets. It cannot be stored. first: compiled for the current settings."""
+    runners = {_settings(): first}
 
-    def __init__(self, runner: Any, compile_again: Callable[[], Any]) -> None:
-        self.launches = launches_of(runner)
-        self._runners = {_settings(): runner}
-        self._compile = compile_again
-        if hasattr(
-            runner, "with_numbers"
-        ):  # the same numbers in the same order, whatever the settings
-            self.with_numbers = (
-                runner.with_numbers[0],
-                lambda inputs: self._runner().with_numbers[1](inputs),
-            )
-
-    def __call__(self, inputs: list[Any]) -> Any:
-        return self._runner()(inputs)
-
-    def _runner(self) -> Any:
+    def current() -> ModuleRunner:
         settings = _settings()
-        runner = self._runners.get(settings)
-        if runner is None:
-            runner = self._runners[settings] = self._compile()
-        return runner
+        return runners.get(settings) or runners.setdefault(settings, compile_again())
+
+    def run_with(inputs: list[Any]) -> Sequence[Any]:
+        scalars = current().scalars
+        assert scalars is not None  # the same numbers in the same order, whatever the settings
+        return scalars[1](inputs)
+
+    scalars = None if first.scalars is None else (first.scalars[0], run_with)
+    return ModuleRunner(
+        lambda inputs: current().run(inputs), launches=first.launches, scalars=scalars
+    )
 
 
 def _settings() -> tuple[bool, bool, bool]:

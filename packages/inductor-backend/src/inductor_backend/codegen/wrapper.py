@@ -33,6 +33,7 @@ from inductor_backend.ir.values import Number
 from inductor_backend.kernels.packed_ops import name_of
 from inductor_backend.kernels.selection import Choice
 from inductor_backend.runtime.huge_pages import LARGE
+from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
 from tracer_core.plugin_api import SizeSpec
 
@@ -42,8 +43,6 @@ _LAYOUT_BY_STRIDES = frozenset(
     {torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default}
 )
 
-#: The module's constant that says which inputs may have been written to when its call raises.
-EARLY = "WRITTEN_EARLY"
 #: Where the part of a module begins that it needs only when it is run alone.
 EXAMPLE = "def example_inputs():"
 
@@ -289,7 +288,7 @@ class Wrapper:
         if self.expects:
             out.line("unchecked = True")
         if self.early is not None:
-            out.line(f"{EARLY} = {self.early}")
+            out.line(f"{MUTATED_ON_ERROR} = {self.early}")
         out.line()
         self._call(out)
         out.line()

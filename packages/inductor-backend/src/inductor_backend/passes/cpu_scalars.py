@@ -170,16 +170,15 @@ def _host_runner(
 def _both(
     runner: Runner, host: Callable[[list[Any]], Any], ours: Sequence[int], count: int
 ) -> Runner:
+    run_device = runner.run
+
     def run(inputs: list[Any]) -> list[Any]:
         work = host(inputs)
         results: list[Any] = [None] * count
-        for place, value in zip(ours, runner(inputs), strict=True):
+        for place, value in zip(ours, run_device(inputs), strict=True):
             results[place] = value
         for place, value in work():
             results[place] = value
         return results
 
-    last = frozenset(ours[place] for place in getattr(runner, "channels_last", ()))
-    if last:
-        run.channels_last = last  # type: ignore[attr-defined]
-    return run
+    return Runner(run, channels_last=frozenset(ours[place] for place in runner.channels_last))

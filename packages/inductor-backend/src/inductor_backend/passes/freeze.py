@@ -1,13 +1,13 @@
 """Compiling a graph whose parameters are constants, and preparing them.
 
-In: an ATen graph and a `CompileSpec` whose `constants` are not empty. Out: a runner with `prepare`:
-constant tensors -> a runner that reads what was made of them. What always holds: preparing compiles
-nothing, and what it makes belongs to that one runner.
+In: an ATen graph and a `CompileSpec` whose `constants` are not empty. Out: a runner with
+`bind_constants`: constant tensors -> what runs the graph with what was made of them. What always
+holds: binding compiles nothing, and what it makes belongs to that one callable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from inductor_backend.passes.frozen_rewrites import fold_batch_norm, fuse_epilog
 from inductor_backend.passes.fx_edit import Editor, copy_of
 from inductor_backend.passes.horizontal_matmul import merge_products
 from inductor_backend.passes.lstm import pack_layers
-from tracer_core.plugin_api import CompileSpec, InputSpec, Role, Runner
+from tracer_core.plugin_api import CompileSpec, InputSpec, Role, RunFunction, Runner
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +48,23 @@ def freeze(gm: torch.fx.GraphModule, spec: CompileSpec) -> FrozenGraph:
     return FrozenGraph(editor.gm, replace(spec, inputs=(*spec.inputs, *extra)), folded)
 
 
-class FrozenRunner:
-    """run: takes the inputs and then what was made of the constants. reads: see
-    `CompileSpec.constants`. Called without `prepare` it prepares anew each time."""
+def frozen_runner(runner: Runner, frozen: FrozenGraph) -> Runner:
+    """runner: takes the inputs and then what was made of the constants. Called before
+    `bind_constants`, what this returns binds them anew in each call."""
+    run, indices = runner.run, frozen.spec.constants
 
-    def __init__(self, run: Runner, frozen: FrozenGraph) -> None:
-        self.run, self.frozen = run, frozen
-        self.artifact = run.artifact  # type: ignore[attr-defined]
-        self.reads = frozen.folded.read
+    def bind_constants(tensors: Sequence[torch.Tensor]) -> RunFunction:
+        made = frozen.folded.prepare(tensors)
 
-    def prepare(self, constants: Sequence[torch.Tensor]) -> Callable[[list[Any]], Sequence[Any]]:
-        """A runner for these constants, in the order of the spec's `constants`."""
-        made = self.frozen.folded.prepare(constants)
-        run = self.run
-
-        def prepared(inputs: list[Any]) -> Sequence[Any]:
+        def bound(inputs: list[Any]) -> Sequence[Any]:
             inputs += made
             return run(inputs)
 
-        return prepared
+        return bound
 
-    def __call__(self, inputs: list[Any]) -> Sequence[Any]:
-        tensors = [inputs[index] for index in self.frozen.spec.constants]
-        return self.prepare(tensors)(inputs)
+    def run_unbound(inputs: list[Any]) -> Sequence[Any]:
+        return bind_constants([inputs[index] for index in indices])(inputs)
+
+    return runner.with_run(
+        run_unbound, bind_constants=bind_constants, constants_read=frozen.folded.read
+    )

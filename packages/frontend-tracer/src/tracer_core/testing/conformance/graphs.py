@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from tracer_core.debug.fallbacks import fallback_of
 from tracer_core.dispatch.compile_graph import compile_graph
 from tracer_core.options import CompileConfig
 from tracer_core.testing.compare import Mismatch, Tolerance, compare, compare_aliasing
@@ -58,7 +57,7 @@ def _run(
     )
     if difference:
         return "wrong", difference
-    fallback = fallback_of(runner)
+    fallback = runner.fallback
     if fallback is None:
         return "ok", ""
     return ("partly" if fallback.kind == "unsupported" else "eager"), fallback.reason

@@ -20,6 +20,7 @@ from inductor_backend.codegen.wrapper import Step, Wrapper, size_text, tuple_tex
 from inductor_backend.ir.nodes import ExternNode, Program
 from inductor_backend.ir.values import Number
 from inductor_backend.kernels.selection import Choice
+from inductor_backend.runtime.module_runner import SCALARS
 from inductor_backend.schedule.memory_plan import MemoryPlan
 from tracer_core.plugin_api import SizeSpec
 
@@ -125,7 +126,7 @@ class TritonWrapper(Wrapper):
 
     def _call(self, out: CodeWriter, name: str = "call", more: Sequence[str] = ()) -> None:
         """With numbers: `call_with` takes the tensor that holds them as its last argument, so that
-        a recording can read other numbers in each replay; `call.with_numbers` is there where no
+        a recording can read other numbers in each replay; `ModuleRunner.scalars` is there where no
         operator takes a number as it is."""
         if not self.triton.places:
             super()._call(out, name, more)
@@ -145,7 +146,7 @@ class TritonWrapper(Wrapper):
             _takes_numbers(node) for node in self.program.nodes if isinstance(node, ExternNode)
         ):
             out.line()
-            out.line("call.with_numbers = numbers_of, call_with")
+            out.line(f"{SCALARS} = numbers_of, call_with")
 
     def _bring_numbers(self, out: CodeWriter) -> None:
         """They lie in one tensor, which `call_with` is given."""

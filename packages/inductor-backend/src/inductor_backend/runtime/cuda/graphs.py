@@ -16,15 +16,9 @@ import torch
 
 from inductor_backend.options import RECORDED_MODES, InductorOptions
 from inductor_backend.runtime.allocation_hooks import placed
+from inductor_backend.runtime.module_runner import ModuleRunner
 from inductor_backend.runtime.scalars import on_host
-from tracer_core.plugin_api import (
-    BackendNotFoundError,
-    CompileSpec,
-    Runner,
-    get_backend,
-    logger,
-    resolve,
-)
+from tracer_core.plugin_api import BackendNotFoundError, CompileSpec, get_backend, logger, resolve
 
 #: Modes in which they are recorded where it pays.
 MEASURED_MODES = frozenset({"default"})
@@ -51,9 +45,9 @@ def report() -> list[tuple[str, str]]:
 
 
 def recorded(
-    runner: Runner, gm: torch.fx.GraphModule | Mapping[str, Any], spec: CompileSpec
-) -> Runner:
-    """gm: the graph, or what a stored runner has in its place (`recorded_as`)."""
+    runner: ModuleRunner, gm: torch.fx.GraphModule | Mapping[str, Any], spec: CompileSpec
+) -> ModuleRunner:
+    """gm: the graph, or what a stored runner has in its place (`Runner.graph_traits`)."""
     asked = spec.mode in RECORDED_MODES
     wrap, reason = None, None if asked else _left_alone_because(runner, spec)
     if reason is None:
@@ -67,49 +61,26 @@ def recorded(
         if len(_left_alone) > _REMEMBERED:
             del _left_alone[next(iter(_left_alone))]
         return runner
-    with_numbers = getattr(runner, "with_numbers", None)
     make = resolve(get_backend("cudagraphs").options)
     options = make() if asked else make(measured=True, outputs="saved", warmup=_warmup(spec))
-    if with_numbers is None:
-        wrapped: Runner = wrap(runner, gm, spec, options, run_placed=placed(runner))
-    else:
-        numbers_of, call_with = with_numbers
-        pinned = spec.device.type == "cuda"
-        wrapped = wrap(
-            call_with,
-            gm,
-            spec,
-            options,
-            run_placed=placed(call_with),
-            numbers=lambda inputs: on_host(numbers_of(inputs), pinned),
-        )
-        wrapped = runner if wrapped is call_with else wrapped
-    if wrapped is not runner and hasattr(
-        runner, "artifact"
-    ):  # can be stored, and is recorded again where it is restored
-        wrapped.artifact = runner.artifact  # type: ignore[attr-defined]
-    return wrapped
+    run, numbers = runner.run, None
+    if runner.scalars is not None:
+        (numbers_of, run), pinned = runner.scalars, spec.device.type == "cuda"
+        numbers = lambda inputs: on_host(numbers_of(inputs), pinned)
+    inner = runner.with_run(run)
+    wrapped: ModuleRunner = wrap(inner, gm, spec, options, run_placed=placed(run), numbers=numbers)
+    return runner if wrapped is inner else wrapped
 
 
-def _left_alone_because(runner: Runner, spec: CompileSpec) -> str | None:
+def _left_alone_because(runner: ModuleRunner, spec: CompileSpec) -> str | None:
     """Why a graph that nobody asked to record is left alone, or None."""
-    options, launches = spec.options, launches_of(runner)
+    options, launches = spec.options, runner.launches
     if spec.mode not in MEASURED_MODES:
         return f"mode {spec.mode!r} makes none"
     if isinstance(options, InductorOptions) and not options.recordings:
         return "options={'recordings': False}"
     few = f"{launches} launches, and in mode 'default' it takes {LEAST_LAUNCHES}"
     return few if launches < LEAST_LAUNCHES else None
-
-
-def launches_of(runner: Runner) -> int:
-    """Kernels and operators of one call, 0 where that is not known."""
-    artifact = getattr(runner, "artifact", None)
-    return (
-        getattr(runner, "launches", 0)
-        if artifact is None
-        else artifact.kernels + len(artifact.externs)
-    )
 
 
 def _recorder() -> tuple[Any, str | None]:
