@@ -14,6 +14,7 @@ import torch
 
 from tracer_core import markers, torch_private
 from tracer_core.errors import MarkedSizeError
+from tracer_core.guards.guard import Relation
 from tracer_core.recorder.fake import Promise
 from tracer_core.source import Source
 
@@ -111,18 +112,21 @@ def _is_marked(value: Any, depth: int = 3) -> bool:
 
 def size_conditions(
     shape_env: Any,
-    inputs: list[tuple[str, Any]],
-    numbers: dict[Any, str],
+    tensors: dict[Source, Any],
+    numbers: dict[Any, Source],
     printer: Callable[[Any, dict[Any, str]], str],
-) -> list[str]:
-    """The conditions on symbolic sizes as Python expressions.
+) -> list[Relation]:
+    """The conditions on symbolic sizes.
 
-    shape_env: of the trace. inputs: (text of the tensor, its fake). numbers: symbol -> text of the
-    program's own numbers. printer: sympy -> Python text.
+    shape_env: of the trace. tensors: source of a graph input -> its fake. numbers: symbol -> source of a number
+    of the program. printer: sympy -> Python text.
     """
     if shape_env is None:
         return []
-    where: dict[Any, str] = dict(numbers)
+    sources = (*tensors, *numbers.values())
+    place = {source: f"{{{i}}}" for i, source in enumerate(sources)}  # its text in the template of a Relation
+    inputs = [(place[source], fake) for source, fake in tensors.items()]
+    where: dict[Any, str] = {symbol: place[source] for symbol, source in numbers.items()}
     checks: list[str] = []
     for text, fake in inputs:
         for i, size in enumerate(fake.shape):
@@ -159,7 +163,7 @@ def size_conditions(
                 lower, _ = torch_private.finite_bounds(shape_env.var_to_range[symbol])
                 checks.append(f"{offsets[symbol]} >= {lower}")
         checks.append(printer(expr, where | offsets))
-    return [check for check in dict.fromkeys(checks) if check != "True"]
+    return [Relation(check, sources) for check in dict.fromkeys(checks) if check != "True"]
 
 
 def _offsets(inputs: list[tuple[str, Any]], known: Iterable[Any]) -> dict[Any, str]:

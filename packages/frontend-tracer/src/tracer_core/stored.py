@@ -38,7 +38,7 @@ from tracer_core.segments.variants import Segment
 from tracer_core.version import __version__
 from tracer_core.written import early_writes, versions_counted
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)

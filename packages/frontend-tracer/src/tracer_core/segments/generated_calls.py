@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -54,14 +54,6 @@ def unbound_cell(cell: Any) -> bool:
     return False
 
 
-def reached(fetch: Callable[[], Any]) -> Any:
-    """What a path leads to on this call; MISS where it leads nowhere."""
-    try:
-        return fetch()
-    except (KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError):
-        return MISS
-
-
 def unset_slot(descriptor: Any, obj: Any) -> bool:
     """Whether an object's slot has no value."""
     try:
@@ -80,7 +72,7 @@ def runtime_namespace() -> dict[str, Any]:
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math, "payload": payload,
         "TracerError": TracerError,
         "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
-        "reached": reached, "same_objects": same_objects, "tensor_is": tensor_is, "alias_groups": alias_groups, "memory": memory,
+        "same_objects": same_objects, "tensor_is": tensor_is, "alias_groups": alias_groups, "memory": memory,
         "are_distinct": are_distinct, "single": single,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,

@@ -25,7 +25,7 @@ from tracer_core.deferred import Deferred
 from tracer_core.effects import Gradient
 from tracer_core.errors import BackendError
 from tracer_core.guards.failure import Failure
-from tracer_core.guards.guard import Guard, GuardKind
+from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.stamp import Stamps
 from tracer_core.interpreter.tracer import Tracer
 from tracer_core.logs import enabled, logger, note
@@ -276,17 +276,17 @@ class Generator:
         tracer, variant = self.tracer, self.variant
         for guard in tracer.provenance.guards:
             variant.guard(guard)
-        inputs = []
-        for source, tensor, node in self._tensor_inputs():
-            fake = node.meta["val"]
-            if any(isinstance(size, torch.SymInt) for size in fake.shape):
-                inputs.append((variant.use(source), fake))
+        inputs = {
+            source: node.meta["val"]
+            for source, _, node in self._tensor_inputs()
+            if any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape)
+        }
         broken = broken_promise(tracer.fakes.shape_env, tracer.fakes.promises)
         if broken is not None:
             raise broken
-        numbers = {symbol: variant.use(source) for symbol, (source, _, _) in tracer.recorder.sizes.numbers.items()}
-        for check in size_conditions(tracer.fakes.shape_env, inputs, numbers, torch_private.python_text):
-            variant.check_late(check)
+        numbers = {symbol: source for symbol, (source, _, _) in tracer.recorder.sizes.numbers.items()}
+        for condition in size_conditions(tracer.fakes.shape_env, inputs, numbers, torch_private.python_text):
+            variant.check_late(condition)
         self._alias_guards()
         self._distinct_guards()
 
@@ -314,10 +314,10 @@ class Generator:
             mine = source.base if is_namespace else source
             for other, value in provenance.objects_of(type(holder)):
                 if value is not holder:
-                    self.variant.guard(Guard(GuardKind.NOT_SAME, mine, other))
+                    self.variant.check_apart(mine, other)
         carried: Any = [provenance.source_of(one) for one in self.tracer.carried.objects()]
         for one, another in itertools.combinations(carried, 2):
-            self.variant.guard(Guard(GuardKind.NOT_SAME, one, another))
+            self.variant.check_apart(one, another)
 
     def _alias_guards(self) -> None:
         """A graph that writes to an input was captured for inputs that share no memory with it."""
@@ -337,8 +337,8 @@ class Generator:
         if variant.object_lines:
             namespace["stamps"] = Stamps(namespace["check"], roots)
         failure = Failure(
-            settings, tuple(tracer.provenance.guards), tuple(variant.explained), variant.names(),
-            variant.constants, tracer.provenance.constants, namespace,
+            settings, tuple(tracer.provenance.guards), tuple(variant.others), variant.constants,
+            tracer.provenance.constants, namespace,
         )  # fmt: skip
         if enabled("guards"):
             note("guards", "%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
