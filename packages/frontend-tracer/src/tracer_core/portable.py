@@ -23,6 +23,7 @@ from tracer_core.errors import TracerError
 from tracer_core.segments.captured import Captured
 from tracer_core.segments.transition import Transition
 from tracer_core.source import Source
+from tracer_core.torch_private import settings
 
 
 class StoredError(TracerError):
@@ -158,6 +159,7 @@ def _literal(_: Any, obj: Any) -> Any:
 _DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
     Transition: lambda d, obj: {"layouts": [d.layouts(obj.layouts), obj.raises]},
     type(NULL): lambda d, obj: {"null": True},
+    settings.Getter: lambda d, obj: {"setting": obj.name},
     torch.dtype: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
     torch.layout: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
     torch.memory_format: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
@@ -235,6 +237,7 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "path": _walk,
     "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1]),
     "null": lambda f, value: NULL,
+    "setting": lambda f, value: settings.SETTINGS[value].get,
     "torch": lambda f, value: getattr(torch, value),
     "device": lambda f, value: torch.device(value),
     "size": lambda f, value: torch.Size(value),

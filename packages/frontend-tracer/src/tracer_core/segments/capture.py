@@ -128,7 +128,7 @@ def capture(
 
 
 def _attempt(
-    tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: Any, name: str
+    tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: torch_private.TorchState, name: str
 ) -> Captured:
     try:
         try:
@@ -146,7 +146,7 @@ def _doubt(tracer: Tracer, reason: str) -> None:
 
 
 def _trace(
-    tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: Any, name: str
+    tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: torch_private.TorchState, name: str
 ) -> Captured:
     broken: Break | None = None
     value: Any = None

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.effects import Change
 from tracer_core.guards.guard import Guard, GuardKind, Relation, tensor_call
 from tracer_core.guards.words import Checked
@@ -409,18 +410,21 @@ def _same_groups(sources: Sequence[Source], pointers: Sequence[int]) -> Relation
     return Relation(f"alias_groups({_memories(_places(sources))}) == {alias_groups(pointers)!r}", tuple(sources))
 
 
-def settings_checks(state: tuple[Any, ...], constant: Callable[[Any], str]) -> list[str]:
-    """Guards on torch's own settings. state: `torch_private.torch_state()` at the trace."""
-    grad, inference, dtype, functions, dispatchers, deterministic, autocast = state
+def settings_checks(state: torch_private.TorchState, constant: Callable[[Any], str]) -> list[str]:
+    """Guards on torch's own settings. state: at the trace."""
     checks = [
-        f"is_grad_enabled() is {grad}", f"is_inference_mode() is {inference}", f"default_dtype() is {constant(dtype)}",
-        f"function_modes() == {len(functions)}", f"dispatch_modes() == {dispatchers}", f"deterministic() is {deterministic}",
+        f"is_grad_enabled() is {state.grad}",
+        f"is_inference_mode() is {state.inference}",
+        f"default_dtype() is {constant(state.default_dtype)}",
+        f"function_modes() == {len(state.devices)}",
+        f"dispatch_modes() == {state.dispatch_modes}",
+        f"deterministic() is {state.deterministic}",
         "jit_tracing() is None",  # torch.jit.trace would not see the kernels of a compiled graph
-    ]  # fmt: skip
-    if functions:
-        checks.append(f"ambient_devices() == {constant(functions)}")
-    if autocast is None:
+    ]
+    if state.devices:
+        checks.append(f"ambient_devices() == {constant(state.devices)}")
+    if state.autocast is None:
         checks.append("not autocast()")
     else:
-        checks.append(f"autocast_state() == {constant(autocast)}")
+        checks.append(f"autocast_state() == {constant(state.autocast)}")
     return checks

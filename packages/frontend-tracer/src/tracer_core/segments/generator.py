@@ -57,7 +57,7 @@ class Refused(Exception):
 class Generator:
     """Turns a finished trace into a variant. Mutable, used once."""
 
-    def __init__(self, tracer: Tracer, state: Any, config: CompileConfig, settings: Any, name: str) -> None:
+    def __init__(self, tracer: Tracer, state: Any, config: CompileConfig, settings: torch_private.TorchState, name: str) -> None:
         self.tracer, self.state, self.config, self.settings, self.name = tracer, state, config, settings, name
         self.variant = Variant(tracer.provenance, state)
         self.outputs: dict[torch.fx.Node, int] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from tracer_core.torch_private.ambient import (
     DEVICE_PROPERTIES,
+    TorchState,
     autocast_off,
     autocast_state,
     device_constructors,
