@@ -17,10 +17,10 @@ CORE = ROOT / "packages" / "frontend-tracer" / "src" / "tracer_core"
 #: folder; imports inside functions and for type checkers count, too.
 LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "tracer_core": (
-        ("collector", "contract", "effects", "errors", "numpy_types", "released", "remake", "source", "torch_private", "trace",
+        ("collector", "contract", "effects", "errors", "numpy_types", "remake", "source", "torch_private", "trace",
          "version"),
         ("captured", "compiled_module", "contiguous", "deferred", "eager_backend", "hookspecs", "options", "promotion",
-         "result_check", "written"),
+         "released", "result_check", "written"),
         ("auto_backend", "logs", "markers", "one_node", "torch_style"),
         ("alarms", "backends", "cache_location", "functional", "stages"),
         ("entries", "events", "fallbacks"),

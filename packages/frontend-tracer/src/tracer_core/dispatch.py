@@ -41,6 +41,7 @@ from tracer_core.functional import as_functional
 from tracer_core.options import CompileConfig
 from tracer_core.result_check import as_returned, checked
 from tracer_core.stages import debug_folder, stage, wants_text
+from tracer_core.torch_private.needed import set_grad_mode
 from tracer_core.torch_style import TorchStyle
 from tracer_core.validation import build_config
 from tracer_core.written import early_writes, versions_counted, writing_like
@@ -184,7 +185,7 @@ def _leaving(grad: bool, runner: Runner) -> Runner:
 
     def run(inputs: list[Any]) -> Sequence[Any]:
         outputs = runner(inputs)
-        torch._C._set_grad_enabled(grad)
+        set_grad_mode(grad)
         return outputs
 
     return writing_like(marked(run, fallback_of(runner)), runner)
@@ -242,7 +243,7 @@ def _compile_lowered(captured: CapturedGraph, config: CompileConfig, lowered: Lo
     if lowered.ir != "torch" and not refused:
         result.tracer_parts = Parts(runner, lowered.plan, lowered.spec)  # type: ignore[attr-defined]
     if refused:
-        fallback = Fallback("unsupported", captured.name, config.backend.name, refused)
+        fallback = Fallback("unsupported", captured.name, config.backend.name, refused.reason, refused.operators)
         report(fallback)
         return marked(result, fallback)
     return result

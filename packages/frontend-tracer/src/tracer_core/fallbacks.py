@@ -20,12 +20,13 @@ from tracer_core.stages import stage
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """kind: ``"training"``, ``"lowering"`` or ``"unsupported"``. graph: its name. backend: that was asked for.
-    reason: for users."""
+    reason: for users. refused: (operator, reason) of each operator that the backend refused."""
 
     kind: str
     graph: str
     backend: str
     reason: str
+    refused: tuple[tuple[str, str], ...] = ()
 
 
 def fallback_of(runner: Runner) -> Fallback | None:

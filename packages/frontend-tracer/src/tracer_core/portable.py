@@ -13,6 +13,7 @@ import importlib
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from tracer_core.segments.captured import Captured
 from tracer_core.segments.transition import Transition
 from tracer_core.source import Source
 from tracer_core.torch_private import settings
+from tracer_core.torch_private.modules import C_MODULES
 
 
 class StoredError(TracerError):
@@ -39,7 +41,7 @@ def _import_path(obj: Any) -> str | None:
     module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
     if isinstance(obj, types.ModuleType):
         return f"{obj.__name__}:" if sys.modules.get(obj.__name__) is obj else None
-    candidates = [module] if module else ["torch", "torch._C._nn", "builtins", "math"]
+    candidates = [module] if module else ["torch", *C_MODULES, "builtins", "math"]
     for candidate in candidates:
         found: Any = sys.modules.get(candidate)
         try:
@@ -50,7 +52,7 @@ def _import_path(obj: Any) -> str | None:
         for suffix in ("", "fget", "fset", "fdel", "__func__", "__wrapped__"):
             if (getattr(found, suffix, None) if suffix else found) is obj:
                 return f"{candidate}:{name}" + (f".{suffix}" if suffix else "")
-    for candidate in ("torch", "torch.nn.functional", "torch._C._nn", "torch._C"):
+    for candidate in ("torch", "torch.nn.functional", *C_MODULES):
         short = getattr(obj, "__name__", "")
         if short and candidate in sys.modules and getattr(sys.modules[candidate], short, None) is obj:
             return f"{candidate}:{short}"
@@ -119,18 +121,9 @@ class Describer:
                 return {"globals_of": self.describe(function)}
         return None
 
-    def layouts(self, layouts: tuple[FrameLayout, ...]) -> list[Any]:
+    def layouts(self, layouts: tuple[FrameLayout, ...]) -> list[dict[str, Any]]:
         return [
-            [
-                self.code(f.code),
-                f.ip,
-                list(f.locals),
-                list(f.stack),
-                f.on_return,
-                list(f.kw_names),
-                f.n_exceptions,
-            ]
-            for f in layouts
+            {one.name: getattr(f, one.name) for one in fields(f)} | {"code": self.code(f.code)} for f in layouts
         ]
 
 
@@ -189,10 +182,10 @@ class Finder:
             ) from error
 
     def layouts(self, described: list[Any]) -> tuple[FrameLayout, ...]:
-        return tuple(
-            FrameLayout(self.find(code), ip, tuple(names), tuple(stack), on_return, tuple(kw), n)
-            for code, ip, names, stack, on_return, kw, n in described
-        )
+        def value(name: str, stored: Any) -> Any:
+            return self.find(stored) if name == "code" else tuple(stored) if isinstance(stored, list) else stored
+
+        return tuple(FrameLayout(**{name: value(name, one) for name, one in row.items()}) for row in described)
 
 
 def _import(finder: Finder, path: str) -> Any:

@@ -40,6 +40,7 @@ from tracer_core.segments.transition import GRAPH_RAISED, Exit, NotRaised, Suspe
 from tracer_core.segments.variants import MOST_VARIANTS, Segment
 from tracer_core.stages import recording
 from tracer_core.torch_private import settings
+from tracer_core.torch_private.needed import dispatch_modes, function_modes
 from tracer_core.trace.graph_breaks import BREAKS, RunNatively
 
 _LOCK = threading.RLock()
@@ -212,7 +213,7 @@ class CompiledFunction:
             segment.other_sizes += 1
             if segment.other_sizes == _MOST_OTHER_SIZES:
                 segment.forget()
-                segment.seen[f"refused {DATA_SIZES}"] = []
+                segment.seen.refused.add(DATA_SIZES)
 
     def _capture_start(
         self, segment: Segment, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...]
@@ -416,8 +417,7 @@ class CompiledFunction:
         finally:
             _tracing = previous
         self._note(record)
-        for expression, shape in record.shapes.items():
-            segment.seen.setdefault(expression, []).append(shape)
+        segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
         return record.attempt
 
@@ -502,10 +502,10 @@ class CompiledFunction:
 def _can_trace() -> bool:
     """Not under somebody else's torch modes or tracer, and not inside a trace."""
     return (
-        (torch._C._len_torch_function_stack() == 0 or settings.ambient_devices() is not None)
+        (function_modes() == 0 or settings.ambient_devices() is not None)
         and not torch_private.transforms_active()
         and not torch.jit.is_tracing()
-        and torch._C._len_torch_dispatch_stack() == 0
+        and dispatch_modes() == 0
         and _tracing != threading.get_ident()
     )
 

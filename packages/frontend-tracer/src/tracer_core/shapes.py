@@ -8,6 +8,7 @@ text. What always holds: a tensor of a module (parameter, buffer) and sizes 0 an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,8 +20,28 @@ from tracer_core.recorder.fake import Promise
 from tracer_core.source import Source
 
 
+@dataclass(slots=True)
+class Seen:
+    """What one place of the program was captured with so far. Mutable. shapes, numbers: source expression -> those of each
+    variant. refused: which symbols the backend, or the calls that came, turned out not to take."""
+
+    shapes: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
+    numbers: dict[str, list[int | float]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.shapes or self.numbers or self.refused)
+
+    def add(self, shapes: dict[str, tuple[int, ...]], numbers: dict[str, int | float]) -> None:
+        """Notes what one more variant was captured with."""
+        for expression, shape in shapes.items():
+            self.shapes.setdefault(expression, []).append(shape)
+        for expression, number in numbers.items():
+            self.numbers.setdefault(expression, []).append(number)
+
+
 class ShapePolicy:
-    """The choice for one trace. dynamic: compile()'s argument. seen: source expression -> shapes that
+    """The choice for one trace. dynamic: compile()'s argument. seen: what
     earlier variants of the segment were captured with. allowed: the backend takes symbols. takes_numbers: as
     inputs of a graph, numbers of the program too, and takes_data_sizes, sizes that depend on data; follows_data: this
     trace has symbols for those."""
@@ -28,7 +49,7 @@ class ShapePolicy:
     def __init__(
         self,
         dynamic: bool | None,
-        seen: dict[str, list[tuple[int, ...]]],
+        seen: Seen,
         allowed: bool,
         takes_numbers: bool = False,
         takes_data_sizes: bool = False,
@@ -41,6 +62,7 @@ class ShapePolicy:
         self.takes_data_sizes = takes_data_sizes and self.allowed
         self.follows_data = follows_data and self.takes_data_sizes
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.numbers: dict[str, int | float] = {}
         self._chosen: dict[int, tuple[int | None, ...] | None] = {}
 
     @property
@@ -55,9 +77,10 @@ class ShapePolicy:
 
     def varies(self, value: int | float, source: Source) -> bool:
         """Whether an earlier variant saw another number at this source."""
-        key = f"number {source.expression}"
-        self.shapes[key] = (value,)  # type: ignore[assignment]
-        return self.symbolic and any(old != (value,) for old in self.seen.get(key, ()))
+        self.numbers[source.expression] = value
+        return self.symbolic and any(
+            old is not value and old != value for old in self.seen.numbers.get(source.expression, ())
+        )
 
     marked = False
 
@@ -79,7 +102,7 @@ class ShapePolicy:
         if not self.symbolic:
             return None
         marked, static = markers.dynamic_dims(tensor), markers.static_dims(tensor)
-        earlier = self.seen.get(source.expression, ())
+        earlier = self.seen.shapes.get(source.expression, ())
         is_input = not (
             source.base is not None and source.base.kind == "key" and source.base.key == "_buffers"
         )

@@ -37,7 +37,7 @@ class Differentiated:
         self.tangents = tuple(i for i, node in enumerate(joint.tangents) if node is not None)
         self.mutations = frozenset(joint.mutations)
         self.settings = {
-            name: value for name, value in settings.snapshot().items() if name.startswith("autocast")
+            name: value for name, value in settings.snapshot().items() if settings.SETTINGS[name].autocast
         }
         self.draws = any(
             torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in joint.forward

@@ -13,6 +13,7 @@ import torch
 from tracer_core.aten.interpret import SET_GRAD_CALLS
 from tracer_core.aten.joint import calls_autograd
 from tracer_core.captured import CapturedGraph
+from tracer_core.torch_private.needed import set_grad_mode
 
 
 def grad_is_on_in(graph: torch.fx.Graph) -> bool:
@@ -41,6 +42,6 @@ def switch_off_first(captured: CapturedGraph) -> None:
     graph = captured.gm.graph
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):
-        node = graph.call_function(torch._C._set_grad_enabled, (False,))
+        node = graph.call_function(set_grad_mode, (False,))
     node.meta.update(val=None, user_frame="")
     captured.gm.recompile()

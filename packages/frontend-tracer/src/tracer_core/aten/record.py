@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch.fx.node import map_aggregate
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tracer_core import torch_private
 from tracer_core.aten.corrections import CORRECTIONS
@@ -24,6 +23,7 @@ from tracer_core.aten.errors import LoweringUnsupported
 from tracer_core.aten.sizes import SYM_TYPES, SizeNodes, hint_of, size_origins
 from tracer_core.deferred import add_node
 from tracer_core.torch_private.names import operators
+from tracer_core.torch_private.needed import TorchDispatchMode
 
 aten = operators("aten")
 

@@ -31,19 +31,28 @@ from tracer_core.contract.backend import Backend, Runner, resolve
 from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.result_check import checked
 from tracer_core.torch_private.names import names
+from tracer_core.torch_private.needed import OpOverload
 
 aten = torch.ops.aten
 
 CompileFunction = Callable[[torch.fx.GraphModule, Any], Runner]
 
 
-def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
-    """A runner for ``lowered.graph``, and why parts of it run eagerly ("" if none do)."""
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What a backend does not compile in one piece. reason: for users. operators: (name, reason) of those that it refused."""
+
+    reason: str
+    operators: tuple[tuple[str, str], ...]
+
+
+def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, Apart | None]:
+    """A runner for ``lowered.graph``, and what of it is compiled apart or runs eagerly."""
     if (
         not any(node.op.startswith("call_") for node in lowered.graph.graph.nodes)
         and not lowered.spec.outputs
     ):
-        return lambda inputs: (), ""  # inputs, views of them and numbers: nothing is left to compute
+        return lambda inputs: (), None  # inputs, views of them and numbers: nothing is left to compute
     supports = supported_by(backend)
     given: CompileFunction = resolve(backend.compile)
 
@@ -56,11 +65,12 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
     if lowered.ir != "torch":
         refused = elsewhere(graph, backend) | between(graph, places) | refused
     if not refused and not places:
-        return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), ""
+        return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), None
     told = [summary(graph, refused)] if refused else []
     if places:
         told.append(f"compiled apart for {' and '.join(sorted(set(map(str, places.values()))))}")
-    return Partition(backend, lowered, refused, places).runner(compile_function), "; ".join(told)
+    operators = tuple(dict.fromkeys((str(node.target), reason) for node, reason in refused.items()))
+    return Partition(backend, lowered, refused, places).runner(compile_function), Apart("; ".join(told), operators)
 
 
 def places_of(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.device]:
@@ -135,7 +145,7 @@ def operators(graph: torch.fx.Graph) -> list[torch.fx.Node]:
         node
         for node in graph.nodes
         if node.op == "call_function"
-        and isinstance(node.target, torch._ops.OpOverload)
+        and isinstance(node.target, OpOverload)
         and not _is_size(node)
     ]
 

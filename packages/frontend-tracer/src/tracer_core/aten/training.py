@@ -24,7 +24,7 @@ from tracer_core.aten.buckets import Part
 from tracer_core.aten.capture_values import captured_values
 from tracer_core.aten.double_backward import Differentiated
 from tracer_core.aten.in_parts import Backward, Replicas, Step, uncast
-from tracer_core.aten.joint import FREED, Joint, JointLowering
+from tracer_core.aten.joint import Joint, JointLowering
 from tracer_core.aten.outputs import OutputPlan
 from tracer_core.aten.partition import Partitioner, Split
 from tracer_core.aten.record import memory_order
@@ -147,7 +147,7 @@ class UsedUp(torch.autograd.Function):
     def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
         """Raises what eager raises."""
         raise RuntimeError(
-            f"{FREED} (or directly access saved tensors after they have already been freed). It was freed when the "
+            f"{torch_private.FREED} (or directly access saved tensors after they have already been freed). It was freed when the "
             "compiled function called .backward() or autograd.grad(). Specify retain_graph=True there if you need to "
             "backward through the graph a second time."
         )

@@ -21,6 +21,7 @@ import torch
 from tracer_core.numpy_types import SCALARS
 from tracer_core.released import ReleasedParameter
 from tracer_core.source import Source
+from tracer_core.torch_private.needed import key_set
 
 
 class GuardKind(enum.Enum):
@@ -181,7 +182,7 @@ def tensor_is(
     return (
         (type(value) is kind or (kind is torch.nn.Parameter and type(value) is ReleasedParameter))
         and value.dtype is dtype
-        and torch._C._dispatch_keys(value).raw_repr() == keys
+        and key_set(value).raw_repr() == keys
         and value.requires_grad is grad
         and value.shape == shape
         and (stride is None or value.stride() == stride)

@@ -53,7 +53,11 @@ def quiet_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[
             failure = error
         else:
             return made
-    raise TypeError(f"{name} cannot be made without telling its bases") from failure
+    raise BasesMustKnow(f"{name} cannot be made without telling its bases") from failure
+
+
+class BasesMustKnow(TypeError):
+    """A class has a layout that only a class statement gives it."""
 
 
 def _quiet_bases(bases: tuple[type, ...]) -> Iterator[type]:
@@ -242,9 +246,7 @@ def _make(
         return type.__new__(meta, name, bases, entries, **kwargs)  # raises Python's own error
     try:
         return bare_class(meta, name, bases, entries)
-    except TypeError as error:
-        if "without telling" not in str(error):
-            raise
+    except BasesMustKnow as error:
         tracer.break_graph("class_statement", str(error))
 
 

@@ -25,6 +25,7 @@ from tracer_core.natives import policy, reading
 from tracer_core.natives.arity import fits
 from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
 from tracer_core.provenance import is_constant
+from tracer_core.torch_private.modules import is_distributed
 from tracer_core.torch_private.names import MissingName
 
 _PLAIN_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
@@ -93,7 +94,7 @@ class NativeCalls(Items):
             return function(*args, **kwargs)
         module = getattr(function, "__module__", None) or getattr(
             getattr(function, "__objclass__", type(receiver)), "__module__", "?")  # fmt: skip
-        if str(module).startswith("torch._C._distributed"):
+        if is_distributed(str(module)):
             self.break_graph("processes", f"{name}() of torch.distributed is called")
         self.break_graph("unknown_native", f"{module}.{getattr(function, '__qualname__', name)}")
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Unread
@@ -28,6 +27,7 @@ from tracer_core.interpreter.numbers import SYMBOLS, Numbers
 from tracer_core.provenance import Provenance, is_constant
 from tracer_core.recorder.record import Recorder
 from tracer_core.source import payload
+from tracer_core.torch_private.needed import pytree
 from tracer_core.trace.graph_breaks import Break
 
 
@@ -92,7 +92,7 @@ class TraceState(Numbers):
             # Native code may catch every exception that reading a tensor raises, and go on without its values.
             if self.recorder.broken is not None:
                 raise self.recorder.broken
-        for leaf in tree_leaves(result):
+        for leaf in pytree.tree_leaves(result):
             # Some factories (from_numpy) do not ask modes: what they made is no part of the graph.
             if isinstance(leaf, torch.Tensor) and not torch_private.is_fake(leaf) and self.is_fresh(leaf):
                 self.break_graph(

@@ -31,6 +31,8 @@ from tracer_core.recorder.fake import Fakes
 from tracer_core.recorder.record import Recorder
 from tracer_core.source import Source
 from tracer_core.torch_private import settings
+from tracer_core.torch_private.modules import FAKES_LOG
+from tracer_core.torch_private.needed import function_modes
 from tracer_core.trace.graph_breaks import Break, Restart
 
 __all__ = ["Tracer", "opcodes"]
@@ -51,7 +53,7 @@ _STAND_INS = (
     "'Hashed'",
     "'SortKey'",
 )
-_FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+_FAKES_LOG = logging.getLogger(FAKES_LOG)
 
 
 class Raised(NamedTuple):
@@ -106,7 +108,7 @@ class Tracer(Names):
         self.tensor_attributes = {}
         self.dying: set[int] = set()
         self.closed = False
-        self._settings, self._function_modes = settings.snapshot(), torch._C._len_torch_function_stack()
+        self._settings, self._function_modes = settings.snapshot(), function_modes()
         self._log_disabled = _FAKES_LOG.disabled
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
@@ -280,7 +282,7 @@ class Tracer(Names):
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
         self.frames = frames
         before = settings.snapshot()
-        depth = torch._C._len_torch_function_stack()
+        depth = function_modes()
         # An operator that fails on fakes fails for real later, if the program gets there: only that is reported.
         _FAKES_LOG.disabled = True
         try:
@@ -296,7 +298,7 @@ class Tracer(Names):
             self.recorder.close_contexts()
             self.settings_after = self._settings_after(before)
             settings.restore(before)
-            assert torch._C._len_torch_function_stack() == depth
+            assert function_modes() == depth
 
     def _settings_after(self, before: dict[str, Any]) -> dict[str, Any]:
         after = {name: settings.SETTINGS[name].get() for name in sorted(self.recorder.settings_written)}

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
 from tracer_core.aten.at_data_sizes import MARK
 from tracer_core.aten.errors import LoweringUnsupported
+from tracer_core.torch_private.needed import pytree
 from tracer_core.trace.graph_breaks import Break
 
 #: What reads one whole number out of a tensor.

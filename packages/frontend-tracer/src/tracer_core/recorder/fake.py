@@ -19,6 +19,7 @@ from tracer_core import markers, torch_private
 from tracer_core.recorder import quick
 from tracer_core.recorder.layouts import laid_out
 from tracer_core.torch_private.names import names
+from tracer_core.torch_private.needed import pytree
 from tracer_core.trace.graph_breaks import Break
 
 #: Called by torch itself on fresh real tensors while it makes fake ones of them.
@@ -30,7 +31,7 @@ _MAY_SEE_REAL = frozenset(
 def _refuse_real(func: Any, args: Any, kwargs: Any) -> None:
     if func in _MAY_SEE_REAL:
         return
-    for leaf in torch.utils._pytree.arg_tree_leaves(*args, **(kwargs or {})):
+    for leaf in pytree.arg_tree_leaves(*args, **(kwargs or {})):
         if isinstance(leaf, torch.Tensor) and not torch_private.is_fake(leaf):
             if func is torch.ops.aten._local_scalar_dense.default:
                 raise Break("data_dependent_value", "the value of a tensor is read")

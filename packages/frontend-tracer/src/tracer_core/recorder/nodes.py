@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
 from tracer_core.aten.draws import REGIONS
+from tracer_core.torch_private.needed import pytree
 
 
 class Target:

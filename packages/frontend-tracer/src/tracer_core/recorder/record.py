@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
 from tracer_core.recorder import given_memory
@@ -31,11 +30,13 @@ from tracer_core.recorder.scalars import Scalars
 from tracer_core.recorder.written_graph import SIMPLE_TYPES, WrittenGraph
 from tracer_core.source import Source
 from tracer_core.torch_private import settings
-from tracer_core.torch_private.names import names
+from tracer_core.torch_private.names import name, names
+from tracer_core.torch_private.needed import pytree
 from tracer_core.trace.graph_breaks import Break, Restart, WantsSymbols
 
 #: Arguments that are numbers to every operator: it reads them if they are tensors.
 _NUMBERS = frozenset({"alpha", "value"})
+_NATIVE_ATTENTION = name("_native_multi_head_attention")
 _QUANTIZED = frozenset(names("quint8 qint8 qint32 quint4x2 quint2x4"))
 
 
@@ -142,7 +143,7 @@ class Recorder(WrittenGraph):
         changes = self.scalars.before(func, fake_args, fake_kwargs)
         result = self._on_fakes(func, given, fake_args, fake_kwargs, writes.memory)
         self._check(func, result, writes)
-        if func is torch._native_multi_head_attention:
+        if func is _NATIVE_ATTENTION:
             result = _without_weights(result, args, kwargs)
         writes.settle(func, fake_args, fake_kwargs)
         for fake in writes.unseen:
@@ -163,10 +164,10 @@ class Recorder(WrittenGraph):
         if self.sizes.numbers and self.concrete is not None:
             args, kwargs = pytree.tree_map(self.concrete, (args, kwargs))
         func, args, kwargs = for_symbols(func, args, kwargs)
-        for name in _NUMBERS.intersection(kwargs):
-            if isinstance(kwargs[name], torch.Tensor):
-                number = self.number_in(kwargs[name])
-                kwargs = kwargs if number is None else {**kwargs, name: number}
+        for key in _NUMBERS.intersection(kwargs):
+            if isinstance(kwargs[key], torch.Tensor):
+                number = self.number_in(kwargs[key])
+                kwargs = kwargs if number is None else {**kwargs, key: number}
         return func, args, kwargs
 
     def _on_fakes(

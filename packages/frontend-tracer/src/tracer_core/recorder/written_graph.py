@@ -21,6 +21,7 @@ from tracer_core.recorder.fake import Fakes
 from tracer_core.recorder.function_traits import target_of
 from tracer_core.recorder.size_nodes import SizeNodes
 from tracer_core.source import Source, is_plain_name
+from tracer_core.torch_private.needed import OpOverload
 from tracer_core.trace.graph_breaks import Break, Restart
 
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
@@ -197,7 +198,7 @@ class WrittenGraph:
             return _PYTHON_DTYPES[value]
         if type(value) in SCALARS and isinstance(number := value.item(), (bool, int, float)):
             return number  # to an operator a number of NumPy is a number
-        if isinstance(value, (torch._ops.OpOverload, torch.fx.Node)) or type(value).__module__ == "builtins":
+        if isinstance(value, (OpOverload, torch.fx.Node)) or type(value).__module__ == "builtins":
             if callable(value) or isinstance(value, range):
                 return value
         raise Break("unsupported_value", f"an operator's argument of type {type(value).__name__}")

@@ -19,17 +19,14 @@ from tracer_core.interpreter.tracer import Tracer
 from tracer_core.logs import logger
 from tracer_core.options import CompileConfig
 from tracer_core.rebuild import CannotRebuild
-from tracer_core.recorder.data_sizes import DATA_SIZES
 from tracer_core.segments.captured import Captured
 from tracer_core.segments.generator import Generator, Refused
-from tracer_core.shapes import ShapePolicy
+from tracer_core.shapes import Seen, ShapePolicy
 from tracer_core.stages import stage, wants_text
 from tracer_core.torch_style import TorchStyle
 from tracer_core.trace.graph_breaks import Break, Restart, WantsSymbols
 
 _MAX_RESTARTS = 64
-#: What a backend, or the calls that come, may turn out not to take as symbols at one place of the program.
-_REFUSABLE = ("numbers", "sizes", DATA_SIZES)
 
 
 class UserError(Exception):
@@ -64,7 +61,7 @@ def capture(
     start: StartFrames,
     state: Any,
     config: CompileConfig,
-    seen: dict[str, list[tuple[int, ...]]],
+    seen: Seen,
     name: str,
     natives: Set[types.CodeType] = frozenset(),
     answers: Answers | None = None,
@@ -78,8 +75,7 @@ def capture(
     forced: dict[int, tuple[str, str, str]] = {}
     unbuildable: set[type] = set()
     settings = torch_private.torch_state()
-    refused = {what for what in _REFUSABLE if f"refused {what}" in seen}
-    follows_data = "data sizes" in seen
+    refused, follows_data = seen.refused, False
     answers = answers or Answers()
     as_eager, doubts, told = answers.as_eager, not answers.as_eager, ("", "")
     for _ in range(_MAX_RESTARTS):
@@ -115,7 +111,6 @@ def capture(
             unbuildable.add(error.kind)  # the next attempt breaks where the first of its type appears
         except Refused as error:
             refused.add(error.what)  # the next attempt, and later ones of this place, guard them by value
-            seen[f"refused {error.what}"] = []
         else:
             if as_eager and not answers.as_eager:
                 answers.as_eager = True

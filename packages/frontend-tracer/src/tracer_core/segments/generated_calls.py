@@ -26,7 +26,7 @@ from tracer_core.recorder.scalars import single
 from tracer_core.segments.replay import NAMES
 from tracer_core.segments.transition import GRAPH_RAISED, Suspended
 from tracer_core.source import payload
-from tracer_core.torch_private import settings
+from tracer_core.torch_private import needed, settings
 
 
 def alias_groups(pointers: Sequence[int]) -> list[int]:
@@ -71,14 +71,14 @@ def runtime_namespace() -> dict[str, Any]:
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math, "payload": payload,
         "TracerError": TracerError,
-        "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
+        "keys": needed.key_set, "is_unbound": unbound_cell, "is_unset": unset_slot, "data_of": data_of,
         "same_objects": same_objects, "tensor_is": tensor_is, "alias_groups": alias_groups, "memory": memory,
         "are_distinct": are_distinct, "single": single,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled, "default_dtype": torch.get_default_dtype,
-        "function_modes": torch._C._len_torch_function_stack, "dispatch_modes": torch._C._len_torch_dispatch_stack,
-        "jit_tracing": torch._C._get_tracing_state,
-        "deterministic": torch._C._get_deterministic_algorithms, "autocast": torch._C._is_any_autocast_enabled,
+        "function_modes": needed.function_modes, "dispatch_modes": needed.dispatch_modes,
+        "jit_tracing": needed.jit_tracing,
+        "deterministic": needed.is_deterministic, "autocast": needed.is_autocast_on,
         "rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state,
         "autocast_state": torch_private.autocast_state, "run_restoring": settings.run_restoring,
         "put_setting": settings.put, "nest_autocast": settings.nest_autocast, "ambient_devices": settings.ambient_devices,

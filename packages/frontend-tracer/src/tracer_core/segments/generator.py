@@ -343,9 +343,19 @@ class Generator:
         if enabled("guards"):
             note("guards", "%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
         return Captured(
-            attempt, text, gm, tracer.recorder.op_count, record, tracer.shapes.shapes, self.name,
-            variant.constants.namespace, runner, failure, self._portable(roots),
-        )  # fmt: skip
+            attempt=attempt,
+            text=text,
+            graph=gm,
+            op_count=tracer.recorder.op_count,
+            break_=record,
+            shapes=tracer.shapes.shapes,
+            numbers=tracer.shapes.numbers,
+            name=self.name,
+            constants=variant.constants.namespace,
+            runner=runner,
+            check_first=failure,
+            portable=self._portable(roots),
+        )
 
     def _portable(self, roots: tuple[int, ...]) -> Portable:
         guarded = {

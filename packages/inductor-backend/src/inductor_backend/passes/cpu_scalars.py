@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from inductor_backend.ir.target import main_device
+from inductor_backend.torch_private import OpOverload
 from tracer_core.plugin_api import CompileSpec, Runner, logger, operators
 
 aten = operators("aten")
@@ -99,7 +100,7 @@ def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:
         outputs=tuple(spec.outputs[place] for place in ours),
         mutations=tuple(index for index in spec.mutations if index not in written),
     )
-    names = sorted({str(node.target) for node in host if isinstance(node.target, torch._ops.OpOverload)})
+    names = sorted({str(node.target) for node in host if isinstance(node.target, OpOverload)})
     logger().info("%s: %d operators on CPU tensors run beside the graph of %s: %s",
                   spec.name, len(host), main_device(gm.graph), ", ".join(names))  # fmt: skip
     run_host = _host_runner(gm, host, placeholders, outputs)
