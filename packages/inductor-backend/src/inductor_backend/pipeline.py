@@ -225,7 +225,7 @@ def _load(c: Compilation) -> None:
     artifact = Artifact(
         c.text,
         tuple(c.sources),
-        c.runner.__globals__.get("library"),  # type: ignore[attr-defined]
+        c.runner.__globals__.get("library"),
         sum(kernel is not None for kernel in c.kernels),
         len(c.module.kernels) if c.module else 0,
         tuple(name_of(node.target) for node in externs),

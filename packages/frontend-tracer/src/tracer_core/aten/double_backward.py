@@ -111,7 +111,7 @@ class Differentiated:
         return torch.autograd.grad(
             [root for root, _ in roots],
             [given[index] for index in self.differentiable],
-            [tangent for _, tangent in roots],  # type: ignore[misc]
+            [tangent for _, tangent in roots],
             create_graph=True,
             allow_unused=True,
         )

@@ -68,16 +68,16 @@ class Replicas:
     def __init__(self, name: str, step: Step, backward: Backward, whole: Callable[..., Any]) -> None:
         """whole(args, *leaves): the graph as one autograd node."""
         self.name, self.step, self.backward, self.whole = name, step, backward, whole
-        self._chains: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
+        self._chains: weakref.WeakKeyDictionary[Any, Callable[..., Sequence[Any]]] = weakref.WeakKeyDictionary()
 
-    def run(self, replica: Any, args: list[Any], leaves: Sequence[torch.Tensor]) -> Any:
+    def run(self, replica: Any, args: list[Any], leaves: Sequence[torch.Tensor]) -> Sequence[Any]:
         """The graph's outputs. replica: the DistributedDataParallel whose forward this is a part of."""
         chain = self._chains.get(replica)
         if chain is None:
             chain = self._chains[replica] = self._chain(replica, leaves)
         return chain(args, *leaves)
 
-    def _chain(self, replica: Any, leaves: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    def _chain(self, replica: Any, leaves: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
         backward = self.backward
         parts = cut(backward.graph, wanted_parts(backward.graph, backward.gradients, leaves, replica))
         if len(parts) < 2:

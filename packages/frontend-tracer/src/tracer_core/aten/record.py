@@ -55,7 +55,7 @@ ONE_FOR_ALL = {
 }
 
 
-class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class AtenRecorder(TorchDispatchMode):
     """The recording mode (mutable). Enter it inside the FakeTensorMode of the inputs.
 
     decompositions: op -> function that runs other operators instead. out_of_place: whether the captured

@@ -63,7 +63,7 @@ def _name(target: Any) -> str | None:
         packet = target if isinstance(target, OpOverloadPacket) else target.overloadpacket
         namespace, _, name = packet._qualified_op_name.partition("::")
         return None if namespace in PLAIN else f"{namespace}::{name}"
-    if isinstance(target, (types.FunctionType, types.MethodType, torch.library.CustomOpDef)):  # type: ignore[attr-defined]
+    if isinstance(target, (types.FunctionType, types.MethodType, torch.library.CustomOpDef)):
         module = getattr(target, "__module__", None) or ""
         return None if _is_plain(module) else f"{module}.{getattr(target, '__qualname__', target)}"
     return None

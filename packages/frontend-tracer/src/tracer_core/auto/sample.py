@@ -235,7 +235,7 @@ def _nudge(value: torch.Tensor, seed: int) -> None:
     if not (value.is_floating_point() or value.is_complex()) or value.dtype.itemsize < 2:
         return
     with torch.no_grad():
-        memory = torch.empty(0, dtype=value.dtype, device=value.device).set_(value.untyped_storage())  # type: ignore[call-overload]
+        memory = torch.empty(0, dtype=value.dtype, device=value.device).set_(value.untyped_storage())
         chosen = torch.randint(0, 2, memory.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
         parts = torch.view_as_real(memory) if value.is_complex() else memory
         rounded = (parts * ROUND) != (parts * ROUND).round()

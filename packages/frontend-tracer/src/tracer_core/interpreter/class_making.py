@@ -66,7 +66,7 @@ def _quiet_bases(bases: tuple[type, ...]) -> Iterator[type]:
     for base in bases:
         above = base.__base__
         if above not in (None, object):
-            yield bare_class(type(above), "_Quiet", (above,), {"__init_subclass__": lambda cls, **_: None})  # type: ignore[arg-type]
+            yield bare_class(type(above), "_Quiet", (above,), {"__init_subclass__": lambda cls, **_: None})
 
 
 def bare_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:

@@ -92,10 +92,10 @@ class SizeNodes:
         return node
 
     def _fold(self, function: Any, parts: list[Any], expr: Any) -> torch.fx.Node:
-        values = [self.node(part) for part in parts]
+        values: list[Any] = [self.node(part) for part in parts]
         if len(values) == 1:
             return self._written.plain_node("call_function", function, (values[0],), self._sized(expr))
-        node = values[0]
+        node: torch.fx.Node = values[0]
         for count, value in enumerate(values[1:], 2):
             known = expr if count == len(values) else expr.func(*parts[:count])
             node = self._written.plain_node("call_function", function, (node, value), self._sized(known))

@@ -80,7 +80,7 @@ def add_to(ctx: Lowering, of: Sum, value_of: Callable[[Any], Any]) -> Ref:
 def _base(ctx: Lowering, of: Sum, other: Ref) -> Target:
     buffer = other.buffer
     if of.root is not None and other.is_whole and buffer.storage == buffer.name and _dense(ctx, buffer.layout.strides):
-        before = ctx.scattered.get(of.root)
+        before: Target | None = ctx.scattered.get(of.root)
         if before is not None and before.buffer is buffer:
             return before
         writers: Sequence[Any] = [node for node in ctx.program.nodes if buffer.name in node.writes]

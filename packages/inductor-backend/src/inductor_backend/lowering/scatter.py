@@ -48,7 +48,7 @@ class Target:
     def like(ctx: Lowering, x: Ref) -> Target:
         """The operand's values in a buffer of the result: the operand's own where nobody else reads it."""
         source = ctx.node.args[0]
-        before = ctx.scattered.get(source) if isinstance(source, torch.fx.Node) else None
+        before: Target | None = ctx.scattered.get(source) if isinstance(source, torch.fx.Node) else None
         if before is not None and set(source.users) == {ctx.node} and before.buffer.dtype == ctx.meta().dtype:  # type: ignore[union-attr]
             return before
         made = Target.filled(ctx, x.at, x.sizes, ctx.strides(), ctx.meta().dtype)
@@ -133,7 +133,7 @@ def _reduced_into(
     return ctx.pointwise(mean)
 
 
-def _as_aten(ctx: Lowering, *args: Any, **kwargs: Any) -> Any:
+def _as_aten(ctx: Lowering, *args: Any, **kwargs: Any) -> Ref:
     return call_fallback(ctx, ctx.node.target, list(args), kwargs)
 
 

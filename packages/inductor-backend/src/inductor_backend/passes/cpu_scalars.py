@@ -85,7 +85,7 @@ def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:
         return None
     placeholders = list(gm.graph.find_nodes(op="placeholder"))
     (output,) = gm.graph.find_nodes(op="output")
-    outputs = list(output.args[0])  # type: ignore[arg-type]
+    outputs = list(output.args[0])
     ours = [place for place, value in enumerate(outputs) if value not in host]
     device = torch.fx.Graph()
     made: dict[Node, Node] = {}
@@ -94,7 +94,7 @@ def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:
             made[node] = device.node_copy(node, made.__getitem__)
     device.output(tuple(_copied(outputs[place], made) for place in ours))
     graph = torch.fx.GraphModule(gm, device, "DeviceSide")
-    written = [placeholders.index(node.args[0]) for node in _writes(gm.graph) if node in host]  # type: ignore[arg-type]
+    written = [placeholders.index(node.args[0]) for node in _writes(gm.graph) if node in host]
     rest = dataclasses.replace(
         spec,
         outputs=tuple(spec.outputs[place] for place in ours),
@@ -124,9 +124,9 @@ def _host_runner(
     writes = [node for node in _writes(gm.graph) if node in host]
     mine = [place for place, value in enumerate(outputs) if isinstance(value, Node) and value in host]
     values = [node.args[1] for node in writes] + [outputs[place] for place in mine]
-    graph.output([made[value] for value in values])  # type: ignore[index]
+    graph.output([made[value] for value in values])
     forward = torch.fx.GraphModule(torch.nn.Module(), graph, "HostSide")
-    targets = [read.index(placeholders.index(node.args[0])) for node in writes]  # type: ignore[arg-type]
+    targets = [read.index(placeholders.index(node.args[0])) for node in writes]
 
     def prepare(inputs: list[Any]) -> Callable[[], list[tuple[int, Any]]]:
         given = [inputs[index] for index in read]

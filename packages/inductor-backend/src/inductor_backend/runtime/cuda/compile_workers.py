@@ -333,7 +333,7 @@ def _hash_of_triton() -> str | None:
     """A part of the name of everything in its cache: 0.8 processor seconds, which one process spends for all."""
     from triton.runtime import cache  # heavy: triton
 
-    return cache.triton_key() if hasattr(cache, "triton_key") else None  # type: ignore[no-any-return]
+    return cache.triton_key() if hasattr(cache, "triton_key") else None
 
 
 def serve(answers: int, hash_of_triton: str | None) -> None:

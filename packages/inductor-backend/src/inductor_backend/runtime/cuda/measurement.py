@@ -111,7 +111,8 @@ def _round(run: Callable[[], None]) -> float:
         last.synchronize()
         if ahead:
             break
-    return first.elapsed_time(last) / LAUNCHES
+    milliseconds: float = first.elapsed_time(last)
+    return milliseconds / LAUNCHES
 
 
 def loaded(kernels: Mapping[str, tuple[Kernel, int]], device: torch.device) -> dict[str, LoadedKernel]:

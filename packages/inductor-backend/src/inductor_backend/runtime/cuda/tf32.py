@@ -98,4 +98,5 @@ def _result(target: Callable[..., Any], args: Sequence[Any], device: torch.devic
             one = real.bernoulli_(0.5, generator=generator).mul_(2).sub_(1).mul_(1.0 if operands else factor)
         operands.append(one)
     result = target(*operands)
-    return next(one for one in result if one is not None) if isinstance(result, tuple) else result
+    found: torch.Tensor = next(one for one in result if one is not None) if isinstance(result, tuple) else result
+    return found

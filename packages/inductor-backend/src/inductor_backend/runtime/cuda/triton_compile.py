@@ -170,7 +170,7 @@ def _source_classes() -> tuple[Any, Any]:
     """Triton's description of what is compiled: one that Triton's cache must have, and its own."""
     from triton.compiler import ASTSource  # heavy: triton
 
-    class Kept(ASTSource):  # type: ignore[misc]
+    class Kept(ASTSource):
         def make_ir(self, *unused: Any, **unused_names: Any) -> Any:
             raise NotKept  # Triton asks for it when its cache has nothing
 
