@@ -96,8 +96,8 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     "        if recorder.autocast_nesting:\n", "        if False:\n"),
     # -- aliasing --
     Fault("shared memory of written inputs is not guarded", "aliasing", "segments/generator.py",
-    "        if self._written():\n            inputs = list(self._tensor_inputs())",
-    "        if False:\n            inputs = list(self._tensor_inputs())"),
+    "        if self._written():\n            self.variant.check_memory",
+    "        if False:\n            self.variant.check_memory"),
     Fault("changed objects may be others that were read", "aliasing", "segments/generator.py",
     "                if value is not holder:\n", "                if False:\n"),
     Fault("lists that are one become two", "rebuild", "rebuild.py", "        self._memo[id(obj)] = text\n",

@@ -22,6 +22,7 @@ from tracer_core.interpreter.machine import Machine
 from tracer_core.natives.taking_numbers import COMPUTED_CALLS
 from tracer_core.provenance import Provenance
 from tracer_core.recorder.record import Recorder
+from tracer_core.recorder.size_nodes import VaryingNumber
 from tracer_core.source import Source
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -67,7 +68,7 @@ class Numbers(Machine):
         symbol = torch_private.new_number(env, value, name)
         self.provenance.guard(GuardKind.TYPE, source, type(value))
         self._numbers[id(symbol)] = symbol, value, source
-        self.recorder.sizes.numbers[symbol.node.expr] = source, value, symbol
+        self.recorder.sizes.numbers[symbol.node.expr] = VaryingNumber(source, value, symbol)
         return symbol
 
     def concrete(self, value: Any) -> Any:
@@ -170,7 +171,7 @@ class Numbers(Machine):
         texts: list[str | Source] = []
         for symbol in symbols:
             number = self.recorder.sizes.numbers.get(symbol)
-            source = self._size_source(symbol) if number is None else number[0]
+            source = self._size_source(symbol) if number is None else number.source
             if source is None:
                 return None
             texts.append(source)

@@ -215,7 +215,7 @@ class Recorder(WrittenGraph):
     def _present(self, number: torch.SymFloat) -> Any:
         """What a number of the program is now."""
         known = self.sizes.numbers.get(number.node.expr)
-        return number if known is None else known[1]
+        return number if known is None else known.value
 
     def _kernels(self, func: Any, given: list[Any], args: Any, kwargs: Any) -> Any:
         """With symbolic sizes: torch's Python kernels, where C++ ones want numbers. That of dropout gives a copy

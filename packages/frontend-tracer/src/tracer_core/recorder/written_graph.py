@@ -19,7 +19,7 @@ from tracer_core.deferred import add_node
 from tracer_core.numpy_types import SCALARS
 from tracer_core.recorder.fake import Fakes
 from tracer_core.recorder.function_traits import target_of
-from tracer_core.recorder.size_nodes import SizeNodes
+from tracer_core.recorder.size_nodes import GraphInput, SizeNodes
 from tracer_core.source import Source, is_plain_name
 from tracer_core.torch_private.needed import OpOverload
 from tracer_core.trace.graph_breaks import Break, Restart
@@ -46,7 +46,7 @@ class WrittenGraph:
     ) -> None:
         self.fakes = fakes
         self.graph = torch.fx.Graph()
-        self.inputs: list[tuple[Source, Any, torch.fx.Node]] = []
+        self.inputs: list[GraphInput] = []
         self.op_count = 0
         self.state_nodes = 0
         self.sizes = SizeNodes(self)
@@ -92,7 +92,7 @@ class WrittenGraph:
         node.meta["val"] = fake
         node.meta["user_frame"] = self._where()
         self._last_placeholder = node
-        self.inputs.append((source, real, node))
+        self.inputs.append(GraphInput(source, real, node))
         self._bind(fake, node)
         return node
 

@@ -12,7 +12,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -202,20 +202,17 @@ class Variant:
         ]
         return ["G = G.copy()", *lines], "G"
 
-    def check_memory(self, sources: list[Source], pointers: list[int]) -> None:
-        """Which of these tensors share memory must stay as it is. pointers: to their memory now."""
-        stamped = [source.base is not None and self.is_object(source) for source in sources]
-        pointer_of = dict(zip(sources, pointers, strict=True))
-        own = [source for source, known in zip(sources, stamped, strict=True) if known]
-        direct = [source for source, known in zip(sources, stamped, strict=True) if not known]
-        pointers_of_own = [pointer_of[source] for source in own]
-        if len(own) < 4 or not {pointer_of[source] for source in direct}.isdisjoint(pointers_of_own):
-            self.check_late(_same_groups(sources, pointers))
+    def check_memory(self, pointers: dict[Source, int]) -> None:
+        """Which of these tensors share memory must stay as it is. pointers: source -> to its memory now."""
+        own = {one: at for one, at in pointers.items() if one.base is not None and self.is_object(one)}
+        direct = {one: at for one, at in pointers.items() if one not in own}
+        if len(own) < 4 or not set(own.values()).isdisjoint(direct.values()):
+            self.check_late(_same_groups(pointers))
             return
         self.watched["storages"].update(dict.fromkeys(map(self.fetch, own)))
         self.object_lines.append(f"P = {_memories(map(self.fetch, own))}")
-        self.object_lines.append(f"if alias_groups(P) != {alias_groups(pointers_of_own)!r}: return None")
-        self.others.append(_same_groups(own, pointers_of_own))
+        self.object_lines.append(f"if alias_groups(P) != {alias_groups([*own.values()])!r}: return None")
+        self.others.append(_same_groups(own))
         if direct:
             self.fetched["P"] = "frozenset(P)"
             texts = _places([*own, *direct])
@@ -223,7 +220,7 @@ class Variant:
             now = _memories(map(self.use, direct))
             self.check_late(Relation(apart, (*own, *direct)), f"P.isdisjoint({now})")
             if len(direct) > 1:
-                self.check_late(_same_groups(direct, [pointer_of[source] for source in direct]))
+                self.check_late(_same_groups(direct))
 
     def check_distinct(self, sources: list[Source]) -> None:
         """No two of these sources lead to one object."""
@@ -395,7 +392,7 @@ def _tuple_text(names: Iterable[str]) -> str:
     return f"({inside},)" if inside else "()"
 
 
-def _places(sources: Sequence[Source]) -> list[str]:
+def _places(sources: Collection[Source]) -> list[str]:
     """What stands for the values of `sources` in the template of a `Relation`."""
     return [f"{{{i}}}" for i in range(len(sources))]
 
@@ -405,9 +402,10 @@ def _memories(tensors: Iterable[str]) -> str:
     return _tuple_text(f"memory({tensor})" for tensor in tensors)
 
 
-def _same_groups(sources: Sequence[Source], pointers: Sequence[int]) -> Relation:
-    """Those of these tensors share memory that do now. pointers: to their memory now."""
-    return Relation(f"alias_groups({_memories(_places(sources))}) == {alias_groups(pointers)!r}", tuple(sources))
+def _same_groups(pointers: dict[Source, int]) -> Relation:
+    """Those of these tensors share memory that do now. pointers: source -> to its memory now."""
+    groups = alias_groups([*pointers.values()])
+    return Relation(f"alias_groups({_memories(_places(pointers))}) == {groups!r}", tuple(pointers))
 
 
 def settings_checks(state: torch_private.TorchState, constant: Callable[[Any], str]) -> list[str]:

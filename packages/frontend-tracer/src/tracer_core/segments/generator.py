@@ -33,6 +33,7 @@ from tracer_core.options import CompileConfig
 from tracer_core.provenance import can_be_watched, end_is_seen, kept_when_dead
 from tracer_core.rebuild import CannotRebuild, Rebuilder
 from tracer_core.recorder.risks import risks_of
+from tracer_core.recorder.size_nodes import GraphInput
 from tracer_core.segments.captured import BreakRecord, Captured, Portable
 from tracer_core.segments.emit import Variant, settings_checks
 from tracer_core.segments.generated import define
@@ -65,16 +66,16 @@ class Generator:
         self.effects: list[str] = []
         self.result = ""
         self.rebuilder = Rebuilder(
-            self.variant.use,
-            self.variant.constants.text,
-            self._output,
-            tracer.provenance.origin_of,
-            tracer.frames_passed,
-            tracer.classes,
-            tracer.owner_of_traceback,
-            self._flush,
-            tracer.made_here,
-            tracer.attributes_of,
+            fetch=self.variant.use,
+            constant=self.variant.constants.text,
+            output=self._output,
+            source_of=tracer.provenance.origin_of,
+            frames_passed=tracer.frames_passed,
+            classes=tracer.classes,
+            owner_of_traceback=tracer.owner_of_traceback,
+            flush=self._flush,
+            made_here=tracer.made_here,
+            attributes_of=tracer.attributes_of,
         )
         self.rebuilder.births = tracer.births
 
@@ -152,7 +153,7 @@ class Generator:
         with stage("segment", graph=self.name, suffix=".py") as stage_record:
             self._guards()
             if runner is not None:
-                lines, inputs = variant.graph_inputs([source for source, _, _ in tracer.recorder.inputs])
+                lines, inputs = variant.graph_inputs([one.source for one in tracer.recorder.inputs])
                 variant.body += [*lines, *self._run_graph(inputs, runner)]
             variant.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
             variant.body += [*self._settings(), self.result]
@@ -176,7 +177,7 @@ class Generator:
         """Runs the graph. Where it raises, what it wrote to its inputs is undone, so that nothing has happened: the
         program itself runs instead, with its effects up to the error, its handlers and its own exception."""
         written = self._written()
-        tensors = ", ".join(self.variant.use(source) for source, _ in written)
+        tensors = ", ".join(self.variant.use(one.source) for one in written)
         draws = any(_draws(node) for node in self.tracer.recorder.graph.nodes)
         before = []
         if written:
@@ -196,10 +197,10 @@ class Generator:
             "    return Suspended(GRAPH_RAISED, (error,))",
         ]
 
-    def _spare(self, written: list[tuple[Source, torch.fx.Node]], runner: Runner) -> Spare:
+    def _spare(self, written: list[GraphInput], runner: Runner) -> Spare:
         parts = dispatch.parts_of(runner)
         lowered = parts is not None and not parts.modes
-        storages = [torch_private.storage_id(node.meta["val"]) for _, node in written]
+        storages = [torch_private.storage_id(one.node.meta["val"]) for one in written]
         risky = self._risky(runner, lowered)
         always = {i for i, storage in enumerate(storages) if storage in risky}
         return Spare(frozenset(always), not lowered or bool(always))
@@ -210,16 +211,12 @@ class Generator:
         if early is None:
             risks = risks_of(recorder.graph)
             return risks.lowered if lowered else risks.in_order
-        given = [node.meta["val"] for _, _, node in recorder.inputs]
+        given = [one.node.meta["val"] for one in recorder.inputs]
         return frozenset(torch_private.storage_id(given[index]) for index in early if index < len(given))
 
-    def _written(self) -> list[tuple[Source, torch.fx.Node]]:
-        tracer = self.tracer
-        return [
-            (source, node)
-            for source, real, node in tracer.recorder.inputs
-            if isinstance(real, torch.Tensor) and tracer.fakes.was_written(node.meta["val"])
-        ]
+    def _written(self) -> list[GraphInput]:
+        was_written = self.tracer.fakes.was_written
+        return [one for one in self._tensor_inputs() if was_written(one.node.meta["val"])]
 
     def _compile(self) -> tuple[Runner | None, torch.fx.GraphModule | None]:
         recorder = self.tracer.recorder
@@ -241,8 +238,8 @@ class Generator:
         else:
             gm = Deferred({}, graph)
         needs_grad = grad_is_on_in(graph) and self._carries_gradients()
-        specs = tuple(_input_spec(source, tensor, node) for source, tensor, node in recorder.inputs)
-        captured = CapturedGraph(gm, specs, tuple(t for _, t, _ in recorder.inputs), needs_grad, self.name)
+        specs, values = tuple(map(_input_spec, recorder.inputs)), tuple(one.value for one in recorder.inputs)
+        captured = CapturedGraph(gm, specs, values, needs_grad, self.name)
         try:
             runner = dispatch.compile_graph(captured, self.config)
         except BackendError as error:
@@ -262,12 +259,7 @@ class Generator:
         outputs = [node.meta.get("val") for node in self.outputs]
         if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
             return True
-        fakes = [
-            node.meta["val"]
-            for _, real, node in self.tracer.recorder.inputs
-            if isinstance(real, torch.Tensor)
-        ]
-        written = [fake for fake in fakes if self.tracer.fakes.was_written(fake)]
+        written = [one.node.meta["val"] for one in self._written()]
         return any(fake.requires_grad and not fake.is_leaf for fake in written)
 
     # -- guards --
@@ -277,21 +269,21 @@ class Generator:
         for guard in tracer.provenance.guards:
             variant.guard(guard)
         inputs = {
-            source: node.meta["val"]
-            for source, _, node in self._tensor_inputs()
-            if any(isinstance(size, torch.SymInt) for size in node.meta["val"].shape)
+            one.source: one.node.meta["val"]
+            for one in self._tensor_inputs()
+            if any(isinstance(size, torch.SymInt) for size in one.node.meta["val"].shape)
         }
         broken = broken_promise(tracer.fakes.shape_env, tracer.fakes.promises)
         if broken is not None:
             raise broken
-        numbers = {symbol: source for symbol, (source, _, _) in tracer.recorder.sizes.numbers.items()}
+        numbers = {symbol: number.source for symbol, number in tracer.recorder.sizes.numbers.items()}
         for condition in size_conditions(tracer.fakes.shape_env, inputs, numbers, torch_private.python_text):
             variant.check_late(condition)
         self._alias_guards()
         self._distinct_guards()
 
-    def _tensor_inputs(self) -> list[tuple[Source, torch.Tensor, torch.fx.Node]]:
-        return [one for one in self.tracer.recorder.inputs if isinstance(one[1], torch.Tensor)]
+    def _tensor_inputs(self) -> list[GraphInput]:
+        return [one for one in self.tracer.recorder.inputs if isinstance(one.value, torch.Tensor)]
 
     def _distinct_guards(self) -> None:
         """An object that was changed must not be another one that was read: its change was not seen there."""
@@ -322,8 +314,7 @@ class Generator:
     def _alias_guards(self) -> None:
         """A graph that writes to an input was captured for inputs that share no memory with it."""
         if self._written():
-            inputs = list(self._tensor_inputs())
-            self.variant.check_memory([source for source, _, _ in inputs], [memory(t) for _, t, _ in inputs])
+            self.variant.check_memory({one.source: memory(one.value) for one in self._tensor_inputs()})
 
     # -- the function --
 
@@ -378,7 +369,8 @@ def _draws(node: torch.fx.Node) -> bool:
     return any(stem in name for stem in _RANDOM)
 
 
-def _input_spec(source: Any, tensor: Any, node: torch.fx.Node) -> InputSpec:
+def _input_spec(given: GraphInput) -> InputSpec:
+    source, tensor, node = given.source, given.value, given.node
     if not isinstance(tensor, torch.Tensor):
         return InputSpec(node.name, Role.NUMBER if isinstance(tensor, float) else Role.SIZE, source.name)
     role = Role.USER_INPUT
