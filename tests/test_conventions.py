@@ -1,4 +1,5 @@
-"""Conventions that hold in every file of the packages: private names of torch stand behind one door."""
+"""Conventions that hold in every file of the packages: private names of torch stand behind one door, and nothing is
+decided by what the text of an exception says."""
 
 from __future__ import annotations
 
@@ -71,3 +72,46 @@ def test_the_check_sees_a_private_name(text):
 def test_the_check_lets_public_names_and_operators_pass():
     text = '"""torch._C"""\nimport torch\naten = torch.ops.aten\n(torch.__version__, torch.ops.aten._softmax, aten._softmax)'
     assert not list(private_names(ast.parse(text)))
+
+
+#: Where an exception of others has no type of its own -> whose text tells it.
+TOLD_BY_TEXT = {
+    "native_calls.py": "Python's, of a list that is too short",
+    "triton_compile.py": "the CUDA driver's, of an image that it cannot load",
+}
+
+
+TESTS = ("startswith", "endswith", "search", "match", "fullmatch")
+
+
+def decided_by_text(tree: ast.Module) -> Iterator[str]:
+    """Tests of what the text of an exception says: of one that is handled, or that a function is given."""
+    for scope in ast.walk(tree):
+        if isinstance(scope, ast.ExceptHandler):
+            names = {scope.name}
+        elif isinstance(scope, ast.FunctionDef):
+            given = {one.arg: ast.unparse(one.annotation) for one in scope.args.args if one.annotation}
+            names = {name for name, kind in given.items() if kind.endswith(("Exception", "Error"))}
+        else:
+            continue
+        texts = {f"str({name})" for name in names}
+        for node in ast.walk(scope):
+            compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TESTS:
+                compared = [node.func.value, *node.args]
+            if texts & set(map(ast.unparse, compared)):
+                yield f"{ast.unparse(node)} (line {node.lineno})"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:]))
+def test_the_text_of_an_exception_decides_nothing(path):
+    assert list(decided_by_text(ast.parse(path.read_text()))) == [] or path.name in TOLD_BY_TEXT
+
+
+@pytest.mark.parametrize(
+    "test", ["'gone' in str(error)", "str(error).startswith('gone')", "re.search('gone', str(error))", "str(error) == 'gone'"]
+)
+def test_the_check_sees_what_is_decided_by_a_text(test):
+    assert list(decided_by_text(ast.parse(f"try: f()\nexcept E as error:\n    if {test}: g()")))
+    assert list(decided_by_text(ast.parse(f"def f(error: RuntimeError):\n    return {test}")))
+    assert not list(decided_by_text(ast.parse("try: f()\nexcept E as error:\n    raise F(str(error))")))
