@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from torch._ops import OpOverload
-
-__all__ = ["OpOverload"]
+from torch._ops import OpOverload as OpOverload
 
 
 @functools.cache
