@@ -139,6 +139,24 @@ def test_a_graph_of_a_call_inside_autocast_is_stored(tmp_path):
     assert not tracer_core.last_compile(second)  # nothing was captured
 
 
+def asks(x):
+    return x + 1 if torch.get_autocast_dtype("cpu") is torch.bfloat16 else x - 1
+
+
+def test_a_stored_function_asks_for_the_settings_that_it_read(tmp_path):
+    path, x = tmp_path / "asks.json", torch.ones(3)
+    first = tracer_core.compile(asks)
+    first(x)
+    assert tracer_core.save(first, path).left_out == ()
+    tracer_core.reset()
+    second = tracer_core.compile(asks)
+    assert tracer_core.load(second, path) == 1
+    torch.testing.assert_close(second(x), x + 1)
+    assert not tracer_core.last_compile(second)
+    with torch.autocast("cpu", torch.float16):
+        torch.testing.assert_close(second(x), x - 1)
+
+
 def test_a_training_graph_is_left_out_with_its_reason(tmp_path):
     fast = tracer_core.compile(double)
     fast(torch.ones(3, requires_grad=True)).sum().backward()

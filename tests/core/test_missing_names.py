@@ -153,7 +153,6 @@ GROUND = frozenset(
     amp.is_autocast_available autograd.Function autograd.function.FunctionCtx autograd.profiler.record_function
     compiler.is_compiling distributed.is_available fx fx.GraphModule fx.Node fx.node.map_aggregate nn nn.Buffer nn.Module
     nn.Module.__call__ nn.Module.__getattr__ nn.Parameter nn.parallel.DistributedDataParallel overrides.TorchFunctionMode
-    utils._python_dispatch.TorchDispatchMode utils._pytree utils._pytree.tree_leaves
     """.split()
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
 import logging
@@ -421,3 +422,72 @@ def test_the_line_comes_once_and_names_the_module(caplog):
             compiled(x)
     lines = [one.getMessage() for one in caplog.records if one.name == "tracer_core"]
     assert len(lines) == 1 and "Linear" in lines[0]
+
+
+def fills(a, b, x):
+    a.append(x)
+    return x + len(b)
+
+
+def writes(x, y):
+    x.add_(1)
+    return y * 2
+
+
+def test_the_reason_of_a_recompile_names_what_differs():
+    y = torch.ones(3, 4)
+    for function, before, after, reason in (
+        (fills, ([], [], X), (one := [], one, X), "a is not b"),
+        (
+            writes,
+            (X.clone(), y),
+            (other := X.clone(), other),
+            "alias_groups((memory(x), memory(y),)) == [0, 1]",
+        ),
+        (
+            torch.add,
+            (X, y),
+            (X, y.double()),
+            "args[1].dtype is torch.float32, but it is a torch.float64 tensor",
+        ),
+        (
+            torch.add,
+            (X, y),
+            (X, torch.nn.Parameter(y)),
+            "type(args[1]) is torch.Tensor, but it is <class 'torch.nn.param",
+        ),
+        (
+            torch.add,
+            (X, y),
+            (X, y.t().contiguous().t()),
+            "args[1].stride() == (4, 1), but it is a torch.float32 tensor of",
+        ),
+    ):
+        compiled = tracer_core.compile(function, backend="eager")
+        with CaptureCounter() as counter:
+            compare(function(*copy.deepcopy(before)), compiled(*before))
+            compare(function(*copy.deepcopy(after)), compiled(*after))
+        ((_, told),) = counter.recompiles
+        assert reason in told
+
+
+def test_the_reason_names_a_size_that_no_longer_follows_from_another():
+    def both(x, y):
+        return torch.cat([x, y]) if x.shape[0] == y.shape[0] else x.sum() + y.sum()
+
+    compiled = tracer_core.compile(both, backend="eager", dynamic=True)
+    with CaptureCounter() as counter:
+        for n, m in ((3, 3), (5, 5), (5, 6)):
+            x, y = torch.ones(n, 2), torch.ones(m, 2)
+            compare(both(x, y), compiled(x, y))
+    ((_, told),) = counter.recompiles
+    assert "y.shape[0] == x.shape[0]" in told
+
+
+def test_the_reason_names_a_setting_of_torch():
+    compiled = tracer_core.compile(lambda x: x + 1, backend="eager")
+    with CaptureCounter() as counter:
+        compiled(X)
+        with torch.no_grad():
+            compiled(X)
+    assert [told for _, told in counter.recompiles] == ["torch settings: is_grad_enabled() is True"]

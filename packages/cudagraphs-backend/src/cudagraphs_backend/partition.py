@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import torch
 
+from cudagraphs_backend.torch_private import OpOverload
 from tracer_core.plugin_api import operators
 
 aten = operators("aten")
@@ -60,7 +61,7 @@ def _owner(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _is_view(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and bool(node.target.is_view)
+    return isinstance(node.target, OpOverload) and bool(node.target.is_view)
 
 
 def _is_kept(node: torch.fx.Node) -> bool:

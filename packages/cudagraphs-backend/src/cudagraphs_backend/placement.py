@@ -99,7 +99,7 @@ def _owners(graph: torch.fx.Graph) -> set[torch.fx.Node]:
         for value in _tensors(node.meta.get("val")):
             found |= {node, first[storage_key(value.untyped_storage())]}
     sources = {node.args[0] for node in found if getattr(node.target, "__name__", "") == "getitem"}
-    return found | sources  # type: ignore[operator]
+    return found | sources
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cudagraphs_backend.state import states
-from cudagraphs_backend.torch_private import storage_key
+from cudagraphs_backend.torch_private import OpOverload, storage_key
 from tracer_core.plugin_api import operators
 
 aten = operators("aten")
@@ -81,7 +81,7 @@ def supports(node: torch.fx.Node) -> str | None:
 def whole_graph(graph: torch.fx.Graph) -> str | None:
     """Why the graph cannot be recorded as it is: the first reason, or None."""
     for node in graph.nodes:
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        if node.op == "call_function" and isinstance(node.target, OpOverload):
             reason = supports(node)
             if reason is not None:
                 return f"{node.target}: {reason}"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload as OpOverload
 
 #: How many C++ owners a storage has, by the address of its C++ object (`storage_key`).
 storage_uses: Callable[[int], int] = torch._C._storage_Use_Count

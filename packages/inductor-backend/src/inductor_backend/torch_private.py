@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from torch._ops import OpOverload as OpOverload
+
 
 @functools.cache
 def core_decompositions() -> Mapping[Any, Callable[..., Any]]:
@@ -62,6 +64,13 @@ def lazy_graph_module(root: Any, graph: Any) -> Any:
 def storage_key(tensor: Any) -> int:
     """Equal for two live tensors exactly if they share their memory; of fakes too."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def floor_div(size: Any, number: int) -> Any:
+    """The floor of a symbolic size divided by a number."""
+    from torch.utils._sympy.functions import FloorDiv  # heavy: sympy
+
+    return FloorDiv(size, number)
 
 
 def is_known_to_be(size: Any, number: int) -> bool:

@@ -16,7 +16,7 @@ def call_after(node: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> t
     with node.graph.inserting_after(node):
         made = node.graph.call_function(target, args, kwargs)
     made.meta = dict(node.meta)
-    values: Any = torch.fx.map_arg((args, kwargs), lambda one: one.meta["val"])  # type: ignore[no-untyped-call]
+    values: Any = torch.fx.map_arg((args, kwargs), lambda one: one.meta["val"])
     made.meta["val"] = target(*values[0], **values[1])
     return made
 

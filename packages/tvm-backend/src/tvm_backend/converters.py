@@ -127,7 +127,7 @@ def _elementary(function: Callable[[Any], Any], name: str) -> Converter:
                 body, x, primfunc_name_hint=function.__name__, primfunc_attrs=products.POINTWISE
             )
         own = functools.reduce(getattr, name.split("."), relax.op)
-        return importer.block_builder.emit(own(x))  # type: ignore[operator]
+        return importer.block_builder.emit(own(x))
 
     return convert
 

@@ -122,7 +122,7 @@ def _windows(node: torch.fx.Node) -> tuple[tuple[Window, Window], int] | None:
         )
         for axis in (0, 1)
     )
-    return ((first, second), int(groups)) if isinstance(groups, int) else None  # type: ignore[redundant-expr]
+    return ((first, second), int(groups)) if isinstance(groups, int) else None
 
 
 def _images(image: torch.fx.Node) -> int:

@@ -149,8 +149,8 @@ def _choose(condition: Any, value: Any, other: Any) -> Any:
     """Both are computed."""
     from tvm import tirx
 
-    of = lambda given: _number(given) if isinstance(given, float) else given
-    return tirx.Select(condition, of(value), of(other))
+    given = [_number(one) if isinstance(one, float) else one for one in (value, other)]
+    return tirx.Select(condition, *given)
 
 
 def _let(value: Any, body: Callable[[Any], Any]) -> Any:

@@ -126,7 +126,7 @@ def _progress(trials: int) -> Any:
     from tvm.s_tir.meta_schedule.measure_callback import PyMeasureCallback
 
     @tvm_private.derived
-    class Progress(PyMeasureCallback):  # type: ignore[misc]
+    class Progress(PyMeasureCallback):
         """Mutable: what was measured, and when it was said."""
 
         def __init__(self) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch.fx.node import map_aggregate
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
@@ -26,6 +25,7 @@ from tracer_core.aot.lazy_graph_module import add_node
 from tracer_core.aot.rng import Draws
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of, size_origins
 from tracer_core.torch_private.names import operators
+from tracer_core.torch_private.needed import TorchDispatchMode
 
 aten = operators("aten")
 
@@ -59,7 +59,7 @@ ONE_FOR_ALL = {
 }
 
 
-class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class AtenRecorder(TorchDispatchMode):
     """The recording mode (mutable). Enter it inside the FakeTensorMode of the inputs.
 
     decompositions: op -> function that runs other operators instead. out_of_place: whether the

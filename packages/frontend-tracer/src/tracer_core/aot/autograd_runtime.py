@@ -25,7 +25,7 @@ from tracer_core.aot.ddp_backward import Backward, Replicas, Step, uncast
 from tracer_core.aot.ddp_buckets import Part
 from tracer_core.aot.double_backward import Differentiated
 from tracer_core.aot.fake_values import captured_values
-from tracer_core.aot.joint_graph import FREED, Joint, JointLowering
+from tracer_core.aot.joint_graph import Joint, JointLowering
 from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.partitioner import Partitioner, Split
 from tracer_core.aot.request import Lowered, Request, output_specs
@@ -163,9 +163,10 @@ class UsedUp(torch.autograd.Function):
     def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
         """Raises what eager raises."""
         raise RuntimeError(
-            f"{FREED} (or directly access saved tensors after they have already been freed). It was"
-            " freed when the compiled function called .backward() or autograd.grad(). Specify"
-            " retain_graph=True there if you need to backward through the graph a second time."
+            f"{torch_private.FREED} (or directly access saved tensors after they have already been"
+            " freed). It was freed when the compiled function called .backward() or"
+            " autograd.grad(). Specify retain_graph=True there if you need to backward through the"
+            " graph a second time."
         )
 
 

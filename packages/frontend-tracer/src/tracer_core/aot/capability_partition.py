@@ -32,21 +32,32 @@ from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.torch_private.names import names
+from tracer_core.torch_private.needed import OpOverload
 
 aten = torch.ops.aten
 
 CompileFunction = Callable[[torch.fx.GraphModule, Any], Runner]
 
 
-def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
-    """A runner for ``lowered.graph``, and why parts of it run eagerly ("" if none do)."""
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What a backend does not compile in one piece. reason: for users. operators: (name, reason) of
+    those that it refused.
+    """
+
+    reason: str
+    operators: tuple[tuple[str, str], ...]
+
+
+def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, Apart | None]:
+    """A runner for ``lowered.graph``, and what of it is compiled apart or runs eagerly."""
     if (
         not any(node.op.startswith("call_") for node in lowered.graph.graph.nodes)
         and not lowered.spec.outputs
     ):
         return (
             Runner(lambda inputs: ()),
-            "",
+            None,
         )  # inputs, views of them and numbers: nothing is left to compute
     supports = supported_by(backend)
     given = resolve(backend.compile)
@@ -60,11 +71,14 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, str]:
     if lowered.ir != "torch":
         refused = elsewhere(graph, backend) | between(graph, places) | refused
     if not refused and not places:
-        return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), ""
+        return compile_with_constants(backend, compile_function, lowered.graph, lowered.spec), None
     told = [summary(graph, refused)] if refused else []
     if places:
         told.append(f"compiled apart for {' and '.join(sorted(set(map(str, places.values()))))}")
-    return Partition(backend, lowered, refused, places).runner(compile_function), "; ".join(told)
+    operators = tuple(dict.fromkeys((str(node.target), reason) for node, reason in refused.items()))
+    return Partition(backend, lowered, refused, places).runner(compile_function), Apart(
+        "; ".join(told), operators
+    )
 
 
 def places_of(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.device]:
@@ -129,9 +143,7 @@ def operators(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return [
         node
         for node in graph.nodes
-        if node.op == "call_function"
-        and isinstance(node.target, torch._ops.OpOverload)
-        and not _is_size(node)
+        if node.op == "call_function" and isinstance(node.target, OpOverload) and not _is_size(node)
     ]
 
 

@@ -75,11 +75,11 @@ class Replicas:
     ) -> None:
         """whole(args, *leaves): the graph as one autograd node."""
         self.name, self.step, self.backward, self.whole = name, step, backward, whole
-        self._chains: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = (
+        self._chains: weakref.WeakKeyDictionary[Any, Callable[..., Sequence[Any]]] = (
             weakref.WeakKeyDictionary()
         )
 
-    def run(self, replica: Any, args: list[Any], leaves: Sequence[torch.Tensor]) -> Any:
+    def run(self, replica: Any, args: list[Any], leaves: Sequence[torch.Tensor]) -> Sequence[Any]:
         """The graph's outputs. replica: the DistributedDataParallel whose forward this is a part
         of.
         """
@@ -88,7 +88,7 @@ class Replicas:
             chain = self._chains[replica] = self._chain(replica, leaves)
         return chain(args, *leaves)
 
-    def _chain(self, replica: Any, leaves: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    def _chain(self, replica: Any, leaves: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
         backward = self.backward
         parts = cut(
             backward.graph, wanted_parts(backward.graph, backward.gradients, leaves, replica)

@@ -96,7 +96,7 @@ class _Cut:
             self.part[node] = min(numbers, default=0)
         for node in self.nodes:
             if node.target is operator.getitem and node.args[0] in self.part:
-                self.part[node] = self.part[node.args[0]]  # type: ignore[index]
+                self.part[node] = self.part[node.args[0]]
 
     def _again(self, node: Node) -> bool:
         """Whether a node is made again in every part that needs it: it computes a size, or views of

@@ -41,7 +41,7 @@ class Differentiated:
         self.settings = {
             name: value
             for name, value in settings.snapshot().items()
-            if name.startswith("autocast")
+            if settings.SETTINGS[name].autocast
         }
         self.draws = any(
             torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
@@ -122,7 +122,7 @@ class Differentiated:
         return torch.autograd.grad(
             [root for root, _ in roots],
             [given[index] for index in self.differentiable],
-            [tangent for _, tangent in roots],  # type: ignore[misc]
+            [tangent for _, tangent in roots],
             create_graph=True,
             allow_unused=True,
         )

@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.torch_private.needed import pytree
 
 MISSING = object()
 

@@ -14,6 +14,7 @@ import torch
 from tracer_core.aot.functionalization import SET_GRAD_CALLS
 from tracer_core.aot.joint_graph import calls_autograd
 from tracer_core.contract.captured_graph import CapturedGraph
+from tracer_core.torch_private.needed import set_grad_mode
 
 
 def grad_is_on_in(graph: torch.fx.Graph) -> bool:
@@ -50,6 +51,6 @@ def switch_off_first(captured: CapturedGraph) -> None:
     graph = captured.gm.graph
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):
-        node = graph.call_function(torch._C._set_grad_enabled, (False,))
+        node = graph.call_function(set_grad_mode, (False,))
     node.meta.update(val=None, user_frame="")
     captured.gm.recompile()

@@ -39,7 +39,6 @@ GRADIENT_CALLS = frozenset(names("autograd.grad autograd.backward"))
 
 
 #: How torch says that a graph was freed by its first backward.
-FREED = "Trying to backward through the graph a second time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ class JointLowering(Lowering):
                     root, [w for _, w in self._leaves()], ones, True, allow_unused=True
                 )
         except RuntimeError as error:
-            if FREED not in str(error):
+            if not torch_private.is_freed(error):
                 raise LoweringUnsupported(f"an output cannot be differentiated: {error}") from error
             return
         raise LoweringUnsupported(

@@ -37,6 +37,7 @@ from tracer_core.contract.specs import InputSpec, Phase, Role
 from tracer_core.errors import BackendError
 from tracer_core.options import env
 from tracer_core.torch_private.names import operators
+from tracer_core.torch_private.needed import OpOverload
 
 aten = operators("aten")
 
@@ -142,7 +143,7 @@ def _own_decompositions(backend: Backend) -> dict[Any, Callable[..., Any]]:
         reason = f"its decompositions() raised {type(error).__name__}: {error}"
         raise BackendError(backend.name, "lower", reason) from error
     for op, function in table.items():
-        if not isinstance(op, torch._ops.OpOverload) or not callable(function):
+        if not isinstance(op, OpOverload) or not callable(function):
             reason = (
                 f"its decompositions() has {op!r}: {function!r}; {{torch.ops.aten.gelu.default:"
                 " function}"

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec
 
@@ -42,19 +43,15 @@ def versions_counted(
         try:
             return run(inputs)
         except Exception as error:
-            if not _may_come_anywhere(error):
+            if not torch_private.is_out_of_memory(
+                error
+            ):  # raised by any allocation, after any of the writes
                 written = [one for one, is_early in zip(written, before, strict=True) if is_early]
             raise
         finally:
             _count(written)
 
     return call_knowing
-
-
-def _may_come_anywhere(error: Exception) -> bool:
-    """Whether any allocation raises it: a graph may have written to all of its inputs by then."""
-    short = isinstance(error, (torch.OutOfMemoryError, MemoryError))
-    return short or "allocate memory" in str(error)  # of the CPU's allocator: a RuntimeError
 
 
 def _count(written: Iterable[torch.Tensor]) -> None:

@@ -16,10 +16,10 @@ import functools
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytree
 
 
 @functools.cache
@@ -27,10 +27,10 @@ def composed(function: Any) -> bool:
     """Whether an ``out=`` form of a torch function is made of other operators, by torch's C++ or
     its Python.
     """
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, OpOverload):
         return torch_private.is_composite(function)
     packet = getattr(torch.ops.aten, getattr(function, "__name__", ""), None)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):
+    if not isinstance(packet, OpOverloadPacket):
         return True
     overloads = [getattr(packet, name) for name in packet.overloads()]
     return any(torch_private.is_composite(one) for one in overloads if one._schema.is_mutable)

@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from tracer_core.aot import overlap
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
 from tracer_core.torch_private.names import classes, names
+from tracer_core.torch_private.needed import OpOverload, pytree
 
 #: Running statistics among the arguments of norms: their positions and names.
 _STATISTICS: dict[Any, tuple[int, int]] = {
@@ -100,7 +100,7 @@ def name_of(function: Any) -> str:
     """``add_`` for `torch.Tensor.add_`, ``"add_"`` and aten's operators, ``iadd`` for ``+=``."""
     if isinstance(function, str):
         return function.strip("_") if function.startswith("__") else function
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, OpOverload):
         return str(function._schema.name.partition("::")[2])
     name = str(getattr(function, "__name__", ""))
     return name.strip("_") if name.startswith("__") else name
@@ -121,7 +121,7 @@ def _is_writer(function: Any) -> bool:
     name = name_of(function)
     if name in _WITHOUT_A_WRITE:
         return False
-    if isinstance(function, torch._ops.OpOverload) and function._schema.is_mutable:
+    if isinstance(function, OpOverload) and function._schema.is_mutable:
         return True
     return function in _STATISTICS or name.endswith("_") or name == "setitem" or name in _AUGMENTED
 
@@ -233,7 +233,7 @@ def _strided(one: Given) -> Iterator[Given]:
 
 
 def _writes_to(function: Any, name: str, slot: int | str, kwargs: Mapping[str, Any]) -> bool:
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, OpOverload):
         named = {argument.name: argument for argument in function._schema.arguments}
         argument = list(named.values())[slot] if isinstance(slot, int) else named.get(slot)
         if (
@@ -297,7 +297,7 @@ def _in_turn(
         except Clash as clash:
             raise LoweringUnsupported(str(clash)) from None
         run(*single[0], **single[1])
-    return None if isinstance(function, torch._ops.OpOverload) else first
+    return None if isinstance(function, OpOverload) else first
 
 
 def _single(

@@ -18,6 +18,7 @@ from tracer_core.aot.fake_fixups import CORRECTIONS
 from tracer_core.aot.output_aliasing import same_sizes
 from tracer_core.errors import VerifyError
 from tracer_core.torch_private.names import names, operators
+from tracer_core.torch_private.needed import OpOverload
 
 if TYPE_CHECKING:
     from tracer_core.aot.request import Lowered
@@ -80,7 +81,7 @@ def only_declared_operators(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, s
     for node in lowered.graph.graph.nodes:
         if node.op not in ("placeholder", "call_function", "output"):
             yield node, f"a {node.op} node"
-        elif node.op == "call_function" and not isinstance(node.target, torch._ops.OpOverload):
+        elif node.op == "call_function" and not isinstance(node.target, OpOverload):
             if node.target not in SIZE_FUNCTIONS:
                 yield node, f"{node.target} is no operator"
         elif node.target in SAME_VALUE:
@@ -105,7 +106,7 @@ def writes_come_last(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
             written.append(placeholders.index(node.args[0]))
         elif written:
             yield node, "an operator after the writes to inputs"
-        elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+        elif isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             yield node, f"{node.target} writes to its argument"
     if sorted(written) != sorted(set(written)) or set(written) != set(lowered.spec.mutations):
         yield (
@@ -143,9 +144,7 @@ def layouts_agree(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
         return
     with torch.no_grad(), torch_private.fake_mode_of(fakes[0]):
         for node in nodes:
-            if node.target is aten.copy_.default or not isinstance(
-                node.target, torch._ops.OpOverload
-            ):
+            if node.target is aten.copy_.default or not isinstance(node.target, OpOverload):
                 continue
             fault = _layout_fault(node)
             if fault:

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
+
 #: Namespaces of operators that write to nothing but what their schemas say.
 PLAIN = frozenset(
     {"aten", "prims", "prim", "torchvision", "torchaudio", "quantized", "quantized_decomposed",
@@ -78,13 +80,11 @@ def _is_plain(module: str) -> bool:
 
 
 def _name(target: Any) -> str | None:
-    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        packet = (
-            target if isinstance(target, torch._ops.OpOverloadPacket) else target.overloadpacket
-        )
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        packet = target if isinstance(target, OpOverloadPacket) else target.overloadpacket
         namespace, _, name = packet._qualified_op_name.partition("::")
         return None if namespace in PLAIN else f"{namespace}::{name}"
-    if isinstance(target, (types.FunctionType, types.MethodType, torch.library.CustomOpDef)):  # type: ignore[attr-defined]
+    if isinstance(target, (types.FunctionType, types.MethodType, torch.library.CustomOpDef)):
         module = getattr(target, "__module__", None) or ""
         return None if _is_plain(module) else f"{module}.{getattr(target, '__qualname__', target)}"
     return None

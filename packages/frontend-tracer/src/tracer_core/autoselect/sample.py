@@ -277,7 +277,7 @@ def _nudge(value: torch.Tensor, seed: int) -> None:
     with torch.no_grad():
         memory = torch.empty(0, dtype=value.dtype, device=value.device).set_(
             value.untyped_storage()
-        )  # type: ignore[call-overload]
+        )
         chosen = torch.randint(
             0, 2, memory.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
         )

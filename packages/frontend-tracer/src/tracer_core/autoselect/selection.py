@@ -83,7 +83,7 @@ class Trial:
         self._eager = compile_graph(captured, eager).run
         self._best, self._best_name = self._eager, EAGER_NAME
         self._entrants = [Entrant(one, Row(one.label, "not tried")) for one in self.plan.candidates]
-        self._eager_row = Row(EAGER_NAME, "chosen", detail="serves meanwhile")
+        self._eager_row = Row(EAGER_NAME, "chosen")
         self._ambient, self._record = Ambient(), stages.continued()
         self._turns, self._lock, self._done = Turns(), threading.Lock(), threading.Event()
         self._sample: Sample | None = None
@@ -104,9 +104,13 @@ class Trial:
 
     def choice(self) -> Choice:
         """What is known so far."""
-        rows = (*(one.row for one in self._entrants), *self.plan.refused, self._eager_row)
-        remembered = self._remembered is not None and self._done.is_set()
-        return Choice(self._name, self._best_name, rows, self._done.is_set(), remembered)
+        eager, decided = self._eager_row, self._done.is_set()
+        if not decided and eager.status == "chosen" and not eager.detail:
+            eager = dataclasses.replace(eager, detail="serves meanwhile")
+        rows = (*(one.row for one in self._entrants), *self.plan.refused, eager)
+        return Choice(
+            self._name, self._best_name, rows, decided, decided and self._remembered is not None
+        )
 
     # -- calls of the program --
 
@@ -403,8 +407,6 @@ class Trial:
         self._decide()
 
     def _decide(self) -> None:
-        if self._best_name == EAGER_NAME and self._eager_row.detail == "serves meanwhile":
-            self._eager_row = dataclasses.replace(self._eager_row, detail="")
         self._target = self._best
         self._sample = self._comparison = self._captured = None
         for entrant in self._entrants:

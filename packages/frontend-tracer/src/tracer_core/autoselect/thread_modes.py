@@ -20,12 +20,10 @@ class Ambient:
     def __init__(self) -> None:
         self._inference = torch.is_inference_mode_enabled()
         self._devices = settings.ambient_devices() or ()
-        threads_own = ("grad", "autocast_cache")
         self._settings = {
             name: value
             for name, value in settings.snapshot().items()
-            if name in threads_own
-            or (name.startswith("autocast_") and name.endswith(("_enabled", "_dtype")))
+            if name == "grad" or settings.SETTINGS[name].autocast  # what each thread has for itself
         }
 
     @contextlib.contextmanager

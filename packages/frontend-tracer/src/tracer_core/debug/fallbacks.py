@@ -19,12 +19,14 @@ from tracer_core.debug.stages import stage
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """kind: ``"training"``, ``"lowering"`` or ``"unsupported"``. graph: its name. backend: that was
-    asked for. reason: for users."""
+    asked for. reason: for users. refused: (operator, reason) of each operator that the backend
+    refused."""
 
     kind: str
     graph: str
     backend: str
     reason: str
+    refused: tuple[tuple[str, str], ...] = ()
 
 
 _listeners: list[Callable[[str], None]] = []

@@ -47,6 +47,7 @@ from tracer_core.errors import BackendError
 from tracer_core.options import CompileConfig
 from tracer_core.registry.eager import compile_eager
 from tracer_core.registry.torch_style import TorchStyle
+from tracer_core.torch_private.needed import set_grad_mode
 
 
 def compile_graph(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
@@ -190,7 +191,7 @@ def _leaving(grad: bool, run: RunFunction) -> RunFunction:
 
     def run_leaving(inputs: list[Any]) -> Sequence[Any]:
         outputs = run(inputs)
-        torch._C._set_grad_enabled(grad)
+        set_grad_mode(grad)
         return outputs
 
     return run_leaving
@@ -251,7 +252,9 @@ def _compile_lowered(
         run = versions_counted(checked(run, spec, functional=functional), spec, early)
     fallback = artifacts = None
     if refused:
-        fallback = Fallback("unsupported", captured.name, config.backend.name, refused)
+        fallback = Fallback(
+            "unsupported", captured.name, config.backend.name, refused.reason, refused.operators
+        )
         report(fallback)
     elif functional:
         artifacts = RunnerArtifacts(runner, lowered.plan, lowered.spec)

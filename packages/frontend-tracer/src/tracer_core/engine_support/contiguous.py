@@ -174,7 +174,7 @@ def _dtype(node: torch.fx.Node) -> torch.dtype:
 def call(graph: torch.fx.Graph, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
     """A node where `graph` inserts now, with its value."""
     node = graph.call_function(target, args, kwargs)
-    values: Any = torch.fx.map_arg((args, kwargs), lambda arg: arg.meta["val"])  # type: ignore[no-untyped-call]
+    values: Any = torch.fx.map_arg((args, kwargs), lambda arg: arg.meta["val"])
     node.meta["val"] = target(*values[0], **values[1])
     return node
 

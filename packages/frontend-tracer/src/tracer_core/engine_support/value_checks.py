@@ -259,7 +259,8 @@ class _Marks:
 
 
 def _source(node: torch.fx.Node) -> torch.fx.Node:
-    source: Any = node.args[0]
+    source = node.args[0]
+    assert isinstance(source, torch.fx.Node)
     return source
 
 

@@ -10,6 +10,8 @@ variant that cannot be stored is named with the reason.
 from __future__ import annotations
 
 import base64
+import dataclasses
+import enum
 import hashlib
 import json
 import os
@@ -40,7 +42,7 @@ from tracer_core.execution.generated_namespace import runtime_namespace
 from tracer_core.execution.guarded_cache import Segment
 from tracer_core.guards.guard_cache import Stamps
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,51 +223,55 @@ def _load_graph(entry: dict[str, Any], function: CompiledFunction) -> Any:
     return compile_graph.without_modes(stored["modes"], run)
 
 
-def _spec_to_json(spec: CompileSpec) -> dict[str, Any]:
-    def sizes(values: Any) -> Any:
-        return None if values is None else [n if isinstance(n, int) else str(n) for n in values]
+def _to_json(value: Any) -> Any:
+    """A field of a spec: rows as dictionaries, symbolic sizes as texts."""
+    if dataclasses.is_dataclass(value):
+        return {one.name: _to_json(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [_to_json(one) for one in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return (
+        value
+        if value is None or isinstance(value, (int, str))
+        else str(value).removeprefix("torch.")
+    )
 
+
+def _spec_to_json(spec: CompileSpec) -> dict[str, Any]:
     return {
-        "backend": spec.backend, "name": spec.name, "mode": spec.mode, "device": str(spec.device),
-        "cache_key": spec.cache_key, "phase": spec.phase.value, "mutations": list(spec.mutations),
-        "inputs": [[i.name, i.role.value, i.source, i.stable_address, i.donatable,
-        i.size_range] for i in spec.inputs],
-        "outputs": [
-            [sizes(o.shape), sizes(o.stride), o.dtype and str(o.dtype).removeprefix("torch."),
-            o.device and str(o.device),
-             o.alias_of_input, o.alias_of_output]
-            for o in spec.outputs
-        ],
-        "sizes": [[s.symbol, s.input_index, s.dim, s.lower, s.upper, s.hint] for s in spec.sizes],
-    }  # fmt: skip
+        name: value
+        for name, value in _to_json(dataclasses.replace(spec, options=None)).items()
+        if name != "options"
+    }
+
+
+#: Fields of the rows of a spec that JSON does not hold as they are -> what makes them of it, where
+#: they are not None.
+_FROM_JSON: dict[str, Callable[[Any], Any]] = {
+    "role": Role, "size_range": tuple, "shape": tuple, "stride": tuple,
+    "dtype": lambda name: getattr(torch, name),
+    "device": torch.device, "phase": Phase, "mutations": tuple, "constants": tuple,
+    "inputs": lambda rows: tuple(InputSpec(**_from_json(row)) for row in rows),
+    "outputs": lambda rows: tuple(OutputSpec(**_from_json(row)) for row in rows),
+    "sizes": lambda rows: tuple(SizeSpec(**row) for row in rows),
+}  # fmt: skip
+
+
+def _from_json(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: _FROM_JSON.get(name, _same)(value) if value is not None else None
+        for name, value in row.items()
+    }
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def _spec_from_json(stored: dict[str, Any], options: Any) -> CompileSpec:
     """The spec of a stored graph. Symbolic sizes of outputs are texts (``"s0 + 1"``)."""
-
-    def output(row: list[Any]) -> OutputSpec:
-        shape, stride, dtype, device, *aliases = row
-        return OutputSpec(
-            None if shape is None else tuple(shape), None if stride is None else tuple(stride),
-            None if dtype is None else getattr(torch, dtype),
-            None if device is None else torch.device(device), *aliases,
-        )  # fmt: skip
-
-    def size_range(value: Any) -> Any:
-        return None if value is None else tuple(value)
-
-    return CompileSpec(
-        backend=stored["backend"], name=stored["name"], mode=stored["mode"], options=options,
-        device=torch.device(stored["device"]), cache_key=stored["cache_key"],
-        phase=Phase(stored["phase"]),
-        mutations=tuple(stored["mutations"]),
-        inputs=tuple(
-            InputSpec(name, Role(role), source, stable, donatable, size_range(limits))
-            for name, role, source, stable, donatable, limits in stored["inputs"]
-        ),
-        outputs=tuple(map(output, stored["outputs"])),
-        sizes=tuple(SizeSpec(*row) for row in stored["sizes"]),
-    )  # fmt: skip
+    return CompileSpec(options=options, **_from_json(stored))
 
 
 def code_hash(code: types.CodeType) -> str:

@@ -15,6 +15,7 @@ import importlib
 import sys
 import types
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from tracer_core.errors import TracerError
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.resume import Transition
 from tracer_core.guards.source import Source
+from tracer_core.torch_private import settings
+from tracer_core.torch_private.modules import C_MODULES
 
 
 class StoredError(TracerError):
@@ -40,7 +43,7 @@ def _import_path(obj: Any) -> str | None:
     module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
     if isinstance(obj, types.ModuleType):
         return f"{obj.__name__}:" if sys.modules.get(obj.__name__) is obj else None
-    candidates = [module] if module else ["torch", "torch._C._nn", "builtins", "math"]
+    candidates = [module] if module else ["torch", *C_MODULES, "builtins", "math"]
     for candidate in candidates:
         found: Any = sys.modules.get(candidate)
         try:
@@ -51,7 +54,7 @@ def _import_path(obj: Any) -> str | None:
         for suffix in ("", "fget", "fset", "fdel", "__func__", "__wrapped__"):
             if (getattr(found, suffix, None) if suffix else found) is obj:
                 return f"{candidate}:{name}" + (f".{suffix}" if suffix else "")
-    for candidate in ("torch", "torch.nn.functional", "torch._C._nn", "torch._C"):
+    for candidate in ("torch", "torch.nn.functional", *C_MODULES):
         short = getattr(obj, "__name__", "")
         if (
             short
@@ -128,17 +131,9 @@ class Describer:
                 return {"globals_of": self.describe(function)}
         return None
 
-    def layouts(self, layouts: tuple[FrameLayout, ...]) -> list[Any]:
+    def layouts(self, layouts: tuple[FrameLayout, ...]) -> list[dict[str, Any]]:
         return [
-            [
-                self.code(f.code),
-                f.ip,
-                list(f.locals),
-                list(f.stack),
-                f.on_return,
-                list(f.kw_names),
-                f.n_exceptions,
-            ]
+            {one.name: getattr(f, one.name) for one in fields(f)} | {"code": self.code(f.code)}
             for f in layouts
         ]
 
@@ -168,6 +163,7 @@ def _literal(_: Any, obj: Any) -> Any:
 _DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
     Transition: lambda d, obj: {"layouts": [d.layouts(obj.layouts), obj.raises]},
     type(NULL): lambda d, obj: {"null": True},
+    settings.Getter: lambda d, obj: {"setting": obj.name},
     torch.dtype: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
     torch.layout: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
     torch.memory_format: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
@@ -197,9 +193,18 @@ class Finder:
             ) from error
 
     def layouts(self, described: list[Any]) -> tuple[FrameLayout, ...]:
+        def value(name: str, stored: Any) -> Any:
+            return (
+                self.find(stored)
+                if name == "code"
+                else tuple(stored)
+                if isinstance(stored, list)
+                else stored
+            )
+
         return tuple(
-            FrameLayout(self.find(code), ip, tuple(names), tuple(stack), on_return, tuple(kw), n)
-            for code, ip, names, stack, on_return, kw, n in described
+            FrameLayout(**{name: value(name, one) for name, one in row.items()})
+            for row in described
         )
 
 
@@ -247,6 +252,7 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "path": _walk,
     "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1]),
     "null": lambda f, value: NULL,
+    "setting": lambda f, value: settings.SETTINGS[value].get,
     "torch": lambda f, value: getattr(torch, value),
     "device": lambda f, value: torch.device(value),
     "size": lambda f, value: torch.Size(value),

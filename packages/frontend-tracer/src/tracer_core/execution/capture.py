@@ -19,18 +19,14 @@ from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage, wants_text
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.entry_builder import Generator, Refused
-from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
+from tracer_core.fx_capture.dynamic_shapes import Seen, ShapePolicy
 from tracer_core.fx_capture.graph_breaks import Break, Restart, WantsSymbols
-from tracer_core.fx_capture.unbacked import DATA_SIZES
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.trace.tracer import Tracer
 
 _MAX_RESTARTS = 64
-#: What a backend, or the calls that come, may turn out not to take as symbols at one place of the
-#: program.
-_REFUSABLE = ("numbers", "sizes", DATA_SIZES)
 
 
 class UserError(Exception):
@@ -65,7 +61,7 @@ def capture(
     start: StartFrames,
     state: Any,
     config: CompileConfig,
-    seen: dict[str, list[tuple[int, ...]]],
+    seen: Seen,
     name: str,
     natives: Set[types.CodeType] = frozenset(),
     answers: Answers | None = None,
@@ -79,8 +75,7 @@ def capture(
     forced: dict[int, tuple[str, str, str]] = {}
     unbuildable: set[type] = set()
     settings = torch_private.torch_state()
-    refused = {what for what in _REFUSABLE if f"refused {what}" in seen}
-    follows_data = "data sizes" in seen
+    refused, follows_data = seen.refused, False
     answers = answers or Answers()
     as_eager, doubts, told = answers.as_eager, not answers.as_eager, ("", "")
     for _ in range(_MAX_RESTARTS):
@@ -120,7 +115,6 @@ def capture(
             refused.add(
                 error.what
             )  # the next attempt, and later ones of this place, guard them by value
-            seen[f"refused {error.what}"] = []
         else:
             if as_eager and not answers.as_eager:
                 answers.as_eager = True
@@ -133,7 +127,12 @@ def capture(
 
 
 def _attempt(
-    tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: Any, name: str
+    tracer: Tracer,
+    start: StartFrames,
+    state: Any,
+    config: CompileConfig,
+    settings: torch_private.TorchState,
+    name: str,
 ) -> Captured:
     try:
         try:
@@ -151,7 +150,12 @@ def _doubt(tracer: Tracer, reason: str) -> None:
 
 
 def _trace(
-    tracer: Tracer, start: StartFrames, state: Any, config: CompileConfig, settings: Any, name: str
+    tracer: Tracer,
+    start: StartFrames,
+    state: Any,
+    config: CompileConfig,
+    settings: torch_private.TorchState,
+    name: str,
 ) -> Captured:
     broken: Break | None = None
     value: Any = None

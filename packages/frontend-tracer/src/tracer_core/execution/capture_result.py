@@ -32,7 +32,7 @@ class BreakRecord:
 class Captured:
     """One variant. attempt(S): its generated function. text: its source. graph: the torch-level
     graph, None if no operator ran. break_: where it ends, None if it returns. shapes: of its inputs
-    by source expression. name: of its graph or segment."""
+    by source expression; numbers: likewise. name: of its graph or segment."""
 
     attempt: Callable[[Any], Any]
     text: str
@@ -40,6 +40,7 @@ class Captured:
     op_count: int
     break_: BreakRecord | None
     shapes: dict[str, tuple[int, ...]]
+    numbers: dict[str, int | float]
     name: str
     constants: dict[str, Any]
     runner: CompiledGraph | None

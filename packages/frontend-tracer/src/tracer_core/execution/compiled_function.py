@@ -45,6 +45,7 @@ from tracer_core.guards.explanation import Failed
 from tracer_core.options import CompileConfig, env
 from tracer_core.registry import events
 from tracer_core.torch_private import settings
+from tracer_core.torch_private.needed import dispatch_modes, function_modes
 from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.tracer import Tracer
 
@@ -235,7 +236,7 @@ class CompiledFunction:
             segment.other_sizes += 1
             if segment.other_sizes == _MOST_OTHER_SIZES:
                 segment.forget()
-                segment.seen[f"refused {DATA_SIZES}"] = []
+                segment.seen.refused.add(DATA_SIZES)
 
     def _capture_start(
         self,
@@ -467,8 +468,7 @@ class CompiledFunction:
         finally:
             _tracing = previous
         self._note(record)
-        for expression, shape in record.shapes.items():
-            segment.seen.setdefault(expression, []).append(shape)
+        segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
         return record.attempt
 
@@ -564,10 +564,10 @@ class CompiledFunction:
 def _can_trace() -> bool:
     """Not under somebody else's torch modes or tracer, and not inside a trace."""
     return (
-        (torch._C._len_torch_function_stack() == 0 or settings.ambient_devices() is not None)
+        (function_modes() == 0 or settings.ambient_devices() is not None)
         and not torch_private.transforms_active()
         and not torch.jit.is_tracing()
-        and torch._C._len_torch_dispatch_stack() == 0
+        and dispatch_modes() == 0
         and _tracing != threading.get_ident()
     )
 

@@ -38,8 +38,9 @@ from tracer_core.fx_capture.dynamic_shapes import broken_promise, size_condition
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.may_raise import risks_of
 from tracer_core.fx_capture.provenance import can_be_watched, end_is_seen, kept_when_dead
+from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.guards.explanation import Failure
-from tracer_core.guards.guard import Guard, GuardKind
+from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.guard_cache import Stamps
 from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig
@@ -61,7 +62,12 @@ class Generator:
     """Turns a finished trace into a variant. Mutable, used once."""
 
     def __init__(
-        self, tracer: Tracer, state: Any, config: CompileConfig, settings: Any, name: str
+        self,
+        tracer: Tracer,
+        state: Any,
+        config: CompileConfig,
+        settings: torch_private.TorchState,
+        name: str,
     ) -> None:
         self.tracer, self.state, self.config, self.settings, self.name = (
             tracer,
@@ -76,16 +82,16 @@ class Generator:
         self.effects: list[str] = []
         self.result = ""
         self.rebuilder = Rebuilder(
-            self.variant.use,
-            self.variant.constants.text,
-            self._output,
-            tracer.provenance.origin_of,
-            tracer.frames_passed,
-            tracer.classes,
-            tracer.owner_of_traceback,
-            self._flush,
-            tracer.made_here,
-            tracer.attributes_of,
+            fetch=self.variant.use,
+            constant=self.variant.constants.text,
+            output=self._output,
+            source_of=tracer.provenance.origin_of,
+            frames_passed=tracer.frames_passed,
+            classes=tracer.classes,
+            owner_of_traceback=tracer.owner_of_traceback,
+            flush=self._flush,
+            made_here=tracer.made_here,
+            attributes_of=tracer.attributes_of,
         )
         self.rebuilder.births = tracer.births
 
@@ -171,9 +177,7 @@ class Generator:
         with stage("segment", graph=self.name, suffix=".py") as stage_record:
             self._guards()
             if runner is not None:
-                lines, inputs = variant.graph_inputs(
-                    [source for source, _, _ in tracer.recorder.inputs]
-                )
+                lines, inputs = variant.graph_inputs([one.source for one in tracer.recorder.inputs])
                 variant.body += [*lines, *self._run_graph(inputs, runner)]
             variant.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
             variant.body += [*self._settings(), self.result]
@@ -199,7 +203,7 @@ class Generator:
         has happened: the program itself runs instead, with its effects up to the error, its
         handlers and its own exception."""
         written = self._written()
-        tensors = ", ".join(self.variant.use(source) for source, _ in written)
+        tensors = ", ".join(self.variant.use(one.source) for one in written)
         draws = any(_draws(node) for node in self.tracer.recorder.graph.nodes)
         before = []
         if written:
@@ -220,9 +224,9 @@ class Generator:
             "    return Suspended(GRAPH_RAISED, (error,))",
         ]
 
-    def _spare(self, written: list[tuple[Source, torch.fx.Node]], runner: CompiledGraph) -> Spare:
+    def _spare(self, written: list[GraphInput], runner: CompiledGraph) -> Spare:
         lowered = runner.artifacts is not None and not runner.artifacts.modes
-        storages = [torch_private.storage_id(node.meta["val"]) for _, node in written]
+        storages = [torch_private.storage_id(one.node.meta["val"]) for one in written]
         risky = self._risky(runner, lowered)
         always = {i for i, storage in enumerate(storages) if storage in risky}
         return Spare(frozenset(always), not lowered or bool(always))
@@ -233,18 +237,14 @@ class Generator:
         if early is None:
             risks = risks_of(recorder.graph)
             return risks.lowered if lowered else risks.in_order
-        given = [node.meta["val"] for _, _, node in recorder.inputs]
+        given = [one.node.meta["val"] for one in recorder.inputs]
         return frozenset(
             torch_private.storage_id(given[index]) for index in early if index < len(given)
         )
 
-    def _written(self) -> list[tuple[Source, torch.fx.Node]]:
-        tracer = self.tracer
-        return [
-            (source, node)
-            for source, real, node in tracer.recorder.inputs
-            if isinstance(real, torch.Tensor) and tracer.fakes.was_written(node.meta["val"])
-        ]
+    def _written(self) -> list[GraphInput]:
+        was_written = self.tracer.fakes.was_written
+        return [one for one in self._tensor_inputs() if was_written(one.node.meta["val"])]
 
     def _compile(self) -> tuple[CompiledGraph | None, torch.fx.GraphModule | None]:
         recorder = self.tracer.recorder
@@ -266,10 +266,11 @@ class Generator:
         else:
             gm = Deferred({}, graph)
         needs_grad = grad_is_on_in(graph) and self._carries_gradients()
-        specs = tuple(_input_spec(source, tensor, node) for source, tensor, node in recorder.inputs)
-        captured = CapturedGraph(
-            gm, specs, tuple(t for _, t, _ in recorder.inputs), needs_grad, self.name
+        specs, values = (
+            tuple(map(_input_spec, recorder.inputs)),
+            tuple(one.value for one in recorder.inputs),
         )
+        captured = CapturedGraph(gm, specs, values, needs_grad, self.name)
         try:
             runner = compile_graph.compile_graph(captured, self.config)
         except BackendError as error:
@@ -291,12 +292,7 @@ class Generator:
         outputs = [node.meta.get("val") for node in self.outputs]
         if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
             return True
-        fakes = [
-            node.meta["val"]
-            for _, real, node in self.tracer.recorder.inputs
-            if isinstance(real, torch.Tensor)
-        ]
-        written = [fake for fake in fakes if self.tracer.fakes.was_written(fake)]
+        written = [one.node.meta["val"] for one in self._written()]
         return any(fake.requires_grad and not fake.is_leaf for fake in written)
 
     # -- guards --
@@ -305,27 +301,26 @@ class Generator:
         tracer, variant = self.tracer, self.variant
         for guard in tracer.provenance.guards:
             variant.guard(guard)
-        inputs = []
-        for source, tensor, node in self._tensor_inputs():
-            fake = node.meta["val"]
-            if any(isinstance(size, torch.SymInt) for size in fake.shape):
-                inputs.append((variant.use(source), fake))
+        inputs = {
+            one.source: one.node.meta["val"]
+            for one in self._tensor_inputs()
+            if any(isinstance(size, torch.SymInt) for size in one.node.meta["val"].shape)
+        }
         broken = broken_promise(tracer.fakes.shape_env, tracer.fakes.promises)
         if broken is not None:
             raise broken
         numbers = {
-            symbol: variant.use(source)
-            for symbol, (source, _, _) in tracer.recorder.sizes.numbers.items()
+            symbol: number.source for symbol, number in tracer.recorder.sizes.numbers.items()
         }
-        for check in size_conditions(
+        for condition in size_conditions(
             tracer.fakes.shape_env, inputs, numbers, torch_private.python_text
         ):
-            variant.check_late(check)
+            variant.check_late(condition)
         self._alias_guards()
         self._distinct_guards()
 
-    def _tensor_inputs(self) -> list[tuple[Source, torch.Tensor, torch.fx.Node]]:
-        return [one for one in self.tracer.recorder.inputs if isinstance(one[1], torch.Tensor)]
+    def _tensor_inputs(self) -> list[GraphInput]:
+        return [one for one in self.tracer.recorder.inputs if isinstance(one.value, torch.Tensor)]
 
     def _distinct_guards(self) -> None:
         """An object that was changed must not be another one that was read: its change was not seen
@@ -350,17 +345,16 @@ class Generator:
             mine = source.base if is_namespace else source
             for other, value in provenance.objects_of(type(holder)):
                 if value is not holder:
-                    self.variant.guard(Guard(GuardKind.NOT_SAME, mine, other))
+                    self.variant.check_apart(mine, other)
         carried: Any = [provenance.source_of(one) for one in self.tracer.carried.objects()]
         for one, another in itertools.combinations(carried, 2):
-            self.variant.guard(Guard(GuardKind.NOT_SAME, one, another))
+            self.variant.check_apart(one, another)
 
     def _alias_guards(self) -> None:
         """A graph that writes to an input was captured for inputs that share no memory with it."""
         if self._written():
-            inputs = list(self._tensor_inputs())
             self.variant.check_memory(
-                [source for source, _, _ in inputs], [memory(t) for _, t, _ in inputs]
+                {one.source: memory(one.value) for one in self._tensor_inputs()}
             )
 
     # -- the function --
@@ -378,15 +372,25 @@ class Generator:
         if variant.object_lines:
             namespace["stamps"] = Stamps(namespace["check"], roots)
         failure = Failure(
-            settings, tuple(tracer.provenance.guards), tuple(variant.explained), variant.names(),
-            variant.constants, tracer.provenance.constants, namespace,
+            settings, tuple(tracer.provenance.guards), tuple(variant.others), variant.constants,
+            tracer.provenance.constants, namespace,
         )  # fmt: skip
         if enabled("guards"):
             note("guards", "%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
         return Captured(
-            attempt, text, gm, tracer.recorder.op_count, record, tracer.shapes.shapes, self.name,
-            variant.constants.namespace, runner, failure, self._portable(roots),
-        )  # fmt: skip
+            attempt=attempt,
+            text=text,
+            graph=gm,
+            op_count=tracer.recorder.op_count,
+            break_=record,
+            shapes=tracer.shapes.shapes,
+            numbers=tracer.shapes.numbers,
+            name=self.name,
+            constants=variant.constants.namespace,
+            runner=runner,
+            check_first=failure,
+            portable=self._portable(roots),
+        )
 
     def _portable(self, roots: tuple[int, ...]) -> Portable:
         guarded = {
@@ -409,7 +413,8 @@ def _draws(node: torch.fx.Node) -> bool:
     return any(stem in name for stem in _RANDOM)
 
 
-def _input_spec(source: Any, tensor: Any, node: torch.fx.Node) -> InputSpec:
+def _input_spec(given: GraphInput) -> InputSpec:
+    source, tensor, node = given.source, given.value, given.node
     if not isinstance(tensor, torch.Tensor):
         return InputSpec(
             node.name, Role.NUMBER if isinstance(tensor, float) else Role.SIZE, source.name

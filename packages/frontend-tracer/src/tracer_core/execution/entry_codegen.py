@@ -13,18 +13,20 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.execution.generated_namespace import alias_groups
 from tracer_core.fx_capture.provenance import end_is_seen
-from tracer_core.guards.guard import Guard, GuardKind, tensor_call
+from tracer_core.guards.guard import Guard, GuardKind, Relation, tensor_call
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.source import Source, computed
+from tracer_core.guards.watched_words import Checked
 from tracer_core.reconstruct.side_effects import replay
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.trace.side_effects import Change
@@ -94,27 +96,14 @@ class Variant:
         self.late_lines: list[str] = []
         #: Position in the state of a tensor that the C helper can watch -> lines of its guard.
         self.tensor_lines: dict[int, tuple[str, str]] = {}
-        #: All conditions beside the guards, over variables and state: what a failure is explained
-        #: with.
-        self.explained: list[str] = []
+        #: What is checked beside the guards of the trace.
+        self.others: list[Guard | Relation] = []
         self.body: list[str] = []
-        self.fetched: dict[str, None] = {}
-        #: name in the run part -> text of what the check makes for it from what it fetched.
-        self.prepared: dict[str, str] = {}
-        self.parts: dict[str, dict[str, None]] = {
-            name: {}
-            for name in (
-                "holders",
-                "objects",
-                "classes",
-                "empties",
-                "tensors",
-                "lists",
-                "probes",
-                "storages",
-                "lengths",
-            )
-        }
+        #: name in the run part -> text of what the check gives it: what it fetched, or made of
+        #: that.
+        self.fetched: dict[str, str] = {}
+        #: field of `Checked` -> texts of its elements.
+        self.watched: dict[str, dict[str, None]] = {field.name: {} for field in fields(Checked)}
         #: variable of a dictionary -> text of each key read in it, or None: its keys themselves
         #: matter.
         self.keys_read: dict[str, dict[str, None] | None] = {}
@@ -189,15 +178,15 @@ class Variant:
         if known is not None:
             return known
         if source.kind == "const":
-            name = self.constants.text(self.provenance.constants[source.key[0]])
-        elif source.base is None and source.kind == "module":
-            name = self.constants.text(sys.modules[source.key])
-        elif self.is_late(source):
+            return self.constants.text(self.provenance.constants[source.key[0]])
+        if source.base is None and source.kind == "module":
+            return self.constants.text(sys.modules[source.key])
+        if self.is_late(source):
             assert source.base is not None
             text = self._fetch_text(source, self.use(source.base))
             name = f"v{len(self._variables)}"
             self.late_lines.append(f"{name} = {text}")
-            self.explained.append(f"reached(lambda: {text}) is not MISS")
+            self.others.append(Relation("{0} is not MISS", (source,)))
         else:
             base = self.fetch(source.base) if source.base is not None else ""
             text = self._fetch_text(source, base)
@@ -224,8 +213,8 @@ class Variant:
         name = self.fetch(source)
         if source.base is None and source.kind == "state":
             return source.text("")  # not from a stamp, which would keep it alive
-        if self.is_object(source) and name.startswith("v"):
-            self.fetched[name] = None
+        if self.is_object(source) and source in self._variables:
+            self.fetched[name] = name
         return name
 
     def graph_inputs(self, sources: list[Source]) -> tuple[list[str], str]:
@@ -238,7 +227,7 @@ class Variant:
         texts = [
             self.fetch(s) if known else "None" for s, known in zip(sources, stamped, strict=True)
         ]
-        self.prepared["G"] = f"[{', '.join(texts)}]"
+        self.fetched["G"] = f"[{', '.join(texts)}]"
         lines = [
             f"G[{i}] = {self.use(source)}"
             for i, (source, known) in enumerate(zip(sources, stamped, strict=True))
@@ -246,70 +235,68 @@ class Variant:
         ]
         return ["G = G.copy()", *lines], "G"
 
-    def check_memory(self, sources: list[Source], pointers: list[int]) -> None:
-        """Which of these tensors share memory must stay as it is. pointers: to their memory now."""
-        stamped = [source.base is not None and self.is_object(source) for source in sources]
-        own = [pointer for pointer, known in zip(pointers, stamped, strict=True) if known]
-        others = [pointer for pointer, known in zip(pointers, stamped, strict=True) if not known]
-        if len(own) < 4 or not set(own).isdisjoint(others):
-            texts = ", ".join(f"memory({self.use(source)})" for source in sources)
-            self.check_late(f"alias_groups(({texts},)) == {alias_groups(pointers)!r}")
+    def check_memory(self, pointers: dict[Source, int]) -> None:
+        """Which of these tensors share memory must stay as it is. pointers: source -> to its memory
+        now.
+        """
+        own = {
+            one: at for one, at in pointers.items() if one.base is not None and self.is_object(one)
+        }
+        direct = {one: at for one, at in pointers.items() if one not in own}
+        if len(own) < 4 or not set(own.values()).isdisjoint(direct.values()):
+            self.check_late(_same_groups(pointers))
             return
-        names = [
-            self.fetch(source) for source, known in zip(sources, stamped, strict=True) if known
-        ]
-        self.parts["storages"].update(dict.fromkeys(names))
-        each = f"({', '.join(f'memory({name})' for name in names)},)"
-        self.object_lines.append(f"P = {each}")
-        self.object_lines.append(f"if alias_groups(P) != {alias_groups(own)!r}: return None")
-        self.explained.append(f"alias_groups({each}) == {alias_groups(own)!r}")
-        if others:
-            self.prepared["P"] = "frozenset(P)"
-            direct = [
-                self.use(source)
-                for source, known in zip(sources, stamped, strict=True)
-                if not known
-            ]
-            texts = ", ".join(f"memory({name})" for name in direct)
-            self.check_late(f"P.isdisjoint(({texts},))", f"set({each}).isdisjoint(({texts},))")
-            if len(others) > 1:
-                self.check_late(f"alias_groups(({texts},)) == {alias_groups(others)!r}")
+        self.watched["storages"].update(dict.fromkeys(map(self.fetch, own)))
+        self.object_lines.append(f"P = {_memories(map(self.fetch, own))}")
+        self.object_lines.append(
+            f"if alias_groups(P) != {alias_groups([*own.values()])!r}: return None"
+        )
+        self.others.append(_same_groups(own))
+        if direct:
+            self.fetched["P"] = "frozenset(P)"
+            texts = _places([*own, *direct])
+            apart = (
+                f"set({_memories(texts[: len(own)])}).isdisjoint({_memories(texts[len(own) :])})"
+            )
+            now = _memories(map(self.use, direct))
+            self.check_late(Relation(apart, (*own, *direct)), f"P.isdisjoint({now})")
+            if len(direct) > 1:
+                self.check_late(_same_groups(direct))
 
     def check_distinct(self, sources: list[Source]) -> None:
         """No two of these sources lead to one object."""
         if len(sources) < 2:
             return
-        stamped = all(self.is_object(source) for source in sources)
-        names = ", ".join(self.fetch(source) if stamped else self.use(source) for source in sources)
-        if stamped:
-            self.object_lines.append(f"if not are_distinct(({names})): return None")
-            self.explained.append(f"are_distinct(({names}))")
+        condition = Relation(f"are_distinct(({', '.join(_places(sources))}))", tuple(sources))
+        if all(self.is_object(source) for source in sources):
+            self.object_lines.append(f"if not ({condition.text(self.fetch)}): return None")
+            self.others.append(condition)
         else:
-            self.check_late(f"are_distinct(({names}))")
+            self.check_late(condition)
 
     def _note_read(self, source: Source, base: str, name: str) -> None:
         """What a stamp must watch so that this read would give the same again."""
         if not self.is_object(source) or source.base is None:
             return
         if source.kind == "dict":
-            self.parts["holders"][f"({base}, {name})"] = None
+            self.watched["holders"][f"({base}, {name})"] = None
         elif source.kind in ("key", "own_key"):
             self._reads_key(base, source.key)
         elif source.kind in ("nth_key", "nth_value"):
             self.keys_read[base] = None
         elif source.kind in ("item", "own_item"):
             if not isinstance(self.provenance.value_at(source.base), tuple):
-                self.parts["lists"][base] = None
+                self.watched["lists"][base] = None
         elif source.kind in ("slot", "contents"):
             name = "cell_contents" if source.kind == "contents" else source.key
             owner = self.provenance.value_at(source.base)
             if name != "__globals__" and not isinstance(owner, _READ_ONLY):
-                self.parts["probes"][f"partial(getattr, {base}, {name!r})"] = None
+                self.watched["probes"][f"partial(getattr, {base}, {name!r})"] = None
         elif source.kind == "called":
-            self.parts["probes"][base] = None
+            self.watched["probes"][base] = None
         elif source.kind == "applied":
             function = self.constants.text(self.provenance.constants[source.key[0]])
-            self.parts["probes"][f"partial({function}, {base})"] = None
+            self.watched["probes"][f"partial({function}, {base})"] = None
 
     def _reads_key(self, name: str, key: Any) -> None:
         keys = self.keys_read.setdefault(name, {})
@@ -337,18 +324,22 @@ class Variant:
                 text = tensor_call(guard, value, self.constants.text) or text
             self.object_lines.append(f"if not ({text}): return None")
         else:
-            self.check_late(guard.text(self.use(guard.source), self.constants.text, self.use))
+            text = guard.text(self.use(guard.source), self.constants.text, self.use)
+            self.late_lines.append(f"if not ({text}): return MISS")
 
-    def check_late(self, condition: str, explained: str = "") -> None:
-        """A condition over what `use` gives. explained: the same without what is prepared."""
-        self.late_lines.append(f"if not ({condition}): return MISS")
-        self.explained.append(explained or condition)
+    def check_apart(self, one: Source, other: Source) -> None:
+        """Two sources lead to different objects."""
+        guard = Guard(GuardKind.NOT_SAME, one, other)
+        self.guard(guard)
+        self.others.append(guard)
 
-    def names(self) -> dict[str, Source]:
-        """Text of a value in the generated code -> where it comes from."""
-        found = {name: source for source, name in self._variables.items() if name.startswith("v")}
-        found |= {source.text(""): source for source in self._variables if source.root is source}
-        return found
+    def check_late(self, condition: Relation, text: str = "") -> None:
+        """Checks a condition on every call. text: of the check, where it uses what the full check
+        made.
+        """
+        text = text or condition.text(self.use)
+        self.late_lines.append(f"if not ({text}): return MISS")
+        self.others.append(condition)
 
     def _stampable(self, guard: Guard, value: str) -> bool:
         """Adds what a stamp must watch for this guard; False if it has to be checked on every
@@ -358,7 +349,7 @@ class Variant:
         if kind in (GuardKind.EQ, GuardKind.IS, GuardKind.SAME, GuardKind.NOT_SAME):
             return True
         if kind in _WATCHED:
-            self.parts[_WATCHED[kind]][value] = None
+            self.watched[_WATCHED[kind]][value] = None
             return True
         if kind in (GuardKind.HAS_NOT, GuardKind.HAS):
             self._reads_key(value, guard.expected)
@@ -369,7 +360,7 @@ class Variant:
                 self.keys_read[value] = None
                 return True
             if isinstance(read, list):
-                self.parts["lengths" if kind is GuardKind.LEN else "lists"][value] = None
+                self.watched["lengths" if kind is GuardKind.LEN else "lists"][value] = None
                 return True
             return isinstance(read, tuple)
         return False
@@ -393,9 +384,14 @@ class Variant:
                 f"({name}, {None if keys is None else _tuple_text(list(keys))})"
                 for name, keys in self.keys_read.items()
             ]
-            groups = [dicts, *map(list, self.parts.values())]
-            given = [*self.fetched, *self.prepared.values()]
-            texts = ", ".join(map(_tuple_text, [given, *groups]))
+            given: dict[str, Collection[str]] = {
+                **self.watched,
+                "fetched": self.fetched.values(),
+                "dicts": dicts,
+            }
+            texts = ", ".join(
+                f"{name}={_tuple_text(values)}" for name, values in given.items() if values
+            )
             lines += [f"    return Checked({texts})", ""]
         if self.tensor_lines:
             lines += [
@@ -403,7 +399,7 @@ class Variant:
                 f" watch_tensors({_tuple_text(list(map(str, self.tensor_lines)))})"
             ]
         lines += ["def attempt(S):"]
-        lines += [f"    if not ({text}): return MISS" for text in settings]
+        lines += [f"    if not ({' and '.join(settings)}): return MISS"]
         if self.tensor_lines:
             checks = [line for both in self.tensor_lines.values() for line in both]
             lines += [
@@ -417,8 +413,8 @@ class Variant:
             lines += [f"    except {_FAILURES}: return MISS"]
         if self.object_lines:
             lines += ["    F = stamps.fetch(S)", "    if F is None: return MISS"]
-            if self.fetched or self.prepared:
-                lines += [f"    {_tuple_text([*self.fetched, *self.prepared])} = F"]
+            if self.fetched:
+                lines += [f"    {_tuple_text(self.fetched)} = F"]
         if self.late_lines:
             lines += ["    try:", *(f"        {line}" for line in self.late_lines)]
             lines += [f"    except {_FAILURES}: return MISS"]
@@ -426,7 +422,7 @@ class Variant:
         return "\n".join(lines) + "\n"
 
 
-#: Kind of a guard -> the part of `Checked` that watches what it compares.
+#: Kind of a guard -> the field of `Checked` for what it compares.
 _WATCHED = {
     GuardKind.TYPE: "objects",
     GuardKind.MRO: "classes",
@@ -447,24 +443,42 @@ def _fits_helper(guard: Guard) -> bool:
     return None not in facts.shape and facts.stride is not None and not facts.requires_grad
 
 
-def _tuple_text(names: list[str]) -> str:
-    return f"({', '.join(names)},)" if names else "()"
+def _tuple_text(names: Iterable[str]) -> str:
+    inside = ", ".join(names)
+    return f"({inside},)" if inside else "()"
 
 
-def settings_checks(state: tuple[Any, ...], constant: Callable[[Any], str]) -> list[str]:
-    """Guards on torch's own settings. state: `torch_private.torch_state()` at the trace."""
-    grad, inference, dtype, functions, dispatchers, deterministic, autocast = state
+def _places(sources: Collection[Source]) -> list[str]:
+    """What stands for the values of `sources` in the template of a `Relation`."""
+    return [f"{{{i}}}" for i in range(len(sources))]
+
+
+def _memories(tensors: Iterable[str]) -> str:
+    """Text of a tuple of where the memory of tensors begins."""
+    return _tuple_text(f"memory({tensor})" for tensor in tensors)
+
+
+def _same_groups(pointers: dict[Source, int]) -> Relation:
+    """Those of these tensors share memory that do now. pointers: source -> to its memory now."""
+    groups = alias_groups([*pointers.values()])
+    return Relation(f"alias_groups({_memories(_places(pointers))}) == {groups!r}", tuple(pointers))
+
+
+def settings_checks(state: torch_private.TorchState, constant: Callable[[Any], str]) -> list[str]:
+    """Guards on torch's own settings. state: at the trace."""
     checks = [
-        f"is_grad_enabled() is {grad}", f"is_inference_mode() is {inference}",
-        f"default_dtype() is {constant(dtype)}",
-        f"function_modes() == {len(functions)}", f"dispatch_modes() == {dispatchers}",
-        f"deterministic() is {deterministic}",
+        f"is_grad_enabled() is {state.grad}",
+        f"is_inference_mode() is {state.inference}",
+        f"default_dtype() is {constant(state.default_dtype)}",
+        f"function_modes() == {len(state.devices)}",
+        f"dispatch_modes() == {state.dispatch_modes}",
+        f"deterministic() is {state.deterministic}",
         "jit_tracing() is None",  # torch.jit.trace would not see the kernels of a compiled graph
-    ]  # fmt: skip
-    if functions:
-        checks.append(f"ambient_devices() == {constant(functions)}")
-    if autocast is None:
+    ]
+    if state.devices:
+        checks.append(f"ambient_devices() == {constant(state.devices)}")
+    if state.autocast is None:
         checks.append("not autocast()")
     else:
-        checks.append(f"autocast_state() == {constant(autocast)}")
-    return [" and ".join(checks)]
+        checks.append(f"autocast_state() == {constant(state.autocast)}")
+    return checks

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from tracer_core.guards.guard_cache import Checked
 from tracer_core.guards.source import payload
 from tracer_core.guards.tensor_check import watch_tensors
 from tracer_core.reconstruct.side_effects import NAMES
-from tracer_core.torch_private import settings
+from tracer_core.torch_private import needed, settings
 from tracer_core.trace.suspended_generators import advance_by, peeked, shell_facts, shell_values
 
 
@@ -54,14 +54,6 @@ def unbound_cell(cell: Any) -> bool:
     return False
 
 
-def reached(fetch: Callable[[], Any]) -> Any:
-    """What a path leads to on this call; MISS where it leads nowhere."""
-    try:
-        return fetch()
-    except (KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError):
-        return MISS
-
-
 def unset_slot(descriptor: Any, obj: Any) -> bool:
     """Whether an object's slot has no value."""
     try:
@@ -80,19 +72,17 @@ def runtime_namespace() -> dict[str, Any]:
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math,
         "payload": payload,
         "TracerError": TracerError,
-        "keys": torch._C._dispatch_keys, "is_unbound": unbound_cell, "is_unset": unset_slot,
+        "keys": needed.key_set, "is_unbound": unbound_cell, "is_unset": unset_slot,
         "data_of": data_of,
-        "reached": reached, "same_objects": same_objects, "tensor_is": tensor_is,
-        "alias_groups": alias_groups, "memory": memory,
+        "same_objects": same_objects, "tensor_is": tensor_is, "alias_groups": alias_groups,
+        "memory": memory,
         "are_distinct": are_distinct, "single": single,
         "is_grad_enabled": torch.is_grad_enabled,
         "is_inference_mode": torch.is_inference_mode_enabled,
         "default_dtype": torch.get_default_dtype,
-        "function_modes": torch._C._len_torch_function_stack,
-        "dispatch_modes": torch._C._len_torch_dispatch_stack,
-        "jit_tracing": torch._C._get_tracing_state,
-        "deterministic": torch._C._get_deterministic_algorithms,
-        "autocast": torch._C._is_any_autocast_enabled,
+        "function_modes": needed.function_modes, "dispatch_modes": needed.dispatch_modes,
+        "jit_tracing": needed.jit_tracing,
+        "deterministic": needed.is_deterministic, "autocast": needed.is_autocast_on,
         "rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state,
         "autocast_state": torch_private.autocast_state, "run_restoring": settings.run_restoring,
         "put_setting": settings.put, "nest_autocast": settings.nest_autocast,

@@ -23,6 +23,7 @@ from typing import Any
 
 from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.execution.entry_codegen import DIRECT_ROOTS
+from tracer_core.fx_capture.dynamic_shapes import Seen
 from tracer_core.guards.own_reference import OwnReference
 
 Attempt = Callable[[Any], Any]
@@ -97,10 +98,10 @@ class Closed:
 
 class Segment:
     """Mutable. key: start arguments or layouts. variants: attempts, newest last. version: grows
-    with each. seen: source expression -> shapes captured so far. limit_hit: no more variants are
-    made for anything. raised: by the last trace. loose: variants captured for no object, or for one
-    that is gone. other_sizes: how often a graph found that a size which depends on data was not
-    what it was captured for."""
+    with each. seen: what they were captured with. limit_hit: no more variants are made for
+    anything. raised: by the last trace. loose: variants captured for no object, or for one that is
+    gone. other_sizes: how often a graph found that a size which depends on data was not what it was
+    captured for."""
 
     __slots__ = ("key", "variants", "version", "seen", "limit_hit", "raised", "loose",
     "other_sizes", "_at", "_roots", "_recent",
@@ -110,7 +111,7 @@ class Segment:
         self.key = key
         self.variants: list[Attempt] = []
         self.version = 0
-        self.seen: dict[str, list[tuple[int, ...]]] = {}
+        self.seen = Seen()
         self.limit_hit = False
         self.raised: BaseException | None = None
         self.loose = 0

@@ -122,9 +122,7 @@ class TransitionWriter:
     def is_scalar(self, name: Any) -> bool:
         """Whether the value behind a name (or the text of a constant) is plain for sure."""
         text = str(name)
-        if text in self.scalars or text.startswith("("):
-            return True
-        return text in self.names and type(self.names[text]) in SCALARS
+        return text in self.scalars or (text in self.names and type(self.names[text]) in SCALARS)
 
     def _kept(self, names: list[str]) -> list[str]:
         """The names of those variables of the state that nothing reads any more."""
@@ -322,7 +320,12 @@ def _store_fast(w: TransitionWriter, path: _Path, arg: int) -> bool:
 
 
 def _load_const(w: TransitionWriter, path: _Path, arg: Any) -> bool:
-    path.stack.append(f"({arg!r})" if type(arg) in (int, bool, type(None)) else w.constant(arg))
+    if type(arg) in (int, bool, type(None)):
+        text = f"({arg!r})"
+        w.scalars.add(text)
+    else:
+        text = w.constant(arg)
+    path.stack.append(text)
     return _nop(w, path, arg)
 
 

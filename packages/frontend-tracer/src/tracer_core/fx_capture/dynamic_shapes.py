@@ -9,6 +9,7 @@ stay static.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,19 +17,41 @@ import torch
 from tracer_core import markers, torch_private
 from tracer_core.errors import MarkedSizeError
 from tracer_core.fx_capture.fake_mode import Promise
+from tracer_core.guards.guard import Relation
 from tracer_core.guards.source import Source
 
 
+@dataclass(slots=True)
+class Seen:
+    """What one place of the program was captured with so far. Mutable. shapes, numbers: source
+    expression -> those of each variant. refused: which symbols the backend, or the calls that came,
+    turned out not to take."""
+
+    shapes: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
+    numbers: dict[str, list[int | float]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.shapes or self.numbers or self.refused)
+
+    def add(self, shapes: dict[str, tuple[int, ...]], numbers: dict[str, int | float]) -> None:
+        """Notes what one more variant was captured with."""
+        for expression, shape in shapes.items():
+            self.shapes.setdefault(expression, []).append(shape)
+        for expression, number in numbers.items():
+            self.numbers.setdefault(expression, []).append(number)
+
+
 class ShapePolicy:
-    """The choice for one trace. dynamic: compile()'s argument. seen: source expression -> shapes
-    that earlier variants of the segment were captured with. allowed: the backend takes symbols.
-    takes_numbers: as inputs of a graph, numbers of the program too, and takes_data_sizes, sizes
-    that depend on data; follows_data: this trace has symbols for those."""
+    """The choice for one trace. dynamic: compile()'s argument. seen: what earlier variants of the
+    segment were captured with. allowed: the backend takes symbols. takes_numbers: as inputs of a
+    graph, numbers of the program too, and takes_data_sizes, sizes that depend on data;
+    follows_data: this trace has symbols for those."""
 
     def __init__(
         self,
         dynamic: bool | None,
-        seen: dict[str, list[tuple[int, ...]]],
+        seen: Seen,
         allowed: bool,
         takes_numbers: bool = False,
         takes_data_sizes: bool = False,
@@ -41,6 +64,7 @@ class ShapePolicy:
         self.takes_data_sizes = takes_data_sizes and self.allowed
         self.follows_data = follows_data and self.takes_data_sizes
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.numbers: dict[str, int | float] = {}
         self._chosen: dict[int, tuple[int | None, ...] | None] = {}
 
     @property
@@ -59,9 +83,11 @@ class ShapePolicy:
 
     def varies(self, value: int | float, source: Source) -> bool:
         """Whether an earlier variant saw another number at this source."""
-        key = f"number {source.expression}"
-        self.shapes[key] = (value,)  # type: ignore[assignment]
-        return self.symbolic and any(old != (value,) for old in self.seen.get(key, ()))
+        self.numbers[source.expression] = value
+        return self.symbolic and any(
+            old is not value and old != value
+            for old in self.seen.numbers.get(source.expression, ())
+        )
 
     marked = False
 
@@ -83,7 +109,7 @@ class ShapePolicy:
         if not self.symbolic:
             return None
         marked, static = markers.dynamic_dims(tensor), markers.static_dims(tensor)
-        earlier = self.seen.get(source.expression, ())
+        earlier = self.seen.shapes.get(source.expression, ())
         is_input = not (
             source.base is not None and source.base.kind == "key" and source.base.key == "_buffers"
         )
@@ -119,18 +145,23 @@ def _is_marked(value: Any, depth: int = 3) -> bool:
 
 def size_conditions(
     shape_env: Any,
-    inputs: list[tuple[str, Any]],
-    numbers: dict[Any, str],
+    tensors: dict[Source, Any],
+    numbers: dict[Any, Source],
     printer: Callable[[Any, dict[Any, str]], str],
-) -> list[str]:
-    """The conditions on symbolic sizes as Python expressions.
+) -> list[Relation]:
+    """The conditions on symbolic sizes.
 
-    shape_env: of the trace. inputs: (text of the tensor, its fake). numbers: symbol -> text of the
-    program's own numbers. printer: sympy -> Python text.
+    shape_env: of the trace. tensors: source of a graph input -> its fake. numbers: symbol -> source
+    of a number of the program. printer: sympy -> Python text.
     """
     if shape_env is None:
         return []
-    where: dict[Any, str] = dict(numbers)
+    sources = (*tensors, *numbers.values())
+    place = {
+        source: f"{{{i}}}" for i, source in enumerate(sources)
+    }  # its text in the template of a Relation
+    inputs = [(place[source], fake) for source, fake in tensors.items()]
+    where: dict[Any, str] = {symbol: place[source] for symbol, source in numbers.items()}
     checks: list[str] = []
     for text, fake in inputs:
         for i, size in enumerate(fake.shape):
@@ -170,7 +201,7 @@ def size_conditions(
                 lower, _ = torch_private.finite_bounds(shape_env.var_to_range[symbol])
                 checks.append(f"{offsets[symbol]} >= {lower}")
         checks.append(printer(expr, where | offsets))
-    return [check for check in dict.fromkeys(checks) if check != "True"]
+    return [Relation(check, sources) for check in dict.fromkeys(checks) if check != "True"]
 
 
 def _offsets(inputs: list[tuple[str, Any]], known: Iterable[Any]) -> dict[Any, str]:

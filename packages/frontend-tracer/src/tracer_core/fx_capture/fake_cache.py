@@ -22,6 +22,7 @@ from tracer_core.fx_capture.meta_functions import (
     symbolic_convolution_format,
 )
 from tracer_core.torch_private.names import classes, names, operators
+from tracer_core.torch_private.needed import OpOverload
 
 SLOW: Any = object()
 
@@ -108,7 +109,7 @@ def _classify(func: Any) -> _Kind:
     """What an operator's schema says; the answers of FRESH and INPLACE depend on metadata alone."""
     if func in _VIEWS:
         return _Kind.VIEW
-    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
+    if not isinstance(func, OpOverload) or func.namespace != "aten":
         return _Kind.OTHER
     if not _TAGS.isdisjoint(func.tags):
         return _Kind.OTHER

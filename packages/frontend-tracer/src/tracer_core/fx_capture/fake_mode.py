@@ -20,6 +20,7 @@ from tracer_core.fx_capture import fake_cache
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.result_strides import laid_out
 from tracer_core.torch_private.names import names
+from tracer_core.torch_private.needed import pytree
 
 #: Called by torch itself on fresh real tensors while it makes fake ones of them.
 _MAY_SEE_REAL = frozenset(names("lift_fresh.default detach.default lift.default", of="ops.aten"))
@@ -28,7 +29,7 @@ _MAY_SEE_REAL = frozenset(names("lift_fresh.default detach.default lift.default"
 def _refuse_real(func: Any, args: Any, kwargs: Any) -> None:
     if func in _MAY_SEE_REAL:
         return
-    for leaf in torch.utils._pytree.arg_tree_leaves(*args, **(kwargs or {})):
+    for leaf in pytree.arg_tree_leaves(*args, **(kwargs or {})):
         if isinstance(leaf, torch.Tensor) and not torch_private.is_fake(leaf):
             if func is torch.ops.aten._local_scalar_dense.default:
                 raise Break("data_dependent_value", "the value of a tensor is read")

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core.torch_private.names import names
+from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, TensorBase
 
 #: Operators of Python that write to their first operand.
 WRITING_OPERATORS = frozenset(
@@ -42,20 +43,17 @@ def target_of(func: Any, args: Any) -> tuple[str, Any, Any]:
     owner = getattr(func, "__self__", None)
     if name == "__get__" and owner is not None and hasattr(owner, "__name__"):
         return "call_function", getattr, (args[0], owner.__name__)
-    if (
-        getattr(torch.Tensor, name, None) is func
-        or getattr(torch._C.TensorBase, name, None) is func
-    ):
+    if getattr(torch.Tensor, name, None) is func or getattr(TensorBase, name, None) is func:
         return "call_method", name, args
     return "call_function", func, args
 
 
 def writes_unseen(func: Any) -> bool:
     """Whether a function that counted no write says by its name or schema that it writes."""
-    if isinstance(func, torch._ops.OpOverload):
+    if isinstance(func, OpOverload):
         return func._schema.is_mutable
     name = getattr(func, "__name__", "")
-    plain = isinstance(func, (types.BuiltinFunctionType, torch._ops.OpOverloadPacket))
+    plain = isinstance(func, (types.BuiltinFunctionType, OpOverloadPacket))
     return plain and name.endswith("_") and not name.endswith("__")
 
 

@@ -20,9 +20,10 @@ from tracer_core.aot.lazy_graph_module import add_node
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import target_of
 from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.size_nodes import SizeNodes
+from tracer_core.fx_capture.size_nodes import GraphInput, SizeNodes
 from tracer_core.guards.numpy_types import SCALARS
 from tracer_core.guards.source import Source, is_plain_name
+from tracer_core.torch_private.needed import OpOverload
 
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
            torch.memory_format, type(Ellipsis))  # fmt: skip
@@ -47,7 +48,7 @@ class WrittenGraph:
     ) -> None:
         self.fakes = fakes
         self.graph = torch.fx.Graph()
-        self.inputs: list[tuple[Source, Any, torch.fx.Node]] = []
+        self.inputs: list[GraphInput] = []
         self.op_count = 0
         self.state_nodes = 0
         self.sizes = SizeNodes(self)
@@ -98,7 +99,7 @@ class WrittenGraph:
         node.meta["val"] = fake
         node.meta["user_frame"] = self._where()
         self._last_placeholder = node
-        self.inputs.append((source, real, node))
+        self.inputs.append(GraphInput(source, real, node))
         self._bind(fake, node)
         return node
 
@@ -214,10 +215,7 @@ class WrittenGraph:
             return _PYTHON_DTYPES[value]
         if type(value) in SCALARS and isinstance(number := value.item(), (bool, int, float)):
             return number  # to an operator a number of NumPy is a number
-        if (
-            isinstance(value, (torch._ops.OpOverload, torch.fx.Node))
-            or type(value).__module__ == "builtins"
-        ):
+        if isinstance(value, (OpOverload, torch.fx.Node)) or type(value).__module__ == "builtins":
             if callable(value) or isinstance(value, range):
                 return value
         raise Break("unsupported_value", f"an operator's argument of type {type(value).__name__}")

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
 from tracer_core.fx_capture import out_variants
@@ -37,10 +36,12 @@ from tracer_core.fx_capture.unsupported import refusal
 from tracer_core.fx_capture.value_ranges import Ranges
 from tracer_core.guards.source import Source
 from tracer_core.torch_private import settings
-from tracer_core.torch_private.names import names
+from tracer_core.torch_private.names import name, names
+from tracer_core.torch_private.needed import pytree
 
 #: Arguments that are numbers to every operator: it reads them if they are tensors.
 _NUMBERS = frozenset({"alpha", "value"})
+_NATIVE_ATTENTION = name("_native_multi_head_attention")
 _QUANTIZED = frozenset(names("quint8 qint8 qint32 quint4x2 quint2x4"))
 
 
@@ -153,7 +154,7 @@ class Recorder(WrittenGraph):
         changes = self.scalars.before(func, fake_args, fake_kwargs)
         result = self._on_fakes(func, given, fake_args, fake_kwargs, writes.memory)
         self._check(func, result, writes)
-        if func is torch._native_multi_head_attention:
+        if func is _NATIVE_ATTENTION:
             result = _without_weights(result, args, kwargs)
         writes.settle(func, fake_args, fake_kwargs)
         for fake in writes.unseen:
@@ -176,10 +177,10 @@ class Recorder(WrittenGraph):
         if self.sizes.numbers and self.concrete is not None:
             args, kwargs = pytree.tree_map(self.concrete, (args, kwargs))
         func, args, kwargs = for_symbols(func, args, kwargs)
-        for name in _NUMBERS.intersection(kwargs):
-            if isinstance(kwargs[name], torch.Tensor):
-                number = self.number_in(kwargs[name])
-                kwargs = kwargs if number is None else {**kwargs, name: number}
+        for key in _NUMBERS.intersection(kwargs):
+            if isinstance(kwargs[key], torch.Tensor):
+                number = self.number_in(kwargs[key])
+                kwargs = kwargs if number is None else {**kwargs, key: number}
         return func, args, kwargs
 
     def _on_fakes(
@@ -241,7 +242,7 @@ class Recorder(WrittenGraph):
     def _present(self, number: torch.SymFloat) -> Any:
         """What a number of the program is now."""
         known = self.sizes.numbers.get(number.node.expr)
-        return number if known is None else known[1]
+        return number if known is None else known.value
 
     def _kernels(self, func: Any, given: list[Any], args: Any, kwargs: Any) -> Any:
         """With symbolic sizes: torch's Python kernels, where C++ ones want numbers. That of dropout

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
 from tracer_core.aot.rng import REGIONS
+from tracer_core.torch_private.needed import pytree
 
 
 class Target:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from tracer_core.torch_private.names import name
+from tracer_core.torch_private.needed import pytree
 
 
 def _is_zero(size: Any) -> bool:

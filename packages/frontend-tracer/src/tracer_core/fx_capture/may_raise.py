@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
+from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 
 #: Names (underscores at the ends apart) of operators whose operands' values are checked.
 _BY_VALUE = frozenset(
@@ -198,13 +199,13 @@ def _is_inexact(value: Any) -> bool:
 
 
 def _name(target: Any) -> str:
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         target = target.overloadpacket
     return (target if isinstance(target, str) else getattr(target, "__name__", "")).strip("_")
 
 
 def _is_torchs(target: Any) -> bool:
-    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
         return str(target).startswith(("aten.", "prims."))
     if isinstance(target, str) or (
         type(target).__module__ == "builtins" and not hasattr(target, "__code__")

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from tracer_core.torch_private.needed import pytree
 
 
 def memory(kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -55,13 +56,30 @@ class GraphUnderConstruction(Protocol):
     ) -> torch.fx.Node: ...
 
 
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """An input of the graph. value: now, a tensor or a number. node: its placeholder."""
+
+    source: Source
+    value: Any
+    node: torch.fx.Node
+
+
+@dataclass(frozen=True, slots=True)
+class VaryingNumber:
+    """A number of the program that varies. value: now. symbolic: a SymInt or SymFloat."""
+
+    source: Source
+    value: int | float
+    symbolic: Any
+
+
 class SizeNodes:
-    """Mutable. numbers: symbol -> (source, value now, SymInt or SymFloat) of each number of the
-    program that varies. read_by: the node that reads a symbol that depends on data, None for other
-    symbols."""
+    """Mutable. numbers: symbol -> the number of the program.
+    read_by: the node that reads a symbol that depends on data, None for other symbols."""
 
     def __init__(self, written: GraphUnderConstruction) -> None:
-        self.numbers: dict[Any, tuple[Source, Any, Any]] = {}
+        self.numbers: dict[Any, VaryingNumber] = {}
         self.read_by: Callable[[Any], torch.fx.Node | None] = lambda symbol: None
         self._written = written
         self._known: dict[Any, Any] = {}
@@ -97,12 +115,12 @@ class SizeNodes:
         return node
 
     def _fold(self, function: Any, parts: list[Any], expr: Any) -> torch.fx.Node:
-        values = [self.node(part) for part in parts]
+        values: list[Any] = [self.node(part) for part in parts]
         if len(values) == 1:
             return self._written.plain_node(
                 "call_function", function, (values[0],), self._sized(expr)
             )
-        node = values[0]
+        node: torch.fx.Node = values[0]
         for count, value in enumerate(values[1:], 2):
             known = expr if count == len(values) else expr.func(*parts[:count])
             node = self._written.plain_node(
@@ -120,8 +138,7 @@ class SizeNodes:
     def _size_node(self, symbol: Any) -> torch.fx.Node:
         number = self.numbers.get(symbol)
         if number is not None:
-            source, value, val = number
-            return self._written.placeholder(source, value, val)
+            return self._written.placeholder(number.source, number.value, number.symbolic)
         inputs = list(self._written.fakes.inputs())
         # A stride of a tensor that is a part of another follows from no size.
         for question in ("size", "stride"):
@@ -142,19 +159,19 @@ class SizeNodes:
         its inputs for: a tensor that is a part of another, whose size is a symbol."""
         known = {
             size.node.expr
-            for source, _, node in self._written.inputs
-            for size in getattr(node.meta["val"], "shape", (node.meta["val"],))
+            for one in self._written.inputs
+            for size in getattr(one.node.meta["val"], "shape", (one.node.meta["val"],))
             if isinstance(size, torch.SymInt)
         }
-        for source, real, node in list(self._written.inputs):
-            if not isinstance(real, torch.Tensor):
+        for one in list(self._written.inputs):
+            if not isinstance(one.value, torch.Tensor):
                 continue
-            for dim, stride in enumerate(node.meta["val"].stride()):
+            for dim, stride in enumerate(one.node.meta["val"].stride()):
                 if (
                     isinstance(stride, torch.SymInt)
                     and stride.node.expr.is_Symbol
                     and stride.node.expr not in known
                 ):
                     known.add(stride.node.expr)
-                    at = sources.make(source, "computed", f"{{b}}.stride({dim})")
-                    self._written.placeholder(at, real.stride(dim), stride)
+                    at = sources.make(one.source, "computed", f"{{b}}.stride({dim})")
+                    self._written.placeholder(at, one.value.stride(dim), stride)

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.unbacked_split import MARK
 from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.torch_private.needed import pytree
 
 #: What reads one whole number out of a tensor.
 READS_A_NUMBER = frozenset({"item", "__int__", "__index__"})

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from tracer_core import torch_private
 from tracer_core.guards.numpy_types import SCALARS
 from tracer_core.torch_private.names import names
+from tracer_core.torch_private.needed import pytree
 
 _VALUE = "data_dependent_value"
 _META = "tensor_metadata_mutation"
@@ -121,7 +121,7 @@ def _from_outside(name: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
     """Tensors made of numbers and lists are captured; of arrays and buffers they are not."""
     data = args[0] if args else None
     if isinstance(data, (list, tuple)) and any(
-        isinstance(leaf, torch.Tensor) for leaf in tree_leaves(data)
+        isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(data)
     ):
         return "data_dependent_value", f"{name}() of a list of tensors reads their values"
     if _holds_scalar(data):

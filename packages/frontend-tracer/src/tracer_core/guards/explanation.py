@@ -7,14 +7,13 @@ call is kept alive by it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tracer_core.guards.guard import Guard, GuardKind
+from tracer_core.guards.guard import Guard, GuardKind, Relation, show, tensor_checks
 from tracer_core.guards.source import Source
 
 #: Kinds from the cheapest check to the most costly one.
@@ -89,21 +88,19 @@ def _hint(guard: Guard) -> str:
 
 class Failure:
     """Says which guard of a variant fails for a state, with the old and the new value. settings:
-    conditions on torch's settings. guards: of the trace. late: conditions checked on every call.
-    names: text in `late` -> (expression over S and C, what people call it). constants: text for an
-    object. scope: of the generated code."""
+    conditions on torch's settings. guards: of the trace. others: what else was checked. constants:
+    text for an object. scope: of the generated code."""
 
     def __init__(
         self,
         settings: Sequence[str],
         guards: Sequence[Guard],
-        late: Sequence[str],
-        names: dict[str, Source],
+        others: Sequence[Guard | Relation],
         constants: Any,
         path_constants: Sequence[Any],
         scope: dict[str, Any],
     ) -> None:
-        self._settings, self._guards, self._late, self._names = settings, guards, late, names
+        self._settings, self._guards, self._others = settings, guards, others
         self._constants, self._path_constants, self._scope = constants, path_constants, scope
 
     def texts(self) -> tuple[str, ...]:
@@ -126,62 +123,52 @@ class Failure:
         """The first guard that fails, or None."""
         scope = {**self._scope, "S": state, "C": self._path_constants}
         for text in self._settings:
-            for part in text.split(" and "):
-                if not eval(part, scope):
-                    return Failed(f"torch settings: {part}")
-        for guard in self._guards:
-            failed = self._failed(guard, scope)
+            if not eval(text, scope):
+                return Failed(f"torch settings: {text}")
+        for one in (*self._guards, *self._others):
+            failed = (
+                self._failed(one, scope) if isinstance(one, Guard) else _failed_relation(one, scope)
+            )
             if failed is not None:
                 return failed
-        for condition in self._late:
-            if not self._holds(condition, scope):
-                return Failed(re.sub(_NAMES, self._called, condition))
         return None
 
     def _failed(self, guard: Guard, scope: dict[str, Any]) -> Failed | None:
         try:
             value = scope["v"] = eval(guard.source.expression, scope)
-            text = guard.text("v", self._constants.text, lambda s: f"({s.expression})")
+            text = guard.text("v", self._constants.text, _evaluated)
             # Texts of guards make constants as they go.
             scope.update(self._constants.namespace)
             if eval(text, scope):
                 return None
             now = _short(_NOW.get(guard.kind, _whole)(guard, value))
             if guard.kind is GuardKind.TENSOR:
-                return self._failed_tensor(guard, text, value, scope)
+                return self._failed_tensor(guard, value, scope)
             return Failed(
                 f"{guard}, but it is {now}", guard.source.name, _seen(guard), now, _hint(guard)
             )
         except Exception as error:
             return Failed(f"{guard}, but {type(error).__name__}: {error}")
 
-    def _failed_tensor(self, guard: Guard, text: str, value: Any, scope: dict[str, Any]) -> Failed:
+    def _failed_tensor(self, guard: Guard, value: Any, scope: dict[str, Any]) -> Failed:
         """The property of a tensor that differs."""
-        seen, now, hint = _seen(guard), _tensor_text(value), _hint(guard)
-        for part, shown in zip(text.split(" and "), str(guard).split(" and "), strict=True):
-            if not eval(part, scope):
-                what = type(value) if shown.startswith("type(") else value
-                return Failed(
-                    f"{shown}, but it is {_short(what)}", guard.source.name, seen, now, hint
-                )
-        return Failed(f"{guard}, but it is {_short(value)}", guard.source.name, seen, now, hint)
-
-    def _holds(self, condition: str, scope: dict[str, Any]) -> bool:
-        try:
-            for name in set(re.findall(_NAMES, condition)):
-                if name in self._names:
-                    scope[name] = eval(self._names[name].expression, scope)
-            return bool(eval(condition, scope))
-        except Exception:  # a value that the condition reads is not there any more
-            return False
-
-    def _called(self, found: re.Match[str]) -> str:
-        source = self._names.get(found.group(0))
-        return found.group(0) if source is None else source.name
+        shown = tensor_checks(guard.expected, guard.source.name, show)
+        checks = tensor_checks(guard.expected, "v", self._constants.text)
+        differs = next(what for what, check in checks.items() if not eval(check, scope))
+        text = f"{shown[differs]}, but it is {_short(type(value) if differs == 'type' else value)}"
+        return Failed(text, guard.source.name, _seen(guard), _tensor_text(value), _hint(guard))
 
 
-#: A variable of the generated code, or an element of its state.
-_NAMES = re.compile(r"\bv\d+\b|\bS\[\d+\]")
+def _failed_relation(condition: Relation, scope: dict[str, Any]) -> Failed | None:
+    try:
+        holds = eval(condition.text(_evaluated), scope)
+    except Exception:  # a value that the condition reads is not there any more
+        holds = False
+    return None if holds else Failed(str(condition))
+
+
+def _evaluated(source: Source) -> str:
+    return f"({source.expression})"
 
 
 def _seen(guard: Guard) -> str:

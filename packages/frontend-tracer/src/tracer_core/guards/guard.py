@@ -21,6 +21,7 @@ import torch
 from tracer_core.guards.numpy_types import SCALARS
 from tracer_core.guards.source import Source
 from tracer_core.storage.released import ReleasedParameter
+from tracer_core.torch_private.needed import key_set
 
 
 class GuardKind(enum.Enum):
@@ -78,10 +79,27 @@ class Guard:
         return _CHECKS[self.kind](self, value, constant, fetch)
 
     def __str__(self) -> str:
-        return self.text(self.source.name, _show, lambda source: source.name)
+        return self.text(self.source.name, show, lambda source: source.name)
 
 
-def _show(obj: Any) -> str:
+@dataclass(frozen=True, slots=True, eq=False)
+class Relation:
+    """A condition over several values. template: an expression in which {0}, {1}, ... stand for the
+    values of the sources."""
+
+    template: str
+    sources: tuple[Source, ...]
+
+    def text(self, fetch: Callable[[Source], str]) -> str:
+        """The condition as an expression. fetch: text of a source's value."""
+        return self.template.format(*map(fetch, self.sources))
+
+    def __str__(self) -> str:
+        return self.text(lambda source: source.name)
+
+
+def show(obj: Any) -> str:
+    """Text of an object for people."""
     if isinstance(obj, type):
         return f"{obj.__module__}.{obj.__qualname__}"
     return repr(obj) if len(repr(obj)) < 80 else f"<{type(obj).__name__} at {id(obj):#x}>"
@@ -139,26 +157,28 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
 _ONE_OF_A_KIND = frozenset({"cpu", "meta"})
 
 
-def _tensor(
-    guard: Guard, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]
-) -> str:
-    facts: TensorFacts = guard.expected
-    parts = [
-        _kind(value, facts.type, constant),
-        f"{value}.dtype is {constant(facts.dtype)}",
-        f"keys({value}).raw_repr() == {facts.keys}",
-        f"{value}.requires_grad is {facts.requires_grad}",
-    ]
+def tensor_checks(facts: TensorFacts, value: str, constant: Callable[[Any], str]) -> dict[str, str]:
+    """Property of a tensor -> the check of it, in the order in which they are made."""
+    checks = {
+        "type": _kind(value, facts.type, constant),
+        "dtype": f"{value}.dtype is {constant(facts.dtype)}",
+        "keys": f"keys({value}).raw_repr() == {facts.keys}",
+        "requires_grad": f"{value}.requires_grad is {facts.requires_grad}",
+    }
     if facts.device.type not in _ONE_OF_A_KIND:
-        parts.append(f"{value}.device == {constant(facts.device)}")
+        checks["device"] = f"{value}.device == {constant(facts.device)}"
     if None in facts.shape:
-        parts.append(f"{value}.ndim == {len(facts.shape)}")
-        parts += [f"{value}.shape[{i}] == {n}" for i, n in enumerate(facts.shape) if n is not None]
+        checks["ndim"] = f"{value}.ndim == {len(facts.shape)}"
+        checks |= {
+            f"shape[{i}]": f"{value}.shape[{i}] == {n}"
+            for i, n in enumerate(facts.shape)
+            if n is not None
+        }
     else:
-        parts.append(f"{value}.shape == {tuple(facts.shape)!r}")
+        checks["shape"] = f"{value}.shape == {tuple(facts.shape)!r}"
     if facts.stride is not None:
-        parts.append(f"{value}.stride() == {tuple(facts.stride)!r}")
-    return " and ".join(parts)
+        checks["stride"] = f"{value}.stride() == {tuple(facts.stride)!r}"
+    return checks
 
 
 def _kind(value: str, kind: type, constant: Callable[[Any], str]) -> str:
@@ -189,7 +209,7 @@ def tensor_is(
     return (
         (type(value) is kind or (kind is torch.nn.Parameter and type(value) is ReleasedParameter))
         and value.dtype is dtype
-        and torch._C._dispatch_keys(value).raw_repr() == keys
+        and key_set(value).raw_repr() == keys
         and value.requires_grad is grad
         and value.shape == shape
         and (stride is None or value.stride() == stride)
@@ -248,7 +268,7 @@ _CHECKS: dict[GuardKind, Callable[..., str]] = {
     GuardKind.KEYS: lambda g, v, c, f: _keys(g, v, c),
     GuardKind.HAS_NOT: lambda g, v, c, f: f"{g.expected!r} not in {v}",
     GuardKind.EMPTY: lambda g, v, c, f: f"not {v}",
-    GuardKind.TENSOR: _tensor,
+    GuardKind.TENSOR: lambda g, v, c, f: " and ".join(tensor_checks(g.expected, v, c).values()),
     GuardKind.UNBOUND: lambda g, v, c, f: f"is_unbound({v})",
     GuardKind.HAS: lambda g, v, c, f: f"{g.expected!r} in {v}",
     GuardKind.UNSET: lambda g, v, c, f: f"is_unset({c(g.expected)}, {v})",

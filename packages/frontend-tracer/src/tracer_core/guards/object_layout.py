@@ -249,7 +249,7 @@ def _function_offsets() -> dict[str, int] | None:
         if len(found) != 1:
             return None
         offsets[name] = found[0] * 8
-    one.__defaults__ = one.__kwdefaults__ = None  # type: ignore[assignment]
+    one.__defaults__ = one.__kwdefaults__ = None
     empty = [word(id(one) + offsets[name]) for name in ("__defaults__", "__kwdefaults__")]
     return offsets if empty == [0, 0] else None
 

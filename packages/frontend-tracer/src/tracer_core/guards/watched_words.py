@@ -13,6 +13,7 @@ import gc
 import types
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -41,8 +42,9 @@ _PLAIN_DICTS = (dict, collections.OrderedDict)
 _ABSENT: Any = object()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Checked:
-    """What a full check read.
+    """What a full check read. Generated code gives the fields by name.
 
     fetched: values for the run part. dicts: (dictionary or class namespace, keys read in it; None:
     all of them). holders: (object, its `__dict__`). objects: whose exact type was checked. classes:
@@ -51,27 +53,17 @@ class Checked:
     whose memory must be the same. lengths: lists whose length was checked.
     """
 
-    __slots__ = ("fetched", "dicts", "holders", "objects", "classes", "empties", "tensors",
-    "lists", "probes",
-                 "storages", "lengths")  # fmt: skip
-
-    def __init__(
-        self,
-        fetched: Any,
-        dicts: Sequence[Any] = (),
-        holders: Sequence[Any] = (),
-        objects: Sequence[Any] = (),
-        classes: Sequence[Any] = (),
-        empties: Sequence[Any] = (),
-        tensors: Sequence[Any] = (),
-        lists: Sequence[Any] = (),
-        probes: Sequence[Any] = (),
-        storages: Sequence[Any] = (),
-        lengths: Sequence[list[Any]] = (),
-    ) -> None:
-        self.fetched, self.dicts, self.holders, self.objects = fetched, dicts, holders, objects
-        self.classes, self.empties, self.tensors, self.lists = classes, empties, tensors, lists
-        self.probes, self.storages, self.lengths = probes, storages, lengths
+    fetched: Sequence[Any] = ()
+    dicts: Sequence[Any] = ()
+    holders: Sequence[Any] = ()
+    objects: Sequence[Any] = ()
+    classes: Sequence[Any] = ()
+    empties: Sequence[Any] = ()
+    tensors: Sequence[Any] = ()
+    lists: Sequence[Any] = ()
+    probes: Sequence[Any] = ()
+    storages: Sequence[Any] = ()
+    lengths: Sequence[list[Any]] = ()
 
 
 def plain_dict(namespace: Any) -> dict[Any, Any] | None:

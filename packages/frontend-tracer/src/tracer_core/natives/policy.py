@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from tracer_core import markers
+from tracer_core.torch_private import modules
 from tracer_core.torch_private.names import classes
+from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 
 
 class Decision(enum.Enum):
@@ -27,10 +29,15 @@ class Decision(enum.Enum):
 
 #: Python modules whose functions are torch operators; their calls are recorded as they are.
 _NATIVE_MODULES = frozenset(
-    {"torch.nn.functional", "torch.functional", "torch._linalg_utils", "torch._lowrank",
-    "torch.overrides",
-     "torch._meta_registrations", "torch._refs", "torch.fft", "torch.special", "torch._tensor"}
-)  # fmt: skip
+    {
+        "torch.nn.functional",
+        "torch.functional",
+        "torch.overrides",
+        "torch.fft",
+        "torch.special",
+        *modules.OPERATOR_MODULES,
+    }
+)
 #: Functions that run natively although their module's do not: torch._check asks one whether a size
 #: is as told.
 _NATIVE_FUNCTIONS = frozenset({"torch.fx.experimental.symbolic_shapes.expect_true"})
@@ -38,12 +45,10 @@ _NATIVE_FUNCTIONS = frozenset({"torch.fx.experimental.symbolic_shapes.expect_tru
 _BREAK_PACKAGES: dict[str, str] = {
     "torch.autograd": "autograd_in_graph",
     "torch.autograd.function": "higher_order",
-    "torch._functorch": "higher_order",
     "torch.func": "higher_order",
     "torch.utils.checkpoint": "higher_order",
-    "torch._higher_order_ops": "higher_order",
-    "torch._dynamo": "native_python",
-    "torch._inductor": "native_python",
+    **dict.fromkeys(modules.HIGHER_ORDER_PACKAGES, "higher_order"),
+    **dict.fromkeys(modules.COMPILER_PACKAGES, "native_python"),
     "torch.export": "native_python",
     "torch.distributed": "processes",
     "torch.serialization": "native_python",
@@ -53,7 +58,6 @@ _BREAK_PACKAGES: dict[str, str] = {
     "torch.profiler": "native_python",
     "torch.amp": "native_python",
     "torch.optim.lbfgs": "native_python",
-    "torch._library": "native_python",
     "torch.library": "native_python",
     "numpy": "native_python",
     "scipy": "native_python",
@@ -85,8 +89,7 @@ _INLINE_MODULES = frozenset(
         "torch.autograd.anomaly_mode",
         "torch.amp.autocast_mode",
         "torch.amp.grad_scaler",
-        "torch._functorch.apis",
-        "torch._functorch.functional_call",
+        *modules.PLAIN_MODULES,
         "tracer_core.markers",
         "tracer_core.natives.replicas",
         "tracer_core.natives.polyfills",
@@ -96,20 +99,15 @@ _INLINE_FUNCTIONS = frozenset(
     {"os._Environ.__getitem__", "os._Environ.__contains__", "os._createenviron.<locals>.encode",
      "os._createenviron.<locals>.decode", "os.getenv",
      "torch.autograd.profiler.record_function.__init__",
-     "torch._library.custom_ops.CustomOpDef.__call__",
+     *modules.PLAIN_FUNCTIONS,
      *(f"torch.utils.checkpoint.checkpoint_sequential{inner}" for inner in (
         "", ".<locals>.run_function", ".<locals>.run_function.<locals>.forward")),
-     "torch._functorch.vmap._check_randomness_arg",
      *(f"torch.autograd.function.{cls}.{name}" for cls in ("FunctionCtx",
      "_SingleLevelFunction") for name in (
        "save_for_backward", "save_for_forward", "mark_dirty", "mark_non_differentiable",
        "set_materialize_grads"))}
 )  # fmt: skip
 
-_TORCH_OWNERS = frozenset(
-    {"torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special", "torch._C._sparse",
-     "torch._C._nested", "torch._C._VariableFunctions"}
-)  # fmt: skip
 _TENSOR_CLASSES = classes("Tensor _C.TensorBase")
 
 
@@ -138,18 +136,18 @@ def decide(function: types.FunctionType) -> tuple[Decision, str, str]:
 
 def is_torch_operator(function: Any) -> bool:
     """Whether a C callable is a tensor operator, which the recorder sees by itself."""
-    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(function, (OpOverload, OpOverloadPacket)):
         return True
     owner = getattr(function, "__objclass__", None)
     if owner is not None:
         return owner in _TENSOR_CLASSES
     receiver = getattr(function, "__self__", None)
     if isinstance(receiver, types.ModuleType):
-        return receiver.__name__ in _TORCH_OWNERS
+        return receiver.__name__ in modules.C_OPERATOR_MODULES
     if isinstance(receiver, torch.Tensor) or any(receiver is cls for cls in _TENSOR_CLASSES):
         return True
     qualified = getattr(function, "__qualname__", "")
     return (
         qualified.startswith("_VariableFunctionsClass.")
-        or (getattr(function, "__module__", None) or "") in _TORCH_OWNERS
+        or (getattr(function, "__module__", None) or "") in modules.C_OPERATOR_MODULES
     )

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from tracer_core.torch_private.needed import pytree
 
 
 def count(start: Any = 0, step: Any = 1) -> Iterator[Any]:

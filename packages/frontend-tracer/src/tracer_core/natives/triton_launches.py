@@ -195,7 +195,7 @@ def _names(target: ast.AST) -> Iterator[str]:
             yield node.id
 
 
-_operators: dict[Any, Any] = {}
+_operators: dict[Any, tuple[Any, tuple[Any, tuple[int, ...]]]] = {}
 _definitions: list[Any] = []
 
 

@@ -53,6 +53,7 @@ class Rebuilder(ContainerRebuilder):
 
     def __init__(
         self,
+        *,
         fetch: Callable[[Any], str],
         constant: Callable[[Any], str],
         output: Callable[[Any], str],

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
+
 #: What may still be asked of it, by the attribute's name.
 _FACTS = frozenset(
     {
@@ -42,7 +44,7 @@ class ReleasedParameter(torch.nn.Parameter):
             getattr(func, "__self__", None), "__name__", ""
         )  # of a property's getter: the property
         if (name == "__get__" and about in _FACTS) or name in _QUESTIONS:
-            return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})
+            return torch_private.plain_torch_function(func, types, args, kwargs or {})
         raise RuntimeError(f"{_names(args, kwargs)}: its memory was given back by release_originals(). Only graphs that "
                            "were compiled with freeze=True before that still have its values")  # fmt: skip
 

@@ -92,8 +92,7 @@ def check(
     that change globals or closures; modules are copied anyway. Raises Mismatch (an AssertionError)
     naming the place of the first difference.
     """
-    # the public API imports lazily; a harness must not load it before its user does
-    import tracer_core
+    import tracer_core  # lazy as the public API: a harness must not load it before its user does
 
     setting = Setting(grad=grad, tolerance=Tolerance(rtol, atol, strides))
     plain = fresh() if fresh else copied(fn)

@@ -21,6 +21,7 @@ from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, size_origins
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.fx_capture.fake_mode import Fakes
+from tracer_core.torch_private.modules import TENSOR_MODULE
 
 
 class _Recorder(TorchFunctionMode):
@@ -119,8 +120,8 @@ def _is_wrapped(func: Any) -> bool:
     """Whether it is a method of Tensor that generated code cannot name (``x ** 2`` calls a wrapped
     ``pow``).
     """
-    module = sys.modules.get(getattr(func, "__module__", None) or "")
-    return module is torch._tensor and not hasattr(module, func.__name__)
+    module = getattr(func, "__module__", None)
+    return module == TENSOR_MODULE and not hasattr(sys.modules[module], func.__name__)
 
 
 def _getitem(items: Any, index: int) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from tracer_core.torch_private.ambient import (
     DEVICE_PROPERTIES,
+    TorchState,
     autocast_off,
     autocast_state,
     device_constructors,
@@ -20,12 +21,15 @@ from tracer_core.torch_private.ambient import (
     torch_state,
 )
 from tracer_core.torch_private.autograd import (
+    FREED,
     backward_on_this_thread,
     direct_apply,
     grad_mode_without_graph,
     gradient_node,
     gradients_of,
     is_accumulator_held,
+    is_freed,
+    is_out_of_memory,
     let_go_of_saved_tensors,
     saved_tensors_unseen,
 )
@@ -42,6 +46,7 @@ from tracer_core.torch_private.dispatch import (
     no_python_dispatch,
     outside_modes,
     outside_transforms,
+    plain_torch_function,
     python_dispatcher,
     transforms_active,
 )

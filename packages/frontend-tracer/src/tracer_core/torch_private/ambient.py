@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -42,17 +43,32 @@ def autocast_state() -> tuple[Any, ...]:
     return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
 
 
-def torch_state() -> tuple[Any, ...]:
-    """Grad, inference, autocast and default settings that a graph was captured under; hashable."""
-    autocast = torch._C._is_any_autocast_enabled()
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.get_default_dtype(),
-        settings.ambient_devices() if torch._C._len_torch_function_stack() else (),
-        torch._C._len_torch_dispatch_stack(),
-        torch._C._get_deterministic_algorithms(),
-        autocast_state() if autocast else None,
+@dataclass(frozen=True, slots=True)
+class TorchState:
+    """Settings that every graph is captured under. devices: of ``with torch.device(...)``.
+    dispatch_modes: their number. autocast: `autocast_state`, None where it is off."""
+
+    grad: bool
+    inference: bool
+    default_dtype: torch.dtype
+    devices: tuple[Any, ...]
+    dispatch_modes: int
+    deterministic: bool
+    autocast: tuple[Any, ...] | None
+
+
+def torch_state() -> TorchState:
+    """The settings now, under no function modes but devices."""
+    devices = settings.ambient_devices() if torch._C._len_torch_function_stack() else ()
+    assert devices is not None
+    return TorchState(
+        grad=torch.is_grad_enabled(),
+        inference=torch.is_inference_mode_enabled(),
+        default_dtype=torch.get_default_dtype(),
+        devices=devices,
+        dispatch_modes=torch._C._len_torch_dispatch_stack(),
+        deterministic=torch._C._get_deterministic_algorithms(),
+        autocast=autocast_state() if torch._C._is_any_autocast_enabled() else None,
     )
 
 

@@ -21,6 +21,22 @@ def grad_mode_without_graph() -> Iterator[None]:
         yield
 
 
+#: What autograd says of a graph whose saved tensors are gone; the exception has no type of its own.
+FREED = "Trying to backward through the graph a second time"
+
+
+def is_freed(error: RuntimeError) -> bool:
+    """Whether a backward failed because its graph was freed."""
+    return FREED in str(error)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an allocation failed. The CPU's allocator raises a plain RuntimeError."""
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "allocate memory" in str(
+        error
+    )
+
+
 def let_go_of_saved_tensors(ctx: Any) -> None:
     """Called in a backward that has read ``ctx.saved_tensors``: autograd forgets them, unless the
     graph is retained, so that each is freed after its last use and not after the whole backward."""

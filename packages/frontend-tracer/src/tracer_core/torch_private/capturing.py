@@ -64,7 +64,7 @@ def capture_mode(
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
     light = is_tested()
 
-    class CaptureMode(FakeTensorMode):  # type: ignore[misc]
+    class CaptureMode(FakeTensorMode):
         def __init__(self) -> None:
             if light:
                 _set_up(self, shape_env)
@@ -78,7 +78,7 @@ def capture_mode(
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            answer = _DISPATCH_META_HANDLERS.get(func)
+            answer: Callable[[Any], Any] | None = _DISPATCH_META_HANDLERS.get(func)
             if answer is not None:
                 return answer(args)  # a question about a tensor's metadata
             kwargs = kwargs or {}

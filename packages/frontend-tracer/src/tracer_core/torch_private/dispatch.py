@@ -34,6 +34,11 @@ def outside_modes() -> Iterator[None]:
         yield
 
 
+def plain_torch_function(function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    """A `__torch_function__` that does what torch does for a plain tensor."""
+    return torch._C._disabled_torch_function_impl(function, types, args, kwargs)
+
+
 def dispatch_keys(tensor: torch.Tensor) -> int:
     """The dispatch key set of a tensor, as a number."""
     return int(torch._C._dispatch_keys(tensor).raw_repr())

@@ -100,7 +100,7 @@ def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
     tested without its checks of arguments)."""
     if not is_tested():
         return fake_class()(mode, meta, device)
-    fake = torch.Tensor._make_subclass(  # type: ignore[attr-defined]
+    fake = torch.Tensor._make_subclass(
         fake_class(), meta, meta.requires_grad, dispatch_device=True, device_for_backend_keys=device
     )
     torch._C._set_throw_on_mutable_data_ptr(fake)

@@ -59,7 +59,7 @@ def has_metadata_mutation(tensor: torch.Tensor) -> bool:
 def replaced(wrapper: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """A functional wrapper whose value is that of another one of the same sizes and dtype from now
     on: what functionalization makes of an operator in place."""
-    torch._functionalize_replace(wrapper, torch._from_functional_tensor(value))  # type: ignore[attr-defined]
-    torch._functionalize_commit_update(wrapper)  # type: ignore[attr-defined]
-    torch._functionalize_sync(wrapper)  # type: ignore[attr-defined]
+    torch._functionalize_replace(wrapper, torch._from_functional_tensor(value))
+    torch._functionalize_commit_update(wrapper)
+    torch._functionalize_sync(wrapper)
     return wrapper

@@ -3,8 +3,7 @@ dtype, flags.
 
 In: nothing. Out: `SETTINGS` (how each is read and written), `SETTERS` (which C functions write
 which), and `snapshot` / `restore`. What always holds: `restore(snapshot())` leaves every setting as
-it is; a getter takes no argument and is found under its own name in this module or in torch, so
-that another process finds it too.
+it is; a getter takes no argument and is a function of torch's, one of this module's, or a `Getter`.
 """
 
 from __future__ import annotations
@@ -23,10 +22,30 @@ from tracer_core.torch_private.names import names
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """get() -> a constant. set(value): makes it so."""
+    """get() -> a constant. set(value): makes it so. autocast: whether casts that autocast keeps
+    depend on it.
+    """
 
     get: Callable[[], Any]
     set: Callable[[Any], Any]
+    autocast: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Getter:
+    """Reads a setting for which torch has no function without arguments. Another process finds it
+    in `SETTINGS`.
+    """
+
+    name: str
+    read: Callable[[], Any]
+
+    @property
+    def __name__(self) -> str:  # what guards call it
+        return self.name
+
+    def __call__(self) -> Any:
+        return self.read()
 
 
 SETTINGS: dict[str, Setting] = {}
@@ -34,7 +53,9 @@ SETTINGS: dict[str, Setting] = {}
 SETTERS: dict[Any, tuple[str, ...]] = {}
 
 
-def _add(name: str, get: Any, set_: Any, setter: str = "", needs: str = "") -> None:
+def _add(
+    name: str, get: Any, set_: Any, setter: str = "", needs: str = "", autocast: bool = False
+) -> None:
     """get, set_: functions, or their names in torch. setter: the name of what programs call, if
     that is another function. needs: names that functions of ours use. A setting that this torch
     lacks a part of is none: programs that ask for it or set it break the graph."""
@@ -44,7 +65,7 @@ def _add(name: str, get: Any, set_: Any, setter: str = "", needs: str = "") -> N
         names(needs),
     )  # all are asked for: whatever is missing is said
     if getters and setters and called and len(used) == len(needs.split()):
-        SETTINGS[name] = Setting(*getters, *setters)
+        SETTINGS[name] = Setting(getters[0], setters[0], autocast)
         SETTERS.update(dict.fromkeys(called, (name,)))
 
 
@@ -106,7 +127,7 @@ _add("matmul_precision", matmul_precision, _set_matmul_precision,
      "_C._get_float32_matmul_precision _C._get_fp32_precision_getter _C._set_fp32_precision_setter")  # fmt: skip
 _add("deterministic", deterministic, _set_deterministic, "use_deterministic_algorithms",
      "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled")  # fmt: skip
-_add("autocast_cache", "is_autocast_cache_enabled", "set_autocast_cache_enabled")
+_add("autocast_cache", "is_autocast_cache_enabled", "set_autocast_cache_enabled", autocast=True)
 for _name, _get, _set in (
     ("flash_sdp", "_get_flash_sdp_enabled", "_set_sdp_use_flash"),
     ("mem_efficient_sdp", "_get_mem_efficient_sdp_enabled", "_set_sdp_use_mem_efficient"),
@@ -124,21 +145,13 @@ for _name, _get, _set in (
 #: Context variables of torch's that are settings -> their names.
 VARIABLES: dict[contextvars.ContextVar[Any], str] = {}
 
-
-def _add_variable(name: str, variable: contextvars.ContextVar[Any]) -> None:
-    def value() -> Any:
-        return variable.get()
-
-    value.__name__ = value.__qualname__ = name
-    globals()[name] = value
-    SETTINGS[name] = Setting(value, variable.set)
-    VARIABLES[variable] = name
-
-
 for _variable in names(
     "nn.attention._sdpa_kernel_uses_priority", in_every_build=False
 ):  # torch 2.14 has none
-    _add_variable("sdpa_uses_priority", _variable)
+    VARIABLES[_variable] = "sdpa_uses_priority"
+    SETTINGS["sdpa_uses_priority"] = Setting(
+        Getter("sdpa_uses_priority", _variable.get), _variable.set
+    )
 
 
 def entered(name: str, before: Any) -> contextvars.Token[Any]:
@@ -154,26 +167,16 @@ AUTOCAST_DEVICES = tuple(
     d for d in ("cpu", "cuda", "xpu", "mps") if torch.amp.is_autocast_available(d)
 )
 
-
-def _add_autocast(device: str) -> None:
-    def enabled() -> bool:
-        return torch.is_autocast_enabled(device)
-
-    def dtype() -> torch.dtype:
-        return torch.get_autocast_dtype(device)
-
-    for function, kind, setter in (
-        (enabled, "enabled", torch.set_autocast_enabled),
-        (dtype, "dtype", torch.set_autocast_dtype),
-    ):
-        name = f"autocast_{device}_{kind}"
-        function.__name__ = function.__qualname__ = name
-        globals()[name] = function
-        SETTINGS[name] = Setting(function, functools.partial(setter, device))
-
-
 for _device in AUTOCAST_DEVICES:
-    _add_autocast(_device)
+    for _name, _of, _set_of in (
+        (f"autocast_{_device}_enabled", torch.is_autocast_enabled, torch.set_autocast_enabled),
+        (f"autocast_{_device}_dtype", torch.get_autocast_dtype, torch.set_autocast_dtype),
+    ):
+        SETTINGS[_name] = Setting(
+            Getter(_name, functools.partial(_of, _device)),
+            functools.partial(_set_of, _device),
+            autocast=True,
+        )
 
 #: Guarded by every segment, asked or not.
 ALWAYS_GUARDED = frozenset({"grad", "default_dtype"})
@@ -191,7 +194,7 @@ def restore(values: dict[str, Any]) -> None:
     changed = [name for name, value in values.items() if SETTINGS[name].get() != value]
     for name in changed:
         SETTINGS[name].set(values[name])
-    if any(name.startswith("autocast") for name in changed):
+    if any(SETTINGS[name].autocast for name in changed):
         torch.clear_autocast_cache()
 
 

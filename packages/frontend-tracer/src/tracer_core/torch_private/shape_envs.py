@@ -155,9 +155,7 @@ def _data_env_class() -> Any:
                     if part.is_Symbol:
                         self.constrain_symbol_range(part, 2, int_oo)
 
-        def guard_or_defer_runtime_assert(  # type: ignore[override]
-            self, orig_expr: Any, *args: Any, **kwargs: Any
-        ) -> bool:
+        def guard_or_defer_runtime_assert(self, orig_expr: Any, *args: Any, **kwargs: Any) -> bool:
             open_question = self._is_open(orig_expr)
             result = super().guard_or_defer_runtime_assert(orig_expr, *args, **kwargs)
             if open_question:

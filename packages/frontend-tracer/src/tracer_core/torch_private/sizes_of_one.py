@@ -77,7 +77,7 @@ def size_env_class() -> Any:
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-    class SizeEnv(ShapeEnv):  # type: ignore[misc]
+    class SizeEnv(ShapeEnv):
         """from_one: symbols whose range has 1 in it. asked: symbols of which a question was
         answered without a guard; None where such questions become guards."""
 

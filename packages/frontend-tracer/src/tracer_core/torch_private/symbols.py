@@ -13,7 +13,7 @@ import torch
 def _input_source_class() -> Any:
     from torch._guards import GuardSource, Source
 
-    class InputSource(Source):  # type: ignore[misc]
+    class InputSource(Source):
         def __init__(self, name: str) -> None:
             self.__dict__["_text"] = name
 
@@ -59,7 +59,7 @@ def new_number(env: Any, value: int | float, name: str) -> Any:
 
 def sym_sqrt(value: Any) -> Any:
     """Square root of a symbolic number."""
-    return torch.sym_sqrt(value)  # type: ignore[attr-defined]
+    return torch.sym_sqrt(value)
 
 
 def holds(condition: Any) -> bool:
@@ -140,7 +140,7 @@ def python_text(expr: Any, names: dict[Any, str]) -> str:
     """A sympy expression over sizes as Python text; names: symbol -> text."""
     from torch.utils._sympy.printers import PythonPrinter
 
-    class Printer(PythonPrinter):  # type: ignore[misc]
+    class Printer(PythonPrinter):
         def _print_Symbol(self, symbol: Any) -> str:
             return names[symbol]
 

@@ -54,7 +54,11 @@ def quiet_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[
             failure = error
         else:
             return made
-    raise TypeError(f"{name} cannot be made without telling its bases") from failure
+    raise BasesMustKnow(f"{name} cannot be made without telling its bases") from failure
+
+
+class BasesMustKnow(TypeError):
+    """A class has a layout that only a class statement gives it."""
 
 
 def _quiet_bases(bases: tuple[type, ...]) -> Iterator[type]:
@@ -65,7 +69,7 @@ def _quiet_bases(bases: tuple[type, ...]) -> Iterator[type]:
         if above not in (None, object):
             yield bare_class(
                 type(above), "_Quiet", (above,), {"__init_subclass__": lambda cls, **_: None}
-            )  # type: ignore[arg-type]
+            )
 
 
 def bare_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
@@ -258,9 +262,7 @@ def _make(
         return type.__new__(meta, name, bases, entries, **kwargs)  # raises Python's own error
     try:
         return bare_class(meta, name, bases, entries)
-    except TypeError as error:
-        if "without telling" not in str(error):
-            raise
+    except BasesMustKnow as error:
         tracer.break_graph("class_statement", str(error))
 
 

@@ -17,6 +17,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives.effects import query
+from tracer_core.torch_private.needed import set_grad_mode
 
 _KIND = "autograd_in_graph"
 
@@ -242,10 +243,9 @@ def _without_grad(tracer: Any, run: Any) -> None:
     if not torch.is_grad_enabled():
         run()
         return
-    setter = torch._C._set_grad_enabled
-    tracer.recorder.state_call(setter, (False,), ("grad",), {})
+    tracer.recorder.state_call(set_grad_mode, (False,), ("grad",), {})
     run()
-    tracer.recorder.state_call(setter, (True,), ("grad",), {})
+    tracer.recorder.state_call(set_grad_mode, (True,), ("grad",), {})
 
 
 def _is_laid_out_like(tracer: Any, gradient: torch.Tensor, leaf: torch.Tensor) -> bool:

@@ -23,6 +23,7 @@ from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives import policy, reading
 from tracer_core.natives.arity import fits
 from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
+from tracer_core.torch_private.modules import is_distributed
 from tracer_core.torch_private.names import MissingName
 from tracer_core.trace import instances, special_methods, torch_function
 from tracer_core.trace.containers import Items
@@ -110,7 +111,7 @@ class NativeCalls(Items):
             return function(*args, **kwargs)
         module = getattr(function, "__module__", None) or getattr(
             getattr(function, "__objclass__", type(receiver)), "__module__", "?")  # fmt: skip
-        if str(module).startswith("torch._C._distributed"):
+        if is_distributed(str(module)):
             self.break_graph("processes", f"{name}() of torch.distributed is called")
         self.break_graph("unknown_native", f"{module}.{getattr(function, '__qualname__', name)}")
 

@@ -22,6 +22,7 @@ from tracer_core import torch_private
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.provenance import Provenance
+from tracer_core.fx_capture.size_nodes import VaryingNumber
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.natives.symbolic_scalars import COMPUTED_CALLS
@@ -73,7 +74,7 @@ class Numbers(Machine):
         symbol = torch_private.new_number(env, value, name)
         self.provenance.guard(GuardKind.TYPE, source, type(value))
         self._numbers[id(symbol)] = symbol, value, source
-        self.recorder.sizes.numbers[symbol.node.expr] = source, value, symbol
+        self.recorder.sizes.numbers[symbol.node.expr] = VaryingNumber(source, value, symbol)
         return symbol
 
     def concrete(self, value: Any) -> Any:
@@ -189,7 +190,7 @@ class Numbers(Machine):
         texts: list[str | Source] = []
         for symbol in symbols:
             number = self.recorder.sizes.numbers.get(symbol)
-            source = self._size_source(symbol) if number is None else number[0]
+            source = self._size_source(symbol) if number is None else number.source
             if source is None:
                 return None
             texts.append(source)

@@ -394,7 +394,8 @@ def percent(tracer: Any, template: str, values: Any) -> str:
         parts = text_part(tracer, values)
         if parts is not values and not hasattr(type(values), "__getitem__"):
             parts = (parts,)
-    return template % parts
+    made: str = template % parts
+    return made
 
 
 def format_text(tracer: Any, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Unread
@@ -26,6 +25,7 @@ from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import Provenance, is_constant
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.guards.source import payload
+from tracer_core.torch_private.needed import pytree
 from tracer_core.trace import special_methods, torch_function
 from tracer_core.trace.scalars import SYMBOLS, Numbers
 from tracer_core.trace.side_effects import Change, Effects
@@ -102,7 +102,7 @@ class TraceState(Numbers):
             # its values.
             if self.recorder.broken is not None:
                 raise self.recorder.broken
-        for leaf in tree_leaves(result):
+        for leaf in pytree.tree_leaves(result):
             # Some factories (from_numpy) do not ask modes: what they made is no part of the graph.
             if (
                 isinstance(leaf, torch.Tensor)

@@ -28,6 +28,8 @@ from tracer_core.fx_capture.provenance import Provenance, end_is_seen
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.torch_private import settings
+from tracer_core.torch_private.modules import FAKES_LOG
+from tracer_core.torch_private.needed import function_modes
 from tracer_core.trace.generators import acts_when_closed
 from tracer_core.trace.live_generators import Carried
 from tracer_core.trace.names import Names
@@ -52,7 +54,7 @@ _STAND_INS = (
     "'Hashed'",
     "'SortKey'",
 )
-_FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+_FAKES_LOG = logging.getLogger(FAKES_LOG)
 
 
 class Raised(NamedTuple):
@@ -111,10 +113,7 @@ class Tracer(Names):
         self.tensor_attributes = {}
         self.dying: set[int] = set()
         self.closed = False
-        self._settings, self._function_modes = (
-            settings.snapshot(),
-            torch._C._len_torch_function_stack(),
-        )
+        self._settings, self._function_modes = settings.snapshot(), function_modes()
         self._log_disabled = _FAKES_LOG.disabled
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
@@ -317,7 +316,7 @@ class Tracer(Names):
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
         self.frames = frames
         before = settings.snapshot()
-        depth = torch._C._len_torch_function_stack()
+        depth = function_modes()
         # An operator that fails on fakes fails for real later, if the program gets there: only that
         # is reported.
         _FAKES_LOG.disabled = True
@@ -334,7 +333,7 @@ class Tracer(Names):
             self.recorder.close_contexts()
             self.settings_after = self._settings_after(before)
             settings.restore(before)
-            assert torch._C._len_torch_function_stack() == depth
+            assert function_modes() == depth
 
     def _settings_after(self, before: dict[str, Any]) -> dict[str, Any]:
         after = {

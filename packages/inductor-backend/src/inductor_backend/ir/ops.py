@@ -45,7 +45,7 @@ def _bool(dtypes: Sequence[torch.dtype], attr: Any) -> torch.dtype:
     return torch.bool
 
 
-def _attr(dtypes: Sequence[torch.dtype], attr: Any) -> torch.dtype:
+def _attr(dtypes: Sequence[torch.dtype], attr: torch.dtype) -> torch.dtype:
     return attr
 
 

@@ -80,7 +80,7 @@ def window_size(
     for k, size in enumerate(spatial):
         here = at[lead + k]
         if isinstance(size, int) and isinstance(outputs[k], int) and size % outputs[k] == 0:
-            width = const(size // outputs[k], dtype)  # type: ignore[operator]
+            width = const(size // outputs[k], dtype)
         else:
             width = cast(
                 make(
@@ -113,7 +113,7 @@ def _adaptive_avg(rank: int) -> Any:
             return window_size(at, lead, spatial, outputs, dtype)
 
         counts = [w for w in widest if w is not None]
-        if product(counts) <= LARGEST_WINDOW:  # type: ignore[operator]
+        if product(counts) <= LARGEST_WINDOW:
 
             def average(at: At) -> Value:
                 found = _elements(x, at, outputs, counts, 0)
@@ -123,7 +123,7 @@ def _adaptive_avg(rank: int) -> Any:
                 return make("div", total, divisor(at))
 
             return ctx.pointwise(average, label="avg_pool")
-        uneven = any(n % o for n, o in zip(spatial, outputs, strict=True))  # type: ignore[operator]
+        uneven = any(n % o for n, o in zip(spatial, outputs, strict=True))
         if (
             uneven and ctx.strides()[-1] == 1
         ):  # each element would be divided into its window: slower
@@ -146,7 +146,7 @@ def _window_sum(
         position = list(at[:lead])
         for k in range(rank):
             here = _start(at[lead + k], spatial[k], outputs[k]) + at[lead + rank + k]
-            if spatial[k] % outputs[k]:  # type: ignore[operator]
+            if spatial[k] % outputs[k]:
                 end = number(_end(at[lead + k], spatial[k], outputs[k]))
                 test = both(test, make("lt", number(here), end))
             position.append(here)
@@ -166,7 +166,7 @@ def _adaptive_max(rank: int) -> Any:
     def lowering(ctx: Lowering, x: Ref, sizes: Sequence[Any]) -> Any:
         outputs, spatial = ctx.shape(0)[-rank:], x.sizes[-rank:]
         widest = [_widest(n, o) for n, o in zip(spatial, outputs, strict=True)]
-        if any(w is None for w in widest) or product(widest) > LARGEST_WINDOW:  # type: ignore[arg-type,operator]
+        if any(w is None for w in widest) or product(widest) > LARGEST_WINDOW:
             return call_fallback(ctx, ctx.node.target, [x, list(sizes)], {})
         used, least = ctx.used_outputs(), least_value(x.dtype)
         combine = greatest_and_where if 1 in used else greatest

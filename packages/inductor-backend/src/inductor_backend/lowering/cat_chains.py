@@ -35,7 +35,7 @@ def _parts(node: torch.fx.Node) -> tuple[Any, ...]:
 
 
 def _dim(node: torch.fx.Node) -> int:
-    rank = node.meta["val"].dim()
+    rank: int = node.meta["val"].dim()
     dim = node.args[1] if len(node.args) > 1 else 0
     return int(str(dim)) % max(rank, 1)
 

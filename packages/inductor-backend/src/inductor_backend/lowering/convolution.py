@@ -21,7 +21,8 @@ def convolution(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, *rest: Any
     if ctx.node in ctx.last:
         images = [ctx.strided(ref, last_strides(ref.sizes)) for ref in (x, weight)]
         offset = None if bias is None else ctx.strided(bias)
-        return ctx.extern(ctx.node.target, [*images, offset, *rest], strides=ctx.strides())
+        found: Ref = ctx.extern(ctx.node.target, [*images, offset, *rest], strides=ctx.strides())
+        return found
     fakes = [
         argument.meta["val"] if isinstance(argument, torch.fx.Node) else None
         for argument in ctx.node.args[:3]
@@ -30,4 +31,5 @@ def convolution(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, *rest: Any
         None if ref is None or fake is None else ctx.strided(ref, ctx.sizes.exprs(fake.stride()))
         for ref, fake in zip((x, weight, bias), fakes, strict=True)
     ]
-    return ctx.extern(ctx.node.target, [*operands, *rest])
+    found = ctx.extern(ctx.node.target, [*operands, *rest])
+    return found

@@ -36,8 +36,7 @@ def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> R
         return ctx.pointwise(lambda at: cast(kept.at(at), dtype), label="bernoulli")
     if not (_is_ours(ctx) and isinstance(p, float) and 0 <= p <= 1 and generator is None):
         given = {} if generator is None else {"generator": generator}
-        found: Ref = call_fallback(ctx, ctx.node.target, (x, p), given)
-        return found
+        return call_fallback(ctx, ctx.node.target, (x, p), given)
     drawn = ctx.buffer(sizes, torch.bool, kind=BufferKind.EXTERN)
     ctx.program.nodes.append(
         ExternNode(

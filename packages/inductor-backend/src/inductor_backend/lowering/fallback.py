@@ -38,8 +38,14 @@ def argument(ctx: Lowering, value: Any, node: Any) -> Any:
     return value
 
 
-def call_fallback(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The operator itself on materialised operands."""
+def call_fallback(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> Ref:
+    """`call_any` of an operator with one result."""
+    found: Ref = call_any(ctx, target, args, kwargs)
+    return found
+
+
+def call_any(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The operator itself on materialised operands: a Ref, or a tuple of them."""
     if target in FOLLOWERS and ctx.node in ctx.last:
         images = [
             ctx.strided(value, last_strides(value.sizes)) if isinstance(value, Ref) else value

@@ -93,7 +93,7 @@ def _base(ctx: Lowering, of: Sum, other: Ref) -> Target:
         and buffer.storage == buffer.name
         and _dense(ctx, buffer.layout.strides)
     ):
-        before = ctx.scattered.get(of.root)
+        before: Target | None = ctx.scattered.get(of.root)
         if before is not None and before.buffer is buffer:
             return before
         writers: Sequence[Any] = [node for node in ctx.program.nodes if buffer.name in node.writes]

@@ -40,7 +40,7 @@ from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.lowering import scan
 from inductor_backend.lowering.cat_chains import find_chains
 from inductor_backend.lowering.dropout import is_drawn_by_kernels
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_any
 from inductor_backend.lowering.gradient_sums import add_to, sums_of_gradients
 from inductor_backend.lowering.image_layout import CONVOLUTIONS, channels_last_nodes
 from inductor_backend.lowering.in_place import in_place_writes, write_in_place
@@ -214,7 +214,7 @@ class GraphLowering:
         args = [self.value_of(argument) for argument in node.args]
         kwargs = {name: self.value_of(argument) for name, argument in node.kwargs.items()}
         if copies_across(node):
-            self.env[node] = call_fallback(self.ctx, node.target, args, kwargs)
+            self.env[node] = call_any(self.ctx, node.target, args, kwargs)
             return
         lowering = LOWERINGS.get(node.target)
         if node in self.in_place:
@@ -228,7 +228,7 @@ class GraphLowering:
                 args = [self.brought(argument) for argument in args]
             self.env[node] = self.lowered(node, lowering, args, kwargs)
         elif node.target in FALLBACKS:
-            self.env[node] = call_fallback(self.ctx, node.target, args, kwargs)
+            self.env[node] = call_any(self.ctx, node.target, args, kwargs)
         else:
             raise unsupported(
                 "lower",
@@ -267,7 +267,7 @@ class GraphLowering:
         del self.program.nodes[nodes:]
         for key in list(self.ctx.copies)[copies:]:
             del self.ctx.copies[key]
-        return call_fallback(self.ctx, node.target, args, kwargs)
+        return call_any(self.ctx, node.target, args, kwargs)
 
     def beyond_loops(self, node: torch.fx.Node, lowering: Any) -> bool:
         """Whether it reads or makes a tensor of a dtype that loops do not hold, or needs loops in

@@ -48,18 +48,23 @@ def matrix(ctx: Lowering, x: Ref) -> Strided:
 
 @lower(aten.mm.default, aten.bmm.default)
 def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
-    return ctx.extern(ctx.node.target, [matrix(ctx, a), matrix(ctx, b)])
+    found: Ref = ctx.extern(ctx.node.target, [matrix(ctx, a), matrix(ctx, b)])
+    return found
 
 
 @lower(unaligned_gemm.mm)
 def interleaved_mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
-    return ctx.extern(unaligned_gemm.mm, [matrix(ctx, a), matrix(ctx, b)], label="mm")
+    found: Ref = ctx.extern(unaligned_gemm.mm, [matrix(ctx, a), matrix(ctx, b)], label="mm")
+    return found
 
 
 @lower(aten.addmm.default, aten.baddbmm.default)
 def addmm(ctx: Lowering, bias: Ref, a: Ref, b: Ref, beta: Any = 1, alpha: Any = 1) -> Ref:
     scale = {} if (beta, alpha) == (1, 1) else {"beta": beta, "alpha": alpha}
-    return ctx.extern(ctx.node.target, [ctx.strided(bias), matrix(ctx, a), matrix(ctx, b)], scale)
+    found: Ref = ctx.extern(
+        ctx.node.target, [ctx.strided(bias), matrix(ctx, a), matrix(ctx, b)], scale
+    )
+    return found
 
 
 @lower(aten._scaled_dot_product_flash_attention_for_cpu.default)

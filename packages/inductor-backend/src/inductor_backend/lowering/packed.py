@@ -41,7 +41,7 @@ def convolution(
     offset = None if bias is None else ctx.strided(bias)
     factor = None if scale is None else ctx.strided(scale)
     arguments = [operand, ctx.strided(weight), offset, list(numbers), planes, factor]
-    return ctx.extern(
+    found: Ref = ctx.extern(
         ctx.node.target,
         arguments,
         strides=last_strides(sizes),
@@ -49,6 +49,7 @@ def convolution(
         residual=added,
         final=final,
     )
+    return found
 
 
 @lower(packed_ops.pack)
@@ -80,7 +81,7 @@ def linear(
     sizes = ctx.shape()
     added = None if residual is None else _rows(ctx, residual)
     offset = None if bias is None else ctx.strided(bias)
-    return ctx.extern(
+    found: Ref = ctx.extern(
         ctx.node.target,
         [_rows(ctx, x), ctx.strided(weight), offset, count],
         strides=contiguous_strides(sizes),
@@ -88,6 +89,7 @@ def linear(
         residual=added,
         final=final,
     )
+    return found
 
 
 @lower(packed_ops.lstm)
@@ -114,12 +116,13 @@ def attention(
 ) -> Ref:
     tensors = [last_dense(ctx, one) for one in (query, key, value)]
     given = None if mask is None else ctx.strided(mask)
-    return ctx.extern(
+    found: Ref = ctx.extern(
         ctx.node.target,
         [*tensors, given, scale, causal, empty],
         strides=result_strides(ctx.shape()),
         label="attention",
     )
+    return found
 
 
 def _rows(ctx: Lowering, x: Ref) -> Strided:

@@ -71,7 +71,7 @@ def _max_backward(rank: int) -> Any:
         for one in steps:
             count *= len(one)
         if count > MOST_WINDOWS:
-            return call_fallback(  # type: ignore[no-any-return]
+            return call_fallback(
                 ctx,
                 ctx.node.target,
                 [dy, x, kernel, stride, padding, dilation, ceil_mode, indices],
@@ -244,14 +244,14 @@ def _adaptive_avg_backward(rank: int) -> Any:
         spatial, outputs = x.sizes[-rank:], dy.sizes[-rank:]
         known = all(isinstance(v, int) for v in (*spatial, *outputs))
         whole = all(size == 1 for size in outputs)
-        if not whole and (not known or any(n % o for n, o in zip(spatial, outputs, strict=True))):  # type: ignore[operator]
+        if not whole and (not known or any(n % o for n, o in zip(spatial, outputs, strict=True))):
             return call_fallback(
                 ctx, ctx.node.target, [dy, x], {}
             )  # uneven: divisions cost more than they save
 
         def choices(here: Index, size: Expr, output: Expr) -> list[tuple[Index, Value | None]]:
             """The one window that holds an element."""
-            return [(Index() if output == 1 else floordiv(here, size // output), None)]  # type: ignore[operator]
+            return [(Index() if output == 1 else floordiv(here, size // output), None)]
 
         def divided(value: Value, position: At) -> Value:
             if whole:

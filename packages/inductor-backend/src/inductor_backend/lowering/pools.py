@@ -21,7 +21,7 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_any, call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
@@ -139,7 +139,7 @@ def _regions(x: Ref, outputs: Sequence[Expr], w: Windows) -> list[tuple[_Span, .
         return None
     found: list[tuple[_Span, ...]] = [()]
     for k in range(w.rank):
-        spans = _spans(int(sizes[k]), int(outputs[k]), w, k)  # type: ignore[arg-type]
+        spans = _spans(int(sizes[k]), int(outputs[k]), w, k)
         found = [(*head, span) for head in found for span in spans]
     usable = len(found) <= LARGEST_REGIONS and all(
         span.offsets for region in found for span in region
@@ -294,7 +294,7 @@ def _max_pool(rank: int) -> Any:
         w = windows(rank, kernel, stride, padding, dilation)
         if len(w.offsets) > LARGEST_WINDOW:
             args = [x, w.kernel, w.stride, w.padding, w.dilation, ceil_mode]
-            return call_fallback(ctx, ctx.node.target, args, {})
+            return call_any(ctx, ctx.node.target, args, {})
         with_indices = 1 in ctx.used_outputs()
         combine = greatest_and_where if with_indices else greatest
         results: list[tuple[int | None, torch.dtype]] = [(0, x.dtype), (1, torch.int64)]

@@ -134,7 +134,9 @@ def variance_nodes(
     )
 
 
-def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with_mean: bool) -> Any:
+def _var_like(
+    ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with_mean: bool
+) -> tuple[Ref, ...]:
     correction = 1 if correction is None else correction
     first = ctx.meta(0) if with_mean else ctx.meta()
     dtype = compute_dtype(first.dtype)
@@ -143,11 +145,10 @@ def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with
     if (
         count(x.sizes, dims) == 0
     ):  # whatever the divisor: Welford's running mean and squares start at 0
-        found = tuple(
+        return tuple(
             ctx.pointwise(lambda at: const(float("nan"), dtype), shape, meta.dtype)
             for meta in ([first, ctx.meta(1)] if with_mean else [first])
         )
-        return found if with_mean else found[0]
     average, squares, divisor = variance_nodes(ctx, x, dims, correction, dtype)
     shaped = squares.reshape(shape)
 
@@ -157,7 +158,7 @@ def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with
 
     result = ctx.pointwise(body, shape, first.dtype)
     if not with_mean:
-        return result
+        return (result,)
     mean_dtype = ctx.meta(1).dtype
     flat = average.reshape(shape)
     if flat.dtype != mean_dtype:
@@ -169,20 +170,20 @@ def _var_like(ctx: Lowering, x: Ref, dim: Any, correction: Any, root: bool, with
 def var(
     ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> Ref:
-    return _var_like(ctx, x, dim, correction, root=False, with_mean=False)
+    return _var_like(ctx, x, dim, correction, root=False, with_mean=False)[0]
 
 
 @lower(aten.std.correction)
 def std(
     ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> Ref:
-    return _var_like(ctx, x, dim, correction, root=True, with_mean=False)
+    return _var_like(ctx, x, dim, correction, root=True, with_mean=False)[0]
 
 
 @lower(aten.var_mean.correction)
 def var_mean(
     ctx: Lowering, x: Ref, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> Any:
+) -> tuple[Ref, ...]:
     return _var_like(ctx, x, dim, correction, root=False, with_mean=True)
 
 

@@ -9,7 +9,7 @@ lowering returns a `Ref` (or a tuple of them) whose sizes and dtype are those of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -39,12 +39,13 @@ aten = operators("aten")
 LOWERINGS: dict[Any, Callable[..., Any]] = {}
 
 Body = Callable[[Sequence[Index]], Value]
+_Rule = TypeVar("_Rule", bound=Callable[..., Any])
 
 
-def lower(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def lower(*targets: Any) -> Callable[[_Rule], _Rule]:
     """Registers the lowering of operators; registering one twice is an error."""
 
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def register(fn: _Rule) -> _Rule:
         for target in targets:
             if target in LOWERINGS:
                 raise ValueError(f"{target} has a lowering already: {LOWERINGS[target]}")

@@ -17,7 +17,7 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_any, call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
 #: On a GPU one program walks a row: from so many rows on the device is busy, up to this length a
@@ -60,7 +60,7 @@ def is_slow_on_gpus(node: torch.fx.Node) -> bool:
         hints = [size if isinstance(size, int) else size.node.hint for size in given.shape]
         return any(hint is None for hint in hints) or part_length(hints, dim % len(hints)) != 0
     length = part_length(list(given.shape), dim % given.dim())
-    together = _KINDS[node.target] in _TOGETHER or _values_alone(node, given.dtype)  # type: ignore[index]
+    together = _KINDS[node.target] in _TOGETHER or _values_alone(node, given.dtype)
     return length is None or (length > 0 and not together)
 
 
@@ -122,7 +122,7 @@ def _length(ctx: Lowering, kind: str, sizes: tuple[Expr, ...], dim: int) -> int 
     """Of the parts that rows are cut into; 0 or None for no parts."""
     if not ctx.gpu or kind not in _TOGETHER or not all(isinstance(size, int) for size in sizes):
         return 0
-    return part_length(sizes, dim)  # type: ignore[arg-type]
+    return part_length(sizes, dim)
 
 
 def _running(kind: str) -> Any:
@@ -161,7 +161,8 @@ def _running_extreme(kind: str) -> Any:
             return cast(x.at(at), dtype)
 
         if not x.sizes and dim not in (0, -1):
-            return call_fallback(ctx, ctx.node.target, [x, dim], {})  # eager's error
+            both: tuple[Ref, Ref] = call_any(ctx, ctx.node.target, [x, dim], {})  # eager's error
+            return both
         if _nothing_to_run(x, dim):
             where = ctx.pointwise(lambda at: const(0, torch.int64), x.sizes, torch.int64)
             return ctx.pointwise(body, x.sizes, x.dtype, ctx.strides(0)), where

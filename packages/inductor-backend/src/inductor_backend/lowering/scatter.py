@@ -55,7 +55,9 @@ class Target:
         it.
         """
         source = ctx.node.args[0]
-        before = ctx.scattered.get(source) if isinstance(source, torch.fx.Node) else None
+        before: Target | None = (
+            ctx.scattered.get(source) if isinstance(source, torch.fx.Node) else None
+        )
         if (
             isinstance(source, torch.fx.Node)
             and before is not None
@@ -162,7 +164,7 @@ def _reduced_into(
     return ctx.pointwise(mean)
 
 
-def _as_aten(ctx: Lowering, *args: Any, **kwargs: Any) -> Any:
+def _as_aten(ctx: Lowering, *args: Any, **kwargs: Any) -> Ref:
     return call_fallback(ctx, ctx.node.target, list(args), kwargs)
 
 

@@ -149,7 +149,7 @@ def _is_read_only_input(ctx: Lowering, x: Ref) -> bool:
         node.args[0]
         for node in ctx.node.graph.find_nodes(op="call_function", target=aten.copy_.default)
     )
-    return len(there) == 1 or (bool(there) and there.isdisjoint(written))  # type: ignore[arg-type]
+    return len(there) == 1 or (bool(there) and there.isdisjoint(written))
 
 
 def _counts_in_an_input(ctx: Lowering, x: Ref, offset: Any) -> bool:

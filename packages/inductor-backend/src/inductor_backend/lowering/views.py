@@ -166,8 +166,7 @@ def roll(ctx: Lowering, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
     if not rank or not all(
         isinstance(n, int) for n in (*moves, *(flat.sizes[dim] for dim in moved))
     ):
-        found: Ref = call_fallback(ctx, aten.roll.default, [x, shifts, dims], {})
-        return found
+        return call_fallback(ctx, aten.roll.default, [x, shifts, dims], {})
     result = flat
     for dim, shift in zip(moved, moves, strict=True):
         size = result.sizes[dim]

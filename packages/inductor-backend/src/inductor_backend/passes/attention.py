@@ -218,7 +218,7 @@ def _before_addition(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[N
     """(scores, what is added to them)."""
     for chain, other in (x.args, x.args[::-1]):
         fits = isinstance(chain, Node) and isinstance(other, Node) and chain is not other
-        if fits and _sizes(_value(chain)) == shape and _leads_to_product(chain):  # type: ignore[arg-type]
+        if fits and _sizes(_value(chain)) == shape and _leads_to_product(chain):
             value = other.meta.get("val")  # type: ignore[union-attr]
             plain = (
                 isinstance(value, torch.Tensor)

@@ -146,10 +146,10 @@ def _computed(gm: torch.fx.GraphModule, wanted: Node) -> torch.Tensor | None:
                 if node.op == "get_attr":
                     values[node] = _attribute(gm, node).cpu()
                     continue
-                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)  # type: ignore[misc]
+                args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
                 values[node] = node.target(
                     *args, **{**kwargs, **(here if "device" in kwargs else {})}
-                )  # type: ignore[operator]
+                )
     except (RuntimeError, NotImplementedError, IndexError, TypeError) as error:
         logger().info("an attention's mask stays a tensor: %s", error)
         return None

@@ -138,8 +138,8 @@ def _computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any]:
             if node.op == "get_attr":
                 values[node] = operator.attrgetter(str(node.target))(gm)
                 continue
-            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)  # type: ignore[misc]
-            values[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = node.target(*args, **kwargs)
     return {node: _own(values[node]) for node in results}
 
 

@@ -52,7 +52,7 @@ class Folded:
             node: tensors[position].detach() for node, position in self.constants.items()
         } | self.known
         for node, unused in self.steps:
-            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)  # type: ignore[misc]
+            args, kwargs = torch.fx.map_arg((node.args, node.kwargs), env.__getitem__)
             env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
             for one in unused:
                 del env[one]

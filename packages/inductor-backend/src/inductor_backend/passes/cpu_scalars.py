@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from inductor_backend.ir.target import main_device
+from inductor_backend.torch_private import OpOverload
 from tracer_core.plugin_api import CompileSpec, Runner, logger, operators
 
 aten = operators("aten")
@@ -98,7 +99,7 @@ def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:
         return None
     placeholders = list(gm.graph.find_nodes(op="placeholder"))
     (output,) = gm.graph.find_nodes(op="output")
-    outputs = list(output.args[0])  # type: ignore[arg-type]
+    outputs = list(output.args[0])
     ours = [place for place, value in enumerate(outputs) if value not in host]
     device = torch.fx.Graph()
     made: dict[Node, Node] = {}
@@ -107,15 +108,13 @@ def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:
             made[node] = device.node_copy(node, made.__getitem__)
     device.output(tuple(_copied(outputs[place], made) for place in ours))
     graph = torch.fx.GraphModule(gm, device, "DeviceSide")
-    written = [placeholders.index(node.args[0]) for node in _writes(gm.graph) if node in host]  # type: ignore[arg-type]
+    written = [placeholders.index(node.args[0]) for node in _writes(gm.graph) if node in host]
     rest = dataclasses.replace(
         spec,
         outputs=tuple(spec.outputs[place] for place in ours),
         mutations=tuple(index for index in spec.mutations if index not in written),
     )
-    names = sorted(
-        {str(node.target) for node in host if isinstance(node.target, torch._ops.OpOverload)}
-    )
+    names = sorted({str(node.target) for node in host if isinstance(node.target, OpOverload)})
     logger().info("%s: %d operators on CPU tensors run beside the graph of %s: %s",
                   spec.name, len(host), main_device(gm.graph), ", ".join(names))  # fmt: skip
     run_host = _host_runner(gm, host, placeholders, outputs)
@@ -146,9 +145,9 @@ def _host_runner(
         place for place, value in enumerate(outputs) if isinstance(value, Node) and value in host
     ]
     values = [node.args[1] for node in writes] + [outputs[place] for place in mine]
-    graph.output([made[value] for value in values])  # type: ignore[index]
+    graph.output([made[value] for value in values])
     forward = torch.fx.GraphModule(torch.nn.Module(), graph, "HostSide")
-    targets = [read.index(placeholders.index(node.args[0])) for node in writes]  # type: ignore[arg-type]
+    targets = [read.index(placeholders.index(node.args[0])) for node in writes]
 
     def prepare(inputs: list[Any]) -> Callable[[], list[tuple[int, Any]]]:
         given = [inputs[index] for index in read]

@@ -11,13 +11,11 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.lowering.registry import LOWERINGS
 from inductor_backend.passes.attention_layers import ATTENTION_LAYERS
-from inductor_backend.torch_private import core_decompositions
+from inductor_backend.torch_private import OpOverload, core_decompositions
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -33,7 +31,5 @@ def _of_aten() -> dict[Any, Callable[..., Any]]:
     """torch's core table without operators of others (torchvision's, for instance)."""
     table = core_decompositions()
     return {
-        op: fn
-        for op, fn in table.items()
-        if isinstance(op, torch._ops.OpOverload) and op.namespace == "aten"
+        op: fn for op, fn in table.items() if isinstance(op, OpOverload) and op.namespace == "aten"
     }

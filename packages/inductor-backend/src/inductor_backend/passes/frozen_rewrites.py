@@ -192,7 +192,7 @@ def geometry_of(node: Node) -> Geometry | None:
     pairs = [(items[0], items[-1]) for items in (stride, padding, dilation)]  # type: ignore[index]
     channels: Any = inside * groups  # type: ignore[operator]
     size: Any = (window[0], window[1])
-    g = Geometry(channels, count, size, *pairs, groups)  # type: ignore[arg-type]
+    g = Geometry(channels, count, size, pairs[0], pairs[1], pairs[2], groups)  # type: ignore[arg-type]
     if kernel_of(g) is None:
         return None
     batch, _, height, width = (hint(size) for size in node.meta["val"].shape)

@@ -32,9 +32,9 @@ def copy_node(
         copied = graph.node_copy(node, to)
     else:
         copied = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
-        copied.args = torch.fx.map_arg(node.args, to)  # type: ignore[assignment]
+        copied.args = torch.fx.map_arg(node.args, to)
         if node.kwargs:
-            copied.kwargs = torch.fx.map_arg(node.kwargs, to)  # type: ignore[assignment]
+            copied.kwargs = torch.fx.map_arg(node.kwargs, to)
     copied.meta = dict(node.meta)
     return copied
 

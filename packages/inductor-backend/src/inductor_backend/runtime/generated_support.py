@@ -85,7 +85,7 @@ def report(
     """Prints the median time of a call, the device's part of it included."""
     example = inputs()
     on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in example)
-    wait = torch.cuda.synchronize if on_gpu else lambda: None
+    wait: Callable[[], None] = torch.cuda.synchronize if on_gpu else lambda: None
     call(list(example))
     wait()
     times = []

@@ -23,6 +23,7 @@ from inductor_backend.ir.kernel_text import KernelText
 from inductor_backend.ir.nodes import BufferKind, Program
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS, RAISING, name_of_packet
 from inductor_backend.schedule.fusion import Group
+from inductor_backend.torch_private import OpOverload
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ def _reads_all(user: torch.fx.Node) -> bool:
 def _takes_all(user: torch.fx.Node) -> bool:
     """Whether the whole result of an operator takes all of its operands."""
     target = user.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return getattr(target, "__name__", "") == "getitem"
     return torch.Tag.pointwise in target.tags or str(target.overloadpacket) in _TAKING_ALL
 
@@ -132,7 +133,7 @@ _TAKING_ALL = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten
 
 def _never_raises(node: torch.fx.Node) -> bool:
     target: Any = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return True  # an item of a result, arithmetic on sizes
     if str(target).rpartition(".")[0] in _DIVISIONS:
         value = node.meta.get("val")

@@ -9,6 +9,7 @@ may be inlined elsewhere all the same); nothing moves past a write to an input t
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from inductor_backend.ir.index_expr import Index, variables
 from inductor_backend.ir.nodes import BufferKind, LoopNode, Node, Program
@@ -18,7 +19,9 @@ from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.heuristics import worth_inlining
 
 
-def redomain(node: LoopNode, sizes: tuple, reduced: tuple, by: tuple[Index, ...]) -> LoopNode:
+def redomain(
+    node: LoopNode, sizes: tuple[Any, ...], reduced: tuple[Any, ...], by: tuple[Index, ...]
+) -> LoopNode:
     """The node over another domain: variable p becomes ``by[p]``."""
     rewrite = Rewriter(by)
     stores = tuple(

@@ -29,7 +29,7 @@ def align_up() -> Any:
     """A function of a symbolic size: the least multiple of `ALIGNMENT` that is not less than it."""
     import sympy
 
-    class AlignUp(sympy.Function):  # type: ignore[misc]
+    class AlignUp(sympy.Function):
         nargs = 1
         is_integer = True
         is_nonnegative = True

@@ -24,6 +24,7 @@ from inductor_backend.schedule.split_reduction_loops import (
     in_two_passes,
     length_of_part,
 )
+from inductor_backend.torch_private import floor_div
 
 #: Programs that a split reduction aims at: four for each processor.
 PROGRAMS = 528
@@ -239,6 +240,4 @@ def _quotient_up(size: Expr, length: int) -> Expr:
     """How many parts of that length hold so many elements."""
     if isinstance(size, int):
         return -(-size // length)
-    from torch.utils._sympy.functions import FloorDiv  # heavy: sympy
-
-    return FloorDiv(size + (length - 1), length)
+    return floor_div(size + (length - 1), length)

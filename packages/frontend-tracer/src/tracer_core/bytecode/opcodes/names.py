@@ -227,4 +227,4 @@ def import_from(m: Machine, f: Frame, arg: str) -> None:
 def load_build_class(m: Machine, f: Frame, arg: Any) -> None:
     f.stack.append(
         __builtins__["__build_class__"] if isinstance(__builtins__, dict) else __build_class__
-    )  # type: ignore[name-defined]
+    )

@@ -12,7 +12,7 @@ from tracer_core.natives.effects import MUTATES, PURE, breaks, declare, effect_o
 
 
 def _items(tracer: Any, args: list[Any]) -> list[Any]:
-    return tracer.spread(args[0]) if args else []  # type: ignore[no-any-return]
+    return tracer.spread(args[0]) if args else []
 
 
 @special(list.__init__)

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from tracer_core.natives import replicas
 from tracer_core.natives.effects import breaks, query, special
 from tracer_core.natives.queries import applied
+from tracer_core.torch_private.modules import FULLY_SHARD
 from tracer_core.torch_private.names import name, names
 
-_FULLY_SHARD = "torch.distributed.fsdp._fully_shard._fsdp_state"
 _BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 _FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 _module_call = name("nn.modules.module.Module._call_impl")
@@ -31,7 +31,7 @@ def module_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     # Which hooks there are is not guarded: their numbers differ from block to block, and they run
     # for real.
     if (
-        _FULLY_SHARD in sys.modules
+        FULLY_SHARD in sys.modules
         and isinstance(args[0], torch.nn.Module)
         and applied(tracer, has_shards, args[0])
     ):
@@ -43,7 +43,7 @@ def has_shards(module: Any) -> bool:
     """Whether fully_shard's hooks are among those of a module, which has none but ordinary ones
     around its forward.
     """
-    library = sys.modules.get(_FULLY_SHARD)
+    library = sys.modules.get(FULLY_SHARD)
     if library is None:
         return False
     tables = vars(module)

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.graph_breaks import Break, Restart
@@ -31,6 +30,7 @@ from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import breaks, special
 from tracer_core.torch_private.names import name, names
+from tracer_core.torch_private.needed import pytree, set_grad_mode
 from tracer_core.trace.higher_order import Region
 
 
@@ -125,7 +125,7 @@ def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     context: Any = _Context()
     context.needs_input_grad = tuple(isinstance(a, torch.Tensor) and a.requires_grad for a in rest)
     grad = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(False)
+    set_grad_mode(False)
     try:
         separate = tracer.getattr(cls, "setup_context") is not torch.autograd.Function.setup_context
         forward = tracer.getattr(cls, "forward")
@@ -135,7 +135,7 @@ def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
                 tracer.getattr(cls, "setup_context"), [context, tuple(rest), result], {}
             )
     finally:
-        torch._C._set_grad_enabled(grad)
+        set_grad_mode(grad)
     _unchanged(tracer, region)
     inside = region.drop()
     tracer.native_reads(*rest, *kwargs.values())
@@ -163,14 +163,14 @@ def register_hook(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         tracer.break_graph("autograd_in_graph", "the handle of a hook on a tensor is kept")
     region = _region(tracer, "a hook of a tensor")
     grad = torch.is_grad_enabled()
-    torch._C._set_grad_enabled(False)  # as a backward runs it, unless it makes a graph itself
+    set_grad_mode(False)  # as a backward runs it, unless it makes a graph itself
     try:
         with tracer.recorder.fakes.mode:
             gradient = torch.empty_like(tensor)
         region.operand(gradient)
         graph, outer, flat, _ = _traced(tracer, region, function, [gradient], {})
     finally:
-        torch._C._set_grad_enabled(grad)
+        set_grad_mode(grad)
     if any(node.meta.get("writes") for node in graph.graph.nodes):
         tracer.break_graph("autograd_in_graph", "a hook of a tensor writes to a tensor")
     if len(flat) != 1 or not (flat[0] is None or isinstance(flat[0], torch.Tensor)):

@@ -72,7 +72,7 @@ declare(
 )
 declare(PURE, [m for n, m in _methods(_struct.Struct).items() if n != "pack_into"])
 declare(PURE, [m for n, m in _methods(_HASH).items() if n != "update"])
-declare(MUTATES, [_HASH.update])  # type: ignore[attr-defined]
+declare(MUTATES, [_HASH.update])
 declare(PURE, [f for n,
 f in vars(hashlib).items() if n in hashlib.algorithms_guaranteed and callable(f)
                and not isinstance(f, types.FunctionType)])  # fmt: skip

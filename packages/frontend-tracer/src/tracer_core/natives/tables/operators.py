@@ -55,7 +55,7 @@ special(operator.call)(lambda tracer, args, kwargs: tracer.prepare(args[0], args
 special(operator.length_hint)(lambda tracer, args, kwargs: _length_hint(tracer, *args))
 special(operator.countOf)(lambda tracer, args, kwargs: _count_of(tracer, *args))
 special(operator.indexOf)(lambda tracer, args, kwargs: _index_of(tracer, *args))
-declare(PURE, [_operator._compare_digest])  # type: ignore[attr-defined]
+declare(PURE, [_operator._compare_digest])
 declare(SHALLOW, [operator.itemgetter, operator.attrgetter, operator.methodcaller])
 
 

@@ -17,7 +17,7 @@ from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandl
 from tracer_core.natives.arity import COUNTS
 from tracer_core.natives.effects import EFFECTS, PURE, breaks, declare, query, special
 from tracer_core.torch_private import settings
-from tracer_core.torch_private.names import names
+from tracer_core.torch_private.names import name, names
 
 
 def _set(function: Any, written: tuple[str, ...]) -> Any:
@@ -105,7 +105,7 @@ for _name, _setting in settings.SETTINGS.items():
 def get_matmul_precision(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """torch's own word for it, or torch's own error (`settings.matmul_precision`)."""
     ask(tracer, "matmul_precision")
-    return torch._C._get_float32_matmul_precision()
+    return name("_C._get_float32_matmul_precision")()
 
 
 @special(*names("is_autocast_enabled"))
@@ -270,7 +270,7 @@ def _about_devices(function: Any) -> None:
     def answer(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.native_reads(*args, *kwargs.values())
         if torch.cuda.is_available():
-            query(tracer, torch._C._cuda_getDevice)
+            query(tracer, name("_C._cuda_getDevice"))
         return function(*args, **kwargs)
 
 

@@ -123,8 +123,8 @@ def _demand_plain(tracer: Any, arguments: list[Any], replaced: tuple[int, ...]) 
     owners = {place: torch_private.storage_id(tensor) for place, tensor in tensors.items()}
     given = [
         torch_private.storage_id(one)
-        for _, real, node in tracer.recorder.inputs
-        for one in (real, node.meta.get("val"), node.meta.get("example_value"))
+        for each in tracer.recorder.inputs
+        for one in (each.value, each.node.meta.get("val"), each.node.meta.get("example_value"))
         if isinstance(one, torch.Tensor)
     ]
     if any(owners[place] in given or not tracer.is_fresh(tensors[place]) for place in replaced):

@@ -29,13 +29,10 @@ TOLERANCES = {
 
 def graph_row(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: CompileConfig) -> Row:
     """The row of one case."""
-    status, detail = _run(case, dtype, shape, config)
-    return Row(case.name, dtype, shape, status, detail, case.area)
 
+    def row(status: str, detail: str = "", refused: tuple[tuple[str, str], ...] = ()) -> Row:
+        return Row(case.name, dtype, shape, status, detail, case.area, refused)
 
-def _run(
-    case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: CompileConfig
-) -> tuple[str, str]:
     inputs = case.inputs(dtype, shape)
     with torch.no_grad():
         mine, theirs = copy.deepcopy(inputs), copy.deepcopy(inputs)
@@ -50,17 +47,19 @@ def _run(
             ):  # the first call is checked, the second is the usual
                 result = runner([*given, *extra])
         except Exception as error:  # a row says what went wrong; the table goes on
-            return "error", told(error)
+            return row("error", told(error))
     expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
     difference = _difference(
         expected, theirs, tuple(result), mine, TOLERANCES.get(dtype, Tolerance())
     )
     if difference:
-        return "wrong", difference
+        return row("wrong", difference)
     fallback = runner.fallback
     if fallback is None:
-        return "ok", ""
-    return ("partly" if fallback.kind == "unsupported" else "eager"), fallback.reason
+        return row("ok")
+    return row(
+        "partly" if fallback.kind == "unsupported" else "eager", fallback.reason, fallback.refused
+    )
 
 
 def _difference(

@@ -100,18 +100,13 @@ def _programs(rows: Sequence[Row]) -> Iterator[str]:
         yield ""
 
 
-#: An operator and its reason in the text of a partition
-#: (`tracer_core.aot.capability_partition.summary`).
-_REFUSED = re.compile(r"(\w+\.[\w.]+) \(\d+x: (.*?)\)(?=, \w+\.[\w.]+ \(\d+x: |$)", re.DOTALL)
-
-
 def _refusals(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """(operator, reason) of each row that did not run whole; ("", reason) where no operator is
     named.
     """
     for row in rows:
         if row.dtype is not None and row.status in ("partly", "eager"):
-            yield from _REFUSED.findall(row.detail) or [("", row.detail)]
+            yield from row.refused or [("", row.detail)]
 
 
 def _reasons(rows: Sequence[Row]) -> Iterator[str]:

@@ -132,7 +132,7 @@ def training_step(subject: Subject) -> str | None:
 
         def step(x: torch.Tensor) -> torch.Tensor:
             optimizer.zero_grad()
-            loss = net(x).square().mean()
+            loss: torch.Tensor = net(x).square().mean()
             loss.backward()
             optimizer.step()
             return loss.detach()

@@ -28,7 +28,8 @@ BAD = frozenset({"wrong", "error"})
 @dataclass(frozen=True, slots=True)
 class Row:
     """The result of one case. dtype and shape: of its first input; None and () for whole programs.
-    area: ``operators``, ``strides``, ... detail: why it is not ``ok``."""
+    area: ``operators``, ``strides``, ... detail: why it is not ``ok``. refused: (operator, reason)
+    of those that ran eagerly."""
 
     case: str
     dtype: torch.dtype | None
@@ -36,6 +37,7 @@ class Row:
     status: str
     detail: str = ""
     area: str = "operators"
+    refused: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -43,14 +45,22 @@ class Row:
             "area": self.area, "case": self.case,
             "dtype": None if self.dtype is None else dtype_name(self.dtype),
             "shape": list(self.shape), "status": self.status, "detail": self.detail,
+            "refused": [list(one) for one in self.refused],
         }  # fmt: skip
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Row:
         """What `to_json` made. Raises KeyError and AttributeError for something else."""
         dtype = None if data["dtype"] is None else getattr(torch, data["dtype"])
+        refused = tuple((operator, reason) for operator, reason in data["refused"])
         return cls(
-            data["case"], dtype, tuple(data["shape"]), data["status"], data["detail"], data["area"]
+            data["case"],
+            dtype,
+            tuple(data["shape"]),
+            data["status"],
+            data["detail"],
+            data["area"],
+            refused,
         )
 
 

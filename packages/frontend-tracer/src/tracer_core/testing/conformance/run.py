@@ -53,7 +53,7 @@ def trials(
         chosen = sorted(random.Random(seed).sample(range(len(found)), sample))
         found = [found[index] for index in chosen]
     subject = Subject(config.backend, options)
-    return found + [(one.name, lambda p=one: program_row(p, subject)) for one in programs]  # type: ignore[misc]
+    return found + [(one.name, lambda p=one: program_row(p, subject)) for one in programs]
 
 
 def conformance(backend: Backend | str, **settings: Any) -> tuple[Row, ...]:

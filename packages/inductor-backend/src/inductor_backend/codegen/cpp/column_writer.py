@@ -8,6 +8,7 @@ holds: each column has accumulators of its own in an array of the tile's width.
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import torch
 
@@ -62,13 +63,18 @@ class ColumnWriter(RowWriter):
             for buffer, text in zip(store.buffers, reducer.results, strict=True):
                 self.registers[buffer] = text
 
-    def _lanes(self):  # type: ignore[no-untyped-def]  # a context manager of CodeWriter
+    def _lanes(self) -> contextlib.AbstractContextManager[Any]:
         self.out.line("#pragma omp simd")
         block = self.out.block("for (int64_t l = 0; l < lanes; ++l)")
         return _WithLine(block, self.out, "const int64_t c = c0 + l;")
 
     def _column_nest(
-        self, depth: int, phase: Phase, values: list[Value], reducers: list, names: dict[Value, str]
+        self,
+        depth: int,
+        phase: Phase,
+        values: list[Value],
+        reducers: list[Any],
+        names: dict[Value, str],
     ) -> None:
         if depth <= len(self.inner):
             loop = self.inner[depth - 1]
@@ -96,7 +102,7 @@ class ColumnWriter(RowWriter):
                 )
 
     def _column_steps(
-        self, phase: Phase, values: list[Value], reducers: list, names: dict[Value, str]
+        self, phase: Phase, values: list[Value], reducers: list[Any], names: dict[Value, str]
     ) -> None:
         """Sums of floats take several points of the row at a time, added up as floats: a conversion
         and a read and a write of the sum cost more than an addition. Not past the caches: there one

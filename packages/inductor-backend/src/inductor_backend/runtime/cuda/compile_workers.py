@@ -365,7 +365,7 @@ def _hash_of_triton() -> str | None:
     """
     from triton.runtime import cache  # heavy: triton
 
-    return cache.triton_key() if hasattr(cache, "triton_key") else None  # type: ignore[no-any-return]
+    return cache.triton_key() if hasattr(cache, "triton_key") else None
 
 
 def serve(answers: int, hash_of_triton: str | None) -> None:

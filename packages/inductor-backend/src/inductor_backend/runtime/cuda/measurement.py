@@ -129,7 +129,8 @@ def _round(run: Callable[[], None]) -> float:
         last.synchronize()
         if ahead:
             break
-    return first.elapsed_time(last) / LAUNCHES
+    milliseconds: float = first.elapsed_time(last)
+    return milliseconds / LAUNCHES
 
 
 def loaded(

@@ -121,4 +121,7 @@ def _result(
             )
         operands.append(one)
     result = target(*operands)
-    return next(one for one in result if one is not None) if isinstance(result, tuple) else result
+    found: torch.Tensor = (
+        next(one for one in result if one is not None) if isinstance(result, tuple) else result
+    )
+    return found

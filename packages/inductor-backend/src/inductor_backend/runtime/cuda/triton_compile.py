@@ -144,9 +144,9 @@ def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
     from triton.compiler.compiler import make_backend  # heavy: triton
 
     backend = make_backend(target)
-    return backend.make_cubin(
-        scalar, {}, backend.parse_options(_options(kernel, target)), target.arch
-    )  # type: ignore[no-any-return]
+    options = backend.parse_options(_options(kernel, target))
+    cubin: bytes = backend.make_cubin(scalar, {}, options, target.arch)
+    return cubin
 
 
 def compiled(kernel: Kernel, target: Any, aligned: bool = True, make: bool = True) -> Any:
@@ -187,7 +187,7 @@ def _source_classes() -> tuple[Any, Any]:
     """Triton's description of what is compiled: one that Triton's cache must have, and its own."""
     from triton.compiler import ASTSource  # heavy: triton
 
-    class Kept(ASTSource):  # type: ignore[misc]
+    class Kept(ASTSource):
         def make_ir(self, *unused: Any, **unused_names: Any) -> Any:
             raise NotKept  # Triton asks for it when its cache has nothing
 

@@ -1,0 +1,49 @@
+"""The names of torch's private modules and of functions in them, by what the tracer does about
+them.
+
+In: nothing. Out: the names. Nothing is looked up in torch here.
+"""
+
+from __future__ import annotations
+
+#: Python modules whose functions are operators.
+OPERATOR_MODULES = frozenset(
+    {
+        "torch._linalg_utils",
+        "torch._lowrank",
+        "torch._meta_registrations",
+        "torch._refs",
+        "torch._tensor",
+    }
+)
+#: Where `torch.Tensor` is defined.
+TENSOR_MODULE = "torch._tensor"
+#: Modules of C whose functions are operators.
+C_OPERATOR_MODULES = frozenset(
+    f"torch._C.{one}"
+    for one in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested", "_VariableFunctions")
+)
+#: The modules of C that say of functions neither their own name nor another.
+C_MODULES = ("torch._C._nn", "torch._C")
+
+#: Packages of functions that take functions, and of torch's own compilers.
+HIGHER_ORDER_PACKAGES = ("torch._functorch", "torch._higher_order_ops")
+COMPILER_PACKAGES = ("torch._dynamo", "torch._inductor", "torch._library")
+#: Modules and functions in these packages that are Python like any other.
+PLAIN_MODULES = frozenset({"torch._functorch.apis", "torch._functorch.functional_call"})
+PLAIN_FUNCTIONS = frozenset(
+    {
+        "torch._library.custom_ops.CustomOpDef.__call__",
+        "torch._functorch.vmap._check_randomness_arg",
+    }
+)
+
+#: Where `fully_shard` keeps what it knows of a module.
+FULLY_SHARD = "torch.distributed.fsdp._fully_shard._fsdp_state"
+#: What logs operators that fail on fakes.
+FAKES_LOG = "torch._subclasses.fake_tensor"
+
+
+def is_distributed(module: str) -> bool:
+    """Whether a module is C's part of torch.distributed."""
+    return module.startswith("torch._C._distributed")

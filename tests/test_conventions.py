@@ -1,0 +1,144 @@
+"""Conventions that hold in every file of the packages: private names of torch stand behind one
+door, and nothing is decided by what the text of an exception says."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+#: A private name of torch: a part of its path begins with an underscore. Operators (``torch.ops``)
+#: are named by schemas.
+PRIVATE = re.compile(r"\btorch(?!\.ops\b)(\.\w+)*?\._(?!_)\w+")
+
+FILES = [
+    path
+    for path in sorted(ROOT.glob("packages/*/src/**/*.py"))
+    if "torch_private" not in (*path.parts, path.stem)
+]
+
+
+def private_names(tree: ast.Module) -> Iterator[str]:
+    """The private names of torch that a module imports, reads, or has in its texts (which it may
+    execute, or compare with names of modules). Docstrings may say what torch calls a thing."""
+    aliases: dict[str, str] = {}
+    documentation = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases |= {one.asname: one.name for one in node.names if one.asname}
+            yield from found(*(f"{one.name} (line {node.lineno})" for one in node.names))
+        elif isinstance(node, ast.ImportFrom):
+            aliases |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+            yield from found(
+                *(f"{node.module}.{one.name} (line {node.lineno})" for one in node.names)
+            )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            first, dot, rest = ast.unparse(node).partition(".")
+            yield from found(f"{aliases.get(first, first)}{dot}{rest} (line {node.lineno})")
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in documentation
+        ):
+            yield from found(f"{node.value} (line {node.lineno})")
+
+
+def found(*texts: str) -> list[str]:
+    return [text for text in texts if PRIVATE.search(text)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:]))
+def test_private_names_of_torch_stand_in_torch_private(path):
+    assert list(private_names(ast.parse(path.read_text()))) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch._ops",
+        "from torch._ops import OpOverload",
+        "from torch.utils import _pytree as pytree",
+        "import torch\nx = torch._C._get_tracing_state()",
+        "import torch\nx: torch.cuda._sleep",
+        "import torch.distributed as dist\ndist._DEFAULT",
+        "from torch import nn\nnn.attention._sdpa_kernel",
+        "exec('torch._foreach_add_(x, 1)')",
+    ],
+)
+def test_the_check_sees_a_private_name(text):
+    assert list(private_names(ast.parse(text)))
+
+
+def test_the_check_lets_public_names_and_operators_pass():
+    text = '"""torch._C"""\nimport torch\naten = torch.ops.aten\n(torch.__version__, torch.ops.aten._softmax, aten._softmax)'
+    assert not list(private_names(ast.parse(text)))
+
+
+#: Where an exception of others has no type of its own -> whose text tells it.
+TOLD_BY_TEXT = {
+    "native_calls.py": "Python's, of a list that is too short",
+    "triton_compile.py": "the CUDA driver's, of an image that it cannot load",
+}
+
+
+TESTS = ("startswith", "endswith", "search", "match", "fullmatch")
+
+
+def decided_by_text(tree: ast.Module) -> Iterator[str]:
+    """Tests of what the text of an exception says: of one that is handled, or that a function is
+    given.
+    """
+    for scope in ast.walk(tree):
+        if isinstance(scope, ast.ExceptHandler):
+            names = {scope.name}
+        elif isinstance(scope, ast.FunctionDef):
+            given = {
+                one.arg: ast.unparse(one.annotation) for one in scope.args.args if one.annotation
+            }
+            names = {name for name, kind in given.items() if kind.endswith(("Exception", "Error"))}
+        else:
+            continue
+        texts = {f"str({name})" for name in names}
+        for node in ast.walk(scope):
+            compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in TESTS
+            ):
+                compared = [node.func.value, *node.args]
+            if texts & set(map(ast.unparse, compared)):
+                yield f"{ast.unparse(node)} (line {node.lineno})"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: "/".join(path.parts[-3:]))
+def test_the_text_of_an_exception_decides_nothing(path):
+    assert list(decided_by_text(ast.parse(path.read_text()))) == [] or path.name in TOLD_BY_TEXT
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "'gone' in str(error)",
+        "str(error).startswith('gone')",
+        "re.search('gone', str(error))",
+        "str(error) == 'gone'",
+    ],
+)
+def test_the_check_sees_what_is_decided_by_a_text(test):
+    assert list(decided_by_text(ast.parse(f"try: f()\nexcept E as error:\n    if {test}: g()")))
+    assert list(decided_by_text(ast.parse(f"def f(error: RuntimeError):\n    return {test}")))
+    assert not list(
+        decided_by_text(ast.parse("try: f()\nexcept E as error:\n    raise F(str(error))"))
+    )
