@@ -128,7 +128,7 @@ def demo(session: nox.Session) -> None:
         install_torch(session)
         install_packages(session, ("frontend-tracer", "inductor-backend"))
         install_models(session)
-    session.run("python", "-m", "benchmarks.demo", *session.posargs)
+    session.run("python", "-m", "benchmarks", "demo", *session.posargs)
 
 
 @nox.session
@@ -245,7 +245,7 @@ def run_types(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """The benchmark table: eager, torch.compile and ours, each row in a fresh process."""
     install_all(session)
-    session.run("python", "-m", "benchmarks.run", *session.posargs)
+    session.run("python", "-m", "benchmarks", "all", *session.posargs)
 
 
 @nox.session
@@ -255,7 +255,7 @@ def peers(session: nox.Session) -> None:
     session.install(*ENGINES)
     compared = ("eager", "torch", "torch+freeze", "onnxruntime", "openvino", "ours", "ours+freeze")
     groups = () if session.posargs else ("--groups", "peers")
-    session.run("python", "-m", "benchmarks.steady", "--compilers", *compared, "--plot", *groups, *session.posargs)
+    session.run("python", "-m", "benchmarks", "steady", "--compilers", *compared, "--plot", *groups, *session.posargs)
 
 
 @nox.session
@@ -263,15 +263,15 @@ def auto(session: nox.Session) -> None:
     """Several backends on one model beside each backend alone, and the table that explains each choice. Resumable."""
     install_all(session)
     session.install(OPENVINO)
-    session.run("python", "-m", "benchmarks.auto", *session.posargs)
+    session.run("python", "-m", "benchmarks", "auto", *session.posargs)
 
 
 @nox.session
 def engines(session: nox.Session) -> None:
     """onnxrt and tvm beside their engines used by hand, then with many batch sizes, large inputs and many threads."""
     install_all(session)
-    session.run("python", "-m", "benchmarks.engines_by_hand", *session.posargs)
-    session.run("python", "-m", "benchmarks.engine_loads")
+    session.run("python", "-m", "benchmarks", "engines", *session.posargs)
+    session.run("python", "-m", "benchmarks", "engine_loads")
 
 
 @nox.session
@@ -280,21 +280,21 @@ def tvm_tuning(session: nox.Session) -> None:
     ``nox -s tvm_tuning -- --trials 512``."""
     install_all(session)
     session.install(*TUNING)
-    session.run("python", "-m", "benchmarks.tvm_tuning", *session.posargs)
+    session.run("python", "-m", "benchmarks", "tvm_tuning", *session.posargs)
 
 
 @nox.session
 def zoo(session: nox.Session) -> None:
     """More than a hundred small models: captured, equal to eager, first call beside torch.compile's. Resumable."""
     install_all(session)
-    session.run("python", "-m", "benchmarks.zoo", *session.posargs)
+    session.run("python", "-m", "benchmarks", "zoo", *session.posargs)
 
 
 @nox.session
 def training(session: nox.Session) -> None:
     """Seven models trained for 20 steps: losses and gradients judged by float64, graphs, speed. Resumable."""
     install_all(session)
-    session.run("python", "-m", "benchmarks.training", *session.posargs)
+    session.run("python", "-m", "benchmarks", "training", *session.posargs)
 
 
 @nox.session
@@ -302,7 +302,7 @@ def gradients(session: nox.Session) -> None:
     """One training step of every architecture of transformers, timm and torchvision, judged by float64 parameter by
     parameter. Goes on from its state file (--out) where an earlier run stopped; ``--page`` writes the table."""
     install_all(session, tests=True)
-    session.run("python", "-m", "benchmarks.gradients", *session.posargs)
+    session.run("python", "-m", "benchmarks", "gradients", *session.posargs)
 
 
 @nox.session

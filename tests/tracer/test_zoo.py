@@ -1,4 +1,4 @@
-"""A sample of the zoo (benchmarks/zoo_models), chosen anew by a seed: as `python -m benchmarks.zoo` checks all of it."""
+"""A sample of the zoo (benchmarks/zoo_models), chosen anew by a seed: as `python -m benchmarks zoo` checks all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator sweep on a GPU: ``python -m benchmarks.gpu_sweep --out sweep.jsonl --seconds 540 --workers 14``.
+"""The operator sweep on a GPU: ``python -m tests.opinfo.gpu --out sweep.jsonl --seconds 540 --workers 14``.
 
 PyTorch's OpInfo database (`tests/opinfo`) in float32 and bfloat16, forward and backward, compiled by inductor and judged
 beside eager on the same device. Several processes share one GPU; each runs row after row and is replaced where it dies,
@@ -175,7 +175,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_sweep")
+    parser = argparse.ArgumentParser(prog="python -m tests.opinfo.gpu")
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seconds", type=float, default=540)
@@ -186,7 +186,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     chosen = parser.parse_args()
     end = time.monotonic() + chosen.seconds
-    out = chosen.out or Path(os.environ.get("OUT", ".")) / "gpu_sweep.jsonl"
+    out = chosen.out or Path(os.environ.get("OUT", ".")) / "opinfo_gpu.jsonl"
     results = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     done = {(row["op"], row["dtype"]) for row in results}
     rows = [row for row in wanted(chosen) if row not in done]

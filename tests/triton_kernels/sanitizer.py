@@ -1,4 +1,4 @@
-"""A sample of our kernels under compute-sanitizer: ``python -m benchmarks.gpu_sanitizer --seconds 400``.
+"""A sample of our kernels under compute-sanitizer: ``python -m tests.triton_kernels.sanitizer --seconds 400``.
 
 For each program of `PROGRAMS` a process under memcheck and one under racecheck compiles it, runs it twice (aligned inputs,
 then inputs whose addresses are multiples of 4 bytes alone) and compares it with eager; several at a time. torch's caching
@@ -23,7 +23,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 #: Where the tool lies if it is not on the path.
 PLACES = ("/usr/local/cuda*/bin/compute-sanitizer", "/usr/local/cuda*/compute-sanitizer/compute-sanitizer",
@@ -143,7 +143,7 @@ def run(path: str, kind: str, name: str, end: float, out: Path) -> tuple[str, st
         "20",
         sys.executable,
         "-m",
-        "benchmarks.gpu_sanitizer",
+        "tests.triton_kernels.sanitizer",
         "--one",
         name,
     ]
@@ -174,7 +174,7 @@ def verdict(text: str, code: int) -> tuple[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_sanitizer")
+    parser = argparse.ArgumentParser(prog="python -m tests.triton_kernels.sanitizer")
     parser.add_argument("--one")
     parser.add_argument("--seconds", type=float, default=400)
     parser.add_argument("--workers", type=int, default=8)
