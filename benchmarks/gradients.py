@@ -30,8 +30,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
+from torch.utils._pytree import tree_map_only
+
+import tracer_core
 from benchmarks import harness
+from benchmarks.gradient_errors import STEP_SEED, InDouble, judge, nudged, step
 from benchmarks.timing import table
+from benchmarks.zoo_models.automatic import Unbuildable, find, names
+from tests.support import torchvision_ops
+from tracer_core import dispatch
+from tracer_core.testing import CaptureCounter
 
 RESULTS = harness.RESULTS / "gradients"
 #: What a child runs; tests put another one in.
@@ -50,9 +59,10 @@ class Sweep:
         self.waiting, self.chosen, self.out, self.end = waiting[::-1], chosen, out, end
         self.lock = threading.Lock()
         self.settings = {
-            "backend": chosen.backend, "device": chosen.device, "tf32": chosen.tf32, "threads": chosen.threads,
+            "backend": chosen.backend, "device": chosen.device, "tf32": chosen.tf32,
             "options": json.loads(chosen.options) if chosen.options else None,
         }  # fmt: skip
+        self.environment = {"TRACER_STRICT": "1", "OMP_NUM_THREADS": str(chosen.threads)}
 
     def run(self) -> None:
         threads = [threading.Thread(target=self._work) for _ in range(min(self.chosen.workers, len(self.waiting)))]
@@ -68,7 +78,7 @@ class Sweep:
     def _work(self) -> None:
         name = self._take()
         while name is not None:
-            with harness.worker(CHILD, self.settings) as child:
+            with harness.worker(CHILD, self.settings, environment=self.environment) as child:
                 for number in range(_MODELS):
                     left = self.end - time.monotonic()
                     # the first answer of a process waits for its imports
@@ -170,11 +180,7 @@ def write_page(rows: Sequence[dict[str, Any]], chosen: argparse.Namespace) -> Pa
 
 def listed(chosen: argparse.Namespace) -> list[str]:
     """The models to run, by part of their names and by shard."""
-    from tests.support import torchvision_ops
-
     torchvision_ops.define()
-    from benchmarks.zoo_models.automatic import names
-
     if chosen.exactly:
         return list(chosen.exactly)
     found = [n for n in names() if not chosen.models or any(part in n for part in chosen.models)]
@@ -234,8 +240,6 @@ SEEDS = (1, 2)
 
 def measure(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """The row of one model. settings: backend, device, tf32, options."""
-    from benchmarks.zoo_models.automatic import Unbuildable, find
-
     start = time.perf_counter()
     try:
         subject = find(name)
@@ -256,8 +260,6 @@ class Trial:
 
     def _copy(self) -> Any:
         """A module of its own with the same parameters and buffers."""
-        import torch
-
         twin = self.subject.build().to(self.device)
         with torch.no_grad():
             source = {**dict(self.plain.named_parameters()), **dict(self.plain.named_buffers())}
@@ -268,9 +270,6 @@ class Trial:
 
     def arguments(self, seed: int, dtype: Any = None, device: str | None = None) -> Any:
         """Of a step. Floating inputs take part in the derivative where eager can do that."""
-        import torch
-        from torch.utils._pytree import tree_map_only
-
         def placed(value: Any) -> Any:
             if value.is_floating_point():
                 value = value.to(dtype or value.dtype)
@@ -281,10 +280,6 @@ class Trial:
 
     def row(self) -> dict[str, Any]:
         """The whole judgement."""
-        import torch
-
-        from benchmarks.gradient_errors import STEP_SEED
-
         count = sum(1 for _ in self.plain.parameters())
         row: dict[str, Any] = {"parameters": count, "elements": sum(p.numel() for p in self.plain.parameters())}
         start = dict(self.plain.named_buffers())
@@ -308,8 +303,6 @@ class Trial:
 
     def eager(self, seed: int, loss: Any = None) -> tuple[Any, Any]:
         """A step of the plain module, with the buffers that it had at first."""
-        from benchmarks.gradient_errors import step
-
         self._restore(self.plain)
         try:
             return step(self.plain, self.plain, self.arguments(seed), loss)
@@ -323,8 +316,6 @@ class Trial:
     def eager_told_that_it_is_compiled(self, loss: Any) -> str:
         """How eager fails where it is told that it is compiled: some models compute in another way then (masks that are left
         out otherwise), which may not fit the inputs. "" where it does not fail."""
-        import torch
-
         try:
             with mock.patch.object(torch.compiler, "is_compiling", lambda: True):
                 self.eager(0, loss)
@@ -333,8 +324,6 @@ class Trial:
         return ""
 
     def _restore(self, module: Any) -> None:
-        import torch
-
         with torch.no_grad():
             for key, value in module.named_buffers():
                 if key in self.start and value.shape == self.start[key].shape:
@@ -342,11 +331,7 @@ class Trial:
 
     def truth(self, seed: int, loss: Any, eager: Any) -> tuple[Any, str]:
         """The step in float64, and what it is: eager's own step where float64 does not run or takes another way."""
-        from benchmarks.gradient_errors import InDouble, step
-
         for device in dict.fromkeys((self.device, "cpu")):
-            import torch
-
             try:
                 self._restore(self.plain)
                 wide = self._copy().double().to(device)
@@ -362,11 +347,6 @@ class Trial:
 
     def compiled(self, seed: int, loss: Any) -> dict[str, Any]:
         """The first step of the compiled module."""
-        import tracer_core
-        from benchmarks.gradient_errors import step
-        from tracer_core import dispatch
-        from tracer_core.testing import CaptureCounter
-
         fallbacks: list[str] = []
         dispatch.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}"[:200])
         self.counted: dict[str, Any] = {}
@@ -390,8 +370,6 @@ class Trial:
 
     def verdict(self, truth: Any, eager: Any, loss: Any) -> dict[str, Any]:
         """Right, or wrong beside nudged steps of eager too; then whether it is with other inputs."""
-        from benchmarks.gradient_errors import judge, nudged, step
-
         judged = judge(truth, [eager], self.ours)
         row: dict[str, Any] = {"compared": len(judged.errors)}
         if not judged.right:
@@ -417,8 +395,6 @@ class Trial:
 
     def _again(self, seed: int) -> int | str:
         """How many are wrong with other inputs."""
-        from benchmarks.gradient_errors import judge, step
-
         try:
             eager, loss = self.eager(seed)
             truth, _ = self.truth(seed, loss, eager)
@@ -438,13 +414,7 @@ def _short(error: BaseException) -> str:
 
 def import_libraries(settings: dict[str, Any]) -> None:
     """The model libraries, quietly, with the settings of this run."""
-    if settings.get("threads"):
-        os.environ["OMP_NUM_THREADS"] = str(settings["threads"])  # before torch is imported
-    os.environ["TRACER_STRICT"] = "1"
-    from tests.support import torchvision_ops
-
     torchvision_ops.define()
-    import torch
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -454,12 +424,8 @@ def import_libraries(settings: dict[str, Any]) -> None:
 
 
 def serve(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
-    """In a child: what answers a model's name with its row. settings: backend, device, tf32, options, threads."""
+    """In a child: what answers a model's name with its row. settings: backend, device, tf32, options."""
     import_libraries(settings)
-    import torch
-
-    import tracer_core
-
     def tell(name: str) -> dict[str, Any]:
         start = time.perf_counter()
         try:

@@ -63,10 +63,17 @@ class Failed(Exception):
     """A child that gave no answer. The text is the end of what it printed."""
 
 
-def fresh(target: Target, *arguments: Any, limit: float, caches: str | None = None) -> Any:
+def fresh(
+    target: Target,
+    *arguments: Any,
+    limit: float,
+    caches: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Any:
     """Calls the target in a process of its own and returns its result. Arguments and result are JSON values.
 
-    limit: seconds. caches: a folder for the compilers' caches; empty ones by default. Raises Failed.
+    limit: seconds. caches: a folder for the compilers' caches; empty ones by default. environment: further variables.
+    Raises Failed.
     """
     _stop_at_sigterm()
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
@@ -74,7 +81,7 @@ def fresh(target: Target, *arguments: Any, limit: float, caches: str | None = No
         process = subprocess.Popen(
             _command(target, arguments),
             cwd=ROOT,
-            env=_environment(caches or folder) | {child.RESULT: str(result)},
+            env=_environment(caches or folder) | {child.RESULT: str(result)} | dict(environment or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -115,7 +122,9 @@ class Worker:
 
 
 @contextlib.contextmanager
-def worker(target: Target, *arguments: Any, caches: str | None = None) -> Iterator[Worker]:
+def worker(
+    target: Target, *arguments: Any, caches: str | None = None, environment: Mapping[str, str] | None = None
+) -> Iterator[Worker]:
     """A process in which the target returns what answers questions; it lives as long as the block."""
     _stop_at_sigterm()
     with (
@@ -128,7 +137,7 @@ def worker(target: Target, *arguments: Any, caches: str | None = None) -> Iterat
             process = subprocess.Popen(
                 _command(target, arguments),
                 cwd=ROOT,
-                env=_environment(caches or folder) | {child.QUESTIONS: f"{hear} {say}"},
+                env=_environment(caches or folder) | {child.QUESTIONS: f"{hear} {say}"} | dict(environment or {}),
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 pass_fds=(hear, say),

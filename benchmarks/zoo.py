@@ -23,15 +23,23 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
+import torch
+
+import tracer_core
 from benchmarks import harness, models
 from benchmarks.timing import geometric_mean, table
 from benchmarks.zoo_models import ZOO
+from tracer_core import dispatch
+from tracer_core.report import explanation
+from tracer_core.testing import CaptureCounter, Tolerance, compare, compare_aliasing, tensors_in
 
 #: Models of one process.
 _BATCH = 33
 #: Seconds for one model and task.
 LIMIT = 150.0
 _CALL_SEED = 7
+#: Threads of an OpenMP pool do not survive the fork, and its child would wait for them.
+ENVIRONMENT = {"TRACER_STRICT": "1", "OMP_NUM_THREADS": "1"}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,7 +71,8 @@ def _batch(store: harness.Store, task: str, turn: int, names: Sequence[str]) -> 
     if not wanted:
         return
     try:
-        found = harness.fresh(run_tasks, task, wanted, limit=(LIMIT + 10) * len(wanted) + 120)
+        limit = (LIMIT + 10) * len(wanted) + 120
+        found = harness.fresh(run_tasks, task, wanted, limit=limit, environment=ENVIRONMENT)
     except harness.Failed as error:
         found = {name: {"failed": str(error)} for name in wanted}
     for name in wanted:
@@ -174,8 +183,6 @@ def check(name: str) -> dict[str, Any]:
 
 def trained(name: str) -> dict[str, Any]:
     """{"train": facts} of one model whose forward and backward are lowered graphs, run by PyTorch's operators."""
-    from tracer_core import dispatch
-
     if not ZOO[name].train:
         return {}
     fallbacks: list[str] = []
@@ -196,8 +203,6 @@ def check_mode(name: str, train: bool, backend: str = "eager") -> dict[str, Any]
 
 
 def _told_that_it_is_compiled() -> contextlib.AbstractContextManager[Any]:
-    import torch
-
     return mock.patch.object(torch.compiler, "is_compiling", lambda: True)
 
 
@@ -205,10 +210,6 @@ def _checked(
     name: str, train: bool, backend: str, reference: Callable[[], contextlib.AbstractContextManager[Any]]
 ) -> dict[str, Any]:
     """reference: a context for eager's calls."""
-    import tracer_core
-    from tracer_core.report import explanation
-    from tracer_core.testing import CaptureCounter
-
     animal = ZOO[name]
     plain, target = animal.module(train), animal.module(train)
     facts: dict[str, Any] = {"equal": True}
@@ -236,10 +237,6 @@ def _checked(
 def _compare_call(
     animal: Any, number: int, wanted: Any, plain: Any, target: Any, compiled: Any, train: bool
 ) -> None:
-    import torch
-
-    from tracer_core.testing import Tolerance, compare, compare_aliasing
-
     exact = Tolerance(rtol=0.0, atol=0.0)
     want, want_args, want_state = wanted
     got, got_args, got_state = _run(animal, number, compiled, target, train)
@@ -256,10 +253,6 @@ def _compare_call(
 
 def _run(animal: Any, number: int, function: Any, module: Any, train: bool) -> tuple[Any, Any, Any]:
     """(result, arguments afterwards, state of the random generator afterwards) of one call."""
-    import torch
-
-    from tracer_core.testing import tensors_in
-
     args, kwargs = animal.inputs(number)
     module.zero_grad()
     torch.manual_seed(_CALL_SEED)
@@ -276,22 +269,16 @@ def _run(animal: Any, number: int, function: Any, module: Any, train: bool) -> t
 
 def ours(name: str) -> dict[str, Any]:
     """Seconds of tracer_core's first call, backend eager."""
-    import tracer_core
-
     return _first_call(name, lambda module: tracer_core.compile(module, backend="eager"))
 
 
 def torch_compile(name: str) -> dict[str, Any]:
     """Seconds of torch.compile's first call, backend eager."""
-    import torch
-
     return _first_call(name, lambda module: torch.compile(module, backend="eager"))
 
 
 def _first_call(name: str, make: Callable[[Any], Any]) -> dict[str, Any]:
     """wall and cpu: of compile() and the first call. run: the smallest of three eager calls."""
-    import torch
-
     animal = ZOO[name]
     module = animal.module(train=False)
     args, kwargs = animal.inputs(0)
@@ -328,7 +315,6 @@ def warm_up(task: str) -> None:
     """Imports everything and compiles one program that is not in the zoo."""
     for library in ("torchvision", "timm", "transformers"):
         models.import_library(library)
-    import torch
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -349,8 +335,6 @@ def warm_up(task: str) -> None:
             for layer in self.layers:
                 x = layer(x)
             return torch.softmax(self.head(x.mean(1)), dim=-1)
-
-    import tracer_core
 
     for train in (False, True):
         model = Other().train(train)
@@ -411,8 +395,5 @@ def _child(task: str, name: str, writer: int) -> None:
 
 def run_tasks(task: str, names: Sequence[str]) -> dict[str, Any]:
     """In a child: what a task finds of each model."""
-    os.environ["TRACER_STRICT"] = "1"
-    # Threads of an OpenMP pool do not survive the fork, and its child would wait for them. Before torch is imported.
-    os.environ["OMP_NUM_THREADS"] = "1"
     warm_up(task)
     return {name: forked(task, name) for name in names}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import pathlib
@@ -110,9 +111,12 @@ def test_a_child_has_empty_caches_of_its_own_and_no_settings(monkeypatch: pytest
     assert not any(child["existing"] for child in seen)
 
 
-def test_children_share_the_caches_of_a_folder_that_is_given(tmp_path: pathlib.Path) -> None:
-    seen = harness.fresh("tests.benchmarks.environment_child:seen", limit=60, caches=str(tmp_path))
-    assert seen["settings"]["TRACER_CACHE_DIR"] == str(tmp_path / "tracer")
+def test_a_child_takes_the_caches_and_the_variables_that_it_is_given(tmp_path: pathlib.Path) -> None:
+    given = {"TRACER_STRICT": "1"}
+    seen = harness.fresh(
+        "tests.benchmarks.environment_child:seen", limit=60, caches=str(tmp_path), environment=given
+    )["settings"]
+    assert (seen["TRACER_CACHE_DIR"], seen["TRACER_STRICT"]) == (str(tmp_path / "tracer"), "1")
 
 
 def test_a_worker_answers_one_question_after_another_until_it_dies() -> None:
@@ -271,6 +275,43 @@ def test_every_benchmark_says_how_it_is_run(name: str, capsys: pytest.CaptureFix
         command.main([name, "--help"])
     assert ended.value.code == 0
     assert f"usage: python -m benchmarks {name} " in capsys.readouterr().out
+
+
+def test_the_rows_of_a_gpu_go_on_where_they_stopped(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    class Child:
+        def __init__(self, row: str) -> None:
+            self.row = row
+
+        def ask(self, compiler: str, *, limit: float) -> dict[str, Any]:
+            asked.append(f"{self.row} @ {compiler}")
+            if compiler == "torch" and asked.count(asked[-1]) == 1:
+                raise harness.Failed("no Triton")
+            milliseconds = 1.0 if compiler.startswith("ours") else 3.0
+            return {"latency_ms": milliseconds, "back_to_back_ms": milliseconds, "first_s": None, "peak_MiB": 8.0,
+                    "steady_reserved_MiB": 5.0, "plain_peak_MiB": 3.0, "error": 0.0}  # fmt: skip
+
+    monkeypatch.setattr(harness, "require_gpu", lambda: "A GPU")
+    monkeypatch.setattr(harness, "worker", lambda target, row, caches: contextlib.nullcontext(Child(row)))
+    out = tmp_path / "rows.json"
+    options = ["gpu", "--rows", "cos+sin 10,000", "BERT-base 1x12", "--out", str(out)]
+    assert command.main([*options, "--compilers", "ours", "torch"]) == 1
+    assert asked == [f"{row} @ {kind}" for row in ("cos+sin 10,000", "BERT-base 1x12") for kind in ("ours", "torch")]
+    assert "BERT-base 1x12 @ torch failed: no Triton" in capsys.readouterr().out
+    assert command.main([*options, "--compilers", "ours", "ours:reduce-overhead", "torch"]) == 0
+    assert asked[4:] == [
+        f"{row} @ {kind}"
+        for row in ("cos+sin 10,000", "BERT-base 1x12")
+        for kind in ("ours:reduce-overhead", "torch")
+    ]
+    printed = capsys.readouterr().out
+    assert "BERT-base 1x12: ours beside torch: 3.00 (in a row 3.00), peak 1.00" in printed
+    assert command.main(["gpu", "--show", "--out", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == printed.splitlines()[-1]
+    assert json.loads(out.read_text())["machine"]["device"] == "A GPU"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
