@@ -1,14 +1,16 @@
 """Several backends on one model: the choice that is made by measurement beside each backend alone.
 
-In: the CPU models of the anchors. Out: a table of milliseconds a call (eager, each backend alone, auto), auto's time over that of
-the best right backend alone, auto's own table for each model, and rows in ``results/auto``. What always holds: each
-way of a row is a fresh process with empty caches, and all of a row take turns in rounds, one running at a time; a
-ratio is the median over the rounds of ratios measured in one round; a backend whose results auto found wrong is not a
-best one; a way that fails, and one that a row leaves out, is said. Rows that are there are not measured again, so a run that
-was stopped goes on at the same commit. About 18 minutes on a quiet machine; 8 GiB.
+In: the CPU models of the anchors. Out: a table of milliseconds a call (eager, each backend alone,
+auto), auto's time over that of the best right backend alone, auto's own table for each model, and
+rows in ``results/auto``. What always holds: each way of a row is a fresh process with empty caches,
+and all of a row take turns in rounds, one running at a time; a ratio is the median over the rounds
+of ratios measured in one round; a backend whose results auto found wrong is not a best one; a way
+that fails, and one that a row leaves out, is said. Rows that are there are not measured again, so a
+run that was stopped goes on at the same commit. About 18 minutes on a quiet machine; 8 GiB.
 
-The best alone is the least of several measured medians, so it is flattered where some are level: "auto / its choice alone"
-says how much of a difference is the choice's and how much that of two processes that run the same code.
+The best alone is the least of several measured medians, so it is flattered where some are level:
+"auto / its choice alone" says how much of a difference is the choice's and how much that of two
+processes that run the same code.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from benchmarks import harness, models
 from benchmarks.steady import Way
 from benchmarks.timing import Plan, geometric_mean, milliseconds, speed_up, table, turned
 
-# The process of one way -------------------------------------------------------------------------------
+# The process of one way ---------------------------------------------------------------------------
 
 #: label: (backend, its options). OpenVINO computes float32 in bfloat16 unless it is told not to.
 CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -55,15 +57,16 @@ def compiled(function: Any, way: str) -> Any:
 
 
 class Tried(Way):
-    """One way of one model: ``eager``, a label of `CANDIDATES`, or ``auto:<label>,<label>``, whose candidates are
-    compiled as those alone; of auto's, also what it found."""
+    """One way of one model: ``eager``, a label of `CANDIDATES`, or ``auto:<label>,<label>``, whose
+    candidates are compiled as those alone; of auto's, also what it found."""
 
     def __init__(self, model: str, way: str) -> None:
         super().__init__(models.MODELS[model], lambda function: compiled(function, way))
 
     def _choices(self, seconds: float) -> dict[str, Any]:
-        """Seconds a call while candidates compile, the tables when all is decided, and after how long that was.
-        Raises TimeoutError where that takes longer than `seconds`: a time that is measured then would be anybody's."""
+        """Seconds a call while candidates compile, the tables when all is decided, and after how
+        long that was. Raises TimeoutError where that takes longer than `seconds`: a time that is
+        measured then would be anybody's."""
         start = time.perf_counter()
         meanwhile = []
         while not all(choice.decided for choice in self._function.choices()):
@@ -85,11 +88,11 @@ class Tried(Way):
         }
 
 
-# The command ------------------------------------------------------------------------------------------
+# The command --------------------------------------------------------------------------------------
 
 _FIVE = ("inductor", "inductor+freeze", "onnxrt", "onnxrt+freeze", "openvino")
-#: model: what is tried. TVM where it builds in seconds; its products of matrices are far behind the others' and its
-#: build of a transformer takes minutes, so it is left out there.
+#: model: what is tried. TVM where it builds in seconds; its products of matrices are far behind the
+#: others' and its build of a transformer takes minutes, so it is left out there.
 ROWS: dict[str, tuple[str, ...]] = {
     "resnet18_64": (*_FIVE, "tvm"),
     "lstm_64": _FIVE,
@@ -107,8 +110,8 @@ SLACK = 1.05
 
 
 def measure(model: models.Model, labels: Sequence[str], plan: Plan, limit: float) -> dict[str, Any]:
-    """One row: seconds by way and round, first-call seconds, auto's tables. Raises Failed where auto or eager fails, or auto
-    does not decide."""
+    """One row: seconds by way and round, first-call seconds, auto's tables. Raises Failed where
+    auto or eager fails, or auto does not decide."""
     started = time.perf_counter()
     failed: dict[str, str] = {}
     seconds: dict[str, list[float]] = {}

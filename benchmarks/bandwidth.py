@@ -1,13 +1,14 @@
 """Memory-bound kernels beside what this machine's memory can do.
 
-In: sizes. Out: for each program the bytes that it must move (inputs read once, outputs written once) over our time, as a
-share of the best copy: memcpy, a copy with streaming stores, and a triad, on the same threads. `read` is what reading
-alone reaches (eight streams at once), which no program that only reads can pass. What always holds: inputs take turns, so that
-they are past the caches together (results are not: malloc hands out the same memory again, as it does to users);
-each number of threads is a process of its own,
-in which rounds of the copies and of all programs alternate; the best of the rounds of a program and of the
-copies beside it counts, because what a busy machine adds is no property of a kernel; one thread is timed by its
-processor time; everything lies in large pages, as our results do; results are compared with eager's.
+In: sizes. Out: for each program the bytes that it must move (inputs read once, outputs written
+once) over our time, as a share of the best copy: memcpy, a copy with streaming stores, and a triad,
+on the same threads. `read` is what reading alone reaches (eight streams at once), which no program
+that only reads can pass. What always holds: inputs take turns, so that they are past the caches
+together (results are not: malloc hands out the same memory again, as it does to users); each number
+of threads is a process of its own, in which rounds of the copies and of all programs alternate; the
+best of the rounds of a program and of the copies beside it counts, because what a busy machine adds
+is no property of a kernel; one thread is timed by its processor time; everything lies in large
+pages, as our results do; results are compared with eager's.
 """
 
 from __future__ import annotations

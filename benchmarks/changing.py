@@ -1,8 +1,8 @@
-"""Programs in which something changes with every call: the group ``after_limit`` of `benchmarks.overhead`.
+"""Programs in which something changes with every call: the group ``after_limit`` of `overhead`.
 
-`NUMBERS` and `VALUES` map a name to a maker of (function, step), where step(f, n) is call number n of f: the function,
-or a compiled form of it. What always holds: a program computes next to nothing, so that what is left is what the
-change costs; each call brings a value that no call before had.
+`NUMBERS` and `VALUES` map a name to a maker of (function, step), where step(f, n) is call number n
+of f: the function, or a compiled form of it. What always holds: a program computes next to nothing,
+so that what is left is what the change costs; each call brings a value that no call before had.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-Step = Callable[[Callable[..., Any], int], Any]
-Maker = Callable[[], tuple[Callable[..., Any], Step]]
+Function = Callable[..., Any]
+Change = Callable[[int], Any]
+Step = Callable[[Function, int], Any]
+Maker = Callable[[], tuple[Function, Step]]
 
 #: Numbers: inputs of one graph from their second value on.
 NUMBERS: dict[str, Maker] = {}
@@ -64,14 +66,15 @@ def _x() -> Any:
     return torch.ones(10)
 
 
-def _changed(table: dict[str, Maker], name: str, function: Callable[..., Any], change: Callable[[int], Any],
-             *more: Any) -> None:  # fmt: skip
+def _changed(
+    table: dict[str, Maker], name: str, function: Function, change: Change, *more: Any
+) -> None:
     """The program function(x, *more), before each call of which change(n) is called."""
 
-    def maker() -> tuple[Callable[..., Any], Step]:
+    def maker() -> tuple[Function, Step]:
         x = _x()
 
-        def step(call: Callable[..., Any], n: int) -> Any:
+        def step(call: Function, n: int) -> Any:
             change(n)
             return call(x, *more)
 
@@ -80,17 +83,17 @@ def _changed(table: dict[str, Maker], name: str, function: Callable[..., Any], c
     table[name] = maker
 
 
-def _given(table: dict[str, Maker], name: str, function: Callable[..., Any], make: Callable[[int], Any]) -> None:
+def _given(table: dict[str, Maker], name: str, function: Function, make: Change) -> None:
     """The program function(x, make(n))."""
 
-    def maker() -> tuple[Callable[..., Any], Step]:
+    def maker() -> tuple[Function, Step]:
         x = _x()
         return function, lambda call, n: call(x, make(n))
 
     table[name] = maker
 
 
-def _sets(owner: Any, name: str, make: Callable[[int], Any] = lambda n: n) -> Callable[[int], None]:
+def _sets(owner: Any, name: str, make: Change = lambda n: n) -> Change:
     return lambda n: setattr(owner, name, make(n))
 
 
@@ -148,7 +151,7 @@ _changed(NUMBERS, "attribute", lambda x, config: x * config.step, _sets(CONFIG, 
 _changed(NUMBERS, "class_attribute", lambda x: x * Counter.n, _sets(Counter, "n"))
 _changed(NUMBERS, "class_counter", _counts, lambda n: None)
 _changed(NUMBERS, "global", lambda x: x * N, _sets(sys.modules[__name__], "N"))
-_changed(NUMBERS, "global_of_a_module", lambda x: x * SETTINGS.n, lambda n: SETTINGS.__dict__.update(n=n))
+_changed(NUMBERS, "global_of_a_module", lambda x: x * SETTINGS.n, _sets(SETTINGS, "n"))
 _changed(NUMBERS, "slot", lambda x, slotted: x * slotted.step, _sets(SLOTTED, "step"), SLOTTED)
 _changed(NUMBERS, "default", _default, _sets(_default, "__defaults__", lambda n: (n,)))
 
@@ -160,19 +163,21 @@ _given(VALUES, "lambda_with_a_closure", lambda x, f: f(x), lambda n: lambda x: x
 _given(VALUES, "object_made_anew", lambda x, one: x * len(one.word), lambda n: Config(0, _word(n)))
 _given(VALUES, "subclass_of_int", lambda x, n: x * n, Whole)
 _given(VALUES, "string_after_a_break", _breaks, _word)
-_given(VALUES, "string_in_a_loop_with_a_break", _breaks_in_a_loop, lambda n: [_word(n), f"other {n}"])
-_changed(VALUES, "string_attribute", lambda x, config: x * len(config.word), _sets(CONFIG, "word", _word), CONFIG)
+_given(VALUES, "string_in_a_loop_with_a_break", _breaks_in_a_loop, lambda n: [_word(n), f"a {n}"])
+_changed(VALUES, "string_attribute", lambda x, one: x * len(one.word), _sets(CONFIG, "word", _word),
+         CONFIG)  # fmt: skip
 _changed(VALUES, "method", SCALER.scale, _sets(SCALER, "word", _word))
 _changed(VALUES, "type_of_a_number", lambda x, config: x * len(str(config.step)),
-         _sets(CONFIG, "step", lambda n: (n, n + 0.5, Whole(n), f"{n}", None)[n % 5]), CONFIG)  # fmt: skip
+         _sets(CONFIG, "step", lambda n: (n, n + 0.5, Whole(n), f"{n}", None)[n % 5]),
+         CONFIG)  # fmt: skip
 _changed(VALUES, "string_after_a_break_in_a_nested_function", lambda x: _nested(x - 1) + 1,
          _sets(sys.modules[__name__], "WORD", _word))  # fmt: skip
 
 
-def _closure() -> tuple[Callable[..., Any], Step]:
+def _closure() -> tuple[Function, Step]:
     x, held = _x(), 0
 
-    def step(call: Callable[..., Any], n: int) -> Any:
+    def step(call: Function, n: int) -> Any:
         nonlocal held
         held = n
         return call(x)
@@ -180,10 +185,10 @@ def _closure() -> tuple[Callable[..., Any], Step]:
     return lambda x: x * held, step
 
 
-def _module(name: str, make: Callable[[int], Any], train: bool = False) -> Maker:
+def _module(name: str, make: Change, train: bool = False) -> Maker:
     """A module of eight layers whose result depends on its attribute `name`."""
 
-    def maker() -> tuple[Callable[..., Any], Step]:
+    def maker() -> tuple[Function, Step]:
         import torch
         from torch import nn
 
@@ -201,7 +206,7 @@ def _module(name: str, make: Callable[[int], Any], train: bool = False) -> Maker
         torch.manual_seed(0)
         module, x = Scaled(), torch.ones(2, 4)
 
-        def step(call: Callable[..., Any], n: int) -> Any:
+        def step(call: Function, n: int) -> Any:
             setattr(module, name, make(n))
             if not train:
                 return call(x)
@@ -213,14 +218,15 @@ def _module(name: str, make: Callable[[int], Any], train: bool = False) -> Maker
     return maker
 
 
-def _rank_and_dtype() -> tuple[Callable[..., Any], Step]:
+def _rank_and_dtype() -> tuple[Function, Step]:
     import torch
 
-    kinds = [torch.ones([2] * (n % 12), dtype=(torch.float32, torch.float64)[n % 2]) for n in range(24)]
+    dtypes = (torch.float32, torch.float64)
+    kinds = [torch.ones([2] * (n % 12), dtype=dtypes[n % 2]) for n in range(24)]
     return lambda x: x + 1, lambda call, n: call(kinds[n % 24])
 
 
-def _compiled_in_compiled() -> tuple[Callable[..., Any], Step]:
+def _compiled_in_compiled() -> tuple[Function, Step]:
     import tracer_core
 
     x = _x()

@@ -1,8 +1,9 @@
-"""The process that `benchmarks.harness` starts: ``python -m benchmarks.child MODULE:NAME ARGUMENTS``.
+"""The process that `benchmarks.harness` starts: ``python -m benchmarks.child NAME ARGUMENTS``.
 
-In: the name of a function, and its arguments as a JSON list. Out: for `harness.fresh` the function's result as
-JSON; for `harness.worker` the function returns what answers questions, one line of JSON each. What always holds:
-only the standard library is imported before the function's own module.
+In: the name of a function as ``module:function``, and its arguments as a JSON list. Out: for
+`harness.fresh` the function's result as JSON; for `harness.worker` the function returns what
+answers questions, one line of JSON each. What always holds: only the standard library is imported
+before the function's own module.
 """
 
 from __future__ import annotations

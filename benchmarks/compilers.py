@@ -1,14 +1,15 @@
 """What is compared, by name.
 
-In: ``eager``, ``torch``, ``ours``, or with a backend ``torch:aot_eager``, ``ours:onnxrt``, ``torch:nothing`` /
-``ours:nothing`` (a backend that returns what it returned first, so that guards and rebuilding are left),
-``python:nothing`` (ours without the C helper for guards); ``torch+freeze``, ``ours+freeze`` (weights as constants);
-``onnxruntime`` and ``openvino`` (the engines used by hand). Out: a function that compiles. What always holds: a compiler or
-an engine is imported when used.
+In: ``eager``, ``torch``, ``ours``, or with a backend ``torch:aot_eager``, ``ours:onnxrt``,
+``torch:nothing`` / ``ours:nothing`` (a backend that returns what it returned first, so that guards
+and rebuilding are left), ``python:nothing`` (ours without the C helper for guards);
+``torch+freeze``, ``ours+freeze`` (weights as constants); ``onnxruntime`` and ``openvino`` (the
+engines used by hand). Out: a function that compiles. What always holds: a compiler or an engine is
+imported when used.
 
-The engines are used as their users do: a program is exported at its first call; as many threads as torch has; the
-fastest setting that the engine documents for one request at a time; tensors are handed over and back without a copy
-where the engine can.
+The engines are used as their users do: a program is exported at its first call; as many threads as
+torch has; the fastest setting that the engine documents for one request at a time; tensors are
+handed over and back without a copy where the engine can.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ _TAKE_BACKENDS = ("torch", "ours", "python")
 
 
 def nothing_for_torch(gm: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    """torch.compile's convention: runs the graph at the first call; returns the same outputs from then on."""
+    """torch.compile's convention: runs the graph at the first call; returns the same outputs from
+    then on."""
     kept: list[Any] = []
 
     def run(*inputs: Any) -> Any:
@@ -125,7 +127,7 @@ def nothing_for_ours() -> Any:
     return Backend(name="nothing", compile=compile_graph, ir="torch", shapes="symbolic")
 
 
-# The engines, used by hand ----------------------------------------------------------------------------
+# The engines, used by hand ------------------------------------------------------------------------
 
 
 def exported(build: Callable[[Any, tuple[Any, ...], dict[str, Any]], Run]) -> Callable[..., Any]:

@@ -1,9 +1,10 @@
 """Real models, eager beside compiled, as a table.
 
-In: models. Out: progress while it works, then a table, and exit status 1 if a model failed or its error is
-more than 3 times eager's own. What always holds: each model has a fresh process and an empty cache, so
-"first call" is what a user waits for the first time (import of the compiler, capture, compile, run); errors
-are against the same program in float64; a row whose rounds lie far apart is marked and not part of the mean.
+In: models. Out: progress while it works, then a table, and exit status 1 if a model failed or its
+error is more than 3 times eager's own. What always holds: each model has a fresh process and an
+empty cache, so "first call" is what a user waits for the first time (import of the compiler,
+capture, compile, run); errors are against the same program in float64; a row whose rounds lie far
+apart is marked and not part of the mean.
 """
 
 from __future__ import annotations

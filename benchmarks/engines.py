@@ -1,25 +1,27 @@
 """onnxrt and tvm beside their engines, with unusual loads, and after a search.
 
-`main`: our backends over an engine beside the engine used by hand, on the same model, precision and threads: whether
-ours is right (error against float64 as a multiple of eager's), how many graphs the engine has and the share of
-operators in them, seconds of the first call, milliseconds a call of eager, of ours (as installed, and with freeze) and by
-hand. By hand means: for ONNX Runtime, torch.onnx.export and an InferenceSession that is fed NumPy arrays; for TVM,
-torch.export, its importer with the parameters bound, its zero pipeline and a VirtualMachine. Ratio and difference beside
-"by hand" are medians over the rounds, the sides of each measured in one round.
+`main`: our backends over an engine beside the engine used by hand, on the same model, precision and
+threads: whether ours is right (error against float64 as a multiple of eager's), how many graphs the
+engine has and the share of operators in them, seconds of the first call, milliseconds a call of
+eager, of ours (as installed, and with freeze) and by hand. By hand means: for ONNX Runtime,
+torch.onnx.export and an InferenceSession that is fed NumPy arrays; for TVM, torch.export, its
+importer with the parameters bound, its zero pipeline and a VirtualMachine. Ratio and difference
+beside "by hand" are medians over the rounds, the sides of each measured in one round.
 
-`loads`: how many sessions (builds) the batch sizes 1 to 32 of resnet18 make; by how many megabytes memory rises while a
-program reads 105 MB of inputs, and what a copy of them would take; calls a second of one compiled model from one thread
-and from eight. Every result is compared with eager's.
+`loads`: how many sessions (builds) the batch sizes 1 to 32 of resnet18 make; by how many megabytes
+memory rises while a program reads 105 MB of inputs, and what a copy of them would take; calls a
+second of one compiled model from one thread and from eight. Every result is compared with eager's.
 
-`tuning`: MetaSchedule's search for one model with a stated budget (the search's seed is 0), in milliseconds a call of
-eager, of TVM with our default schedules, and with the records found; all in ``results/tvm/<model>.json``, beside the
-records (folder ``records``, one a target: processor and threads). Where records of this budget are there already, nothing
-is searched, so that a second run shows what the committed records give; a search that was interrupted goes on where it
-ended; a record is used where it was measured to be quicker than the default schedule (``weighed.json`` beside the
-records; without that file, everywhere).
+`tuning`: MetaSchedule's search for one model with a stated budget (the search's seed is 0), in
+milliseconds a call of eager, of TVM with our default schedules, and with the records found; all in
+``results/tvm/<model>.json``, beside the records (folder ``records``, one a target: processor and
+threads). Where records of this budget are there already, nothing is searched, so that a second run
+shows what the committed records give; a search that was interrupted goes on where it ended; a
+record is used where it was measured to be quicker than the default schedule (``weighed.json``
+beside the records; without that file, everywhere).
 
-What always holds: a row has a fresh process with empty caches; its programs are timed in turns; what cannot be measured
-says why.
+What always holds: a row has a fresh process with empty caches; its programs are timed in turns;
+what cannot be measured says why.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ from benchmarks.timing import milliseconds, speed_up, table
 
 MODELS = ("resnet18_64", "densenet121_128", "bert_12", "resnext101_7", "gpt2_64", "vit_tiny_224")
 
-#: Rounds, seconds of a turn of one program in a round, and seconds after which no further round begins.
+#: Rounds, seconds of a turn of one program in a round, and seconds after which no further round
+#: begins.
 ROUNDS, SECONDS, ENOUGH = 16, 0.12, 15.0
 
 
@@ -193,7 +196,7 @@ def main(arguments: Sequence[str]) -> int:
     return int(failed)
 
 
-# Loads ------------------------------------------------------------------------------------------------
+# Loads --------------------------------------------------------------------------------------------
 
 #: engine: the stage of a compile in which the engine makes what it runs.
 MADE_IN = {"onnxrt": "onnxrt session", "tvm": "tvm build"}
@@ -273,7 +276,8 @@ def load(part: str, engine: str) -> dict[str, Any]:
 
 
 def loads(arguments: Sequence[str]) -> int:
-    """onnxrt and tvm with many batch sizes, large inputs and many threads; 1 if something failed."""
+    """onnxrt and tvm with many batch sizes, large inputs and many threads; 1 if something
+    failed."""
     parser = harness.options("engine_loads", loads.__doc__, limit=300.0)
     parser.add_argument("--engines", nargs="+", default=list(MADE_IN), choices=tuple(MADE_IN))
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=tuple(PARTS))
@@ -292,7 +296,7 @@ def loads(arguments: Sequence[str]) -> int:
     return int(failed)
 
 
-# The search of TVM ------------------------------------------------------------------------------------
+# The search of TVM --------------------------------------------------------------------------------
 
 WHERE = harness.RESULTS / "tvm"
 
@@ -359,8 +363,8 @@ def said(records: Path, trials: int) -> Iterator[None]:
 
 
 def tuning(arguments: Sequence[str]) -> int:
-    """The search of tvm's MetaSchedule for one model with a stated budget; with the records that are there, what they
-    give. 1 if the records are slower than eager, or were not enough."""
+    """The search of tvm's MetaSchedule for one model with a stated budget; with the records that
+    are there, what they give. 1 if the records are slower than eager, or were not enough."""
     parser = harness.options("tvm_tuning", tuning.__doc__, limit=3600.0)
     parser.add_argument("--model", default="resnet18_64", choices=tuple(models.MODELS))
     parser.add_argument("--trials", type=int, default=512, help="schedules tried in all")

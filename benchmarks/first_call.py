@@ -1,13 +1,15 @@
 """The first call: what a user waits for, in a fresh process with empty caches, stage by stage.
 
-In: models and compilers. Out: for each model a table of seconds by stage, torch.compile beside ours, and
-the ratio; over all models the ratios and their geometric mean; for the group ``depth`` how lowering, code
-generation and C++ build together grow with GPT-2's layers. What always holds: the compilers take turns,
-round by round; a number is the median of its rounds; the first row of each side is not warmed by the
-other, except that the files of both are in the system's page cache, because they are read once before.
+In: models and compilers. Out: for each model a table of seconds by stage, torch.compile beside
+ours, and the ratio; over all models the ratios and their geometric mean; for the group ``depth``
+how lowering, code generation and C++ build together grow with GPT-2's layers. What always holds:
+the compilers take turns, round by round; a number is the median of its rounds; the first row of
+each side is not warmed by the other, except that the files of both are in the system's page cache,
+because they are read once before.
 
-Stages are exclusive of each other and of imports, so that the rows add up to the whole process. Only the main thread
-is recorded, so spans nest. Times are `time.perf_counter_ns()`, the system's monotonic clock: two processes share it.
+Stages are exclusive of each other and of imports, so that the rows add up to the whole process.
+Only the main thread is recorded, so spans nest. Times are `time.perf_counter_ns()`, the system's
+monotonic clock: two processes share it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from benchmarks.timing import geometric_mean, table, turned
 #: In a child: nothing but the standard library was imported until then.
 BEGIN = time.perf_counter_ns()
 
-# Spans of time ----------------------------------------------------------------------------------------
+# Spans of time ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,8 @@ class Recorder:
     def watch_imports(self) -> None:
         """From now on each module that is loaded is a span ``import <module>``.
 
-        Both ``import`` statements and importlib look `_find_and_load` up in importlib's frozen module, and
-        only for modules that are not loaded yet.
+        Both ``import`` statements and importlib look `_find_and_load` up in importlib's frozen
+        module, and only for modules that are not loaded yet.
         """
         machinery: Any = sys.modules["_frozen_importlib"]
         load: Callable[..., Any] = machinery._find_and_load
@@ -81,7 +83,8 @@ class Recorder:
     def watch_tracer_core(self) -> None:
         """Stages of tracer_core become spans under their names.
 
-        Not through `stages.observe`: where somebody observes, stages build their texts, which takes time.
+        Not through `stages.observe`: where somebody observes, stages build their texts, which takes
+        time.
         """
         from tracer_core import stages
 
@@ -138,10 +141,10 @@ def own_seconds(spans: Iterable[Span], label: Callable[[str], str | None]) -> di
     return found
 
 
-# The process of one first call ------------------------------------------------------------------------
+# The process of one first call --------------------------------------------------------------------
 
-#: What each side's own modules are, imported first so that they are a row of their own. What the first
-#: call imports beyond them is seen too.
+#: What each side's own modules are, imported first so that they are a row of their own. What the
+#: first call imports beyond them is seen too.
 OWN_MODULES: dict[str, tuple[str, ...]] = {
     "eager": (),
     "torch": ("torch._dynamo", "torch._inductor.compile_fx"),
@@ -150,8 +153,8 @@ OWN_MODULES: dict[str, tuple[str, ...]] = {
 
 OURS_BY_BACKEND = {"inductor": ("inductor_backend.pipeline",), "onnxrt": ("onnxrt_backend.plugin",)}
 
-#: Labels of the table, in its order, by span name. A span that is not here (nor an import) is a part of the
-#: stage round it.
+#: Labels of the table, in its order, by span name. A span that is not here (nor an import) is a
+#: part of the stage round it.
 LABELS: dict[str, str] = {
     "python": "start Python",
     "torch": "import torch",
@@ -180,7 +183,8 @@ LABELS: dict[str, str] = {
 
 IMPORT = "first call: imports"
 
-#: The spans that together are lowering, code generation and C++ build, by compiler; imports inside are not counted.
+#: The spans that together are lowering, code generation and C++ build, by compiler; imports inside
+#: are not counted.
 AFTER_TRACE = {"ours": ("lower", "compile"), "torch": ("backend_compile",)}
 
 
@@ -283,7 +287,7 @@ def read_files(modules: Sequence[str]) -> None:
         __import__(name)
 
 
-# The command ------------------------------------------------------------------------------------------
+# The command --------------------------------------------------------------------------------------
 
 #: What happens before the compiler is touched, the same for both sides.
 BEFORE = ("start Python", "import torch", "import the model library", "build the model")
@@ -357,7 +361,8 @@ def _print_depth(depths: Sequence[models.Model], measured: dict[Any, Any], names
 
 
 def _read_files(names: Sequence[str]) -> None:
-    """Imports both sides once in a process that is not measured, so that all files were read before."""
+    """Imports both sides once in a process that is not measured, so that all files were read
+    before."""
     print("reading the files of the compilers and libraries once ...", flush=True)
     modules = [module for name in names for module in OWN_MODULES[name.partition(":")[0]]]
     modules += [module for backend in OURS_BY_BACKEND.values() for module in backend]

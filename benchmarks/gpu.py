@@ -1,17 +1,21 @@
-"""On a GPU: inference and training beside eager and torch.compile, and what the device does in a step.
+"""On a GPU: inference and training beside eager and torch.compile; the kernels of a step.
 
-`main`: a process with empty caches per row and kind of compiler (eager, torch, ours, cudagraphs; the modes of one kind one
-after the other, so the first call is that of the first mode). Figures: seconds of the first call (capture, compile, run),
-milliseconds of a call with a synchronisation each (latency) and of one in a row of calls, microseconds of the host for a
-call that finds an idle device, MiB of memory (comments in `_one`), greatest error relative to eager's largest value; of
-training rows the largest relative error of any parameter's gradient against float64, with eager's beside it. A mode is
-dropped before the next one starts; what it leaves behind is among the results. TF32 is allowed.
+`main`: a process with empty caches per row and kind of compiler (eager, torch, ours, cudagraphs;
+the modes of one kind one after the other, so the first call is that of the first mode). Figures:
+seconds of the first call (capture, compile, run), milliseconds of a call with a synchronisation
+each (latency) and of one in a row of calls, microseconds of the host for a call that finds an idle
+device, MiB of memory (comments in `_one`), greatest error relative to eager's largest value; of
+training rows the largest relative error of any parameter's gradient against float64, with eager's
+beside it. A mode is dropped before the next one starts; what it leaves behind is among the results.
+TF32 is allowed.
 
-Below the table: how ours stands beside torch.compile's of the same row: times of theirs over ours (above 1: ours is
-quicker), peak memory of ours over theirs (below 1: ours holds less). "beyond" is what recordings and results that stay valid
-cost: MiB taken from the device in a step, less the peak of a call that is not recorded.
+Below the table: how ours stands beside torch.compile's of the same row: times of theirs over ours
+(above 1: ours is quicker), peak memory of ours over theirs (below 1: ours holds less). "beyond" is
+what recordings and results that stay valid cost: MiB taken from the device in a step, less the peak
+of a call that is not recorded.
 
-`kernels`: a step of one row under the profiler. `tutorial`: PyTorch's torch.compile tutorial with only the import changed.
+`kernels`: a step of one row under the profiler. `tutorial`: PyTorch's torch.compile tutorial with
+only the import changed.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ BESIDE = {
     "cudagraphs": ("torch:reduce-overhead",),
 }
 
-# Rows -------------------------------------------------------------------------------------------------
+# Rows ---------------------------------------------------------------------------------------------
 
 Build = Callable[[], tuple[Any, tuple[Any, ...]]]
 
@@ -126,7 +130,9 @@ def _first(result: Any) -> Any:
     return result
 
 
-def step_of(function: Any, inputs: tuple[Any, ...], parameters: list[Any], training: bool) -> Callable[[], Any]:
+def step_of(
+    function: Any, inputs: tuple[Any, ...], parameters: list[Any], training: bool
+) -> Callable[[], Any]:
     import torch
 
     if not training:
@@ -162,7 +168,7 @@ def _compiled(compiler: str, function: Any) -> Any:
     return tracer_core.compile(function, mode=mode) if mode else tracer_core.compile(function)
 
 
-# The process of one row -------------------------------------------------------------------------------
+# The process of one row ---------------------------------------------------------------------------
 
 
 def prepare(row: str) -> tuple[Any, tuple[Any, ...]]:
@@ -175,7 +181,9 @@ def prepare(row: str) -> tuple[Any, tuple[Any, ...]]:
     return ROWS[row][0]()
 
 
-def to_device(row: str, function: Any, inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...], list[Any]]:
+def to_device(
+    row: str, function: Any, inputs: tuple[Any, ...]
+) -> tuple[Any, tuple[Any, ...], list[Any]]:
     """Function, inputs and parameters on the GPU, without dropout."""
     import torch
 
@@ -190,8 +198,9 @@ def to_device(row: str, function: Any, inputs: tuple[Any, ...]) -> tuple[Any, tu
 
 
 class Measured:
-    """A row, which is answered compiler by compiler (mutable). It is built on the CPU: until the first question the
-    device is somebody else's, so that one process gets ready while another one is timed."""
+    """A row, which is answered compiler by compiler (mutable). It is built on the CPU: until the
+    first question the device is somebody else's, so that one process gets ready while another one
+    is timed."""
 
     def __init__(self, row: str) -> None:
         self.row, self.training = row, ROWS[row][1]
@@ -203,7 +212,9 @@ class Measured:
         """Moves it to the device; the expected result, and the gradients in float64."""
         import torch
 
-        self.function, self.inputs, self.parameters = to_device(self.row, self.function, self.inputs)
+        self.function, self.inputs, self.parameters = to_device(
+            self.row, self.function, self.inputs
+        )
         step = step_of(self.function, self.inputs, self.parameters, self.training)
         self.expected = _first(step()).detach().clone()
         for _ in range(3):  # cuDNN, cuBLAS and the allocator are warm before the clock starts
@@ -214,7 +225,9 @@ class Measured:
 
             wide = tuple(x.double() if x.is_floating_point() else x for x in self.inputs)
             self.eager = gradient_errors.gradients_of(self.function)
-            self.truth = gradient_errors.true_gradients(self.function, lambda m: step_of(m, wide, [], True)())
+            self.truth = gradient_errors.true_gradients(
+                self.function, lambda m: step_of(m, wide, [], True)()
+            )
 
     def __call__(self, compiler: str) -> dict[str, Any]:
         """The figures of one compiler."""
@@ -225,7 +238,9 @@ class Measured:
         if not self.kinds:
             self.begin()
         before = _at_rest(self.parameters)
-        step = step_of(_compiled(compiler, self.function), self.inputs, self.parameters, self.training)
+        step = step_of(
+            _compiled(compiler, self.function), self.inputs, self.parameters, self.training
+        )
         found = _one(step, self.expected)
         if self.truth is not None:
             step()
@@ -239,7 +254,9 @@ class Measured:
             recordings = cudagraphs_backend.report()
             found["recordings_MiB"] = round(sum(one.nbytes for one in recordings) / 2**20, 1)
         if kind == "cudagraphs":
-            found["graphs"] = [{name: getattr(one, name) for name in one.__slots__} for one in recordings]
+            found["graphs"] = [
+                {name: getattr(one, name) for name in one.__slots__} for one in recordings
+            ]
         found["at_rest_MiB"] = _at_rest(self.parameters)
         del step
         if kind == "torch":
@@ -297,9 +314,13 @@ def _one(step: Callable[[], Any], expected: Any) -> dict[str, Any]:
         "host_us": round(host * 1e6, 1),  # of a call that finds the device idle
         "plain_peak_MiB": round(plain, 1),  # of the first call, which no compiler records
         "peak_MiB": round(peak, 1),
-        "reserved_MiB": round(reserved, 1),  # with the pools of recordings, whose free blocks are not in the peak
+        "reserved_MiB": round(
+            reserved, 1
+        ),  # with the pools of recordings, whose free blocks are not in the peak
         "steady_peak_MiB": round(steady, 1),  # the same of a step after all recordings were made
-        "steady_reserved_MiB": round(held, 1),  # less `plain_peak_MiB`: what recordings and results that stay valid cost
+        "steady_reserved_MiB": round(
+            held, 1
+        ),  # less `plain_peak_MiB`: what recordings and results that stay valid cost
         "error": float(error),
         "device": torch.cuda.get_device_name(0),
     }
@@ -328,7 +349,7 @@ def timed(step: Callable[[], Any]) -> tuple[float, float]:
     return statistics.median(latencies) * 1e3, min(rows) * 1e3
 
 
-# The command ------------------------------------------------------------------------------------------
+# The command --------------------------------------------------------------------------------------
 
 
 def main(
@@ -339,30 +360,55 @@ def main(
 ) -> int:
     """Measures what is not there yet and prints all; 1 if a row failed."""
     parser = harness.options(name, __doc__)
-    parser.add_argument("--rows", nargs="*", default=rows or list(ROWS), choices=list(ROWS), metavar="ROW")
+    parser.add_argument(
+        "--rows", nargs="*", default=rows or list(ROWS), choices=list(ROWS), metavar="ROW"
+    )
     parser.add_argument("--compilers", nargs="*", default=list(compilers), metavar="NAME")
-    parser.add_argument("--out", type=Path, default=None, help="the file of rows; by default of this device in results")
-    parser.add_argument("--caches", default=None, help="a folder for the compilers' caches, which stays")
-    parser.add_argument("--seconds", type=float, default=540, help="stop starting rows after this long")
-    parser.add_argument("--show", action="store_true", help="print the table of --out, measure nothing")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        help="the file of rows; by default of this device in results",
+    )
+    parser.add_argument(
+        "--caches", default=None, help="a folder for the compilers' caches, which stays"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=540, help="stop starting rows after this long"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="print the table of --out, measure nothing"
+    )
     chosen = parser.parse_args(arguments)
     device = "shown" if chosen.show and chosen.out else harness.require_gpu()
     store = harness.Store(name, again=chosen.again, device=device, path=chosen.out)
     end = time.monotonic() + chosen.seconds
     wanted = [] if chosen.show else _wanted(chosen.rows, chosen.compilers, store)
-    for (row, names), child in zip(wanted, _processes([row for row, _ in wanted], chosen.caches), strict=False):
+    for (row, names), child in zip(
+        wanted, _processes([row for row, _ in wanted], chosen.caches), strict=False
+    ):
         for compiler in names:
             left = end - time.monotonic()
             if left > 15:
-                found, _ = store.row(f"{row} @ {compiler}", partial(child.ask, compiler, limit=left))
+                found, _ = store.row(
+                    f"{row} @ {compiler}", partial(child.ask, compiler, limit=left)
+                )
                 print(row, compiler, found, flush=True)
         if end - time.monotonic() <= 15:
             break
     print(report(store.rows))
-    return int(any("failed" in store.rows.get(f"{row} @ {one}", {}) for row, names in wanted for one in names))
+    return int(
+        any(
+            "failed" in store.rows.get(f"{row} @ {one}", {})
+            for row, names in wanted
+            for one in names
+        )
+    )
 
 
-def _wanted(rows: Sequence[str], compilers: Sequence[str], store: harness.Store) -> list[tuple[str, list[str]]]:
+def _wanted(
+    rows: Sequence[str], compilers: Sequence[str], store: harness.Store
+) -> list[tuple[str, list[str]]]:
     """Rows with the compilers of one kind that are not there yet."""
     found = []
     for row in rows:
@@ -374,7 +420,8 @@ def _wanted(rows: Sequence[str], compilers: Sequence[str], store: harness.Store)
 
 
 def _processes(rows: Sequence[str], caches: str | None) -> Iterator[harness.Worker]:
-    """A process for each row, one after the other; each is started while the one before it is measured."""
+    """A process for each row, one after the other; each is started while the one before it is
+    measured."""
     stacks = [contextlib.ExitStack() for _ in rows]
 
     def begin(number: int) -> harness.Worker:
@@ -401,7 +448,17 @@ MEMORY = {
     "at rest": "at_rest_MiB",
     "left": "left_MiB",
 }
-HEAD = ("row @ compiler", "ms", "in a row", "host us", "first s", *MEMORY, "beyond", "error", "gradients (eager's)")
+HEAD = (
+    "row @ compiler",
+    "ms",
+    "in a row",
+    "host us",
+    "first s",
+    *MEMORY,
+    "beyond",
+    "error",
+    "gradients (eager's)",
+)
 
 
 def report(rows: dict[str, dict[str, Any]]) -> str:
@@ -413,8 +470,15 @@ def report(rows: dict[str, dict[str, Any]]) -> str:
         if "failed" in row:
             failed.append(f"{name} failed: {row['failed'].strip()[-200:]}")
             continue
-        cells = [f"{row['latency_ms']:.3f}", f"{row['back_to_back_ms']:.3f}", f"{row.get('host_us', 0):.0f}"]
-        cells += [f"{row['first_s'] or 0:.1f}", *(f"{row.get(key) or 0:.0f}" for key in MEMORY.values())]
+        cells = [
+            f"{row['latency_ms']:.3f}",
+            f"{row['back_to_back_ms']:.3f}",
+            f"{row.get('host_us', 0):.0f}",
+        ]
+        cells += [
+            f"{row['first_s'] or 0:.1f}",
+            *(f"{row.get(key) or 0:.0f}" for key in MEMORY.values()),
+        ]
         told = gradient_errors.told(row.get("gradients"))
         lines.append([name, *cells, f"{_beyond(row):.0f}", f"{row['error']:.0e}", told])
         case, _, mode = name.rpartition(" @ ")
@@ -432,10 +496,15 @@ def report(rows: dict[str, dict[str, Any]]) -> str:
 
 def _beyond(row: dict[str, Any]) -> float:
     """MiB that are held beyond the peak of one plain call; 0 where an older row does not say."""
-    return float(row["steady_reserved_MiB"] - row["plain_peak_MiB"]) if "plain_peak_MiB" in row else 0.0
+    return (
+        float(row["steady_reserved_MiB"] - row["plain_peak_MiB"])
+        if "plain_peak_MiB" in row
+        else 0.0
+    )
 
 
-#: Rows whose calls cost the host more than the device, and training, whose backward is recorded too.
+#: Rows whose calls cost the host more than the device, and training, whose backward is recorded
+#: too.
 RECORDED = (
     "cos+sin 10,000", "cos+sin 2^26", "resnet18 1x64x64", "BERT-base 1x12", "BERT-base 16x128",
     "training resnet18 16x224x224", "training BERT-base 16x128",
@@ -447,7 +516,7 @@ def cudagraphs(arguments: Sequence[str]) -> int:
     return main(arguments, "cudagraphs", RECORDED, ("eager", "cudagraphs", "torch:reduce-overhead"))
 
 
-# Kernels of one row -----------------------------------------------------------------------------------
+# Kernels of one row -------------------------------------------------------------------------------
 
 PROFILED = 5
 
@@ -461,7 +530,11 @@ def profile_row(row: str, how: str) -> str:
 
     function, inputs, parameters = to_device(row, *prepare(row))
     plain = how == "plain"
-    compiled = tracer_core.compile(function, options={"recordings": False}) if plain else _compiled(how, function)
+    compiled = (
+        tracer_core.compile(function, options={"recordings": False})
+        if plain
+        else _compiled(how, function)
+    )
     step = step_of(compiled, inputs, parameters, ROWS[row][1])
     for _ in range(8):
         step()
@@ -474,16 +547,20 @@ def profile_row(row: str, how: str) -> str:
     events.sort(key=lambda e: -e.self_device_time_total)
     total = sum(e.self_device_time_total for e in events) / PROFILED / 1e3
     count = sum(e.count for e in events) / PROFILED
-    times = f"{latency:.3f} ms, {back_to_back:.3f} in a row; device {total:.3f} ms in {count:.0f} kernels"
+    times = f"{latency:.3f} ms, {back_to_back:.3f} in a row; "
+    times += f"device {total:.3f} ms in {count:.0f} kernels"
     lines = [f"### {row}, {how}: {times}"]
     for e in events[:40]:
-        lines.append(f"{e.self_device_time_total / PROFILED / 1e3:9.4f} ms x{e.count / PROFILED:6.1f} {e.key[:120]}")
+        lines.append(
+            f"{e.self_device_time_total / PROFILED / 1e3:9.4f} ms x{e.count / PROFILED:6.1f} {e.key[:120]}"
+        )
     return "\n".join(lines)
 
 
 def kernels(arguments: Sequence[str]) -> int:
-    """Latency, the time of the device and the number of kernels of a row of `gpu`, then its forty costliest kernels,
-    milliseconds and launches a step. HOW: ours (recorded where that pays), plain (without recordings), torch."""
+    """Latency, the time of the device and the number of kernels of a row of `gpu`, then its forty
+    costliest kernels, milliseconds and launches a step. HOW: ours (recorded where that pays), plain
+    (without recordings), torch."""
     parser = harness.options("gpu_kernels", kernels.__doc__, limit=90, again=False)
     parser.add_argument("row", choices=list(ROWS), metavar="ROW")
     parser.add_argument("how", nargs="*", default=["ours", "torch"], metavar="HOW")
@@ -503,7 +580,7 @@ def kernels(arguments: Sequence[str]) -> int:
     return int(failed)
 
 
-# The tutorial -----------------------------------------------------------------------------------------
+# The tutorial -------------------------------------------------------------------------------------
 
 N_ITERS = 10
 
@@ -543,7 +620,10 @@ def evaluate() -> tuple[float, float]:
     with torch.no_grad():
         model(inputs[0])
         compiled(inputs[0])
-        sides = [[_device_seconds(lambda x=x, f=function: f(x)) for x in inputs] for function in (model, compiled)]
+        sides = [
+            [_device_seconds(lambda x=x, f=function: f(x)) for x in inputs]
+            for function in (model, compiled)
+        ]
     return statistics.median(sides[0]), statistics.median(sides[1])
 
 
@@ -564,20 +644,26 @@ def training() -> tuple[float, float]:
             optimizer.step()
 
         run = tracer_core.compile(train, mode="reduce-overhead") if compile_it else train
-        return [_device_seconds(lambda data=data: run(model, data)) for data in [_data(16) for _ in range(N_ITERS)]]
+        return [
+            _device_seconds(lambda data=data: run(model, data))
+            for data in [_data(16) for _ in range(N_ITERS)]
+        ]
 
     return statistics.median(steps(False)), statistics.median(steps(True))
 
 
 def tutorial(arguments: Sequence[str]) -> int:
-    """densenet121, eager beside mode="reduce-overhead": medians of ten steps of eval and of training (zero_grad,
-    forward, loss, backward, step). 1 where a speed-up is not above 1, as the tutorial's `assert speedup > 1` says."""
+    """densenet121, eager beside mode="reduce-overhead": medians of ten steps of eval and of
+    training (zero_grad, forward, loss, backward, step). 1 where a speed-up is not above 1, as the
+    tutorial's `assert speedup > 1` says."""
     parser = harness.options("gpu_tutorial", tutorial.__doc__, limit=300, again=False)
     chosen = parser.parse_args(arguments)
     harness.require_gpu()
     good = True
     for name, part in (("eval", evaluate), ("train", training)):
         eager, compiled = harness.fresh(part, limit=chosen.limit)
-        print(f"({name}) eager median: {eager:.5f} s, compiled median: {compiled:.5f} s, speedup: {eager / compiled:.2f}x")
+        print(
+            f"({name}) eager median: {eager:.5f} s, compiled median: {compiled:.5f} s, speedup: {eager / compiled:.2f}x"
+        )
         good &= eager / compiled > 1
     return 0 if good else 1

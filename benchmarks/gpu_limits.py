@@ -3,17 +3,20 @@
 `main` prints a line for each limit with ``holds`` or ``MISSED``:
 
 - cos+sin over 2^26 elements beside a copy of as many bytes: at most 1.05 times its time;
-- layer_norm, gelu, softmax of 4096x4096: one kernel, at most 1.3 times one read and one write of the data;
-- a second process with warm caches: the first call takes at most 2 s; imports and CUDA's start-up (with eager's first
-  calls) are shown apart. The first processes of all rows, which fill the caches, run at the same time.
+- layer_norm, gelu, softmax of 4096x4096: one kernel, at most 1.3 times one read and one write of
+  the data;
+- a second process with warm caches: the first call takes at most 2 s; imports and CUDA's start-up
+  (with eager's first calls) are shown apart. The first processes of all rows, which fill the
+  caches, run at the same time.
 
-Device times are from events round calls in a row, over several tensors, so that nothing is read from the last call's
-cache lines; the programs take turns and the least of the rounds counts.
+Device times are from events round calls in a row, over several tensors, so that nothing is read
+from the last call's cache lines; the programs take turns and the least of the rounds counts.
 
-`launch`: microseconds of one launch of the same small kernel by the driver alone (cuLaunchKernel in a loop in C), by our
-launcher (one more kernel in a run), by torch's cheapest operator; then of a call of compiled functions: one that computes
-nothing, cos+sin, and what one more kernel adds to a chain of kernels that cannot be fused. A figure is the median of
-bursts that fit into the driver's queue, each begun with an idle device: the host's time, not the device's.
+`launch`: microseconds of one launch of the same small kernel by the driver alone (cuLaunchKernel in
+a loop in C), by our launcher (one more kernel in a run), by torch's cheapest operator; then of a
+call of compiled functions: one that computes nothing, cos+sin, and what one more kernel adds to a
+chain of kernels that cannot be fused. A figure is the median of bursts that fit into the driver's
+queue, each begun with an idle device: the host's time, not the device's.
 """
 
 from __future__ import annotations
@@ -37,10 +40,12 @@ ROWS = ("cos+sin 10,000", "resnet18 1x64x64", "BERT-base 1x12", "training resnet
 
 COPY, CHAIN, WARM = 1.05, 1.3, 2.0
 
-# Bandwidth --------------------------------------------------------------------------------------------
+# Bandwidth ----------------------------------------------------------------------------------------
 
 
-def device_ms(programs: dict[str, Callable[[int], Any]], calls: int = 40, rounds: int = 7) -> dict[str, float]:
+def device_ms(
+    programs: dict[str, Callable[[int], Any]], calls: int = 40, rounds: int = 7
+) -> dict[str, float]:
     """Milliseconds of the device, a call; a program is given the number of the call."""
     import torch
 
@@ -59,14 +64,17 @@ def device_ms(programs: dict[str, Callable[[int], Any]], calls: int = 40, rounds
 
 
 def bandwidth(row: str, copies: float, calls: int) -> dict[str, Any]:
-    """A row of `gpu` beside the driver's copy and torch's kernel that copies. copies: of its first input, that move as
-    many bytes as the row."""
+    """A row of `gpu` beside the driver's copy and torch's kernel that copies. copies: of its first
+    input, that move as many bytes as the row."""
     import torch
 
     import tracer_core
 
     function, inputs, _ = gpu.to_device(row, *gpu.prepare(row))
-    sets = [tuple(torch.randn_like(x) if x.dim() == inputs[0].dim() else x for x in inputs) for _ in range(6)]
+    sets = [
+        tuple(torch.randn_like(x) if x.dim() == inputs[0].dim() else x for x in inputs)
+        for _ in range(6)
+    ]
     fast, target = tracer_core.compile(function), torch.empty_like(inputs[0])
     with torch.no_grad():
         torch.testing.assert_close(fast(*inputs), function(*inputs))
@@ -96,7 +104,7 @@ def launched(call: Callable[[], Any]) -> int:
     return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
 
 
-# First calls of a warm process ------------------------------------------------------------------------
+# First calls of a warm process --------------------------------------------------------------------
 
 
 def one_process(row: str) -> dict[str, float]:
@@ -132,22 +140,36 @@ def warm(rows: Sequence[str], limit: float) -> dict[str, Any]:
         ask = partial(harness.fresh, one_process, limit=limit, caches=folder)
         first = list(pool.map(ask, rows))
         second = [ask(row) for row in rows]
-    return {row: {"first process": a, "second process": b} for row, a, b in zip(rows, first, second, strict=True)}
+    return {
+        row: {"first process": a, "second process": b}
+        for row, a, b in zip(rows, first, second, strict=True)
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measures what is not there yet and prints all; 1 if a limit is missed."""
     parser = harness.options("gpu_limits", __doc__, limit=150)
-    parser.add_argument("--rows", nargs="*", default=list(ROWS), choices=list(gpu.ROWS), metavar="ROW")
-    parser.add_argument("--out", type=Path, default=None, help="the file of rows; by default of this device in results")
+    parser.add_argument(
+        "--rows", nargs="*", default=list(ROWS), choices=list(gpu.ROWS), metavar="ROW"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        help="the file of rows; by default of this device in results",
+    )
     chosen = parser.parse_args(arguments)
-    store = harness.Store("gpu_limits", again=chosen.again, device=harness.require_gpu(), path=chosen.out)
+    store = harness.Store(
+        "gpu_limits", again=chosen.again, device=harness.require_gpu(), path=chosen.out
+    )
     told = []
     for name, most, copies, calls in (
         ("cos+sin 2^26", COPY, 1.5, 40),  # two reads and a write
         ("layer_norm-gelu-softmax 4096x4096", CHAIN, 1.0, 120),
     ):
-        row, _ = store.row(name, partial(harness.fresh, bandwidth, name, copies, calls, limit=chosen.limit))
+        row, _ = store.row(
+            name, partial(harness.fresh, bandwidth, name, copies, calls, limit=chosen.limit)
+        )
         if "failed" in row:
             told.append(f"MISSED: {name}: {row['failed']}")
             continue
@@ -156,7 +178,9 @@ def main(arguments: Sequence[str]) -> int:
             f"{row['ratio']:.3f} of the copy of its bytes ({row['limit_ms']:.4f} ms); at most {most}"
         )
     if chosen.rows:
-        found, _ = store.row(f"warm {' '.join(chosen.rows)}", lambda: warm(chosen.rows, chosen.limit))
+        found, _ = store.row(
+            f"warm {' '.join(chosen.rows)}", lambda: warm(chosen.rows, chosen.limit)
+        )
         if "failed" in found:
             told.append(f"MISSED: warm: {found['failed']}")
         else:
@@ -172,7 +196,7 @@ def _warm(row: str, processes: Any) -> str:
     return f"{verdict}: warm second process, {row}: first call {call:.2f} s; at most {WARM} (apart: {apart})"
 
 
-# Launches ---------------------------------------------------------------------------------------------
+# Launches -----------------------------------------------------------------------------------------
 
 #: Launches of a burst: the driver's queue holds 1024 and blocks the host then.
 BURST = 400
@@ -294,12 +318,22 @@ def calls(compiler: str) -> dict[str, float]:
 
 
 def launch(arguments: Sequence[str]) -> int:
-    """Microseconds of the host for a launch and for a call of compiled functions; 1 if a part failed."""
+    """Microseconds of the host for a launch and for a call of compiled functions; 1 if a part
+    failed."""
     parser = harness.options("gpu_launch", launch.__doc__, limit=120)
-    parser.add_argument("--compilers", nargs="+", default=list(compilers.DEFAULT), choices=compilers.DEFAULT)
-    parser.add_argument("--out", type=Path, default=None, help="the file of rows; by default of this device in results")
+    parser.add_argument(
+        "--compilers", nargs="+", default=list(compilers.DEFAULT), choices=compilers.DEFAULT
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        help="the file of rows; by default of this device in results",
+    )
     chosen = parser.parse_args(arguments)
-    store = harness.Store("gpu_launch", again=chosen.again, device=harness.require_gpu(), path=chosen.out)
+    store = harness.Store(
+        "gpu_launch", again=chosen.again, device=harness.require_gpu(), path=chosen.out
+    )
 
     def told(key: str, target: harness.Target, *given: str) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
@@ -307,10 +341,15 @@ def launch(arguments: Sequence[str]) -> int:
 
         row, _ = store.row(key, ask)
         for name, value in row.get("microseconds", {key: row.get("failed")}).items():
-            print(f"{name:76} {value if isinstance(value, str) else f'{value:8.2f} us'}", flush=True)
+            print(
+                f"{name:76} {value if isinstance(value, str) else f'{value:8.2f} us'}", flush=True
+            )
         return row
 
-    rows = [told("launchers", launchers), *(told(f"calls {one}", calls, one) for one in chosen.compilers)]
+    rows = [
+        told("launchers", launchers),
+        *(told(f"calls {one}", calls, one) for one in chosen.compilers),
+    ]
     if "failed" not in rows[0]:
         found = rows[0]["microseconds"]
         print(f"a launch of ours is {found[OURS] / found[DRIVER]:.2f} of the driver's")

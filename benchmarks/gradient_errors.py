@@ -1,21 +1,25 @@
 """Is one training step right, judged by float64, output by output and parameter by parameter?
 
-In: what a step of the same module left behind (`Step`) in float64, in eager mode, and compiled. Out: `Judged`: for each
-output, gradient and buffer the error of eager and of the compiled module, and whether the latter is too large.
+In: what a step of the same module left behind (`Step`) in float64, in eager mode, and compiled.
+Out: `Judged`: for each output, gradient and buffer the error of eager and of the compiled module,
+and whether the latter is too large.
 
 How it is judged:
 
-- The error of a gradient is ||g - g64|| / ||g64||, of that parameter alone. Where g64 is zero up to float64's rounding
-  (a bias before batch norm: its root mean square is under 1e-9 of the largest gradient's), the error is divided by what a
-  gradient as large as the largest would have as its norm.
-- An error passes if it is at most `ALLOWED` times eager's own, or under a floor (`FLOOR`; `FLOOR_OF_ZERO`).
-- A decision (relu's sign, the place of a maximum, a chosen expert) can fall otherwise in float32 than in float64 where two
-  values are as near to each other as rounding. Eager's own error shows that only if its decision is the one that fell
-  otherwise. So a step that does not pass is judged again beside several eager steps whose parameters and inputs are changed
-  by less than float32's rounding of a few operations (`nudged`): the largest error of these counts as eager's. A wrong
+- The error of a gradient is ||g - g64|| / ||g64||, of that parameter alone. Where g64 is zero up to
+  float64's rounding (a bias before batch norm: its root mean square is under 1e-9 of the largest
+  gradient's), the error is divided by what a gradient as large as the largest would have as its
+  norm.
+- An error passes if it is at most `ALLOWED` times eager's own, or under a floor (`FLOOR`;
+  `FLOOR_OF_ZERO`).
+- A decision (relu's sign, the place of a maximum, a chosen expert) can fall otherwise in float32
+  than in float64 where two values are as near to each other as rounding. Eager's own error shows
+  that only if its decision is the one that fell otherwise. So a step that does not pass is judged
+  again beside several eager steps whose parameters and inputs are changed by less than float32's
+  rounding of a few operations (`nudged`): the largest error of these counts as eager's. A wrong
   program stays wrong there, because eager's errors stay small wherever no decision is near.
-- Where float64 comes to results of other shapes (boxes that are kept or not), eager in float32 is the reference; errors
-  under `FLOOR` pass.
+- Where float64 comes to results of other shapes (boxes that are kept or not), eager in float32 is
+  the reference; errors under `FLOOR` pass.
 """
 
 from __future__ import annotations
@@ -74,7 +78,8 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """errors: of all that was compared. problems: what cannot be said in numbers (a gradient that is missing)."""
+    """errors: of all that was compared. problems: what cannot be said in numbers (a gradient that
+    is missing)."""
 
     errors: list[Error]
     problems: list[str]
@@ -122,10 +127,11 @@ def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
 
 
 class Loss:
-    """A scalar that depends on each element of each output by a weight of its own, random and the same each time.
+    """A scalar that depends on each element of each output by a weight of its own, random and the
+    same each time.
 
-    Made for the outputs of one run: each output counts alike, whatever its size; what is huge or not finite there (masked
-    scores) is left out.
+    Made for the outputs of one run: each output counts alike, whatever its size; what is huge or
+    not finite there (masked scores) is left out.
     """
 
     def __init__(self, outputs: Sequence[torch.Tensor]) -> None:
@@ -184,12 +190,14 @@ def step(
 
 
 def gradients_of(module: torch.nn.Module) -> Step:
-    """What a step left in the module's parameters: for benchmarks, which have a loss of their own."""
+    """What a step left in the module's parameters: for benchmarks, which have a loss of their
+    own."""
     return Step({}, {f"gradient of {n}": _kept(p.grad) for n, p in module.named_parameters()}, {})
 
 
 def true_gradients(module: torch.nn.Module, run: Callable[[torch.nn.Module], Any]) -> Step:
-    """Of a copy in float64. run: the step, forward and backward, with the module that it is given."""
+    """Of a copy in float64. run: the step, forward and backward, with the module that it is
+    given."""
     wide = copy.deepcopy(module).double()
     wide.zero_grad(set_to_none=True)
     with InDouble():
@@ -198,7 +206,8 @@ def true_gradients(module: torch.nn.Module, run: Callable[[torch.nn.Module], Any
 
 
 def largest_errors(truth: Step, eager: Step, ours: Step) -> dict[str, Any]:
-    """For a row of a benchmark: the largest relative error of any gradient, where, eager's largest, and how many are wrong."""
+    """For a row of a benchmark: the largest relative error of any gradient, where, eager's largest,
+    and how many are wrong."""
     judged = judge(truth, [eager], ours)
     worst = max(judged.errors, key=lambda e: e.ours)
     return {
@@ -208,7 +217,8 @@ def largest_errors(truth: Step, eager: Step, ours: Step) -> dict[str, Any]:
 
 
 def told(row: dict[str, Any] | None) -> str:
-    """A cell of a benchmark's table: the largest error, eager's own, and a mark where one is wrong."""
+    """A cell of a benchmark's table: the largest error, eager's own, and a mark where one is
+    wrong."""
     if row is None:
         return ""
     mark = f" {len(row['wrong'])} WRONG" if row["wrong"] else ""
@@ -274,7 +284,8 @@ def _rms(value: torch.Tensor) -> float:
 
 
 def _distance(exact: torch.Tensor, value: torch.Tensor | None, eager: torch.Tensor) -> float:
-    """The norm of the difference, where truth and eager are finite; infinite if `value` is not finite there."""
+    """The norm of the difference, where truth and eager are finite; infinite if `value` is not
+    finite there."""
     if value is None or value.shape != exact.shape:
         return math.inf
     counted = exact.isfinite() & eager.isfinite()
@@ -300,8 +311,8 @@ def nudged(module: torch.nn.Module, seed: int) -> Iterator[None]:
 
 
 class InDouble(torch.overrides.TorchFunctionMode):
-    """float32 means float64 while it is entered: models that ask for float32 by name (norms, softmax) compute in float64
-    too. Random numbers stay those that float32 draws."""
+    """float32 means float64 while it is entered: models that ask for float32 by name (norms,
+    softmax) compute in float64 too. Random numbers stay those that float32 draws."""
 
     _DRAWN = frozenset({torch.rand, torch.randn, torch.rand_like, torch.randn_like})
     _WIDER = {torch.float32: torch.float64, torch.complex64: torch.complex128}

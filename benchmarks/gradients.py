@@ -1,13 +1,15 @@
 """Every architecture trained for one step, judged by float64 parameter by parameter.
 
-In: models of `benchmarks.zoo_models.automatic` (every architecture of transformers that builds from a small random
-configuration, every family of timm and torchvision), a backend, a device. Out: a state file with one JSON line a model, a
-short table (counts, then what is not right), and with ``--page`` the committed table in ``results/gradients``.
+In: models of `benchmarks.zoo_models.automatic` (every architecture of transformers that builds from
+a small random configuration, every family of timm and torchvision), a backend, a device. Out: a
+state file with one JSON line a model, a short table (counts, then what is not right), and with
+``--page`` the committed table in ``results/gradients``.
 
-What always holds: forward, a loss that depends on each element of each output, backward; dropout zero, TF32 off unless
-``--tf32``; outputs, gradients of parameters and inputs, and buffers are judged each alone (`benchmarks.gradient_errors` says
-how). Several processes take models in turn; one that dies or does not answer in ``--limit`` seconds loses its model's row
-only. Rows that the state file has are not run again; ``--time-budget`` ends the run cleanly, for a lease of a GPU:
+What always holds: forward, a loss that depends on each element of each output, backward; dropout
+zero, TF32 off unless ``--tf32``; outputs, gradients of parameters and inputs, and buffers are
+judged each alone (`benchmarks.gradient_errors` says how). Several processes take models in turn;
+one that dies or does not answer in ``--limit`` seconds loses its model's row only. Rows that the
+state file has are not run again; ``--time-budget`` ends the run cleanly, for a lease of a GPU:
 
     python -m benchmarks gradients --device cuda --workers 12 --time-budget 540 --out $OUT/gradients.jsonl
     python -m benchmarks gradients --models swin --backend aten_eager
@@ -129,7 +131,8 @@ def line(row: dict[str, Any]) -> list[str]:
 
 
 def report(rows: Sequence[dict[str, Any]]) -> str:
-    """Counts by library, then the rows that are not right, the worst first; at the end those that eager cannot run."""
+    """Counts by library, then the rows that are not right, the worst first; at the end those that
+    eager cannot run."""
     text = []
     for library in dict.fromkeys(row["model"].partition("/")[0] for row in rows):
         mine = [row for row in rows if row["model"].startswith(f"{library}/")]
@@ -149,7 +152,8 @@ def report(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a state file, the last of each model; a line that a killed run cut off is left out."""
+    """The rows of a state file, the last of each model; a line that a killed run cut off is left
+    out."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -230,7 +234,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if any(row["status"] in _BAD for row in rows) else 0
 
 
-# The process that trains ------------------------------------------------------------------------------
+# The process that trains --------------------------------------------------------------------------
 
 #: Eager steps with nudged parameters beside which a step that did not pass is judged again.
 NUDGED = 6
@@ -314,8 +318,9 @@ class Trial:
             return step(self.plain, self.plain, self.arguments(seed), loss)
 
     def eager_told_that_it_is_compiled(self, loss: Any) -> str:
-        """How eager fails where it is told that it is compiled: some models compute in another way then (masks that are left
-        out otherwise), which may not fit the inputs. "" where it does not fail."""
+        """How eager fails where it is told that it is compiled: some models compute in another way
+        then (masks that are left out otherwise), which may not fit the inputs. "" where it does not
+        fail."""
         try:
             with mock.patch.object(torch.compiler, "is_compiling", lambda: True):
                 self.eager(0, loss)
@@ -330,7 +335,8 @@ class Trial:
                     value.copy_(self.start[key])
 
     def truth(self, seed: int, loss: Any, eager: Any) -> tuple[Any, str]:
-        """The step in float64, and what it is: eager's own step where float64 does not run or takes another way."""
+        """The step in float64, and what it is: eager's own step where float64 does not run or takes
+        another way."""
         for device in dict.fromkeys((self.device, "cpu")):
             try:
                 self._restore(self.plain)
@@ -369,7 +375,8 @@ class Trial:
         return self.counted
 
     def verdict(self, truth: Any, eager: Any, loss: Any) -> dict[str, Any]:
-        """Right, or wrong beside nudged steps of eager too; then whether it is with other inputs."""
+        """Right, or wrong beside nudged steps of eager too; then whether it is with other
+        inputs."""
         judged = judge(truth, [eager], self.ours)
         row: dict[str, Any] = {"compared": len(judged.errors)}
         if not judged.right:
@@ -424,7 +431,8 @@ def import_libraries(settings: dict[str, Any]) -> None:
 
 
 def serve(settings: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
-    """In a child: what answers a model's name with its row. settings: backend, device, tf32, options."""
+    """In a child: what answers a model's name with its row. settings: backend, device, tf32,
+    options."""
     import_libraries(settings)
     def tell(name: str) -> dict[str, Any]:
         start = time.perf_counter()

@@ -1,10 +1,10 @@
-"""What every benchmark shares: fresh processes with empty caches, rows on disk, the grid of combinations.
+"""What every benchmark shares: fresh processes with empty caches, rows on disk, grids of rows.
 
-What always holds: a child's caches (ours, torch's, Triton's) are empty folders that go away with it, unless a folder
-is given; no setting of this process that changes what a compiler does reaches it; it is ended after its time limit
-together with what it started. Results are one file per topic and machine; a row says its commit and versions, and is
-measured again at another commit or with other versions. The file is replaced after each row, so a run that was
-stopped goes on where it was.
+What always holds: a child's caches (ours, torch's, Triton's) are empty folders that go away with
+it, unless a folder is given; no setting of this process that changes what a compiler does reaches
+it; it is ended after its time limit together with what it started. Results are one file per topic
+and machine; a row says its commit and versions, and is measured again at another commit or with
+other versions. The file is replaced after each row, so a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from benchmarks.timing import table
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
 
-# Child processes --------------------------------------------------------------------------------------
+# Child processes ----------------------------------------------------------------------------------
 
 #: Settings that would change what is measured.
 _DROPPED = (
@@ -70,10 +70,11 @@ def fresh(
     caches: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Any:
-    """Calls the target in a process of its own and returns its result. Arguments and result are JSON values.
+    """Calls the target in a process of its own and returns its result. Arguments and result are
+    JSON values.
 
-    limit: seconds. caches: a folder for the compilers' caches; empty ones by default. environment: further variables.
-    Raises Failed.
+    limit: seconds. caches: a folder for the compilers' caches; empty ones by default. environment:
+    further variables. Raises Failed.
     """
     _stop_at_sigterm()
     with tempfile.TemporaryDirectory(prefix="benchmark-") as folder:
@@ -81,7 +82,9 @@ def fresh(
         process = subprocess.Popen(
             _command(target, arguments),
             cwd=ROOT,
-            env=_environment(caches or folder) | {child.RESULT: str(result)} | dict(environment or {}),
+            env=_environment(caches or folder)
+            | {child.RESULT: str(result)}
+            | dict(environment or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -95,14 +98,18 @@ def fresh(
                 raise Failed(f"no answer after {limit:.0f} s") from None
             raise
         if process.returncode != 0 or not result.exists():
-            raise Failed(_end_of(printed) or f"ended with status {process.returncode}, without an answer")
+            raise Failed(
+                _end_of(printed) or f"ended with status {process.returncode}, without an answer"
+            )
         return json.loads(result.read_text(encoding="utf-8"))
 
 
 class Worker:
     """A child that answers one question after another."""
 
-    def __init__(self, process: subprocess.Popen[Any], to: RawIOBase, back: TextIO, printed: TextIO) -> None:
+    def __init__(
+        self, process: subprocess.Popen[Any], to: RawIOBase, back: TextIO, printed: TextIO
+    ) -> None:
         self._process, self._to, self._back, self._printed = process, to, back, printed
 
     def ask(self, question: Any, *, limit: float) -> Any:
@@ -118,14 +125,20 @@ class Worker:
         _kill(self._process)
         self._printed.seek(0)
         last = _end_of(self._printed.read())
-        raise Failed((last or "ended without an answer") if ready else f"no answer after {limit:.0f} s")
+        raise Failed(
+            (last or "ended without an answer") if ready else f"no answer after {limit:.0f} s"
+        )
 
 
 @contextlib.contextmanager
 def worker(
-    target: Target, *arguments: Any, caches: str | None = None, environment: Mapping[str, str] | None = None
+    target: Target,
+    *arguments: Any,
+    caches: str | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Worker]:
-    """A process in which the target returns what answers questions; it lives as long as the block."""
+    """A process in which the target returns what answers questions; it lives as long as the
+    block."""
     _stop_at_sigterm()
     with (
         tempfile.TemporaryDirectory(prefix="benchmark-") as folder,
@@ -137,7 +150,9 @@ def worker(
             process = subprocess.Popen(
                 _command(target, arguments),
                 cwd=ROOT,
-                env=_environment(caches or folder) | {child.QUESTIONS: f"{hear} {say}"} | dict(environment or {}),
+                env=_environment(caches or folder)
+                | {child.QUESTIONS: f"{hear} {say}"}
+                | dict(environment or {}),
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 pass_fds=(hear, say),
@@ -157,7 +172,8 @@ def _command(target: Target, arguments: Sequence[Any]) -> list[str]:
 
 
 def _environment(caches: str) -> dict[str, str]:
-    """Settings of a child: caches in that folder, nothing else that changes what a compiler does."""
+    """Settings of a child: caches in that folder, nothing else that changes what a compiler
+    does."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(_DROPPED)}
     return environment | {
         "TRACER_CACHE_DIR": f"{caches}/tracer",
@@ -206,7 +222,7 @@ def require_gpu() -> str:
     return torch.cuda.get_device_name(0)
 
 
-# Rows on disk -----------------------------------------------------------------------------------------
+# Rows on disk -------------------------------------------------------------------------------------
 
 _DISTRIBUTIONS = ("torch", "transformers", "torchvision", "timm", "numpy", "onnxruntime", "triton")
 
@@ -216,14 +232,17 @@ _MEASURED = ("packages", "benchmarks", "noxfile.py")
 
 def _git(*arguments: str) -> str:
     try:
-        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            ["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=30
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""
 
 
 def commit() -> str:
-    """The commit; with a digest of the changes if the measured folders differ from it; "" outside git."""
+    """The commit; with a digest of the changes if the measured folders differ from it; "" outside
+    git."""
     head = _git("rev-parse", "--short=12", "HEAD").strip()
     if not head:
         return ""
@@ -274,8 +293,8 @@ def slug(text: str) -> str:
 class Store:
     """The rows of one benchmark on this machine (mutable: rows are added).
 
-    again: measure what is there. keep: False keeps the rows in memory only. device: of a GPU, whose name is then the
-    file's. path: another file, which need not be in a checkout of git.
+    again: measure what is there. keep: False keeps the rows in memory only. device: of a GPU, whose
+    name is then the file's. path: another file, which need not be in a checkout of git.
     """
 
     def __init__(
@@ -295,7 +314,11 @@ class Store:
         self.path = path or RESULTS / benchmark / f"{name}.json"
         self.again = again
         self._keep = keep and bool(self.of_a_row["commit"] or path)
-        self._document = {"benchmark": benchmark, "machine": here | ({"device": device} if device else {}), "rows": {}}
+        self._document = {
+            "benchmark": benchmark,
+            "machine": here | ({"device": device} if device else {}),
+            "rows": {},
+        }
         if self._keep and self.path.exists():
             self._document = json.loads(self.path.read_text(encoding="utf-8"))
         self._measured: set[str] = set()
@@ -337,21 +360,28 @@ class Store:
         if self._keep:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             new = self.path.with_suffix(f".{os.getpid()}.new")
-            new.write_text(json.dumps(self._document, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+            new.write_text(
+                json.dumps(self._document, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+            )
             new.replace(self.path)
 
 
-# Commands ---------------------------------------------------------------------------------------------
+# Commands -----------------------------------------------------------------------------------------
 
 
 def options(
     name: str, doc: str | None, *, limit: float | None = None, again: bool = True
 ) -> argparse.ArgumentParser:
-    """The parser of a benchmark's command, with ``--again`` and, where it is given a default, ``--limit``."""
+    """The parser of a benchmark's command, with ``--again`` and, where it is given a default,
+    ``--limit``."""
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog=f"python -m benchmarks {name}", description=doc, formatter_class=raw)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m benchmarks {name}", description=doc, formatter_class=raw
+    )
     if again:
-        parser.add_argument("--again", action="store_true", help="measure rows that are there already")
+        parser.add_argument(
+            "--again", action="store_true", help="measure rows that are there already"
+        )
     if limit is not None:
         parser.add_argument("--limit", type=float, default=limit, help="seconds an answer may take")
     return parser
@@ -363,11 +393,13 @@ def _nothing_wrong(row: dict[str, Any], *names: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A benchmark whose rows are all combinations of a few names, each measured in a process of its own.
+    """A benchmark whose rows are all combinations of a few names, each measured in a process of its
+    own.
 
-    name: of the benchmark. doc: for --help. axes: option -> the names it may take. measure: a function of a module,
-    called with one combination. head: of the table. line: what it says of a row after the names. left_out: names that
-    are measured only when asked for. limit: seconds a row may take. wrong: what a row that did not fail got wrong.
+    name: of the benchmark. doc: for --help. axes: option -> the names it may take. measure: a
+    function of a module, called with one combination. head: of the table. line: what it says of a
+    row after the names. left_out: names that are measured only when asked for. limit: seconds a row
+    may take. wrong: what a row that did not fail got wrong.
     """
 
     name: str

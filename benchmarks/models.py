@@ -1,8 +1,9 @@
 """The models that are measured.
 
-In: a name of `MODELS`. Out: a `Program`: something callable with the arguments of one call. What always
-holds: weights are random and the same each time (one seed), nothing is downloaded, and importing this
-module imports neither torch nor a model library, so that the time those take can be measured.
+In: a name of `MODELS`. Out: a `Program`: something callable with the arguments of one call. What
+always holds: weights are random and the same each time (one seed), nothing is downloaded, and
+importing this module imports neither torch nor a model library, so that the time those take can be
+measured.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ class Program:
     kwargs: dict[str, Any] = field(default_factory=dict)
 
     def call(self, function: Callable[..., Any] | None = None) -> Any:
-        """Calls the program's function, or `function` (a compiled form of it) with the same arguments."""
+        """Calls the program's function, or `function` (a compiled form of it) with the same
+        arguments."""
         return (self.function if function is None else function)(*self.args, **self.kwargs)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A row. name: how it is chosen. library: the module that `build` needs, beside torch. build: makes the
-    program, in eval mode. title: for tables. train: in train mode. grad: called with grad mode on.
-    groups: ``"issue"`` (the models of the demo), ``"seeds"`` (as the seeds write them), ``"more"``."""
+    """A row. name: how it is chosen. library: the module that `build` needs, beside torch. build:
+    makes the program, in eval mode. title: for tables. train: in train mode. grad: called with grad
+    mode on. groups: ``"issue"`` (the models of the demo), ``"seeds"`` (as the seeds write them),
+    ``"more"``."""
 
     name: str
     library: str
@@ -88,7 +91,8 @@ _IMPORTS = {
 
 
 def in_float64(program: Program) -> Program:
-    """A copy of the program that computes in float64: the truth that errors are measured against."""
+    """A copy of the program that computes in float64: the truth that errors are measured
+    against."""
     import torch
 
     function = program.function
@@ -107,7 +111,7 @@ def _double(value: Any) -> Any:
     return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-# Builders --------------------------------------------------------------------------------------------
+# Builders -----------------------------------------------------------------------------------------
 
 
 def _image(batch: int, size: int) -> torch.Tensor:
@@ -172,7 +176,8 @@ def _bert(length: int, batch: int = 1) -> Callable[[], Program]:
     return build
 
 
-#: Configurations of the causal models, by the transformers class: settings that differ from its defaults.
+#: Configurations of the causal models, by the transformers class: settings that differ from its
+#: defaults.
 _LLAMA = {
     "hidden_size": 1024,
     "intermediate_size": 2816,
@@ -184,7 +189,8 @@ _LLAMA = {
 
 
 def _causal(name: str, batch: int, length: int, **settings: Any) -> Callable[[], Program]:
-    """A transformers language model with its head, without a cache. name: ``"GPT2"`` or ``"Llama"``."""
+    """A transformers language model with its head, without a cache. name: ``"GPT2"`` or
+    ``"Llama"``."""
 
     def build() -> Program:
         import transformers
@@ -197,7 +203,8 @@ def _causal(name: str, batch: int, length: int, **settings: Any) -> Callable[[],
 
 
 def _encoder(name: str, batch: int, length: int) -> Callable[[], Program]:
-    """A transformers encoder that takes tokens and a mask. name: ``"DistilBert"`` or ``"T5"`` (small)."""
+    """A transformers encoder that takes tokens and a mask. name: ``"DistilBert"`` or ``"T5"``
+    (small)."""
 
     def build() -> Program:
         import torch
@@ -270,7 +277,8 @@ def _peers(batch: int) -> list[Model]:
     ]
 
 
-#: What `choose` takes: the issue's models of the demo, the seeds' own forms, more, those beside every peer (all, by batch).
+#: What `choose` takes: the issue's models of the demo, the seeds' own forms, more, those beside
+#: every peer (all, by batch).
 GROUPS = ("issue", "seeds", "more", "peers", "peers1", "peers8", "depth")
 
 #: Layers of the GPT-2s whose compile times show how those grow with what repeats.
@@ -286,8 +294,8 @@ MODELS: dict[str, Model] = {
         Model("bert_12", "transformers", _bert(12), "BERT-base 1×12"),
         Model("bert_128", "transformers", _bert(128), "BERT-base 1×128"),
         Model("resnext101_7", "timm", _RESNEXT, "resnext101_32x8d 64×3×7×7"),
-        # As the seeds write them: torch.hub and timm give models in train mode, from_pretrained in eval
-        # mode; only the densenet program uses no_grad.
+        # As the seeds write them: torch.hub and timm give models in train mode, from_pretrained in
+        # eval mode; only the densenet program uses no_grad.
         Model("resnet18_64_seed", "torchvision", _RESNET, "resnet18 1×3×64×64", True, True, _SEEDS),
         Model(
             "densenet121_128_seed", "torchvision", _DENSENET, "densenet121 4×3×128×128", True, False, _SEEDS
@@ -316,7 +324,8 @@ MODELS: dict[str, Model] = {
 
 
 def choose(names: Sequence[str], groups: Sequence[str]) -> list[Model]:
-    """The models of these names; without names, those of the groups. SystemExit for an unknown name."""
+    """The models of these names; without names, those of the groups. SystemExit for an unknown
+    name."""
     unknown = [name for name in names if name not in MODELS]
     if unknown:
         raise SystemExit(f"no model {', '.join(unknown)}; one or more of: {' '.join(MODELS)}")

@@ -1,13 +1,14 @@
-"""What a compiled call costs before it computes anything, and what is added round a step of training.
+"""What a compiled call costs before it computes anything, and round a step of training.
 
-In: nothing. Out: a table of microseconds a call with a backend that does nothing, where what is left is guards and
-rebuilding the output: adding two tensors, an MLP of 24 blocks, resnet18, BERT-base, resnext101, and the MLP with
-modules without parameters on and off its way (the figure must not grow with them); and, as the group
-``after_limit``, tiny programs in which a value changes with every call (`benchmarks.changing`), long after
-the recompile limit; there eager and ours take turns in one process, because the difference is what counts.
-A step of training that does almost nothing (zero_grad, forward, loss, backward, SGD of a small MLP) is `steps`.
-What always holds: else each compiler is alone in its process, the processes take turns, and a figure is the
-smallest of several medians, because what disturbs a measurement only ever adds to it.
+In: nothing. Out: a table of microseconds a call with a backend that does nothing, where what is
+left is guards and rebuilding the output: adding two tensors, an MLP of 24 blocks, resnet18,
+BERT-base, resnext101, and the MLP with modules without parameters on and off its way (the figure
+must not grow with them); and, as the group ``after_limit``, tiny programs in which a value changes
+with every call (`benchmarks.changing`), long after the recompile limit; there eager and ours take
+turns in one process, because the difference is what counts. A step of training that does almost
+nothing (zero_grad, forward, loss, backward, SGD of a small MLP) is `steps`. What always holds: else
+each compiler is alone in its process, the processes take turns, and a figure is the smallest of
+several medians, because what disturbs a measurement only ever adds to it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def _add() -> Program:
 
 
 def _mlp(extra: int = 0, on_the_way: bool = False) -> Callable[[], Program]:
-    """24 blocks of linear, norm and activation; extra: modules without parameters, called or only held."""
+    """24 blocks of linear, norm and activation; extra: modules without parameters, called or only
+    held."""
 
     def build() -> Program:
         import torch
@@ -66,9 +68,9 @@ def _mlp(extra: int = 0, on_the_way: bool = False) -> Callable[[], Program]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """program; compilers; base: the one that is subtracted, "" where the figure is all overhead; calls: in a
-    sample. group: one of `GROUPS`; in ``after_limit`` the program's only argument is a step that calls its
-    function."""
+    """program; compilers; base: the one that is subtracted, "" where the figure is all overhead;
+    calls: in a sample. group: one of `GROUPS`; in ``after_limit`` the program's only argument is a
+    step that calls its function."""
 
     title: str
     program: Callable[[], Program]
@@ -120,12 +122,14 @@ GROUPS = tuple(dict.fromkeys(case.group for case in CASES.values()))
 #: Calls before the measurement begins: past the recompile limit by far.
 _BEFORE = {"calls": 3, "after_limit": 200}
 
-#: Medians, and samples of each. What takes turns needs many: the smallest must be one that nothing disturbed.
+#: Medians, and samples of each. What takes turns needs many: the smallest must be one that nothing
+#: disturbed.
 _MEDIANS = {"calls": (7, 15), "after_limit": (60, 3)}
 
 
 def measure(name: str, names: Sequence[str]) -> dict[str, Any]:
-    """The figures of one process for a case by compiler: the smallest of several medians, in seconds a call."""
+    """The figures of one process for a case by compiler: the smallest of several medians, in
+    seconds a call."""
     import torch
 
     case = CASES[name]
@@ -195,7 +199,7 @@ def _measured(store: harness.Store, name: str, wanted: Sequence[str], chosen: ar
     return found
 
 
-# Around a step of training ----------------------------------------------------------------------------
+# Around a step of training ------------------------------------------------------------------------
 
 #: name -> (what is compiled, how).
 STEPS: dict[str, tuple[str, str, str]] = {
@@ -210,9 +214,9 @@ STEPS: dict[str, tuple[str, str, str]] = {
 
 
 def steps(arguments: Sequence[str]) -> int:
-    """Microseconds of a training step of a small MLP: zero_grad, forward, loss, backward, SGD. Eager, ours with the
-    backends eager and aten_eager (module compiled, and the whole step) and torch.compile take turns in one process;
-    ratios are of medians over the rounds."""
+    """Microseconds of a training step of a small MLP: zero_grad, forward, loss, backward, SGD.
+    Eager, ours with the backends eager and aten_eager (module compiled, and the whole step) and
+    torch.compile take turns in one process; ratios are of medians over the rounds."""
     parser = harness.options("step_overhead", steps.__doc__, limit=900.0)
     parser.add_argument("--rounds", type=int, default=60)
     chosen = parser.parse_args(arguments)

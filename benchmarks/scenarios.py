@@ -1,11 +1,12 @@
-"""Three programs beside eager and torch.compile: one compile for every size, generate(), loops with a graph break.
+"""Beside eager and torch.compile: one compile for many sizes, generate(), loops with breaks.
 
-dynamic: resnet18 over batch sizes, BERT over batch sizes and sequence lengths; every size is compared with eager, also
-those where eager raises; sizes 0 and 1 come last. generate: tokens a second of transformers' generate() with dynamic
-and static caches; other tokens than eager's are a failure; a figure is the best of several rounds, in turns with
-eager's. loops: microseconds an iteration of loops of 1,000 iterations, with backends that run the captured operators
-as they are; eager, torch.compile and ours run in one process, in turns. What always holds: each row is a process of
-its own with empty caches; results are compared with eager's.
+dynamic: resnet18 over batch sizes, BERT over batch sizes and sequence lengths; every size is
+compared with eager, also those where eager raises; sizes 0 and 1 come last. generate: tokens a
+second of transformers' generate() with dynamic and static caches; other tokens than eager's are a
+failure; a figure is the best of several rounds, in turns with eager's. loops: microseconds an
+iteration of loops of 1,000 iterations, with backends that run the captured operators as they are;
+eager, torch.compile and ours run in one process, in turns. What always holds: each row is a process
+of its own with empty caches; results are compared with eager's.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _compiled(model: Any, compiler: str) -> tuple[Any, Callable[[], int]]:
     return tracer_core.compile(model, backend=rest[0], dynamic=dynamic), lambda: len(counter.graphs)
 
 
-# Dynamic sizes ----------------------------------------------------------------------------------------
+# Dynamic sizes ------------------------------------------------------------------------------------
 
 _BATCHES = [(n,) for n in (2, 3, 5, 8, 16, 33, 64, 7, 1, 0)]
 _TEXTS = [
@@ -139,7 +140,7 @@ dynamic = Grid(
     wrong=lambda row, name, compiler: row["wrong"] if compiler.startswith("ours") else [],
 ).main  # fmt: skip
 
-# generate() -------------------------------------------------------------------------------------------
+# generate() ---------------------------------------------------------------------------------------
 
 TOKENS, PROMPT, ROUNDS = 64, 16, 5
 
@@ -225,7 +226,7 @@ generate = Grid(
     limit=900.0,
 ).main  # fmt: skip
 
-# Loops with a graph break -----------------------------------------------------------------------------
+# Loops with a graph break -------------------------------------------------------------------------
 
 ITERATIONS, LOOP_ROUNDS = 1000, 7
 

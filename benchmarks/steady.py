@@ -1,10 +1,11 @@
-"""Steady state: milliseconds a call once everything is compiled; and the newest rows beside every peer.
+"""Steady state: milliseconds a call once everything is compiled; the rows beside every peer.
 
-In: models and compilers. Out: a table of milliseconds and speed-ups over eager, how the compilers compare in
-speed, first call, memory and error, and rows in ``results/steady``. What always holds: each compiler of a row has
-a fresh process with empty caches, in which nothing of another compiler is imported, and the same weights and inputs;
-the processes of a row take turns in rounds, one running at a time; a ratio is the median over the rounds of ratios
-whose two sides were measured in one round.
+In: models and compilers. Out: a table of milliseconds and speed-ups over eager, how the compilers
+compare in speed, first call, memory and error, and rows in ``results/steady``. What always holds:
+each compiler of a row has a fresh process with empty caches, in which nothing of another compiler
+is imported, and the same weights and inputs; the processes of a row take turns in rounds, one
+running at a time; a ratio is the median over the rounds of ratios whose two sides were measured in
+one round.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ from benchmarks.timing import (
     turned,
 )
 
-# The process of one compiler --------------------------------------------------------------------------
+# The process of one compiler ----------------------------------------------------------------------
 
 
 class Way:
-    """One way to run one model, which answers questions about it (mutable: `_first` makes what `_turn` calls).
+    """One way to run one model, which answers questions about it (mutable: `_first` makes what
+    `_turn` calls).
 
-    compiled: what compiles the function of the model. A question is ``{"do": name, ...}`` for a method ``_name`` with
-    the other items as arguments. A turn's peak is of that turn alone.
+    compiled: what compiles the function of the model. A question is ``{"do": name, ...}`` for a
+    method ``_name`` with the other items as arguments. A turn's peak is of that turn alone.
     """
 
     def __init__(self, model: models.Model, compiled: Callable[[Any], Any]) -> None:
@@ -111,11 +113,12 @@ class Row(Way):
         }
 
 
-# The command ------------------------------------------------------------------------------------------
+# The command --------------------------------------------------------------------------------------
 
 
 def measure(model: models.Model, names: Sequence[str], plan: Plan, limit: float) -> dict[str, Any]:
-    """One row: seconds by compiler and round, first-call seconds, errors, memory. limit: seconds for an answer."""
+    """One row: seconds by compiler and round, first-call seconds, errors, memory. limit: seconds
+    for an answer."""
     answers: dict[str, dict[str, Any]] = {}
     failed: dict[str, str] = {}
     seconds: dict[str, list[float]] = {}
@@ -191,7 +194,8 @@ def _row(store: harness.Store, model: models.Model, chosen: argparse.Namespace, 
 
 
 def report(rows: dict[str, dict[str, Any]], names: Sequence[str]) -> str:
-    """The table: milliseconds a compiler and speed-ups over eager; then comparisons over all rows."""
+    """The table: milliseconds a compiler and speed-ups over eager; then comparisons over all
+    rows."""
     others = [name for name in names if name != "eager"]
     head = ["model", "mode", *(f"{compilers.title(name)} ms" for name in names)]
     head += [f"{compilers.title(name)} speed-up" for name in others]
@@ -248,7 +252,8 @@ def _line(model: models.Model, row: dict[str, Any], names: Sequence[str], others
 
 
 def plot(rows: dict[str, dict[str, Any]], names: Sequence[str], path: Path) -> None:
-    """A bar a model and compiler: speed-up over eager. Says so where matplotlib is not installed."""
+    """A bar a model and compiler: speed-up over eager. Says so where matplotlib is not
+    installed."""
     try:
         import matplotlib  # type: ignore[import-not-found]
     except ImportError:
@@ -276,7 +281,7 @@ def plot(rows: dict[str, dict[str, Any]], names: Sequence[str], path: Path) -> N
     print(f"plot: {path}")
 
 
-# Beside every peer ------------------------------------------------------------------------------------
+# Beside every peer --------------------------------------------------------------------------------
 
 PEERS = ("eager", "torch", "torch+freeze", "onnxruntime", "openvino", "ours", "ours+freeze")
 
@@ -320,7 +325,8 @@ def means(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def peers(arguments: Sequence[str]) -> int:
-    """A line a model with the commit that it was measured at and our ratios, then their geometric means."""
+    """A line a model with the commit that it was measured at and our ratios, then their geometric
+    means."""
     parser = harness.options("peers", peers.__doc__, again=False)
     parser.add_argument("--plot", action="store_true", help="write results/steady/peers.png")
     chosen = parser.parse_args(arguments)

@@ -1,8 +1,9 @@
-"""Alternating measurement of several ways to do the same thing, means of what was measured, and text tables.
+"""Alternating measurement of several ways to do the same thing; means, text tables, memory.
 
-In: callables by name. Out: seconds a call, for each round and name. What always holds: within a round each
-name has its turn right after another, the order turns from round to round, and the first call of
-a turn is not counted (another one's data is in the caches, another thread pool may still be awake).
+In: callables by name. Out: seconds a call, for each round and name. What always holds: within a
+round each name has its turn right after another, the order turns from round to round, and the first
+call of a turn is not counted (another one's data is in the caches, another thread pool may still be
+awake).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """rounds; seconds: of a turn, about; least: samples of a turn at least; shortest: a sample covers as
-    many calls as take this long, because the clock costs time too."""
+    """rounds; seconds: of a turn, about; least: samples of a turn at least; shortest: a sample
+    covers as many calls as take this long, because the clock costs time too."""
 
     rounds: int = 7
     seconds: float = 0.3
@@ -67,7 +68,8 @@ def alternate(
 
 
 def turned(names: list[str], number: int) -> list[str]:
-    """The order of a round: each begins in its turn, so that nobody always follows the same other."""
+    """The order of a round: each begins in its turn, so that nobody always follows the same
+    other."""
     first = number % len(names) if names else 0
     return names[first:] + names[:first]
 
@@ -79,7 +81,8 @@ def spread(base: list[float], other: list[float]) -> float:
 
 
 def speed_up(base: list[float], other: list[float]) -> float:
-    """The median over the rounds of base / other: both sides of each ratio were measured together."""
+    """The median over the rounds of base / other: both sides of each ratio were measured
+    together."""
     return statistics.median(a / b for a, b in zip(base, other, strict=True))
 
 
@@ -112,7 +115,8 @@ def milliseconds(seconds: float) -> str:
 
 
 def memory(name: str) -> int:
-    """Bytes of this process: ``VmRSS`` (resident now) or ``VmHWM`` (the most since `reset_peak`)."""
+    """Bytes of this process: ``VmRSS`` (resident now) or ``VmHWM`` (the most since
+    `reset_peak`)."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024

@@ -1,16 +1,18 @@
 """Training: are losses and gradients those of eager, in how many graphs, and how fast is a step?
 
-`main`: the models `training_models.TRAINED` for 20 steps. Eager and compiled are both judged by the same program in
-float64: the error of a gradient is that of all gradients of a step as one vector, relative to its length, at parameters
-that are the same for all three; losses are those of three separate trainings. The form ``model`` compiles the module,
-``step`` the whole step from zero_grad to optimizer. The exit status is 1 where a row failed, or its error is more than
-three times eager's own.
+`main`: the models `training_models.TRAINED` for 20 steps. Eager and compiled are both judged by the
+same program in float64: the error of a gradient is that of all gradients of a step as one vector,
+relative to its length, at parameters that are the same for all three; losses are those of three
+separate trainings. The form ``model`` compiles the module, ``step`` the whole step from zero_grad
+to optimizer. The exit status is 1 where a row failed, or its error is more than three times eager's
+own.
 
-`speed`: forward and backward of `training_models.TIMED` beside eager and torch.compile. Seconds come from one process a
-model, in which all compilers share weights and batch and take turns; memory from one process a model and compiler;
-gradients are judged by float64 in a process of their own, without dropout (`benchmarks.gradient_errors`): the largest
-relative error of any parameter's stands beside the seconds, eager's in brackets. "peak" is the greatest resident memory
-during steps after the first ones; "above idle" is that less what the process has between steps.
+`speed`: forward and backward of `training_models.TIMED` beside eager and torch.compile. Seconds
+come from one process a model, in which all compilers share weights and batch and take turns; memory
+from one process a model and compiler; gradients are judged by float64 in a process of their own,
+without dropout (`benchmarks.gradient_errors`): the largest relative error of any parameter's stands
+beside the seconds, eager's in brackets. "peak" is the greatest resident memory during steps after
+the first ones; "above idle" is that less what the process has between steps.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ def line(key: Sequence[str], row: dict[str, Any], fine: bool) -> list[str]:
     ]  # fmt: skip
 
 
-# The process of one training --------------------------------------------------------------------------
+# The process of one training ----------------------------------------------------------------------
 
 
 def measure(name: str, precision: str, form: str, backend: str) -> dict[str, Any]:
@@ -181,7 +183,8 @@ class Run:
         return loss
 
     def gradients(self, state: dict[str, Any], batch: tuple[Any, Any]) -> list[Any]:
-        """Of all parameters, at the parameters and buffers of `state`; the run itself goes on where it was."""
+        """Of all parameters, at the parameters and buffers of `state`; the run itself goes on where
+        it was."""
         import torch
 
         before = copy.deepcopy(self.module.state_dict())
@@ -221,7 +224,7 @@ def speeds(runs: dict[str, Run], batch: tuple[Any, Any]) -> dict[str, Any]:
     return {"seconds": rounds}
 
 
-# Speed and memory of a step ---------------------------------------------------------------------------
+# Speed and memory of a step -----------------------------------------------------------------------
 
 
 def speed(arguments: Sequence[str]) -> int:
@@ -315,7 +318,8 @@ class Steps:
         self.batch = batches[0]
 
     def step(self, compiler: str) -> Callable[[], float]:
-        """A step of the module as that compiler has it. Gradients stay until the next step begins."""
+        """A step of the module as that compiler has it. Gradients stay until the next step
+        begins."""
         inputs, target = self.batch
         function, loss_of, module = compilers.compiler(compiler)(self.module), self.trained.loss, self.module
 

@@ -1,9 +1,10 @@
 """The models that are trained, with a loss.
 
-In: a name of `TRAINED` (small: judged by errors, step for step) or of `TIMED` (of usual sizes: judged by seconds and
-memory). Out: a `Trained`: a module in train mode and the loss of a batch. What always holds: weights and batches are
-the same each time; dropout is off in `TRAINED`, because its masks in float64 are others than in float32, and as the
-model's authors have it in `TIMED`; importing this module imports neither torch nor a model library.
+In: a name of `TRAINED` (small: judged by errors, step for step) or of `TIMED` (of usual sizes:
+judged by seconds and memory). Out: a `Trained`: a module in train mode and the loss of a batch.
+What always holds: weights and batches are the same each time; dropout is off in `TRAINED`, because
+its masks in float64 are others than in float32, and as the model's authors have it in `TIMED`;
+importing this module imports neither torch nor a model library.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """library: what `build` needs beside torch. build: () -> module. batch: () -> (inputs, target). loss: what the
-    module returned and the target -> scalar."""
+    """library: what `build` needs beside torch. build: () -> module. batch: () -> (inputs, target).
+    loss: what the module returned and the target -> scalar."""
 
     library: str
     title: str

@@ -1,7 +1,7 @@
 """What a compile of ours did: graphs, breaks, fallbacks, kernels.
 
-In: a backend's name. Out: a `Watch`, whose `backend` is given to `tracer_core.compile`. What always holds:
-the backend compiles what it would compile without being watched; nothing is added to a call.
+In: a backend's name. Out: a `Watch`, whose `backend` is given to `tracer_core.compile`. What always
+holds: the backend compiles what it would compile without being watched; nothing is added to a call.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from tracer_core.plugin_api import Backend, get_backend, hookimpl, resolve
 class Watch:
     """Watches one backend (mutable: it counts), and the events of this process.
 
-    backend: what to compile with. graphs: captured. breaks: where capture stopped. kernels, operators: of
-    the inductor's runners (None for a backend that does not say). runners: how many the backend made.
+    backend: what to compile with. graphs: captured. breaks: where capture stopped. kernels,
+    operators: of the inductor's runners (None for a backend that does not say). runners: how many
+    the backend made.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,11 +1,12 @@
 """The zoo: are all models captured, right, and captured quickly?
 
-In: names of the zoo, or all. Out: a table with a row a model (graphs, breaks, equal to eager, recompiles at the second
-call, seconds of the first call beside torch.compile's) and a summary. Eval and train mode are compared with eager bit by
-bit over two calls: outputs, loss gradients, buffers, the state of the random generator. What always holds: rows are
-resumable; a process takes several models, each in a fork of its own with a time limit, in which one other program has
-been compiled (so that imports are paid) and none of the zoo; the two compilers take turns, and the smallest of the
-rounds counts for each.
+In: names of the zoo, or all. Out: a table with a row a model (graphs, breaks, equal to eager,
+recompiles at the second call, seconds of the first call beside torch.compile's) and a summary. Eval
+and train mode are compared with eager bit by bit over two calls: outputs, loss gradients, buffers,
+the state of the random generator. What always holds: rows are resumable; a process takes several
+models, each in a fork of its own with a time limit, in which one other program has been compiled
+(so that imports are paid) and none of the zoo; the two compilers take turns, and the smallest of
+the rounds counts for each.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def _explain(name: str, row: dict[str, Any]) -> None:
             print(f"{name} {mode}: recompiled: {reason}")
 
 
-# One model -------------------------------------------------------------------------------------------
+# One model ----------------------------------------------------------------------------------------
 
 
 def check(name: str) -> dict[str, Any]:
@@ -182,7 +183,8 @@ def check(name: str) -> dict[str, Any]:
 
 
 def trained(name: str) -> dict[str, Any]:
-    """{"train": facts} of one model whose forward and backward are lowered graphs, run by PyTorch's operators."""
+    """{"train": facts} of one model whose forward and backward are lowered graphs, run by PyTorch's
+    operators."""
     if not ZOO[name].train:
         return {}
     fallbacks: list[str] = []
@@ -192,8 +194,9 @@ def trained(name: str) -> dict[str, Any]:
 
 
 def check_mode(name: str, train: bool, backend: str = "eager") -> dict[str, Any]:
-    """What `check` says of one mode. Some models ask torch.compiler.is_compiling() and compute in another way (transformers
-    5.17 builds masks that it leaves out otherwise): where eager's bits are not met, eager is told so too and must be met then.
+    """What `check` says of one mode. Some models ask torch.compiler.is_compiling() and compute in
+    another way (transformers 5.17 builds masks that it leaves out otherwise): where eager's bits
+    are not met, eager is told so too and must be met then.
     """
     facts = _checked(name, train, backend, contextlib.nullcontext)
     if facts["equal"]:
@@ -301,7 +304,7 @@ def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error)[:600]} ({where})"
 
 
-# The process -----------------------------------------------------------------------------------------
+# The process --------------------------------------------------------------------------------------
 
 TASKS: dict[str, Callable[[str], dict[str, Any]]] = {
     "check": check,

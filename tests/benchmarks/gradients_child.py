@@ -1,4 +1,5 @@
-"""In place of the child of benchmarks.gradients: one model kills the process, one hangs, the others are right."""
+"""In place of the child of benchmarks.gradients: one model kills the process, one hangs, the others
+are right."""
 
 import os
 import time

@@ -113,7 +113,7 @@ def test_the_loss_depends_on_every_finite_element():
     assert ((gradient != 0) == output.isfinite().logical_and(output.abs() < 1e6)).all()
 
 
-# --- the command ---------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def run(tmp_path: Any, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
