@@ -104,15 +104,14 @@ def _word(n: int) -> str:
 # Functions of the programs
 
 
+def _times(n: Any, x: Any) -> Any:
+    return n * x
+
+
 def _loops(x: Any, items: Any) -> Any:
     for item in items:
         x = x * item
     return x
-
-
-def _counts(x: Any) -> Any:
-    Counter.n += 1
-    return x * Counter.n
 
 
 def _default(x: Any, n: int = 0) -> Any:
@@ -146,10 +145,9 @@ _given(NUMBERS, "list_item", lambda x, items: x * items[0], lambda n: [n, 2])
 _given(NUMBERS, "tuple_item", lambda x, items: x * items[0], lambda n: (n, 2))
 _given(NUMBERS, "loop_over_a_list", _loops, lambda n: [n, n + 0.5])
 _given(NUMBERS, "dict_item", lambda x, held: x * held["n"], lambda n: {"n": n})
-_given(NUMBERS, "partial", lambda x, f: f(x), lambda n: functools.partial(lambda n, x: n * x, n))
+_given(NUMBERS, "partial", lambda x, f: f(x), lambda n: functools.partial(_times, n))
 _changed(NUMBERS, "attribute", lambda x, config: x * config.step, _sets(CONFIG, "step"), CONFIG)
 _changed(NUMBERS, "class_attribute", lambda x: x * Counter.n, _sets(Counter, "n"))
-_changed(NUMBERS, "class_counter", _counts, lambda n: None)
 _changed(NUMBERS, "global", lambda x: x * N, _sets(sys.modules[__name__], "N"))
 _changed(NUMBERS, "global_of_a_module", lambda x: x * SETTINGS.n, _sets(SETTINGS, "n"))
 _changed(NUMBERS, "slot", lambda x, slotted: x * slotted.step, _sets(SLOTTED, "step"), SLOTTED)
@@ -183,6 +181,19 @@ def _closure() -> tuple[Function, Step]:
         return call(x)
 
     return lambda x: x * held, step
+
+
+def _class_counter() -> tuple[Function, Step]:
+    x = _x()
+
+    class Own:
+        n = 0
+
+    def counts(x: Any) -> Any:
+        Own.n += 1
+        return x * Own.n
+
+    return counts, lambda call, n: call(x)
 
 
 def _module(name: str, make: Change, train: bool = False) -> Maker:
@@ -234,7 +245,11 @@ def _compiled_in_compiled() -> tuple[Function, Step]:
     return lambda x, word: inner(x, word) + 1, lambda call, n: call(x, _word(n))
 
 
-NUMBERS |= {"closure": _closure, "module_attribute": _module("n", lambda n: n)}
+NUMBERS |= {
+    "closure": _closure,
+    "class_counter": _class_counter,
+    "module_attribute": _module("n", lambda n: n),
+}
 VALUES |= {
     "string_of_a_module": _module("word", _word),
     "string_of_a_module_in_training": _module("word", _word, train=True),

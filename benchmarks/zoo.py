@@ -314,13 +314,18 @@ TASKS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def warm_up(task: str) -> None:
-    """Imports everything and compiles one program that is not in the zoo."""
+def import_libraries() -> None:
+    """Imports the model libraries, quietly."""
     for library in ("torchvision", "timm", "transformers"):
         models.import_library(library)
     import transformers
 
     transformers.logging.set_verbosity_error()
+
+
+def warm_up(task: str) -> None:
+    """Imports everything and compiles one program that is not in the zoo."""
+    import_libraries()
 
     class Other(torch.nn.Module):
         def __init__(self) -> None:
