@@ -131,7 +131,7 @@ def demo(session: nox.Session) -> None:
         install_torch(session)
         install_packages(session, ("frontend-tracer", "inductor-backend"))
         install_models(session)
-    session.run("python", "-m", "benchmarks.demo", *session.posargs)
+    session.run("python", "-m", "benchmarks", "demo", *session.posargs)
 
 
 @nox.session
@@ -267,7 +267,7 @@ def run_types(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """The benchmark table: eager, torch.compile and ours, each row in a fresh process."""
     install_all(session)
-    session.run("python", "-m", "benchmarks.run", *session.posargs)
+    session.run("python", "-m", "benchmarks", "all", *session.posargs)
 
 
 @nox.session
@@ -282,7 +282,8 @@ def peers(session: nox.Session) -> None:
     session.run(
         "python",
         "-m",
-        "benchmarks.steady",
+        "benchmarks",
+        "steady",
         "--compilers",
         *compared,
         "--plot",
@@ -298,7 +299,7 @@ def auto(session: nox.Session) -> None:
     """
     install_all(session)
     session.install(OPENVINO)
-    session.run("python", "-m", "benchmarks.auto", *session.posargs)
+    session.run("python", "-m", "benchmarks", "auto", *session.posargs)
 
 
 @nox.session
@@ -307,8 +308,8 @@ def engines(session: nox.Session) -> None:
     and many threads.
     """
     install_all(session)
-    session.run("python", "-m", "benchmarks.engines_by_hand", *session.posargs)
-    session.run("python", "-m", "benchmarks.engine_loads")
+    session.run("python", "-m", "benchmarks", "engines", *session.posargs)
+    session.run("python", "-m", "benchmarks", "engine_loads")
 
 
 @nox.session
@@ -317,7 +318,7 @@ def tvm_tuning(session: nox.Session) -> None:
     ``nox -s tvm_tuning -- --trials 512``."""
     install_all(session)
     session.install(*TUNING)
-    session.run("python", "-m", "benchmarks.tvm_tuning", *session.posargs)
+    session.run("python", "-m", "benchmarks", "tvm_tuning", *session.posargs)
 
 
 @nox.session
@@ -326,7 +327,7 @@ def zoo(session: nox.Session) -> None:
     torch.compile's. Resumable.
     """
     install_all(session)
-    session.run("python", "-m", "benchmarks.zoo", *session.posargs)
+    session.run("python", "-m", "benchmarks", "zoo", *session.posargs)
 
 
 @nox.session
@@ -335,7 +336,7 @@ def training(session: nox.Session) -> None:
     Resumable.
     """
     install_all(session)
-    session.run("python", "-m", "benchmarks.training", *session.posargs)
+    session.run("python", "-m", "benchmarks", "training", *session.posargs)
 
 
 @nox.session
@@ -344,7 +345,7 @@ def gradients(session: nox.Session) -> None:
     float64 parameter by parameter. Goes on from its state file (--out) where an earlier run
     stopped; ``--page`` writes the table."""
     install_all(session, tests=True)
-    session.run("python", "-m", "benchmarks.gradients", *session.posargs)
+    session.run("python", "-m", "benchmarks", "gradients", *session.posargs)
 
 
 @nox.session

@@ -1,5 +1,5 @@
-"""Speed and accuracy, measured: eager, torch.compile and ours side by side.
+"""Speed and accuracy, measured: eager, torch.compile and tracer_core side by side.
 
-Each module runs alone (``python -m benchmarks.steady --models resnet18_64``); `benchmarks.run` runs
-them all. Only here may torch.compile be used: to be measured. Nothing here asserts a time.
+``python -m benchmarks`` lists what can be measured, ``python -m benchmarks NAME --help`` says how.
+Only here may torch.compile be used: to be measured. Nothing here asserts a time.
 """

@@ -1,7 +1,5 @@
 """Several backends on one model: the choice that is made by measurement beside each backend alone.
 
-``python -m benchmarks.auto [--models resnet18_64 ...] [--again]``
-
 In: the CPU models of the anchors. Out: a table of milliseconds a call (eager, each backend alone,
 auto), auto's time over that of the best right backend alone, auto's own table for each model, and
 rows in ``results/auto``. What always holds: each way of a row is a fresh process with empty caches,
@@ -17,20 +15,82 @@ processes that run the same code.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import models, processes
-from benchmarks.auto_process import BUDGET
-from benchmarks.results import Store
-from benchmarks.tables import geometric_mean, milliseconds, table
-from benchmarks.timing import Plan, speed_up, turned
+from benchmarks import harness, models
+from benchmarks.steady import Way
+from benchmarks.timing import Plan, geometric_mean, milliseconds, speed_up, table, turned
+
+# The process of one way ---------------------------------------------------------------------------
+
+#: label: (backend, its options). OpenVINO computes float32 in bfloat16 unless it is told not to.
+CANDIDATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "inductor": ("inductor", {}),
+    "inductor+freeze": ("inductor", {"freeze": True}),
+    "onnxrt": ("onnxrt", {}),
+    "onnxrt+freeze": ("onnxrt", {"freeze": True}),
+    "openvino": ("openvino", {"config": {"INFERENCE_PRECISION_HINT": "f32"}}),
+    "tvm": ("tvm", {}),
+}
+
+#: Seconds for a graph: more than the default, so that no row ends for lack of time.
+BUDGET = 240.0
+
+
+def compiled(function: Any, way: str) -> Any:
+    """The function, compiled in a way."""
+    import tracer_core
+
+    if way == "eager":
+        return function
+    kind, _, labels = way.partition(":")
+    if kind != "auto":
+        backend, options = CANDIDATES[way]
+        return tracer_core.compile(function, backend=backend, options=options or None)
+    candidates = [CANDIDATES[label] for label in labels.split(",")]
+    return tracer_core.compile(
+        function, backend=candidates, options={"budget": BUDGET, "remember": False}
+    )
+
+
+class Tried(Way):
+    """One way of one model: ``eager``, a label of `CANDIDATES`, or ``auto:<label>,<label>``, whose
+    candidates are compiled as those alone; of auto's, also what it found."""
+
+    def __init__(self, model: str, way: str) -> None:
+        super().__init__(models.MODELS[model], lambda function: compiled(function, way))
+
+    def _choices(self, seconds: float) -> dict[str, Any]:
+        """Seconds a call while candidates compile, the tables when all is decided, and after how
+        long that was. Raises TimeoutError where that takes longer than `seconds`: a time that is
+        measured then would be anybody's."""
+        start = time.perf_counter()
+        meanwhile = []
+        while not all(choice.decided for choice in self._function.choices()):
+            if time.perf_counter() - start > seconds:
+                undecided = "\n".join(str(choice) for choice in self._function.choices())
+                raise TimeoutError(f"auto had not decided after {seconds:.0f} s:\n{undecided}")
+            begun = time.perf_counter()
+            self._program.call(self._function)
+            meanwhile.append(time.perf_counter() - begun)
+            time.sleep(1.0)  # a program that is called now and then
+        choices = self._function.choices()
+        if not choices:
+            raise RuntimeError("auto saw no graph")
+        return {
+            "decided_after": time.perf_counter() - start,
+            "meanwhile": sorted(meanwhile),
+            "tables": [str(choice) for choice in choices],
+            "choices": [choice.to_json() for choice in choices],
+        }
+
+
+# The command --------------------------------------------------------------------------------------
 
 _FIVE = ("inductor", "inductor+freeze", "onnxrt", "onnxrt+freeze", "openvino")
 #: model: what is tried. TVM where it builds in seconds; its products of matrices are far behind the
@@ -62,20 +122,18 @@ def measure(model: models.Model, labels: Sequence[str], plan: Plan, limit: float
     with contextlib.ExitStack() as running:
         arguments = {name: name for name in ("eager", *labels)} | {AUTO: f"auto:{','.join(labels)}"}
         workers = {
-            name: running.enter_context(
-                processes.worker("benchmarks.auto_process", [model.name, way])
-            )
+            name: running.enter_context(harness.worker(Tried, model.name, way))
             for name, way in arguments.items()
         }
         for name in list(workers):  # auto last, when nobody else compiles
             try:
                 first[name] = workers[name].ask({"do": "first"}, limit=limit)["first_call"]
-            except processes.Failed as error:
+            except harness.Failed as error:
                 failed[name] = str(error)[-2000:]
                 del workers[name]
         for needed in ("eager", AUTO):
             if needed not in workers:
-                raise processes.Failed(f"{needed}: {failed[needed]}")
+                raise harness.Failed(f"{needed}: {failed[needed]}")
         told = workers[AUTO].ask(
             {"do": "choices", "seconds": BUDGET + limit}, limit=BUDGET + 2 * limit
         )
@@ -193,9 +251,9 @@ def _reason(text: str) -> str:
     return next((line for line in reversed(lines) if "Error" in line), lines[-1])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """The command; 1 if a row failed or auto was slower than the best by more than 5 %."""
-    parser = argparse.ArgumentParser(prog="benchmarks.auto", description=__doc__)
+    parser = harness.options("auto", __doc__, limit=300.0)
     parser.add_argument(
         "--models", nargs="+", default=list(ROWS), choices=tuple(ROWS), metavar="NAME"
     )
@@ -203,12 +261,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--seconds", type=float, default=0.2, help="of a turn of one way in a round"
     )
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds an answer may take")
-    parser.add_argument("--again", action="store_true", help="measure rows that are there already")
     chosen = parser.parse_args(arguments)
     plan = Plan(rounds=chosen.rounds, seconds=chosen.seconds, least=3)
-    processes.warm_up_files()
-    store = Store("auto", again=chosen.again)
+    harness.warm_up_files()
+    store = harness.Store("auto", again=chosen.again)
     rows: dict[str, dict[str, Any]] = {}
     for name in chosen.models:
         model = models.MODELS[name]
@@ -228,7 +284,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for row in rows.values()
     )
     return 1 if slow or len(rows) < len(chosen.models) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

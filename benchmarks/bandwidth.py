@@ -4,26 +4,24 @@ In: sizes. Out: for each program the bytes that it must move (inputs read once, 
 once) over our time, as a share of the best copy: memcpy, a copy with streaming stores, and a triad,
 on the same threads. `read` is what reading alone reaches (eight streams at once), which no program
 that only reads can pass. What always holds: inputs take turns, so that they are past the caches
-together (results are not: malloc hands out the same memory again, as it does to users); rounds of
-the copies and of all programs alternate in one process; the best of the rounds of a program and of
-the copies beside it counts, because what a busy machine adds is no property of a kernel; one thread
-is timed by its processor time; everything lies in large pages, as our results do; results are
-compared with eager's.
+together (results are not: malloc hands out the same memory again, as it does to users); each number
+of threads is a process of its own, in which rounds of the copies and of all programs alternate; the
+best of the rounds of a program and of the copies beside it counts, because what a busy machine adds
+is no property of a kernel; one thread is timed by its processor time; everything lies in large
+pages, as our results do; results are compared with eager's.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.results import Store
-from benchmarks.tables import table
+from benchmarks import harness
+from benchmarks.timing import table
 
 if TYPE_CHECKING:
     import torch
@@ -240,30 +238,26 @@ def _print(answer: dict[str, Any]) -> bool:
     return good
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measures and prints; 1 if a program is below what is wanted."""
-    parser = argparse.ArgumentParser(prog="benchmarks.bandwidth", description=__doc__)
+    parser = harness.options("bandwidth", __doc__, limit=900.0)
     parser.add_argument("--rows", type=int, default=7_168)
     parser.add_argument("--columns", type=int, default=1_024)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--cases", nargs="+", default=[], metavar="NAME")
-    parser.add_argument("--again", action="store_true", help="measure although it is there already")
     chosen = parser.parse_args(arguments)
-    store = Store("bandwidth", again=chosen.again)
+    harness.warm_up_files()
+    store = harness.Store("bandwidth", again=chosen.again)
     good = True
     for threads in chosen.threads:
         key = f"{chosen.rows}x{chosen.columns} {threads} threads {' '.join(chosen.cases)}".strip()
-        work = functools.partial(
-            measure, chosen.rows, chosen.columns, chosen.rounds, threads, chosen.cases
+        shape = (chosen.rows, chosen.columns, chosen.rounds, threads, chosen.cases)
+        row, _ = store.row(
+            key, functools.partial(harness.fresh, measure, *shape, limit=chosen.limit)
         )
-        row, _ = store.row(key, work)
         if "failed" in row:
             print(row["failed"])
             return 1
         good &= _print(row)
     return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,9 +1,8 @@
-"""Programs in which something changes with every call: rows of `benchmarks.overhead`.
+"""Programs in which something changes with every call: the group ``after_limit`` of `overhead`.
 
-In: nothing. Out: `NUMBERS` and `VALUES`: name -> a maker of (function, step), where step(f, n) is
-call number n of f: the function, or a compiled form of it. What always holds: a program computes
-next to nothing, so that what is left is what the change costs; each call brings a value that no
-call before had.
+`NUMBERS` and `VALUES` map a name to a maker of (function, step), where step(f, n) is call number n
+of f: the function, or a compiled form of it. What always holds: a program computes next to nothing,
+so that what is left is what the change costs; each call brings a value that no call before had.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-Step = Callable[[Callable[..., Any], int], Any]
-Maker = Callable[[], tuple[Callable[..., Any], Step]]
+Function = Callable[..., Any]
+Change = Callable[[int], Any]
+Step = Callable[[Function, int], Any]
+Maker = Callable[[], tuple[Function, Step]]
 
 #: Numbers: inputs of one graph from their second value on.
 NUMBERS: dict[str, Maker] = {}
@@ -30,7 +31,7 @@ WORD = ""
 
 @dataclasses.dataclass
 class Config:
-    step: int = 0
+    step: Any = 0
     word: str = ""
 
 
@@ -38,11 +39,25 @@ class Slotted:
     __slots__ = ("step",)
 
 
-Pair = collections.namedtuple("Pair", "step other")
+class Scaler:
+    word = ""
+
+    def scale(self, x: Any) -> Any:
+        return x * len(self.word)
+
+
+class Counter:
+    n = 0
 
 
 class Whole(int):
     """A subclass of a number: by value."""
+
+
+Pair = collections.namedtuple("Pair", "step other")
+CONFIG, SLOTTED, SCALER = Config(), Slotted(), Scaler()
+SETTINGS: Any = types.ModuleType("benchmarks_settings")
+sys.modules[SETTINGS.__name__] = SETTINGS
 
 
 def _x() -> Any:
@@ -51,30 +66,46 @@ def _x() -> Any:
     return torch.ones(10)
 
 
-def _number(maker: Maker) -> Maker:
-    NUMBERS[maker.__name__.strip("_")] = maker
-    return maker
-
-
-def _value(maker: Maker) -> Maker:
-    VALUES[maker.__name__.strip("_")] = maker
-    return maker
-
-
-def _of_one_argument(
-    name: str, table: dict[str, Maker], read: Callable[..., Any], make: Callable[[int], Any]
+def _changed(
+    table: dict[str, Maker], name: str, function: Function, change: Change, *more: Any
 ) -> None:
-    """read(x, what changes); make(n): what changes, at call n."""
+    """The program function(x, *more), before each call of which change(n) is called."""
 
-    def maker() -> tuple[Callable[..., Any], Step]:
+    def maker() -> tuple[Function, Step]:
         x = _x()
-        return read, lambda call, n: call(x, make(n))
+
+        def step(call: Function, n: int) -> Any:
+            change(n)
+            return call(x, *more)
+
+        return function, step
 
     table[name] = maker
 
 
-def _reads_first(x: Any, items: Any) -> Any:
-    return x * items[0]
+def _given(table: dict[str, Maker], name: str, function: Function, make: Change) -> None:
+    """The program function(x, make(n))."""
+
+    def maker() -> tuple[Function, Step]:
+        x = _x()
+        return function, lambda call, n: call(x, make(n))
+
+    table[name] = maker
+
+
+def _sets(owner: Any, name: str, make: Change = lambda n: n) -> Change:
+    return lambda n: setattr(owner, name, make(n))
+
+
+def _word(n: int) -> str:
+    return f"word {n}"
+
+
+# Functions of the programs
+
+
+def _times(n: Any, x: Any) -> Any:
+    return n * x
 
 
 def _loops(x: Any, items: Any) -> Any:
@@ -83,103 +114,68 @@ def _loops(x: Any, items: Any) -> Any:
     return x
 
 
-_of_one_argument("argument", NUMBERS, lambda x, n: x * n, lambda n: n)
-_of_one_argument("float_argument", NUMBERS, lambda x, n: x * n, lambda n: n + 0.5)
-_of_one_argument("fresh_dataclass", NUMBERS, lambda x, config: x * config.step, lambda n: Config(n))
-_of_one_argument("named_tuple", NUMBERS, lambda x, pair: x * pair.step, lambda n: Pair(n, 2))
-_of_one_argument("list_item", NUMBERS, _reads_first, lambda n: [n, 2])
-_of_one_argument("tuple_item", NUMBERS, _reads_first, lambda n: (n, 2))
-_of_one_argument("loop_over_a_list", NUMBERS, _loops, lambda n: [n, n + 0.5])
-_of_one_argument("dict_item", NUMBERS, lambda x, held: x * held["n"], lambda n: {"n": n})
-_of_one_argument("partial", NUMBERS, lambda x, f: f(x), lambda n: functools.partial(_times, n))
-
-_of_one_argument("string", VALUES, lambda x, word: x * len(word), lambda n: f"word {n}")
-_of_one_argument(
-    "list_length", VALUES, lambda x, items: x * len(items), lambda n: [0] * (n % 100_000)
-)
-_of_one_argument(
-    "dict_keys", VALUES, lambda x, held: x * len(list(held)), lambda n: {f"key {n}": 1}
-)
-_of_one_argument("lambda", VALUES, lambda x, f: f(x), lambda n: lambda x: x * 2)
-_of_one_argument("lambda_with_a_closure", VALUES, lambda x, f: f(x), lambda n: lambda x: x * n)
-_of_one_argument(
-    "object_made_anew", VALUES, lambda x, one: x * len(one.word), lambda n: Config(0, f"word {n}")
-)
-_of_one_argument("subclass_of_int", VALUES, lambda x, n: x * n, Whole)
+def _default(x: Any, n: int = 0) -> Any:
+    return x * n
 
 
-def _times(n: Any, x: Any) -> Any:
-    return n * x
+def _breaks(x: Any, word: str) -> Any:
+    x = x * 2
+    print(end="")
+    return x * len(word)
 
 
-@_number
-def attribute() -> tuple[Callable[..., Any], Step]:
-    x, config = _x(), Config()
-
-    def step(call: Callable[..., Any], n: int) -> Any:
-        config.step = n
-        return call(x, config)
-
-    return lambda x, config: x * config.step, step
+def _breaks_in_a_loop(x: Any, words: list[str]) -> Any:
+    for word in words:
+        x = x * len(word)
+        print(end="")
+    return x
 
 
-@_number
-def class_attribute() -> tuple[Callable[..., Any], Step]:
-    x = _x()
-
-    class Counter:
-        n = 0
-
-    def step(call: Callable[..., Any], n: int) -> Any:
-        Counter.n = n
-        return call(x)
-
-    return lambda x: x * Counter.n, step
+def _nested(x: Any) -> Any:
+    x = x * 2
+    print(end="")
+    return x * len(WORD)
 
 
-@_number
-def class_counter() -> tuple[Callable[..., Any], Step]:
-    x = _x()
+_given(NUMBERS, "argument", lambda x, n: x * n, lambda n: n)
+_given(NUMBERS, "float_argument", lambda x, n: x * n, lambda n: n + 0.5)
+_given(NUMBERS, "fresh_dataclass", lambda x, config: x * config.step, lambda n: Config(n))
+_given(NUMBERS, "named_tuple", lambda x, pair: x * pair.step, lambda n: Pair(n, 2))
+_given(NUMBERS, "list_item", lambda x, items: x * items[0], lambda n: [n, 2])
+_given(NUMBERS, "tuple_item", lambda x, items: x * items[0], lambda n: (n, 2))
+_given(NUMBERS, "loop_over_a_list", _loops, lambda n: [n, n + 0.5])
+_given(NUMBERS, "dict_item", lambda x, held: x * held["n"], lambda n: {"n": n})
+_given(NUMBERS, "partial", lambda x, f: f(x), lambda n: functools.partial(_times, n))
+_changed(NUMBERS, "attribute", lambda x, config: x * config.step, _sets(CONFIG, "step"), CONFIG)
+_changed(NUMBERS, "class_attribute", lambda x: x * Counter.n, _sets(Counter, "n"))
+_changed(NUMBERS, "global", lambda x: x * N, _sets(sys.modules[__name__], "N"))
+_changed(NUMBERS, "global_of_a_module", lambda x: x * SETTINGS.n, _sets(SETTINGS, "n"))
+_changed(NUMBERS, "slot", lambda x, slotted: x * slotted.step, _sets(SLOTTED, "step"), SLOTTED)
+_changed(NUMBERS, "default", _default, _sets(_default, "__defaults__", lambda n: (n,)))
 
-    class Counter:
-        n = 0
-
-    def counts(x: Any) -> Any:
-        Counter.n += 1
-        return x * Counter.n
-
-    return counts, lambda call, n: call(x)
-
-
-@_number
-def global_() -> tuple[Callable[..., Any], Step]:
-    x = _x()
-
-    def step(call: Callable[..., Any], n: int) -> Any:
-        global N
-        N = n
-        return call(x)
-
-    return lambda x: x * N, step
-
-
-@_number
-def global_of_a_module() -> tuple[Callable[..., Any], Step]:
-    x, settings = _x(), types.ModuleType("benchmarks_settings")
-    sys.modules[settings.__name__] = settings
-
-    def step(call: Callable[..., Any], n: int) -> Any:
-        settings.__dict__["n"] = n
-        return call(x)
-
-    return lambda x: x * settings.n, step
+_given(VALUES, "string", lambda x, word: x * len(word), _word)
+_given(VALUES, "list_length", lambda x, items: x * len(items), lambda n: [0] * (n % 100_000))
+_given(VALUES, "dict_keys", lambda x, held: x * len(list(held)), lambda n: {f"key {n}": 1})
+_given(VALUES, "lambda", lambda x, f: f(x), lambda n: lambda x: x * 2)
+_given(VALUES, "lambda_with_a_closure", lambda x, f: f(x), lambda n: lambda x: x * n)
+_given(VALUES, "object_made_anew", lambda x, one: x * len(one.word), lambda n: Config(0, _word(n)))
+_given(VALUES, "subclass_of_int", lambda x, n: x * n, Whole)
+_given(VALUES, "string_after_a_break", _breaks, _word)
+_given(VALUES, "string_in_a_loop_with_a_break", _breaks_in_a_loop, lambda n: [_word(n), f"a {n}"])
+_changed(VALUES, "string_attribute", lambda x, one: x * len(one.word), _sets(CONFIG, "word", _word),
+         CONFIG)  # fmt: skip
+_changed(VALUES, "method", SCALER.scale, _sets(SCALER, "word", _word))
+_changed(VALUES, "type_of_a_number", lambda x, config: x * len(str(config.step)),
+         _sets(CONFIG, "step", lambda n: (n, n + 0.5, Whole(n), f"{n}", None)[n % 5]),
+         CONFIG)  # fmt: skip
+_changed(VALUES, "string_after_a_break_in_a_nested_function", lambda x: _nested(x - 1) + 1,
+         _sets(sys.modules[__name__], "WORD", _word))  # fmt: skip
 
 
-@_number
-def closure() -> tuple[Callable[..., Any], Step]:
+def _closure() -> tuple[Function, Step]:
     x, held = _x(), 0
 
-    def step(call: Callable[..., Any], n: int) -> Any:
+    def step(call: Function, n: int) -> Any:
         nonlocal held
         held = n
         return call(x)
@@ -187,187 +183,76 @@ def closure() -> tuple[Callable[..., Any], Step]:
     return lambda x: x * held, step
 
 
-@_number
-def slot() -> tuple[Callable[..., Any], Step]:
-    x, slotted = _x(), Slotted()
-
-    def step(call: Callable[..., Any], n: int) -> Any:
-        slotted.step = n
-        return call(x, slotted)
-
-    return lambda x, slotted: x * slotted.step, step
-
-
-@_number
-def default() -> tuple[Callable[..., Any], Step]:
+def _class_counter() -> tuple[Function, Step]:
     x = _x()
 
-    def scales(x: Any, n: int = 0) -> Any:
-        return x * n
+    class Own:
+        n = 0
 
-    def step(call: Callable[..., Any], n: int) -> Any:
-        scales.__defaults__ = (n,)
-        return call(x)
+    def counts(x: Any) -> Any:
+        Own.n += 1
+        return x * Own.n
 
-    return scales, step
-
-
-def _scaled(**fields: Any) -> Any:
-    """A module of eight layers whose result depends on an attribute."""
-    import torch
-    from torch import nn
-
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
-            self.__dict__.update(fields)
-
-        def forward(self, x: Any) -> Any:
-            for layer in self.layers:
-                x = layer(x)
-            return x * self.n if "n" in fields else x * len(self.word)
-
-    torch.manual_seed(0)
-    return Scaled(), torch.ones(2, 4)
+    return counts, lambda call, n: call(x)
 
 
-@_number
-def module_attribute() -> tuple[Callable[..., Any], Step]:
-    module, x = _scaled(n=0)
+def _module(name: str, make: Change, train: bool = False) -> Maker:
+    """A module of eight layers whose result depends on its attribute `name`."""
 
-    def step(call: Callable[..., Any], n: int) -> Any:
-        module.n = n
-        return call(x)
+    def maker() -> tuple[Function, Step]:
+        import torch
+        from torch import nn
 
-    return module, step
+        class Scaled(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
+                setattr(self, name, make(0))
+
+            def forward(self, x: Any) -> Any:
+                for layer in self.layers:
+                    x = layer(x)
+                return x * self.n if name == "n" else x * len(self.word)
+
+        torch.manual_seed(0)
+        module, x = Scaled(), torch.ones(2, 4)
+
+        def step(call: Function, n: int) -> Any:
+            setattr(module, name, make(n))
+            if not train:
+                return call(x)
+            with torch.enable_grad():
+                return call(x).sum().backward()
+
+        return module, step
+
+    return maker
 
 
-@_value
-def string_of_a_module() -> tuple[Callable[..., Any], Step]:
-    module, x = _scaled(word="")
-
-    def step(call: Callable[..., Any], n: int) -> Any:
-        module.word = f"word {n}"
-        return call(x)
-
-    return module, step
-
-
-@_value
-def string_of_a_module_in_training() -> tuple[Callable[..., Any], Step]:
+def _rank_and_dtype() -> tuple[Function, Step]:
     import torch
 
-    module, x = _scaled(word="")
-
-    def step(call: Callable[..., Any], n: int) -> Any:
-        module.word = f"word {n}"
-        with torch.enable_grad():
-            call(x).sum().backward()
-
-    return module, step
-
-
-@_value
-def string_attribute() -> tuple[Callable[..., Any], Step]:
-    x, config = _x(), Config()
-
-    def step(call: Callable[..., Any], n: int) -> Any:
-        config.word = f"word {n}"
-        return call(x, config)
-
-    return lambda x, config: x * len(config.word), step
-
-
-@_value
-def method() -> tuple[Callable[..., Any], Step]:
-    x = _x()
-
-    class Scaler:
-        word = ""
-
-        def scale(self, x: Any) -> Any:
-            return x * len(self.word)
-
-    scaler = Scaler()
-
-    def step(call: Callable[..., Any], n: int) -> Any:
-        scaler.word = f"word {n}"
-        return call(x)
-
-    return scaler.scale, step
-
-
-@_value
-def rank_and_dtype() -> tuple[Callable[..., Any], Step]:
-    import torch
-
-    kinds = [
-        torch.ones([2] * (n % 12), dtype=(torch.float32, torch.float64)[n % 2]) for n in range(24)
-    ]
+    dtypes = (torch.float32, torch.float64)
+    kinds = [torch.ones([2] * (n % 12), dtype=dtypes[n % 2]) for n in range(24)]
     return lambda x: x + 1, lambda call, n: call(kinds[n % 24])
 
 
-@_value
-def type_of_a_number() -> tuple[Callable[..., Any], Step]:
-    x, config = _x(), Config()
-
-    def step(call: Callable[..., Any], n: int) -> Any:
-        config.step = (n, n + 0.5, Whole(n), f"{n}", None)[n % 5]
-        return call(x, config)
-
-    return lambda x, config: x * len(str(config.step)), step
-
-
-@_value
-def string_after_a_break() -> tuple[Callable[..., Any], Step]:
-    x = _x()
-
-    def breaks(x: Any, word: str) -> Any:
-        x = x * 2
-        print(end="")
-        return x * len(word)
-
-    return breaks, lambda call, n: call(x, f"word {n}")
-
-
-@_value
-def string_in_a_loop_with_a_break() -> tuple[Callable[..., Any], Step]:
-    x = _x()
-
-    def breaks(x: Any, words: list[str]) -> Any:
-        for word in words:
-            x = x * len(word)
-            print(end="")
-        return x
-
-    return breaks, lambda call, n: call(x, [f"word {n}", f"other {n}"])
-
-
-@_value
-def string_after_a_break_in_a_nested_function() -> tuple[Callable[..., Any], Step]:
-    x = _x()
-
-    def inner(x: Any) -> Any:
-        x = x * 2
-        print(end="")
-        return x * len(WORD)
-
-    def outer(x: Any) -> Any:
-        return inner(x - 1) + 1
-
-    def step(call: Callable[..., Any], n: int) -> Any:
-        global WORD
-        WORD = f"word {n}"
-        return call(x)
-
-    return outer, step
-
-
-@_value
-def string_of_a_compiled_function_called_by_a_compiled_one() -> tuple[Callable[..., Any], Step]:
+def _compiled_in_compiled() -> tuple[Function, Step]:
     import tracer_core
 
     x = _x()
     inner = tracer_core.compile(lambda x, word: x * len(word), backend="eager")
-    return lambda x, word: inner(x, word) + 1, lambda call, n: call(x, f"word {n}")
+    return lambda x, word: inner(x, word) + 1, lambda call, n: call(x, _word(n))
+
+
+NUMBERS |= {
+    "closure": _closure,
+    "class_counter": _class_counter,
+    "module_attribute": _module("n", lambda n: n),
+}
+VALUES |= {
+    "string_of_a_module": _module("word", _word),
+    "string_of_a_module_in_training": _module("word", _word, train=True),
+    "rank_and_dtype": _rank_and_dtype,
+    "string_of_a_compiled_function_called_by_a_compiled_one": _compiled_in_compiled,
+}

@@ -9,18 +9,14 @@ apart is marked and not part of the mean.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks import models, processes
-from benchmarks.results import Store
-from benchmarks.tables import geometric_mean, milliseconds, table
-from benchmarks.timing import Plan, alternate, speed_up, spread
+from benchmarks import harness, models
+from benchmarks.timing import Plan, alternate, geometric_mean, milliseconds, speed_up, spread, table
 
 ALLOWED = 3.0
 
@@ -43,8 +39,9 @@ DEFAULT = (
 )
 
 
-def measure(model: models.Model, backend: str) -> dict[str, Any]:
+def measure(name: str, backend: str) -> dict[str, Any]:
     """One row, in this process."""
+    model = models.MODELS[name]
     program = model.program()
     truth_program = models.in_float64(program)
     with model.mode():
@@ -79,33 +76,27 @@ def measure(model: models.Model, backend: str) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Runs the demo; 1 if a model failed or is less exact than allowed."""
-    parser = argparse.ArgumentParser(prog="benchmarks.demo", description=__doc__)
+    parser = harness.options("demo", __doc__, limit=300.0)
     parser.add_argument(
         "--models", nargs="+", default=list(DEFAULT), metavar="NAME", help="`all` for every model"
     )
     parser.add_argument("--backend", default="inductor")
     parser.add_argument(
-        "--resume", action="store_true", help="keep rows in benchmarks/results and use those there"
+        "--resume", action="store_true", help="keep rows on disk and use those there"
     )
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds a model may take")
-    parser.add_argument("--in-this-process", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     names = list(models.MODELS) if chosen.models == ["all"] else chosen.models
     wanted = models.choose(names, [])
-    if chosen.in_this_process:
-        processes.answer(measure(wanted[0], chosen.backend))
-        return 0
-    processes.warm_up_files()
-    store = Store("demo", keep=chosen.resume)
+    harness.warm_up_files()
+    store = harness.Store("demo", again=chosen.again, keep=chosen.resume)
     begin = time.perf_counter()
     rows: dict[str, dict[str, Any]] = {}
     for number, model in enumerate(wanted, 1):
         print(f"[{number}/{len(wanted)}] {model.title} ({model.modes}) ...", end=" ", flush=True)
-        child = ["--in-this-process", "--models", model.name, "--backend", chosen.backend]
-        measure_it = partial(processes.fresh, "benchmarks.demo", child, limit=chosen.limit)
-        rows[model.name], _ = store.row(f"{model.name} {chosen.backend}", measure_it)
+        ask = partial(harness.fresh, measure, model.name, chosen.backend, limit=chosen.limit)
+        rows[model.name], _ = store.row(f"{model.name} {chosen.backend}", ask)
         print(progress(rows[model.name]), flush=True)
     print(f"\n{report(rows, chosen.backend)}\n{time.perf_counter() - begin:.0f} s in all")
     wrong = [name for name, row in rows.items() if not acceptable(row)]
@@ -192,7 +183,3 @@ def _line(model: models.Model, row: dict[str, Any]) -> list[str]:
         "-" if row["kernels"] is None else str(row["kernels"]),
         "-" if row["operators"] is None else str(row["operators"]),
     ]
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,40 +1,53 @@
-"""Inference and training on a GPU beside eager and torch.compile: ``python -m benchmarks.gpu``.
+"""On a GPU: inference and training beside eager and torch.compile; the kernels of a step.
 
-A process per row and kind of compiler (eager, torch, ours; the modes of one kind one after the
-other, so the first call is that of the first mode): seconds of the first call (capture, compile,
-run; empty caches), milliseconds of a call with a synchronisation each (latency) and of one in a row
-of calls (back to back), MiB of memory (comments in `_one`), greatest error relative to eager's
-largest value; of training rows the largest relative error of any parameter's gradient against
-float64, with eager's beside it. A mode is dropped before the next one starts; what it leaves behind
-is among the results. Resumable: a row that is in the file of results is not measured again. TF32 is
-allowed.
+`main`: a process with empty caches per row and kind of compiler (eager, torch, ours, cudagraphs;
+the modes of one kind one after the other, so the first call is that of the first mode). Figures:
+seconds of the first call (capture, compile, run), milliseconds of a call with a synchronisation
+each (latency) and of one in a row of calls, microseconds of the host for a call that finds an idle
+device, MiB of memory (comments in `_one`), greatest error relative to eager's largest value; of
+training rows the largest relative error of any parameter's gradient against float64, with eager's
+beside it. A mode is dropped before the next one starts; what it leaves behind is among the results.
+TF32 is allowed.
+
+Below the table: how ours stands beside torch.compile's of the same row: times of theirs over ours
+(above 1: ours is quicker), peak memory of ours over theirs (below 1: ours holds less). "beyond" is
+what recordings and results that stay valid cost: MiB taken from the device in a step, less the peak
+of a call that is not recorded.
+
+`kernels`: a step of one row under the profiler. `tutorial`: PyTorch's torch.compile tutorial with
+only the import changed.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import gc
-import json
-import os
-import subprocess
-import sys
-import tempfile
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import machine
-
-ROOT = Path(__file__).resolve().parents[1]
-
-#: Folders that are empty at first for each process, unless the caller names them.
-CACHES = ("TRACER_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+from benchmarks import harness
+from benchmarks.timing import per_call, table
 
 COMPILERS = ("eager", "torch", "torch:reduce-overhead", "ours", "ours:reduce-overhead")
 
+#: mode of ours -> the modes of torch.compile that it is held against.
+BESIDE = {
+    "ours": ("torch", "torch:reduce-overhead"),
+    "ours:reduce-overhead": ("torch:reduce-overhead",),
+    "ours:max-autotune": ("torch:max-autotune",),
+    "cudagraphs": ("torch:reduce-overhead",),
+}
 
-def _trig(size: int) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
+# Rows ---------------------------------------------------------------------------------------------
+
+Build = Callable[[], tuple[Any, tuple[Any, ...]]]
+
+
+def _trig(size: int) -> Build:
     def build() -> tuple[Any, tuple[Any, ...]]:
         import torch
 
@@ -53,7 +66,7 @@ def _chain() -> tuple[Any, tuple[Any, ...]]:
     return chain, (torch.randn(4096, 4096), torch.randn(4096), torch.randn(4096))
 
 
-def _vision(name: str, batch: int, size: int) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
+def _vision(name: str, batch: int, size: int) -> Build:
     def build() -> tuple[Any, tuple[Any, ...]]:
         import torch
         import torchvision
@@ -63,7 +76,7 @@ def _vision(name: str, batch: int, size: int) -> Callable[[], tuple[Any, tuple[A
     return build
 
 
-def _bert(batch: int, length: int) -> Callable[[], tuple[Any, tuple[Any, ...]]]:
+def _bert(batch: int, length: int) -> Build:
     def build() -> tuple[Any, tuple[Any, ...]]:
         import torch
         from transformers import BertConfig, BertModel
@@ -92,7 +105,7 @@ def _llama() -> tuple[Any, tuple[Any, ...]]:
 
 
 #: row -> (builder, training)
-ROWS: dict[str, tuple[Callable[[], tuple[Any, tuple[Any, ...]]], bool]] = {
+ROWS: dict[str, tuple[Build, bool]] = {
     "cos+sin 10,000": (_trig(10_000), False),
     "cos+sin 2^26": (_trig(2**26), False),
     "layer_norm-gelu-softmax 4096x4096": (_chain, False),
@@ -118,7 +131,7 @@ def _first(result: Any) -> Any:
     return result
 
 
-def _step(
+def step_of(
     function: Any, inputs: tuple[Any, ...], parameters: list[Any], training: bool
 ) -> Callable[[], Any]:
     import torch
@@ -141,10 +154,6 @@ def _step(
     return train
 
 
-def _in_double(module: Any, inputs: tuple[Any, ...]) -> None:
-    _step(module, tuple(x.double() if x.is_floating_point() else x for x in inputs), [], True)()
-
-
 def _compiled(compiler: str, function: Any) -> Any:
     kind, _, mode = compiler.partition(":")
     if kind == "eager":
@@ -155,64 +164,115 @@ def _compiled(compiler: str, function: Any) -> Any:
         return torch.compile(function, mode=mode or None)
     import tracer_core
 
-    return (
-        tracer_core.compile(function, mode=mode or None) if mode else tracer_core.compile(function)
-    )
+    if kind == "cudagraphs":
+        return tracer_core.compile(function, backend=kind)
+    return tracer_core.compile(function, mode=mode) if mode else tracer_core.compile(function)
 
 
-def measure(row: str, compilers: list[str]) -> dict[str, dict[str, Any]]:
-    """One row in this process, with each compiler."""
+# The process of one row ---------------------------------------------------------------------------
+
+
+def prepare(row: str) -> tuple[Any, tuple[Any, ...]]:
+    """The function of a row and its inputs, on the CPU."""
     import torch
 
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
-    build, training = ROWS[row]
     torch.manual_seed(0)
-    function, inputs = build()
-    sys.stdin.readline()  # the device is somebody else's until then
+    return ROWS[row][0]()
+
+
+def to_device(
+    row: str, function: Any, inputs: tuple[Any, ...]
+) -> tuple[Any, tuple[Any, ...], list[Any]]:
+    """Function, inputs and parameters on the GPU, without dropout."""
+    import torch
+
     inputs = tuple(x.cuda() for x in inputs)
-    parameters: list[Any] = []
-    if isinstance(function, torch.nn.Module):
-        function = function.cuda().train(training)
-        for module in function.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
-        parameters = list(function.parameters())
-    expected = _first(_step(function, inputs, parameters, training)()).detach().clone()
-    for _ in range(3):  # cuDNN, cuBLAS and the allocator are warm before the clock starts
-        _step(function, inputs, parameters, training)()
-    torch.cuda.synchronize()
-    found = {}
-    truth = eager = None
-    if training:
+    if not isinstance(function, torch.nn.Module):
+        return function, inputs, []
+    function = function.cuda().train(ROWS[row][1])
+    for module in function.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return function, inputs, list(function.parameters())
+
+
+class Measured:
+    """A row, which is answered compiler by compiler (mutable). It is built on the CPU: until the
+    first question the device is somebody else's, so that one process gets ready while another one
+    is timed."""
+
+    def __init__(self, row: str) -> None:
+        self.row, self.training = row, ROWS[row][1]
+        self.function, self.inputs = prepare(row)
+        self.kinds: set[str] = set()
+        self.truth: Any = None
+
+    def begin(self) -> None:
+        """Moves it to the device; the expected result, and the gradients in float64."""
+        import torch
+
+        self.function, self.inputs, self.parameters = to_device(
+            self.row, self.function, self.inputs
+        )
+        step = step_of(self.function, self.inputs, self.parameters, self.training)
+        self.expected = _first(step()).detach().clone()
+        for _ in range(3):  # cuDNN, cuBLAS and the allocator are warm before the clock starts
+            step()
+        torch.cuda.synchronize()
+        if self.training:
+            from benchmarks import gradient_errors
+
+            wide = tuple(x.double() if x.is_floating_point() else x for x in self.inputs)
+            self.eager = gradient_errors.gradients_of(self.function)
+            self.truth = gradient_errors.true_gradients(
+                self.function, lambda m: step_of(m, wide, [], True)()
+            )
+
+    def __call__(self, compiler: str) -> dict[str, Any]:
+        """The figures of one compiler."""
+        import torch
+
         from benchmarks import gradient_errors
 
-        eager = gradient_errors.gradients_of(function)
-        truth = gradient_errors.true_gradients(function, lambda wide: _in_double(wide, inputs))
-    for number, compiler in enumerate(compilers):
-        before = _at_rest(parameters, torch)
-        step = _step(_compiled(compiler, function), inputs, parameters, training)
-        found[compiler] = _one(step, expected, torch)
-        if truth is not None and eager is not None:
+        if not self.kinds:
+            self.begin()
+        before = _at_rest(self.parameters)
+        step = step_of(
+            _compiled(compiler, self.function), self.inputs, self.parameters, self.training
+        )
+        found = _one(step, self.expected)
+        if self.truth is not None:
             step()
-            ours = gradient_errors.gradients_of(function)
-            found[compiler]["gradients"] = gradient_errors.largest_errors(truth, eager, ours)
+            ours = gradient_errors.gradients_of(self.function)
+            found["gradients"] = gradient_errors.largest_errors(self.truth, self.eager, ours)
             del ours
-        if compiler.startswith("ours"):
-            found[compiler]["recordings_MiB"] = _recordings()
-        found[compiler]["at_rest_MiB"] = _at_rest(parameters, torch)
+        kind = compiler.partition(":")[0]
+        if kind in ("ours", "cudagraphs"):
+            import cudagraphs_backend
+
+            recordings = cudagraphs_backend.report()
+            found["recordings_MiB"] = round(sum(one.nbytes for one in recordings) / 2**20, 1)
+        if kind == "cudagraphs":
+            found["graphs"] = [
+                {name: getattr(one, name) for name in one.__slots__} for one in recordings
+            ]
+        found["at_rest_MiB"] = _at_rest(self.parameters)
         del step
-        if compiler.startswith("torch"):
+        if kind == "torch":
             torch.compiler.reset()  # else its code stays with the model's
-        found[compiler]["left_MiB"] = round(_at_rest(parameters, torch) - before, 1)
-        if number:
-            found[compiler]["first_s"] = None  # an earlier mode has warmed the compiler
-        print(json.dumps(found), flush=True)
-    return found
+        found["left_MiB"] = round(_at_rest(self.parameters) - before, 1)
+        if kind in self.kinds:
+            found["first_s"] = None  # an earlier mode has warmed the compiler
+        self.kinds.add(kind)
+        return found
 
 
-def _at_rest(parameters: list[Any], torch: Any) -> float:
+def _at_rest(parameters: Sequence[Any]) -> float:
     """MiB that are taken from the device while nobody holds a result or a gradient."""
+    import torch
+
     for parameter in parameters:
         parameter.grad = None
     gc.collect()
@@ -221,19 +281,22 @@ def _at_rest(parameters: list[Any], torch: Any) -> float:
     return round(torch.cuda.memory_reserved() / 2**20, 1)
 
 
-def _recordings() -> float:
-    """MiB that recordings of ours hold."""
-    import cudagraphs_backend
+def _peaks(step: Callable[[], Any]) -> tuple[float, float]:
+    """MiB allocated and taken from the device at most in a step."""
+    import torch
 
-    return round(sum(row.nbytes for row in cudagraphs_backend.report()) / 2**20, 1)
-
-
-def _one(step: Callable[[], Any], expected: Any, torch: Any) -> dict[str, Any]:
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    started = time.perf_counter()
-    result = step()
+    step()
     torch.cuda.synchronize()
-    first = time.perf_counter() - started
+    return torch.cuda.max_memory_allocated() / 2**20, torch.cuda.max_memory_reserved() / 2**20
+
+
+def _one(step: Callable[[], Any], expected: Any) -> dict[str, Any]:
+    import torch
+
+    torch.cuda.reset_peak_memory_stats()
+    first = _seconds(step)
     plain = torch.cuda.max_memory_allocated() / 2**20
     for _ in range(4):
         result = step()
@@ -241,25 +304,15 @@ def _one(step: Callable[[], Any], expected: Any, torch: Any) -> dict[str, Any]:
     scale = expected.float().abs().max().clamp_min(1e-30)
     error = (_first(result).detach().float() - expected.float()).abs().max() / scale
     del result
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    step()
-    torch.cuda.synchronize()
-    peak, reserved = (
-        read() / 2**20 for read in (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved)
-    )
-    latency, back_to_back = _timed(step, torch)
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    step()
-    torch.cuda.synchronize()
-    steady, held = (
-        read() / 2**20 for read in (torch.cuda.max_memory_allocated, torch.cuda.max_memory_reserved)
-    )
+    peak, reserved = _peaks(step)
+    latency, back_to_back = timed(step)
+    host = statistics.median(_seconds(step, wait=False) for _ in range(50))
+    steady, held = _peaks(step)
     return {
         "first_s": round(first, 2),
         "latency_ms": round(latency, 4),
         "back_to_back_ms": round(back_to_back, 4),
+        "host_us": round(host * 1e6, 1),  # of a call that finds the device idle
         "plain_peak_MiB": round(plain, 1),  # of the first call, which no compiler records
         "peak_MiB": round(peak, 1),
         "reserved_MiB": round(
@@ -274,144 +327,346 @@ def _one(step: Callable[[], Any], expected: Any, torch: Any) -> dict[str, Any]:
     }
 
 
-def _timed(step: Callable[[], Any], torch: Any) -> tuple[float, float]:
-    """(median latency, best mean of a row of calls) in milliseconds."""
+def _seconds(step: Callable[[], Any], wait: bool = True) -> float:
+    """Of a step that finds the device idle; without waiting for the device: of the host."""
+    import torch
+
+    torch.cuda.synchronize()
     started = time.perf_counter()
     step()
+    if wait:
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def timed(step: Callable[[], Any]) -> tuple[float, float]:
+    """(median latency, best mean of a row of calls) in milliseconds."""
+    import torch
+
+    count = max(10, min(200, int(0.5 / _seconds(step))))
+    latencies = [_seconds(step) for _ in range(count)]
+    rows = [_seconds(lambda: per_call(step, (), {}, count)) / count for _ in range(3)]
     torch.cuda.synchronize()
-    once = time.perf_counter() - started
-    count = max(10, min(200, int(0.5 / once)))
-    times = []
-    for _ in range(count):
-        started = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - started)
-    rows = []
-    for _ in range(3):
-        started = time.perf_counter()
-        for _ in range(count):
-            step()
-        torch.cuda.synchronize()
-        rows.append((time.perf_counter() - started) / count)
-    return sorted(times)[count // 2] * 1e3, min(rows) * 1e3
+    return statistics.median(latencies) * 1e3, min(rows) * 1e3
 
 
-class Turn:
-    """A fresh process with empty caches for one row and one kind of compiler. It imports its
-    libraries and builds the model at once, on the CPU, and touches the device when `run` says so:
-    the next one gets ready while one is timed."""
-
-    def __init__(self, row: str, compilers: list[str]) -> None:
-        self.row, self.compilers = row, compilers
-        self._folder = tempfile.TemporaryDirectory()
-        environment = {
-            **os.environ,
-            **{name: os.environ.get(name, f"{self._folder.name}/{name}") for name in CACHES},
-        }
-        self._errors = open(f"{self._folder.name}/errors", "w+")  # noqa: SIM115
-        command = [sys.executable, "-m", "benchmarks.gpu", "--one", row, *compilers]
-        self._process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
-
-    def run(self, seconds: float) -> dict[str, dict[str, Any]]:
-        """What it measured; for what it did not, the problem."""
-        try:
-            text, late = self._process.communicate("go\n", timeout=max(seconds, 1))[0], ""
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            text, late = self._process.communicate()[0], f"more than {seconds:.0f} s"
-        self._errors.seek(0)
-        problem = late or self._errors.read()[-1500:]
-        self.close()
-        lines = [line for line in text.splitlines() if line.startswith("{")]
-        found: dict[str, dict[str, Any]] = json.loads(lines[-1]) if lines else {}
-        return {name: found.get(name, {"problem": problem}) for name in self.compilers}
-
-    def close(self) -> None:
-        """Ends the process and empties its caches."""
-        self._process.kill()
-        self._process.wait()
-        self._errors.close()
-        self._folder.cleanup()
+# The command --------------------------------------------------------------------------------------
 
 
-def table(results: dict[str, dict[str, Any]], compilers: list[str]) -> str:
-    """latency / back to back (first call; peak; error; largest error of a gradient) of each
-    compiler.
-    """
-    from benchmarks import gradient_errors
-
-    lines = ["| row | " + " | ".join(compilers) + " |", "|---" * (len(compilers) + 1) + "|"]
-    for row in ROWS:
-        cells = []
-        for compiler in compilers:
-            found = results.get(f"{row} @ {compiler}")
-            if found is None:
-                cells.append("")
-            elif "problem" in found:
-                cells.append("failed")
-            else:
-                cells.append(
-                    f"{found['latency_ms']:.3f} / {found['back_to_back_ms']:.3f}"
-                    f" ({found['first_s'] or '-'} s; {found['peak_MiB']:.0f}; {found['error']:.0e}"
-                    + (
-                        f"; gradients {gradient_errors.told(found['gradients'])})"
-                        if "gradients" in found
-                        else ")"
-                    )
-                )
-        if any(cells):
-            lines.append(f"| {row} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--one", nargs="+")
-    parser.add_argument("--rows", nargs="*", default=list(ROWS))
-    parser.add_argument("--compilers", nargs="*", default=list(COMPILERS))
-    parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results" / "gpu" / "gpu.json"))
+def main(
+    arguments: Sequence[str],
+    name: str = "gpu",
+    rows: Sequence[str] | None = None,
+    compilers: Sequence[str] = COMPILERS,
+) -> int:
+    """Measures what is not there yet and prints all; 1 if a row failed."""
+    parser = harness.options(name, __doc__)
+    parser.add_argument(
+        "--rows", nargs="*", default=rows or list(ROWS), choices=list(ROWS), metavar="ROW"
+    )
+    parser.add_argument("--compilers", nargs="*", default=list(compilers), metavar="NAME")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        help="the file of rows; by default of this device in results",
+    )
+    parser.add_argument(
+        "--caches", default=None, help="a folder for the compilers' caches, which stays"
+    )
     parser.add_argument(
         "--seconds", type=float, default=540, help="stop starting rows after this long"
     )
-    chosen = parser.parse_args()
-    if chosen.one:
-        measure(chosen.one[0], chosen.one[1:])
-        return
-    out = Path(chosen.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    stored = json.loads(out.read_text()) if out.exists() else {}
-    results: dict[str, Any] = stored.get("rows", {})
+    parser.add_argument(
+        "--show", action="store_true", help="print the table of --out, measure nothing"
+    )
+    chosen = parser.parse_args(arguments)
+    device = "shown" if chosen.show and chosen.out else harness.require_gpu()
+    store = harness.Store(name, again=chosen.again, device=device, path=chosen.out)
     end = time.monotonic() + chosen.seconds
-    wanted = []
-    for row in chosen.rows:
-        for kind in dict.fromkeys(name.partition(":")[0] for name in chosen.compilers):
-            names = [name for name in chosen.compilers if name.partition(":")[0] == kind]
-            names = [name for name in names if f"{row} @ {name}" not in results]
-            wanted += [(row, names)] if names else []
-    turns = [Turn(*one) for one in wanted[:1]]
-    for number in range(len(wanted)):
-        turn = turns[-1]
-        if end - time.monotonic() < 15:
+    wanted = [] if chosen.show else _wanted(chosen.rows, chosen.compilers, store)
+    for (row, names), child in zip(
+        wanted, _processes([row for row, _ in wanted], chosen.caches), strict=False
+    ):
+        for compiler in names:
+            left = end - time.monotonic()
+            if left > 15:
+                found, _ = store.row(
+                    f"{row} @ {compiler}", partial(child.ask, compiler, limit=left)
+                )
+                print(row, compiler, found, flush=True)
+        if end - time.monotonic() <= 15:
             break
-        turns += [Turn(*one) for one in wanted[number + 1 : number + 2]]
-        for name, found in turn.run(end - time.monotonic()).items():
-            results[f"{turn.row} @ {name}"] = found
-            problem = found.get("problem")
-            print(turn.row, name, found if problem is None else problem[-700:], flush=True)
-        out.write_text(json.dumps({"machine": machine(), "rows": results}, indent=1) + "\n")
-    for turn in turns:
-        turn.close()
-    print(table(results, chosen.compilers))
+    print(report(store.rows))
+    return int(
+        any(
+            "failed" in store.rows.get(f"{row} @ {one}", {})
+            for row, names in wanted
+            for one in names
+        )
+    )
 
 
-if __name__ == "__main__":
-    main()
+def _wanted(
+    rows: Sequence[str], compilers: Sequence[str], store: harness.Store
+) -> list[tuple[str, list[str]]]:
+    """Rows with the compilers of one kind that are not there yet."""
+    found = []
+    for row in rows:
+        for kind in dict.fromkeys(name.partition(":")[0] for name in compilers):
+            names = [name for name in compilers if name.partition(":")[0] == kind]
+            names = [name for name in names if store.stored(f"{row} @ {name}") is None]
+            found += [(row, names)] if names else []
+    return found
+
+
+def _processes(rows: Sequence[str], caches: str | None) -> Iterator[harness.Worker]:
+    """A process for each row, one after the other; each is started while the one before it is
+    measured."""
+    stacks = [contextlib.ExitStack() for _ in rows]
+
+    def begin(number: int) -> harness.Worker:
+        return stacks[number].enter_context(harness.worker(Measured, rows[number], caches=caches))
+
+    try:
+        coming = [begin(0)] if rows else []
+        for number in range(len(rows)):
+            child = coming.pop()
+            coming += [begin(number + 1)] if number + 1 < len(rows) else []
+            yield child
+            stacks[number].close()
+    finally:
+        for stack in stacks:
+            stack.close()
+
+
+#: title -> field of a row.
+MEMORY = {
+    "plain": "plain_peak_MiB",
+    "peak": "peak_MiB",
+    "steady": "steady_peak_MiB",
+    "held": "steady_reserved_MiB",
+    "at rest": "at_rest_MiB",
+    "left": "left_MiB",
+}
+HEAD = (
+    "row @ compiler",
+    "ms",
+    "in a row",
+    "host us",
+    "first s",
+    *MEMORY,
+    "beyond",
+    "error",
+    "gradients (eager's)",
+)
+
+
+def report(rows: dict[str, dict[str, Any]]) -> str:
+    """A line for each measurement, then how ours stands beside torch.compile's of the same row."""
+    from benchmarks import gradient_errors
+
+    lines, failed, beside = [], [], []
+    for name, row in rows.items():
+        if "failed" in row:
+            failed.append(f"{name} failed: {row['failed'].strip()[-200:]}")
+            continue
+        cells = [
+            f"{row['latency_ms']:.3f}",
+            f"{row['back_to_back_ms']:.3f}",
+            f"{row.get('host_us', 0):.0f}",
+        ]
+        cells += [
+            f"{row['first_s'] or 0:.1f}",
+            *(f"{row.get(key) or 0:.0f}" for key in MEMORY.values()),
+        ]
+        told = gradient_errors.told(row.get("gradients"))
+        lines.append([name, *cells, f"{_beyond(row):.0f}", f"{row['error']:.0e}", told])
+        case, _, mode = name.rpartition(" @ ")
+        for other in BESIDE.get(mode, ()):
+            theirs = rows.get(f"{case} @ {other}", {"failed": ""})
+            if "failed" not in theirs:
+                beside.append(
+                    f"{case}: {mode} beside {other}: {theirs['latency_ms'] / row['latency_ms']:.2f}"
+                    f" (in a row {theirs['back_to_back_ms'] / row['back_to_back_ms']:.2f}), peak"
+                    f" {row['peak_MiB'] / theirs['peak_MiB']:.2f}, beyond a call's own peak"
+                    f" {_beyond(row):.0f} and {_beyond(theirs):.0f} MiB"
+                )
+    return "\n".join([table(HEAD, lines), *failed, *beside])
+
+
+def _beyond(row: dict[str, Any]) -> float:
+    """MiB that are held beyond the peak of one plain call; 0 where an older row does not say."""
+    return (
+        float(row["steady_reserved_MiB"] - row["plain_peak_MiB"])
+        if "plain_peak_MiB" in row
+        else 0.0
+    )
+
+
+#: Rows whose calls cost the host more than the device, and training, whose backward is recorded
+#: too.
+RECORDED = (
+    "cos+sin 10,000", "cos+sin 2^26", "resnet18 1x64x64", "BERT-base 1x12", "BERT-base 16x128",
+    "training resnet18 16x224x224", "training BERT-base 16x128",
+)  # fmt: skip
+
+
+def cudagraphs(arguments: Sequence[str]) -> int:
+    """The rows of the cudagraphs backend: eager's own kernels, recorded."""
+    return main(arguments, "cudagraphs", RECORDED, ("eager", "cudagraphs", "torch:reduce-overhead"))
+
+
+# Kernels of one row -------------------------------------------------------------------------------
+
+PROFILED = 5
+
+
+def profile_row(row: str, how: str) -> str:
+    """The table of one process."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    import tracer_core
+
+    function, inputs, parameters = to_device(row, *prepare(row))
+    plain = how == "plain"
+    compiled = (
+        tracer_core.compile(function, options={"recordings": False})
+        if plain
+        else _compiled(how, function)
+    )
+    step = step_of(compiled, inputs, parameters, ROWS[row][1])
+    for _ in range(8):
+        step()
+    latency, back_to_back = timed(step)
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as profiled:
+        for _ in range(PROFILED):
+            step()
+        torch.cuda.synchronize()
+    events = [e for e in profiled.key_averages() if str(e.device_type).endswith("CUDA")]
+    events.sort(key=lambda e: -e.self_device_time_total)
+    total = sum(e.self_device_time_total for e in events) / PROFILED / 1e3
+    count = sum(e.count for e in events) / PROFILED
+    times = f"{latency:.3f} ms, {back_to_back:.3f} in a row; "
+    times += f"device {total:.3f} ms in {count:.0f} kernels"
+    lines = [f"### {row}, {how}: {times}"]
+    for e in events[:40]:
+        lines.append(
+            f"{e.self_device_time_total / PROFILED / 1e3:9.4f} ms x{e.count / PROFILED:6.1f}"
+            f" {e.key[:120]}"
+        )
+    return "\n".join(lines)
+
+
+def kernels(arguments: Sequence[str]) -> int:
+    """Latency, the time of the device and the number of kernels of a row of `gpu`, then its forty
+    costliest kernels, milliseconds and launches a step. HOW: ours (recorded where that pays), plain
+    (without recordings), torch."""
+    parser = harness.options("gpu_kernels", kernels.__doc__, limit=90, again=False)
+    parser.add_argument("row", choices=list(ROWS), metavar="ROW")
+    parser.add_argument("how", nargs="*", default=["ours", "torch"], metavar="HOW")
+    parser.add_argument("--out", type=Path, default=None, help="a file to which all is appended")
+    chosen = parser.parse_args(arguments)
+    harness.require_gpu()
+    failed = False
+    for how in chosen.how:
+        try:
+            text = harness.fresh(profile_row, chosen.row, how, limit=chosen.limit)
+        except harness.Failed as error:
+            text, failed = f"### {chosen.row}, {how}: {error}", True
+        print(text, flush=True)
+        if chosen.out:
+            with chosen.out.open("a") as stream:
+                stream.write(text + "\n")
+    return int(failed)
+
+
+# The tutorial -------------------------------------------------------------------------------------
+
+N_ITERS = 10
+
+
+def _device_seconds(function: Callable[[], Any]) -> float:
+    import torch
+
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    function()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 1000
+
+
+def _data(batch: int) -> tuple[Any, Any]:
+    import torch
+
+    return torch.randn(batch, 3, 128, 128).cuda(), torch.randint(1000, (batch,)).cuda()
+
+
+def _model() -> Any:
+    from torchvision.models import densenet121
+
+    return densenet121().cuda()
+
+
+def evaluate() -> tuple[float, float]:
+    """Median seconds, eager and compiled."""
+    import torch
+
+    import tracer_core
+
+    model = _model()
+    compiled = tracer_core.compile(model, mode="reduce-overhead")
+    inputs = [_data(16)[0] for _ in range(N_ITERS)]
+    with torch.no_grad():
+        model(inputs[0])
+        compiled(inputs[0])
+        sides = [
+            [_device_seconds(lambda x=x, f=function: f(x)) for x in inputs]
+            for function in (model, compiled)
+        ]
+    return statistics.median(sides[0]), statistics.median(sides[1])
+
+
+def training() -> tuple[float, float]:
+    """Median seconds of a step, eager and compiled."""
+    import torch
+
+    import tracer_core
+
+    def steps(compile_it: bool) -> list[float]:
+        model = _model()
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def train(module: Any, data: tuple[Any, Any]) -> None:
+            optimizer.zero_grad(True)
+            loss = torch.nn.CrossEntropyLoss()(module(data[0]), data[1])
+            loss.backward()
+            optimizer.step()
+
+        run = tracer_core.compile(train, mode="reduce-overhead") if compile_it else train
+        return [
+            _device_seconds(lambda data=data: run(model, data))
+            for data in [_data(16) for _ in range(N_ITERS)]
+        ]
+
+    return statistics.median(steps(False)), statistics.median(steps(True))
+
+
+def tutorial(arguments: Sequence[str]) -> int:
+    """densenet121, eager beside mode="reduce-overhead": medians of ten steps of eval and of
+    training (zero_grad, forward, loss, backward, step). 1 where a speed-up is not above 1, as the
+    tutorial's `assert speedup > 1` says."""
+    parser = harness.options("gpu_tutorial", tutorial.__doc__, limit=300, again=False)
+    chosen = parser.parse_args(arguments)
+    harness.require_gpu()
+    good = True
+    for name, part in (("eval", evaluate), ("train", training)):
+        eager, compiled = harness.fresh(part, limit=chosen.limit)
+        print(
+            f"({name}) eager median: {eager:.5f} s, compiled median: {compiled:.5f} s, speedup:"
+            f" {eager / compiled:.2f}x"
+        )
+        good &= eager / compiled > 1
+    return 0 if good else 1

@@ -1,5 +1,6 @@
-"""Figures of a GPU beside their limits: ``python -m benchmarks.gpu_limits [--out FILE] [--rows ROW
-...]``.
+"""Figures of a GPU beside their limits, and what a launch costs the host.
+
+`main` prints a line for each limit with ``holds`` or ``MISSED``:
 
 - cos+sin over 2^26 elements beside a copy of as many bytes: at most 1.05 times its time;
 - layer_norm, gelu, softmax of 4096x4096: one kernel, at most 1.3 times one read and one write of
@@ -8,253 +9,352 @@
   (with eager's first calls) are shown apart. The first processes of all rows, which fill the
   caches, run at the same time.
 
-Prints a line for each with ``holds`` or ``MISSED``. Device times are from events round calls in a
-row, over several tensors, so that nothing is read from the last call's cache lines; the ways take
-turns and the least of the rounds counts.
+Device times are from events round calls in a row, over several tensors, so that nothing is read
+from the last call's cache lines; the programs take turns and the least of the rounds counts.
+
+`launch`: microseconds of one launch of the same small kernel by the driver alone (cuLaunchKernel in
+a loop in C), by our launcher (one more kernel in a run), by torch's cheapest operator; then of a
+call of compiled functions: one that computes nothing, cos+sin, and what one more kernel adds to a
+chain of kernels that cannot be fused. A figure is the median of bursts that fit into the driver's
+queue, each begun with an idle device: the host's time, not the device's.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
-import sys
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import commit, machine
+from benchmarks import compilers, gpu, harness
+from benchmarks.timing import per_call
 
+#: In a child: when it began to import what it measures.
 BEGIN = time.perf_counter()
-ROOT = Path(__file__).resolve().parents[1]
 
 ROWS = ("cos+sin 10,000", "resnet18 1x64x64", "BERT-base 1x12", "training resnet18 16x224x224")
 
 COPY, CHAIN, WARM = 1.05, 1.3, 2.0
 
+# Bandwidth ----------------------------------------------------------------------------------------
+
 
 def device_ms(
-    ways: dict[str, Callable[[int], Any]], calls: int = 40, rounds: int = 7
+    programs: dict[str, Callable[[int], Any]], calls: int = 40, rounds: int = 7
 ) -> dict[str, float]:
-    """Milliseconds of the device, a call; a way is given the number of the call."""
+    """Milliseconds of the device, a call; a program is given the number of the call."""
     import torch
 
-    found = dict.fromkeys(ways, float("inf"))
+    found = dict.fromkeys(programs, float("inf"))
     for _ in range(rounds):
-        for name, way in ways.items():
-            way(0)
+        for name, program in programs.items():
+            program(0)
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             first.record()
             for number in range(calls):
-                way(number)
+                program(number)
             last.record()
             torch.cuda.synchronize()
             found[name] = min(found[name], first.elapsed_time(last) / calls)
     return found
 
 
-def copies(inputs: Sequence[Any]) -> dict[str, Callable[[int], Any]]:
-    """The driver's copy and torch's kernel."""
+def bandwidth(row: str, copies: float, calls: int) -> dict[str, Any]:
+    """A row of `gpu` beside the driver's copy and torch's kernel that copies. copies: of its first
+    input, that move as many bytes as the row."""
     import torch
-
-    target = torch.empty_like(inputs[0])
-    return {
-        "copy_": lambda n: target.copy_(inputs[n % len(inputs)]),
-        "a kernel that copies": lambda n: torch.add(inputs[n % len(inputs)], 0, out=target),
-    }
-
-
-def bandwidth() -> dict[str, Any]:
-    import torch
-    import torch.nn.functional as F
 
     import tracer_core
-    from inductor_backend.pipeline import compile_graph
-    from inductor_backend.plugin import BACKEND
 
-    made: list[Any] = []
+    function, inputs, _ = gpu.to_device(row, *gpu.prepare(row))
+    sets = [
+        tuple(torch.randn_like(x) if x.dim() == inputs[0].dim() else x for x in inputs)
+        for _ in range(6)
+    ]
+    fast, target = tracer_core.compile(function), torch.empty_like(inputs[0])
+    with torch.no_grad():
+        torch.testing.assert_close(fast(*inputs), function(*inputs))
+        kernels = launched(lambda: fast(*inputs))
+        times = device_ms(
+            {
+                "compiled": lambda n: fast(*sets[n % 6]),
+                "copy_": lambda n: target.copy_(sets[n % 6][0]),
+                "a kernel that copies": lambda n: torch.add(sets[n % 6][0], 0, out=target),
+            },
+            calls,
+        )
+    limit = copies * min(times["copy_"], times["a kernel that copies"])
+    return {**times, "limit_ms": limit, "ratio": times["compiled"] / limit, "kernels": kernels}
 
-    def kept(gm: Any, spec: Any) -> Any:
-        made.append(compile_graph(gm, spec))
-        return made[-1]
 
-    def compiled(function: Any) -> Any:
-        return tracer_core.compile(function, backend=replace(BACKEND, compile=kept))
+def launched(call: Callable[[], Any]) -> int:
+    """Kernels that the device runs in a call."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
 
-    def trig(x: Any, y: Any) -> Any:
-        return torch.cos(x) + torch.sin(y)
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+        call()
+        torch.cuda.synchronize()
+    return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in seen.events())
 
-    def chain(x: Any, w: Any, b: Any) -> Any:
-        return F.gelu(F.layer_norm(x, (4096,), w, b)).softmax(-1)
 
-    xs = [torch.randn(2**26, device="cuda") for _ in range(3)]
-    fast = compiled(trig)
-    torch.testing.assert_close(fast(xs[0], xs[1]), trig(xs[0], xs[1]))
-    times = device_ms({"trig": lambda n: fast(xs[n % 3], xs[(n + 1) % 3]), **copies(xs)})
-    copy = 1.5 * min(
-        times["copy_"], times["a kernel that copies"]
-    )  # two reads and a write, of three tensors
-    found = {
-        "cos+sin 2^26": {
-            **times,
-            "limit_ms": copy,
-            "ratio": times["trig"] / copy,
-            "kernels": made[-1].artifact.kernels,
-        }
-    }
-    xs.clear()
-    squares = [torch.randn(4096, 4096, device="cuda") for _ in range(6)]
-    w, b = torch.randn(4096, device="cuda"), torch.randn(4096, device="cuda")
-    deep = compiled(chain)
-    torch.testing.assert_close(deep(squares[0], w, b), chain(squares[0], w, b))
-    times = device_ms({"chain": lambda n: deep(squares[n % 6], w, b), **copies(squares)}, calls=120)
-    copy = min(times["copy_"], times["a kernel that copies"])
-    found["chain 4096x4096"] = {
-        **times, "limit_ms": copy, "ratio": times["chain"] / copy,
-        "kernels": made[-1].artifact.kernels,
-    }  # fmt: skip
-    return found
+# First calls of a warm process --------------------------------------------------------------------
 
 
 def one_process(row: str) -> dict[str, float]:
-    """Seconds from the start of this module on, of a process for one row."""
-    marks = {}
-    last = BEGIN
+    """Seconds from the import of this module on, of a process for one row."""
+    marks: dict[str, float] = {}
 
     def mark(name: str) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        marks[name] = now - last
-        last = now
+        marks[name] = time.perf_counter() - BEGIN - sum(marks.values())
 
     import torch
 
     mark("import torch")
-    from benchmarks import gpu
-
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.allow_tf32 = True
-    torch.manual_seed(0)
-    build, training = gpu.ROWS[row]
-    function, inputs = build()
+    function, inputs = gpu.prepare(row)
     mark("import and build the model")
-    inputs = tuple(x.cuda() for x in inputs)
-    parameters: list[Any] = []
-    if isinstance(function, torch.nn.Module):
-        function = function.cuda().train(training)
-        parameters = list(function.parameters())
+    function, inputs, parameters = gpu.to_device(row, function, inputs)
+    training = gpu.ROWS[row][1]
     for _ in range(3):
-        gpu._step(function, inputs, parameters, training)()
+        gpu.step_of(function, inputs, parameters, training)()
     torch.cuda.synchronize()
     mark("CUDA, eager's first calls")
-    import tracer_core  # noqa: F401
+    import tracer_core
 
     mark("import tracer_core")
-    gpu._step(gpu._compiled("ours", function), inputs, parameters, training)()
+    gpu.step_of(tracer_core.compile(function), inputs, parameters, training)()
     torch.cuda.synchronize()
     mark("compile and first call")
     return marks
 
 
-def warm(rows: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Each row in a first process and in a second one."""
-    found: dict[str, Any] = {row: {} for row in rows}
-    end = time.monotonic() + seconds
-    with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o700)
-        environment = {
-            **os.environ,
-            "TRACER_CACHE_DIR": f"{folder}/tracer",
-            "TRITON_CACHE_DIR": f"{folder}/triton",
-        }
+def warm(rows: Sequence[str], limit: float) -> dict[str, Any]:
+    """Each row in a first process, all side by side, and in a second one."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(len(rows)) as pool:
+        ask = partial(harness.fresh, one_process, limit=limit, caches=folder)
+        first = list(pool.map(ask, rows))
+        second = [ask(row) for row in rows]
+    return {
+        row: {"first process": a, "second process": b}
+        for row, a, b in zip(rows, first, second, strict=True)
+    }
 
-        def begin(row: str) -> Any:
-            command = [sys.executable, "-m", "benchmarks.gpu_limits", "--one", row]
-            return subprocess.Popen(
-                command,
-                cwd=ROOT,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
 
-        def end_of(process: Any) -> dict[str, Any]:
-            try:
-                out, err = process.communicate(timeout=max(end - time.monotonic(), 1))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
-                return {"problem": "no time left"}
-            return (
-                json.loads(out.splitlines()[-1])
-                if process.returncode == 0
-                else {"problem": err[-1000:]}
-            )
+def main(arguments: Sequence[str]) -> int:
+    """Measures what is not there yet and prints all; 1 if a limit is missed."""
+    parser = harness.options("gpu_limits", __doc__, limit=150)
+    parser.add_argument(
+        "--rows", nargs="*", default=list(ROWS), choices=list(gpu.ROWS), metavar="ROW"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        help="the file of rows; by default of this device in results",
+    )
+    chosen = parser.parse_args(arguments)
+    store = harness.Store(
+        "gpu_limits", again=chosen.again, device=harness.require_gpu(), path=chosen.out
+    )
+    told = []
+    for name, most, copies, calls in (
+        ("cos+sin 2^26", COPY, 1.5, 40),  # two reads and a write
+        ("layer_norm-gelu-softmax 4096x4096", CHAIN, 1.0, 120),
+    ):
+        row, _ = store.row(
+            name, partial(harness.fresh, bandwidth, name, copies, calls, limit=chosen.limit)
+        )
+        if "failed" in row:
+            told.append(f"MISSED: {name}: {row['failed']}")
+            continue
+        told.append(
+            f"{'holds' if row['ratio'] <= most and row['kernels'] == 1 else 'MISSED'}: {name}:"
+            f" {row['kernels']} kernel, {row['ratio']:.3f} of the copy of its bytes"
+            f" ({row['limit_ms']:.4f} ms); at most {most}"
+        )
+    if chosen.rows:
+        found, _ = store.row(
+            f"warm {' '.join(chosen.rows)}", lambda: warm(chosen.rows, chosen.limit)
+        )
+        if "failed" in found:
+            told.append(f"MISSED: warm: {found['failed']}")
+        else:
+            told += [_warm(row, found[row]) for row in chosen.rows]
+    print("\n".join(told))
+    return int(any(line.startswith("MISSED") for line in told))
 
-        started = {row: begin(row) for row in rows}
-        for row, process in started.items():
-            found[row]["first process, all rows side by side"] = end_of(process)
-        for row in rows:
-            found[row]["second process"] = end_of(begin(row))
+
+def _warm(row: str, processes: Any) -> str:
+    *before, (_, call) = processes["second process"].items()
+    apart = ", ".join(f"{what} {seconds:.2f}" for what, seconds in before)
+    verdict = "holds" if call <= WARM else "MISSED"
+    return (
+        f"{verdict}: warm second process, {row}: first call {call:.2f} s; at most {WARM} (apart:"
+        f" {apart})"
+    )
+
+
+# Launches -----------------------------------------------------------------------------------------
+
+#: Launches of a burst: the driver's queue holds 1024 and blocks the host then.
+BURST = 400
+BURSTS = 25
+
+TEXT = """
+@triton.jit
+def added(p0, p1, p2, XBLOCK: tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    tl.store(p2 + xindex, tl.load(p0 + xindex) + tl.load(p1 + xindex))
+"""
+
+#: a: function, threads, bytes of shared memory, stream, launches, parameters
+DRIVER_LOOP = """
+#include <cstdint>
+#include <dlfcn.h>
+#define TC_EXPORT extern "C" __attribute__((visibility("default")))
+typedef int (*LaunchKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+TC_EXPORT int tc_error[2];
+int tc_error[2] = {0, 0};
+TC_EXPORT void launch_often(const int64_t* a) {
+    static LaunchKernel launch = (LaunchKernel)dlsym(dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL), "cuLaunchKernel");
+    int64_t scratch = 0, status = 0;
+    void* parameters[5] = {(void*)(a + 5), (void*)(a + 6), (void*)(a + 7), &scratch, &scratch};
+    for (int64_t i = 0; i < a[4]; i++)
+        status |= launch((void*)a[0], 1, 1, 1, (unsigned)a[1], 1, 1, (unsigned)a[2], (void*)a[3], parameters, nullptr);
+    if (status) tc_error[1] = 1000 + (int)status, tc_error[0]++;
+}
+"""
+
+DRIVER, OURS = "cuLaunchKernel, in a loop in C", "our launcher, one more in a run"
+
+
+def microseconds(call: Callable[[], Any], launches: int = 1) -> float:
+    """Of the host, a call. launches: kernels that it launches."""
+    import torch
+
+    calls = max(1, BURST // launches)
+    per_call(call, (), {}, 3)
+    found = []
+    for _ in range(BURSTS):
+        torch.cuda.synchronize()
+        found.append(per_call(call, (), {}, calls))
+    torch.cuda.synchronize()
+    return statistics.median(found) * 1e6
+
+
+def launchers() -> dict[str, float]:
+    """Of one launch of the same kernel."""
+    import torch
+
+    from inductor_backend.runtime.cpp.build import build
+    from inductor_backend.runtime.cuda.build import load_kernels
+    from inductor_backend.runtime.cuda.launch import current_stream, launches
+    from inductor_backend.runtime.cuda.triton_compile import Kernel
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    x, y, z = (torch.randn(128, device=device) for _ in range(3))
+    (kernel,) = load_kernels([Kernel("added", TEXT, ["*fp32"] * 3, 0, {"XBLOCK": 128}, 4)], device)
+    loop = build([DRIVER_LOOP], name="driver_loop").function("launch_often", 8)
+    stream = current_stream(device)
+
+    def driver(count: int) -> Callable[[], None]:
+        return lambda: loop(kernel.function, kernel.threads, kernel.shared, stream, count, x, y, z)
+
+    def ours(count: int) -> Callable[[], None]:
+        run, description = launches(3, [(kernel, 1, [(0, 0), (1, 0), (2, 0)])] * count)
+        return lambda: run(description, stream, x, y, z)
+
+    found = {}
+    for name, make in {DRIVER: driver, OURS: ours}.items():
+        one, many = make(1), make(101)
+        many()
+        torch.cuda.synchronize()
+        assert torch.equal(z, x + y), name
+        z.zero_()
+        found[name] = (microseconds(many, 101) - microseconds(one)) / 100
+        found[f"{name.partition(',')[0]}, one from Python"] = microseconds(one)
+    found["torch.add(x, y, out=z)"] = microseconds(lambda: torch.add(x, y, out=z))
     return found
 
 
-def lines(found: dict[str, Any]) -> list[str]:
-    told = []
-    for name, most in (("cos+sin 2^26", COPY), ("chain 4096x4096", CHAIN)):
-        row = found[name]
-        holds = row["ratio"] <= most and row["kernels"] == 1
-        told.append(
-            f"{'holds' if holds else 'MISSED'}: {name}: {row['kernels']} kernel, {row['ratio']:.3f}"
-            f" of the copy of its bytes ({row['limit_ms']:.4f} ms); at most {most}"
-        )
-    for name, processes in found.get("warm", {}).items():
-        second = processes["second process"]
-        if "problem" in second:
-            told.append(f"MISSED: warm second process, {name}: {second['problem']}")
-            continue
-        *before, (_, call) = second.items()
-        apart = ", ".join(f"{what} {seconds:.2f}" for what, seconds in before)
-        verdict = "holds" if call <= WARM else "MISSED"
-        told.append(
-            f"{verdict}: warm second process, {name}: first call {call:.2f} s; at most {WARM}"
-            f" (apart: {apart})"
-        )
-    return told
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="benchmarks.gpu_limits", description=__doc__)
-    parser.add_argument("--one")
-    parser.add_argument("--rows", nargs="*", default=list(ROWS))
-    parser.add_argument("--out", default="")
-    parser.add_argument("--seconds", type=float, default=150)
-    chosen = parser.parse_args()
-    if chosen.one:
-        print(json.dumps(one_process(chosen.one)))
-        return
-    found = {
-        "warm": warm(chosen.rows, chosen.seconds - 20)
-    }  # before this process has touched the device
+def trig(x: Any, y: Any) -> Any:
     import torch
 
+    return torch.cos(x) + torch.sin(y)
+
+
+def chain(x: Any, pairs: int) -> Any:
+    """Of each pair, one kernel goes along rows and the other along columns."""
+    for _ in range(pairs):
+        x = x.softmax(0).softmax(1)
+    return x
+
+
+def calls(compiler: str) -> dict[str, float]:
+    """Of calls of compiled functions, without CUDA graphs."""
+    import torch
+
+    compile_, title = compilers.compiler(compiler), compilers.title(compiler)
+    x, y = torch.randn(10_000, device="cuda"), torch.randn(10_000, device="cuda")
+    square = torch.randn(64, 64, device="cuda")
     with torch.no_grad():
-        found |= bandwidth()
-    if chosen.out:
-        told = {
-            "machine": machine(),
-            "commit": commit(),
-            "device": torch.cuda.get_device_name(0),
-            **found,
-        }
-        Path(chosen.out).write_text(json.dumps(told, indent=1) + "\n")
-    print("\n".join(lines(found)))
+        fast = compile_(trig)
+        found = {f"{title}: a call of cos+sin": microseconds(lambda: fast(x, y))}
+        if compiler == "eager":
+            return found
+        nothing = compilers.compiler(f"{compiler}:nothing")(trig)
+        found[f"{title}: a call that computes nothing"] = microseconds(lambda: nothing(x, y))
+        costs = []
+        for pairs in (4, 20):
+            deep = partial(compile_(lambda x, pairs=pairs: chain(x, pairs)), square)
+            torch.testing.assert_close(deep(), chain(square, pairs))
+            count = launched(deep)
+            costs.append((count, microseconds(deep, count)))
+    (few, short), (many, long) = costs
+    found[f"{title}: one more kernel ({few} and {many} kernels)"] = (long - short) / (many - few)
+    return found
 
 
-if __name__ == "__main__":
-    main()
+def launch(arguments: Sequence[str]) -> int:
+    """Microseconds of the host for a launch and for a call of compiled functions; 1 if a part
+    failed."""
+    parser = harness.options("gpu_launch", launch.__doc__, limit=120)
+    parser.add_argument(
+        "--compilers", nargs="+", default=list(compilers.DEFAULT), choices=compilers.DEFAULT
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        help="the file of rows; by default of this device in results",
+    )
+    chosen = parser.parse_args(arguments)
+    store = harness.Store(
+        "gpu_launch", again=chosen.again, device=harness.require_gpu(), path=chosen.out
+    )
+
+    def told(key: str, target: harness.Target, *given: str) -> dict[str, Any]:
+        def ask() -> dict[str, Any]:
+            return {"microseconds": harness.fresh(target, *given, limit=chosen.limit)}
+
+        row, _ = store.row(key, ask)
+        for name, value in row.get("microseconds", {key: row.get("failed")}).items():
+            print(
+                f"{name:76} {value if isinstance(value, str) else f'{value:8.2f} us'}", flush=True
+            )
+        return row
+
+    rows = [
+        told("launchers", launchers),
+        *(told(f"calls {one}", calls, one) for one in chosen.compilers),
+    ]
+    if "failed" not in rows[0]:
+        found = rows[0]["microseconds"]
+        print(f"a launch of ours is {found[OURS] / found[DRIVER]:.2f} of the driver's")
+    return int(any("failed" in row for row in rows))

@@ -79,8 +79,7 @@ class Error:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """errors: of all that was compared. problems: what cannot be said in numbers (a gradient that
-    is missing).
-    """
+    is missing)."""
 
     errors: list[Error]
     problems: list[str]
@@ -206,15 +205,13 @@ def step(
 
 def gradients_of(module: torch.nn.Module) -> Step:
     """What a step left in the module's parameters: for benchmarks, which have a loss of their
-    own.
-    """
+    own."""
     return Step({}, {f"gradient of {n}": _kept(p.grad) for n, p in module.named_parameters()}, {})
 
 
 def true_gradients(module: torch.nn.Module, run: Callable[[torch.nn.Module], Any]) -> Step:
     """Of a copy in float64. run: the step, forward and backward, with the module that it is
-    given.
-    """
+    given."""
     wide = copy.deepcopy(module).double()
     wide.zero_grad(set_to_none=True)
     with InDouble():
@@ -224,8 +221,7 @@ def true_gradients(module: torch.nn.Module, run: Callable[[torch.nn.Module], Any
 
 def largest_errors(truth: Step, eager: Step, ours: Step) -> dict[str, Any]:
     """For a row of a benchmark: the largest relative error of any gradient, where, eager's largest,
-    and how many are wrong.
-    """
+    and how many are wrong."""
     judged = judge(truth, [eager], ours)
     worst = max(judged.errors, key=lambda e: e.ours)
     return {
@@ -236,8 +232,7 @@ def largest_errors(truth: Step, eager: Step, ours: Step) -> dict[str, Any]:
 
 def told(row: dict[str, Any] | None) -> str:
     """A cell of a benchmark's table: the largest error, eager's own, and a mark where one is
-    wrong.
-    """
+    wrong."""
     if row is None:
         return ""
     mark = f" {len(row['wrong'])} WRONG" if row["wrong"] else ""
@@ -324,8 +319,7 @@ def _rms(value: torch.Tensor) -> float:
 
 def _distance(exact: torch.Tensor, value: torch.Tensor | None, eager: torch.Tensor) -> float:
     """The norm of the difference, where truth and eager are finite; infinite if `value` is not
-    finite there.
-    """
+    finite there."""
     if value is None or value.shape != exact.shape:
         return math.inf
     counted = exact.isfinite() & eager.isfinite()

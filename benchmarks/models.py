@@ -31,8 +31,7 @@ class Program:
 
     def call(self, function: Callable[..., Any] | None = None) -> Any:
         """Calls the program's function, or `function` (a compiled form of it) with the same
-        arguments.
-        """
+        arguments."""
         return (self.function if function is None else function)(*self.args, **self.kwargs)
 
 
@@ -93,8 +92,7 @@ _IMPORTS = {
 
 def in_float64(program: Program) -> Program:
     """A copy of the program that computes in float64: the truth that errors are measured
-    against.
-    """
+    against."""
     import torch
 
     function = program.function
@@ -115,8 +113,7 @@ def _double(value: Any) -> Any:
     )
 
 
-# Builders
-# --------------------------------------------------------------------------------------------
+# Builders -----------------------------------------------------------------------------------------
 
 
 def _image(batch: int, size: int) -> torch.Tensor:
@@ -195,8 +192,7 @@ _LLAMA = {
 
 def _causal(name: str, batch: int, length: int, **settings: Any) -> Callable[[], Program]:
     """A transformers language model with its head, without a cache. name: ``"GPT2"`` or
-    ``"Llama"``.
-    """
+    ``"Llama"``."""
 
     def build() -> Program:
         import transformers
@@ -212,8 +208,7 @@ def _causal(name: str, batch: int, length: int, **settings: Any) -> Callable[[],
 
 def _encoder(name: str, batch: int, length: int) -> Callable[[], Program]:
     """A transformers encoder that takes tokens and a mask. name: ``"DistilBert"`` or ``"T5"``
-    (small).
-    """
+    (small)."""
 
     def build() -> Program:
         import torch
@@ -381,8 +376,7 @@ MODELS: dict[str, Model] = {
 
 def choose(names: Sequence[str], groups: Sequence[str]) -> list[Model]:
     """The models of these names; without names, those of the groups. SystemExit for an unknown
-    name.
-    """
+    name."""
     unknown = [name for name in names if name not in MODELS]
     if unknown:
         raise SystemExit(f"no model {', '.join(unknown)}; one or more of: {' '.join(MODELS)}")

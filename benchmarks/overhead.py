@@ -1,13 +1,14 @@
-"""What a compiled call costs before it computes anything.
+"""What a compiled call costs before it computes anything, and round a step of training.
 
 In: nothing. Out: a table of microseconds a call with a backend that does nothing, where what is
 left is guards and rebuilding the output: adding two tensors, an MLP of 24 blocks, resnet18,
 BERT-base, resnext101, and the MLP with modules without parameters on and off its way (the figure
 must not grow with them); and, as the group ``after_limit``, tiny programs in which a value changes
 with every call (`benchmarks.changing`), long after the recompile limit; there eager and ours take
-turns in one process, because the difference is what counts. What always holds: else each compiler
-is alone in its process, the processes take turns, and a figure is the smallest of several medians,
-because what disturbs a measurement only ever adds to it.
+turns in one process, because the difference is what counts. A step of training that does almost
+nothing (zero_grad, forward, loss, backward, SGD of a small MLP) is `steps`. What always holds: else
+each compiler is alone in its process, the processes take turns, and a figure is the smallest of
+several medians, because what disturbs a measurement only ever adds to it.
 """
 
 from __future__ import annotations
@@ -15,17 +16,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from benchmarks import changing, compilers, models, processes
+from benchmarks import changing, compilers, harness, models
 from benchmarks.models import Program
-from benchmarks.results import Store
-from benchmarks.tables import table
-from benchmarks.timing import per_call, turned
+from benchmarks.timing import per_call, table, turned
 
 
 def add(x: Any, y: Any) -> Any:
@@ -42,8 +40,7 @@ def _add() -> Program:
 
 def _mlp(extra: int = 0, on_the_way: bool = False) -> Callable[[], Program]:
     """24 blocks of linear, norm and activation; extra: modules without parameters, called or only
-    held.
-    """
+    held."""
 
     def build() -> Program:
         import torch
@@ -130,10 +127,12 @@ _BEFORE = {"calls": 3, "after_limit": 200}
 _MEDIANS = {"calls": (7, 15), "after_limit": (60, 3)}
 
 
-def measure(case: Case, names: Sequence[str]) -> dict[str, Any]:
-    """One process's figures by compiler: the smallest of several medians, in seconds a call."""
+def measure(name: str, names: Sequence[str]) -> dict[str, Any]:
+    """The figures of one process for a case by compiler: the smallest of several medians, in
+    seconds a call."""
     import torch
 
+    case = CASES[name]
     with torch.no_grad():
         calls = {name: _call(case, name) for name in names}
         medians: dict[str, list[float]] = {name: [] for name in names}
@@ -157,23 +156,16 @@ def _call(case: Case, compiler: str) -> tuple[Callable[..., Any], tuple[Any, ...
     return function, args, program.kwargs
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measures what is not there yet and prints all; 1 if a row failed."""
-    parser = argparse.ArgumentParser(prog="benchmarks.overhead", description=__doc__)
+    parser = harness.options("overhead", __doc__, limit=600.0)
     parser.add_argument("--cases", nargs="+", default=[], choices=list(CASES), metavar="NAME")
     parser.add_argument("--groups", nargs="+", default=["calls"], choices=GROUPS)
     parser.add_argument("--compilers", nargs="+", default=[], metavar="NAME", help="only these")
     parser.add_argument("--repeats", type=int, default=3, help="processes a compiler")
-    parser.add_argument("--again", action="store_true", help="measure rows that are there already")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds a process may take")
-    parser.add_argument("--in-this-process", nargs=2, default=None, help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
-    if chosen.in_this_process:
-        case, names = chosen.in_this_process
-        processes.answer(measure(CASES[case], names.split(",")))
-        return 0
-    processes.warm_up_files()
-    store = Store("overhead", again=chosen.again)
+    harness.warm_up_files()
+    store = harness.Store("overhead", again=chosen.again)
     lines: list[list[str]] = []
     failed = False
     for name in chosen.cases or [
@@ -193,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(
-    store: Store, name: str, wanted: Sequence[str], chosen: argparse.Namespace
+    store: harness.Store, name: str, wanted: Sequence[str], chosen: argparse.Namespace
 ) -> dict[str, float]:
     """Seconds by compiler, the best of the processes; without those that failed."""
     found: dict[str, float] = {}
@@ -201,10 +193,10 @@ def _measured(
         [wanted] if CASES[name].group == "after_limit" else [[compiler] for compiler in wanted]
     )
     for number, names in itertools.product(range(chosen.repeats), together):
-        child = ["--in-this-process", name, ",".join(names)]
         key = f"{name} {' '.join(names)} {number}"
-        measure_it = partial(processes.fresh, "benchmarks.overhead", child, limit=chosen.limit)
-        row, there = store.row(key, measure_it)
+        row, there = store.row(
+            key, partial(harness.fresh, measure, name, names, limit=chosen.limit)
+        )
         if "failed" in row:
             print(f"{key} failed: {row['failed']}", flush=True)
             continue
@@ -215,5 +207,79 @@ def _measured(
     return found
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+# Around a step of training ------------------------------------------------------------------------
+
+#: name -> (what is compiled, how).
+STEPS: dict[str, tuple[str, str, str]] = {
+    "eager": ("", "", ""),
+    "tracer-core, eager": ("model", "ours", "eager"),
+    "tracer-core, eager, whole step": ("step", "ours", "eager"),
+    "tracer-core, aten_eager": ("model", "ours", "aten_eager"),
+    "tracer-core, aten_eager, whole step": ("step", "ours", "aten_eager"),
+    "torch.compile, eager": ("model", "torch", "eager"),
+    "torch.compile, aot_eager": ("model", "torch", "aot_eager"),
+}
+
+
+def steps(arguments: Sequence[str]) -> int:
+    """Microseconds of a training step of a small MLP: zero_grad, forward, loss, backward, SGD.
+    Eager, ours with the backends eager and aten_eager (module compiled, and the whole step) and
+    torch.compile take turns in one process; ratios are of medians over the rounds."""
+    parser = harness.options("step_overhead", steps.__doc__, limit=900.0)
+    parser.add_argument("--rounds", type=int, default=60)
+    chosen = parser.parse_args(arguments)
+    store = harness.Store("step_overhead", again=chosen.again)
+    ask = partial(harness.fresh, measure_steps, chosen.rounds, limit=chosen.limit)
+    row, _ = store.row(f"MLP {chosen.rounds} rounds", ask)
+    if "failed" in row:
+        print(row["failed"])
+        return 1
+    medians = {name: statistics.median(seconds) for name, seconds in row["seconds"].items()}
+    lines = [
+        [name, f"{one * 1e6:.1f}", f"{one / medians['eager']:.2f}"] for name, one in medians.items()
+    ]
+    print(table(["a step of a small MLP", "µs", "over eager"], lines))
+    return 0
+
+
+def measure_steps(rounds: int) -> dict[str, Any]:
+    """Seconds of a step by name, one number a round."""
+    import torch
+
+    torch.set_num_threads(1)
+    made = {name: _training_step(*way) for name, way in STEPS.items()}
+    for step in made.values():
+        per_call(step, (), {}, 100)
+    found: dict[str, list[float]] = {name: [] for name in made}
+    for _ in range(rounds):
+        for name, step in made.items():
+            found[name].append(per_call(step, (), {}, 40))
+    return {"seconds": found}
+
+
+def _training_step(form: str, compiler: str, backend: str) -> Callable[[], Any]:
+    import torch
+    from torch import nn
+
+    import tracer_core
+
+    def compiled(function: Any) -> Any:
+        if compiler == "ours":
+            return tracer_core.compile(function, backend=backend)
+        return torch.compile(function, backend=backend)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)
+    )
+    forward: Any = compiled(model) if form == "model" else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(8, 16)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        forward(x).square().mean().backward()
+        optimizer.step()
+
+    run = compiled(step) if form == "step" else step
+    return lambda: run(x)

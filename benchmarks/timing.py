@@ -1,4 +1,4 @@
-"""Alternating measurement of several ways to do the same thing.
+"""Alternating measurement of several ways to do the same thing; means, text tables, memory.
 
 In: callables by name. Out: seconds a call, for each round and name. What always holds: within a
 round each name has its turn right after another, the order turns from round to round, and the first
@@ -9,10 +9,12 @@ awake).
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -72,8 +74,7 @@ def alternate(
 
 def turned(names: list[str], number: int) -> list[str]:
     """The order of a round: each begins in its turn, so that nobody always follows the same
-    other.
-    """
+    other."""
     first = number % len(names) if names else 0
     return names[first:] + names[:first]
 
@@ -86,6 +87,49 @@ def spread(base: list[float], other: list[float]) -> float:
 
 def speed_up(base: list[float], other: list[float]) -> float:
     """The median over the rounds of base / other: both sides of each ratio were measured
-    together.
-    """
+    together."""
     return statistics.median(a / b for a, b in zip(base, other, strict=True))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to their widest cell; the first to the left, the others to the right."""
+    lines = [list(head), *map(list, rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    printed = [
+        "  ".join(
+            _pad(cell, width, i) for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in lines
+    ]
+    printed.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in printed)
+
+
+def _pad(cell: str, width: int, column: int) -> str:
+    return cell.ljust(width) if column == 0 else cell.rjust(width)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive numbers; NaN of none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+
+
+def milliseconds(seconds: float) -> str:
+    """Three significant digits or more: ``0.0123``, ``1.23``, ``123.4``."""
+    value = seconds * 1e3
+    digits = 4 if value < 0.1 else 3 if value < 1 else 2 if value < 100 else 1
+    return f"{value:.{digits}f}"
+
+
+def memory(name: str) -> int:
+    """Bytes of this process: ``VmRSS`` (resident now) or ``VmHWM`` (the most since
+    `reset_peak`)."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {name}")
+
+
+def reset_peak() -> None:
+    """Linux: writing 5 there sets VmHWM to VmRSS (proc(5))."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -9,7 +9,7 @@ importing this module imports neither torch nor a model library.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -83,45 +83,40 @@ def _torchvision(name: str) -> Callable[[], Any]:
     return build
 
 
-def _bert() -> Any:
-    from transformers import BertConfig, BertForMaskedLM
+def _transformers(name: str, config: str, **settings: Any) -> Callable[[], Any]:
+    def build() -> Any:
+        import transformers
 
-    return BertForMaskedLM(
-        BertConfig(
-            num_hidden_layers=4,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            vocab_size=2000,
-        )
-    )
+        return getattr(transformers, name)(getattr(transformers, config)(**settings))
+
+    return build
 
 
-def _gpt2() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
+def _timm(name: str, **settings: Any) -> Callable[[], Any]:
+    def build() -> Any:
+        import timm
 
-    return GPT2LMHeadModel(
-        GPT2Config(n_layer=4, vocab_size=2000, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-        use_cache=False,
-                   bos_token_id=0, eos_token_id=0)
-    )  # fmt: skip
+        return timm.create_model(name, **settings)
 
-
-def _vit() -> Any:
-    import timm
-
-    return timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=1000)
+    return build
 
 
-def _lstm() -> Any:
-    import torch
+def _lstm(inputs: int, hidden: int) -> Callable[[], Any]:
+    def build() -> Any:
+        import torch
 
-    return torch.nn.LSTM(64, 128, num_layers=2, batch_first=True)
+        return torch.nn.LSTM(inputs, hidden, num_layers=2, batch_first=True)
+
+    return build
 
 
-def _lstm_batch() -> tuple[Any, Any]:
-    import torch
+def _random(inputs: Sequence[int], target: Sequence[int]) -> Callable[[], tuple[Any, Any]]:
+    def batch() -> tuple[Any, Any]:
+        import torch
 
-    return torch.randn(8, 32, 64), torch.randn(8, 32, 128)
+        return torch.randn(*inputs), torch.randn(*target)
+
+    return batch
 
 
 def unet(width: int = 16, depth: int = 3) -> Any:
@@ -162,112 +157,62 @@ def unet(width: int = 16, depth: int = 3) -> Any:
     return UNet()
 
 
-def _pictures(count: int, size: int) -> Callable[[], tuple[Any, Any]]:
-    def batch() -> tuple[Any, Any]:
-        import torch
-
-        return torch.randn(count, 3, size, size), torch.randn(count, 3, size, size)
-
-    return batch
-
-
-def _bert_base() -> Any:
-    from transformers import BertConfig, BertForMaskedLM
-
-    return BertForMaskedLM(BertConfig())
+_MLM, _GPT2 = ("BertForMaskedLM", "BertConfig"), ("GPT2LMHeadModel", "GPT2Config")
+_SMALL = {"vocab_size": 2000}
+_BERT_SMALL = {
+    "num_hidden_layers": 4,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    **_SMALL,
+}
+_GPT2_SMALL = {"n_layer": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+"use_cache": False,
+               "bos_token_id": 0, "eos_token_id": 0, **_SMALL}  # fmt: skip
 
 
-def _gpt2_small() -> Any:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(GPT2Config(use_cache=False))
-
-
-def _vit_base() -> Any:
-    import timm
-
-    return timm.create_model("vit_base_patch16_224")
+def _images_of(name: str, count: int, size: int) -> Trained:
+    """An image classifier of torchvision."""
+    title = f"{name} {count}×3×{size}×{size}"
+    return Trained(
+        "torchvision", title, _torchvision(name), _images(count, size, 1000), _cross_entropy
+    )
 
 
-def _wide_lstm() -> Any:
-    import torch
-
-    return torch.nn.LSTM(512, 512, num_layers=2, batch_first=True)
-
-
-def _sequences(count: int, length: int, width: int) -> Callable[[], tuple[Any, Any]]:
-    def batch() -> tuple[Any, Any]:
-        import torch
-
-        return torch.randn(count, length, width), torch.randn(count, length, width)
-
-    return batch
+def _text(
+    title: str, names: tuple[str, str], batch: tuple[int, int, int], **settings: Any
+) -> Trained:
+    """A language model of transformers. batch: count, length, vocabulary."""
+    return Trained(
+        "transformers", title, _transformers(*names, **settings), _tokens(*batch), _cross_entropy
+    )
 
 
 TRAINED: dict[str, Trained] = {
-    "densenet121": Trained(
-        "torchvision",
-        "densenet121 4×3×64×64",
-        _torchvision("densenet121"),
-        _images(4, 64, 1000),
-        _cross_entropy,
-    ),
-    "resnet18": Trained(
-        "torchvision",
-        "resnet18 4×3×64×64",
-        _torchvision("resnet18"),
-        _images(4, 64, 1000),
-        _cross_entropy,
-    ),
-    "bert": Trained(
-        "transformers", "BERT, 4 layers, 4×32", _bert, _tokens(4, 32, 2000), _cross_entropy
-    ),
-    "gpt2": Trained(
-        "transformers", "GPT-2, 4 layers, 4×32", _gpt2, _tokens(4, 32, 2000), _cross_entropy
-    ),
-    "vit": Trained("timm", "ViT-tiny 4×3×64×64", _vit, _images(4, 64, 1000), _cross_entropy),
-    "lstm": Trained("torch", "LSTM 2×128, 8×32", _lstm, _lstm_batch, _square),
-    "unet": Trained("torch", "U-Net 2×3×64×64", unet, _pictures(2, 64), _square),
-}
+    "densenet121": _images_of("densenet121", 4, 64),
+    "resnet18": _images_of("resnet18", 4, 64),
+    "bert": _text("BERT, 4 layers, 4×32", _MLM, (4, 32, 2000), **_BERT_SMALL),
+    "gpt2": _text("GPT-2, 4 layers, 4×32", _GPT2, (4, 32, 2000), **_GPT2_SMALL),
+    "vit": Trained("timm", "ViT-tiny 4×3×64×64", _timm("vit_tiny_patch16_224", img_size=64,
+    num_classes=1000),
+                   _images(4, 64, 1000), _cross_entropy),
+    "lstm": Trained("torch", "LSTM 2×128, 8×32", _lstm(64, 128), _random((8, 32, 64), (8, 32,
+    128)), _square),
+    "unet": Trained("torch", "U-Net 2×3×64×64", unet, _random((2, 3, 64, 64), (2, 3, 64, 64)),
+    _square),
+}  # fmt: skip
 
 #: Training steps whose speed and memory are compared.
 TIMED: dict[str, Trained] = {
-    "resnet18_64": Trained(
-        "torchvision",
-        "resnet18 4×3×64×64",
-        _torchvision("resnet18"),
-        _images(4, 64, 1000),
-        _cross_entropy,
-    ),
-    "resnet18_224": Trained(
-        "torchvision",
-        "resnet18 4×3×224×224",
-        _torchvision("resnet18"),
-        _images(4, 224, 1000),
-        _cross_entropy,
-    ),
-    "densenet121": Trained(
-        "torchvision",
-        "densenet121 4×3×128×128",
-        _torchvision("densenet121"),
-        _images(4, 128, 1000),
-        _cross_entropy,
-    ),
-    "bert_base": Trained(
-        "transformers", "BERT-base 4×128", _bert_base, _tokens(4, 128, 30522), _cross_entropy
-    ),
-    "gpt2_small": Trained(
-        "transformers", "GPT-2 small 2×128", _gpt2_small, _tokens(2, 128, 50257), _cross_entropy
-    ),
-    "vit_base": Trained(
-        "timm", "ViT-B/16 2×3×224×224", _vit_base, _images(2, 224, 1000), _cross_entropy
-    ),
-    "lstm_512": Trained("torch", "LSTM 2×512, 16×64", _wide_lstm, _sequences(16, 64, 512), _square),
-    "unet_31m": Trained(
-        "torch",
-        "U-Net, 31 M parameters, 1×3×128×128",
-        lambda: unet(64, 4),
-        _pictures(1, 128),
-        _square,
-    ),
-}
+    "resnet18_64": _images_of("resnet18", 4, 64),
+    "resnet18_224": _images_of("resnet18", 4, 224),
+    "densenet121": _images_of("densenet121", 4, 128),
+    "bert_base": _text("BERT-base 4×128", _MLM, (4, 128, 30522)),
+    "gpt2_small": _text("GPT-2 small 2×128", _GPT2, (2, 128, 50257), use_cache=False),
+    "vit_base": Trained("timm", "ViT-B/16 2×3×224×224", _timm("vit_base_patch16_224"), _images(2,
+    224, 1000),
+                        _cross_entropy),
+    "lstm_512": Trained("torch", "LSTM 2×512, 16×64", _lstm(512, 512), _random((16, 64, 512), (16,
+    64, 512)), _square),
+    "unet_31m": Trained("torch", "U-Net, 31 M parameters, 1×3×128×128", lambda: unet(64, 4),
+                        _random((1, 3, 128, 128), (1, 3, 128, 128)), _square),
+}  # fmt: skip

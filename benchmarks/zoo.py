@@ -1,41 +1,60 @@
 """The zoo: are all models captured, right, and captured quickly?
 
 In: names of the zoo, or all. Out: a table with a row a model (graphs, breaks, equal to eager,
-recompiles at the second call, seconds of the first call beside torch.compile's) and a summary. What
-always holds: rows are resumable; each model runs in a process of its own, with a time limit; the
-two compilers take turns, and the smallest of the rounds counts for each.
+recompiles at the second call, seconds of the first call beside torch.compile's) and a summary. Eval
+and train mode are compared with eager bit by bit over two calls: outputs, loss gradients, buffers,
+the state of the random generator. What always holds: rows are resumable; a process takes several
+models, each in a fork of its own with a time limit, in which one other program has been compiled
+(so that imports are paid) and none of the zoo; the two compilers take turns, and the smallest of
+the rounds counts for each.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
 import sys
-from collections.abc import Sequence
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
-from benchmarks import processes
-from benchmarks.results import Store
-from benchmarks.tables import geometric_mean, table
+import torch
+
+import tracer_core
+from benchmarks import harness, models
+from benchmarks.timing import geometric_mean, table
 from benchmarks.zoo_models import ZOO
+from tracer_core.dispatch import compile_graph
+from tracer_core.explanation import explanation
+from tracer_core.testing import CaptureCounter, Tolerance, compare, compare_aliasing, tensors_in
 
-MODULE = "benchmarks.zoo_process"
+#: Models of one process.
 _BATCH = 33
-_LIMIT = 160.0
+#: Seconds for one model and task.
+LIMIT = 150.0
+_CALL_SEED = 7
+#: Threads of an OpenMP pool do not survive the fork, and its child would wait for them.
+ENVIRONMENT = {"TRACER_STRICT": "1", "OMP_NUM_THREADS": "1"}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measures what is not there yet and prints all; 1 if a row failed or is not equal."""
-    parser = argparse.ArgumentParser(prog="benchmarks.zoo", description=__doc__)
+    parser = harness.options("zoo", __doc__)
     parser.add_argument("models", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--rounds", type=int, default=2, help="of timing; 0: only check")
-    parser.add_argument("--again", action="store_true", help="measure rows that are there already")
     chosen = parser.parse_args(arguments)
     unknown = set(chosen.models) - set(ZOO)
     if unknown:
         parser.error(f"not in the zoo: {', '.join(sorted(unknown))}")
     names = chosen.models or list(ZOO)
-    processes.warm_up_files()
-    store = Store("zoo", again=chosen.again)
+    harness.warm_up_files()
+    store = harness.Store("zoo", again=chosen.again)
     tasks = [
         ("check", 0),
         ("trained", 0),
@@ -51,23 +70,20 @@ def _key(task: str, turn: int, name: str) -> str:
     return f"{name} {task} {turn}"
 
 
-def _batch(store: Store, task: str, turn: int, names: Sequence[str]) -> None:
+def _batch(store: harness.Store, task: str, turn: int, names: Sequence[str]) -> None:
     """Measures the models of a batch that are not there yet, in one process."""
-    wanted = [n for n in names if store.again or _missing(store.rows.get(_key(task, turn, n)))]
+    wanted = [n for n in names if store.stored(_key(task, turn, n)) is None]
     if not wanted:
         return
     try:
-        found = processes.fresh(MODULE, [task, *wanted], limit=_LIMIT * len(wanted) + 120)
-    except processes.Failed as error:
+        limit = (LIMIT + 10) * len(wanted) + 120
+        found = harness.fresh(run_tasks, task, wanted, limit=limit, environment=ENVIRONMENT)
+    except harness.Failed as error:
         found = {name: {"failed": str(error)} for name in wanted}
     for name in wanted:
         row = found.get(name, {"failed": "no answer"})
         store.put(_key(task, turn, name), row)
         print(f"{_key(task, turn, name)}: {_told(task, row)}", flush=True)
-
-
-def _missing(row: dict[str, Any] | None) -> bool:
-    return row is None or "failed" in row
 
 
 def _told(task: str, row: dict[str, Any]) -> str:
@@ -83,13 +99,13 @@ def _told(task: str, row: dict[str, Any]) -> str:
     )  # fmt: skip
 
 
-def _seconds(store: Store, task: str, name: str, rounds: int) -> float | None:
+def _quickest(store: harness.Store, task: str, name: str, rounds: int) -> float | None:
     rows = [store.rows.get(_key(task, n, name), {}) for n in range(rounds)]
     found = [row["wall"] for row in rows if "wall" in row]
     return min(found) if found else None
 
 
-def _print(store: Store, names: Sequence[str], rounds: int) -> int:
+def _print(store: harness.Store, names: Sequence[str], rounds: int) -> int:
     lines, one_graph, equal, again, ratios = [], 0, 0, 0, []
     groups: dict[str, list[float]] = {}
     for name in names:
@@ -98,7 +114,7 @@ def _print(store: Store, names: Sequence[str], rounds: int) -> int:
             for mode, facts in store.rows[_key("check", 0, name)].items()
             if mode in ("eval", "train")
         ]
-        ours, torch = (_seconds(store, task, name, rounds) for task in ("ours", "torch"))
+        ours, torch = (_quickest(store, task, name, rounds) for task in ("ours", "torch"))
         ratio = ours / torch if ours and torch else None
         if ratio is not None:
             ratios.append(ratio)
@@ -182,5 +198,245 @@ def _explain(name: str, row: dict[str, Any]) -> None:
             print(f"{name} {mode}: recompiled: {reason}")
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+# One model ----------------------------------------------------------------------------------------
+
+
+def check(name: str) -> dict[str, Any]:
+    """{"eval": facts, "train": facts} of one model."""
+    modes = [False, True] if ZOO[name].train else [False]
+    return {"train" if train else "eval": check_mode(name, train) for train in modes}
+
+
+def trained(name: str) -> dict[str, Any]:
+    """{"train": facts} of one model whose forward and backward are lowered graphs, run by PyTorch's
+    operators."""
+    if not ZOO[name].train:
+        return {}
+    fallbacks: list[str] = []
+    compile_graph.report = lambda fallback: fallbacks.append(f"{fallback.kind}: {fallback.reason}")
+    facts = check_mode(name, True, "aten_eager")
+    return {"train": facts | {"fallbacks": fallbacks}}
+
+
+def check_mode(name: str, train: bool, backend: str = "eager") -> dict[str, Any]:
+    """What `check` says of one mode. Some models ask torch.compiler.is_compiling() and compute in
+    another way (transformers 5.17 builds masks that it leaves out otherwise): where eager's bits
+    are not met, eager is told so too and must be met then.
+    """
+    facts = _checked(name, train, backend, contextlib.nullcontext)
+    if facts["equal"]:
+        return facts
+    told = _checked(name, train, backend, _told_that_it_is_compiled)
+    return told | {"asks": "is_compiling"} if told["equal"] else facts
+
+
+def _told_that_it_is_compiled() -> contextlib.AbstractContextManager[Any]:
+    return mock.patch.object(torch.compiler, "is_compiling", lambda: True)
+
+
+def _checked(
+    name: str,
+    train: bool,
+    backend: str,
+    reference: Callable[[], contextlib.AbstractContextManager[Any]],
+) -> dict[str, Any]:
+    """reference: a context for eager's calls."""
+    animal = ZOO[name]
+    plain, target = animal.module(train), animal.module(train)
+    facts: dict[str, Any] = {"equal": True}
+    with CaptureCounter() as counter:
+        compiled = tracer_core.compile(target, backend=backend)
+        for number in range(2):
+            try:
+                with reference():
+                    want = _run(animal, number, plain, plain, train)
+                _compare_call(animal, number, want, plain, target, compiled, train)
+            except Exception as error:
+                facts.update(equal=False, call=number, error=_short(error))
+                break
+            if number == 0:
+                facts.update(
+                    graphs=len(counter.graphs), breaks=[list(one) for one in counter.breaks]
+                )
+    facts.setdefault("graphs", len(counter.graphs))
+    facts.setdefault("breaks", [list(one) for one in counter.breaks])
+    facts["recompiles"] = [reason for _, reason in counter.recompiles]
+    facts["graphs_later"] = len(counter.graphs) - facts["graphs"]
+    with contextlib.suppress(Exception):
+        facts["guards"] = len(explanation(compiled.__tracer__).guards)
+    return facts
+
+
+def _compare_call(
+    animal: Any, number: int, wanted: Any, plain: Any, target: Any, compiled: Any, train: bool
+) -> None:
+    exact = Tolerance(rtol=0.0, atol=0.0)
+    want, want_args, want_state = wanted
+    got, got_args, got_state = _run(animal, number, compiled, target, train)
+    compare(want, got, exact, f"call {number}: result")
+    compare(want_args, got_args, exact, f"call {number}: arguments")
+    compare_aliasing([want_args, want], [got_args, got], f"call {number}: aliasing")
+    if not torch.equal(want_state, got_state):
+        raise AssertionError(f"call {number}: another state of the random generator")
+    compare(dict(plain.state_dict()), dict(target.state_dict()), exact, f"call {number}: state")
+    if train:
+        gradients = [{n: p.grad for n, p in m.named_parameters()} for m in (plain, target)]
+        compare(*gradients, exact, f"call {number}: gradient")
+
+
+def _run(animal: Any, number: int, function: Any, module: Any, train: bool) -> tuple[Any, Any, Any]:
+    """(result, arguments afterwards, state of the random generator afterwards) of one call."""
+    args, kwargs = animal.inputs(number)
+    module.zero_grad()
+    torch.manual_seed(_CALL_SEED)
+    with torch.set_grad_enabled(train):
+        result = function(*args, **kwargs)
+    state = torch.get_rng_state()
+    if train:
+        parts = [
+            t.float().pow(2).mean()
+            for t in tensors_in(result)
+            if t.is_floating_point() and t.requires_grad
+        ]
+        torch.stack(parts).sum().backward()
+    return result, (args, kwargs), state
+
+
+def ours(name: str) -> dict[str, Any]:
+    """Seconds of tracer_core's first call, backend eager."""
+    return _first_call(name, lambda module: tracer_core.compile(module, backend="eager"))
+
+
+def torch_compile(name: str) -> dict[str, Any]:
+    """Seconds of torch.compile's first call, backend eager."""
+    return _first_call(name, lambda module: torch.compile(module, backend="eager"))
+
+
+def _first_call(name: str, make: Callable[[Any], Any]) -> dict[str, Any]:
+    """wall and cpu: of compile() and the first call. run: the smallest of three eager calls."""
+    animal = ZOO[name]
+    module = animal.module(train=False)
+    args, kwargs = animal.inputs(0)
+    with torch.no_grad():
+        run = min(_seconds(lambda: module(*args, **kwargs))[0] for _ in range(3))
+        gc.collect()
+        wall, cpu = _seconds(lambda: make(module)(*args, **kwargs))
+    return {"wall": wall, "cpu": cpu, "run": run}
+
+
+def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    function()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _short(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)[-2:]
+    where = " < ".join(f"{os.path.basename(f.filename)}:{f.lineno}" for f in reversed(frames))
+    return f"{type(error).__name__}: {str(error)[:600]} ({where})"
+
+
+# The process --------------------------------------------------------------------------------------
+
+TASKS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "check": check,
+    "trained": trained,
+    "ours": ours,
+    "torch": torch_compile,
+}
+
+
+def import_libraries() -> None:
+    """Imports the model libraries, quietly."""
+    for library in ("torchvision", "timm", "transformers"):
+        models.import_library(library)
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+
+
+def warm_up(task: str) -> None:
+    """Imports everything and compiles one program that is not in the zoo."""
+    import_libraries()
+
+    class Other(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image = torch.nn.Sequential(
+                torch.nn.Conv2d(3, 8, 3),
+                torch.nn.BatchNorm2d(8),
+                torch.nn.ReLU(),
+                torch.nn.MaxPool2d(2),
+            )
+            self.layers = torch.nn.ModuleList(
+                torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(2)
+            )
+            self.head = torch.nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = self.image(x).flatten(2).transpose(1, 2)
+            for layer in self.layers:
+                x = layer(x)
+            return torch.softmax(self.head(x.mean(1)), dim=-1)
+
+    for train in (False, True):
+        model = Other().train(train)
+        with torch.set_grad_enabled(train):
+            if task == "torch":
+                torch.compile(model, backend="eager")(torch.randn(2, 3, 16, 16))
+            else:
+                tracer_core.compile(model, backend="eager")(torch.randn(2, 3, 16, 16))
+    tracer_core.reset()
+
+
+def forked(task: str, name: str) -> dict[str, Any]:
+    """Runs a task in a fork of this process."""
+    reader, writer = os.pipe()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _child(task, name, writer)
+    os.close(writer)
+    start = time.monotonic()
+    text = b"".join(_read(reader, start + LIMIT))
+    os.close(reader)
+    late = time.monotonic() - start >= LIMIT
+    if late:
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    if late:
+        return {"failed": f"no answer after {LIMIT:.0f} s"}
+    if not text:
+        return {"failed": f"ended with status {status}"}
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _read(reader: int, end: float) -> Iterator[bytes]:
+    """What the child writes, until it closes the pipe or `end`."""
+    while (left := end - time.monotonic()) > 0:
+        ready, _, _ = select.select([reader], [], [], left)
+        if ready:
+            part = os.read(reader, 1 << 16)
+            if not part:
+                return
+            yield part
+
+
+def _child(task: str, name: str, writer: int) -> None:
+    try:
+        found = TASKS[task](name)
+    except BaseException as error:
+        if os.environ.get("ZOO_TRACEBACK"):
+            traceback.print_exc()
+        found = {"failed": _short(error)}
+    with os.fdopen(writer, "w") as file:
+        json.dump(found, file)
+    os._exit(0)
+
+
+def run_tasks(task: str, names: Sequence[str]) -> dict[str, Any]:
+    """In a child: what a task finds of each model."""
+    warm_up(task)
+    return {name: forked(task, name) for name in names}

@@ -18,7 +18,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import commit, machine
+from benchmarks.harness import commit, machine
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "torch_versions.json"

@@ -131,8 +131,7 @@ def test_the_loss_depends_on_every_finite_element():
     assert ((gradient != 0) == output.isfinite().logical_and(output.abs() < 1e6)).all()
 
 
-# --- the command
-# ---------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def run(tmp_path: Any, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
@@ -162,8 +161,9 @@ def test_rows_that_are_there_are_not_run_again(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("1 models to run, 0 done")
 
 
-def test_a_process_that_dies_or_hangs_loses_its_own_row_only(tmp_path):
-    command = ("--module", "tests.benchmarks.gradients_child", "--limit", "5", "--exactly")
-    status, rows = run(tmp_path, *command, "zoo/bert", "zoo/gpt2", "zoo/opt")
+def test_a_process_that_dies_or_hangs_loses_its_own_row_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(gradients, "CHILD", "tests.benchmarks.gradients_child:serve")
+    monkeypatch.setattr(gradients, "_IMPORTS", 0.0)
+    status, rows = run(tmp_path, "--limit", "5", "--exactly", "zoo/bert", "zoo/gpt2", "zoo/opt")
     found = {row["model"]: row["status"] for row in rows}
     assert status == 1 and found == {"zoo/bert": "crashed", "zoo/gpt2": "crashed", "zoo/opt": "ok"}

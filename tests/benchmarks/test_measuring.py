@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import pathlib
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import demo, models, processes, results
-from benchmarks.grid import Grid
-from benchmarks.spans import Recorder, Span, own_seconds
+import benchmarks.__main__ as command
+from benchmarks import demo, first_call, harness, models
+from benchmarks.first_call import Recorder, Span, own_seconds
+from benchmarks.harness import Grid, Store
 from benchmarks.timing import Plan, alternate, speed_up
 
 SECOND = 10**9
@@ -58,27 +60,51 @@ def test_stages_of_a_compile_become_spans_and_build_no_texts(
 
 
 def test_a_failed_row_is_measured_again_and_a_good_one_is_not(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    monkeypatch.setattr(results, "commit", lambda: "abc")
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    monkeypatch.setattr(harness, "commit", lambda: "abc")
 
     def fails() -> dict[str, object]:
-        raise processes.Failed("no compiler")
+        raise harness.Failed("no compiler")
 
-    row, there = results.Store("steady").row("m", fails)
+    row, there = Store("steady").row("m", fails)
     assert (row["failed"], there) == ("no compiler", False)
-    row, there = results.Store("steady").row("m", lambda: {"seconds": 1.0})
+    row, there = Store("steady").row("m", lambda: {"seconds": 1.0})
     assert (row["seconds"], there) == (1.0, False)
-    store = results.Store("steady")
+    store = Store("steady")
     row, there = store.row("m", fails)
     assert (row["seconds"], there) == (1.0, True)
-    row, there = results.Store("steady", again=True).row("m", lambda: {"seconds": 2.0})
+    row, there = Store("steady", again=True).row("m", lambda: {"seconds": 2.0})
     assert (row["seconds"], there) == (2.0, False)
-    monkeypatch.setattr(results, "commit", lambda: "another")
-    assert results.Store("steady").rows == {}
     document = json.loads(store.path.read_text())
-    assert document["commit"] == "abc" and document["machine"]["versions"]["torch"]
+    assert document["rows"]["m"]["commit"] == "abc"
+    assert f"torch {torch.__version__}" in document["rows"]["m"]["with"]
+
+
+def test_a_row_of_another_commit_or_version_is_measured_again_in_the_same_file(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    monkeypatch.setattr(harness, "commit", lambda: "abc")
+    for name in ("m", "n"):
+        Store("steady").row(name, lambda: {"seconds": 1.0})
+    here = harness.machine()
+    newer = here | {"versions": here["versions"] | {"torch": "99.0"}}
+    for patched, value in (("commit", "another"), ("machine", newer)):
+        monkeypatch.setattr(
+            harness, patched, lambda value=value: dict(value) if isinstance(value, dict) else value
+        )
+        store = Store("steady")
+        assert set(store.rows) == {"m", "n"} and store.stored("m") is None
+        row, there = store.row("m", lambda: {"seconds": 2.0})
+        assert (row["seconds"], there, store.row("m", lambda: {"seconds": 3.0})[1]) == (
+            2.0,
+            False,
+            True,
+        )
+    assert [path.name for path in (tmp_path / "steady").iterdir()] == [store.path.name]
+    assert {name: row["commit"] for name, row in store.rows.items()} == {"m": "another", "n": "abc"}
 
 
 def test_a_child_has_empty_caches_of_its_own_and_no_settings(
@@ -86,7 +112,7 @@ def test_a_child_has_empty_caches_of_its_own_and_no_settings(
 ) -> None:
     monkeypatch.setenv("TRACER_STRICT", "1")
     monkeypatch.setenv("TORCHINDUCTOR_FREEZING", "1")
-    seen = [processes.fresh("tests.benchmarks.environment_process", [], limit=60) for _ in range(2)]
+    seen = [harness.fresh("tests.benchmarks.environment_child:seen", limit=60) for _ in range(2)]
     caches = {
         child["settings"][name]
         for child in seen
@@ -99,15 +125,36 @@ def test_a_child_has_empty_caches_of_its_own_and_no_settings(
     assert not any(child["existing"] for child in seen)
 
 
+def test_a_child_takes_the_caches_and_the_variables_that_it_is_given(
+    tmp_path: pathlib.Path,
+) -> None:
+    given = {"TRACER_STRICT": "1"}
+    seen = harness.fresh(
+        "tests.benchmarks.environment_child:seen", limit=60, caches=str(tmp_path), environment=given
+    )["settings"]
+    assert (seen["TRACER_CACHE_DIR"], seen["TRACER_STRICT"]) == (str(tmp_path / "tracer"), "1")
+
+
+def test_a_worker_answers_one_question_after_another_until_it_dies() -> None:
+    with harness.worker("tests.benchmarks.gradients_child:serve", {}) as child:
+        assert [child.ask(name, limit=60) for name in ("zoo/opt", "zoo/t5")] == [
+            {"status": "ok"}
+        ] * 2
+        with pytest.raises(harness.Failed):
+            child.ask("zoo/bert", limit=60)
+        with pytest.raises(harness.Failed):
+            child.ask("zoo/opt", limit=60)
+
+
 def test_what_a_failed_child_printed_is_told() -> None:
-    with pytest.raises(processes.Failed, match="KeyError: 'no_such_model'"):
-        processes.fresh("benchmarks.first_call_process", ["no_such_model", "eager"], limit=60)
+    with pytest.raises(harness.Failed, match="KeyError: 'no_such_model'"):
+        harness.fresh(first_call.measure, "no_such_model", "eager", limit=60)
 
 
 def test_a_child_is_given_up_after_its_limit() -> None:
     start = time.perf_counter()
-    with pytest.raises(processes.Failed, match="no answer after 1 s"):
-        processes.fresh("timeit", ["-n", "1", "-r", "1", "import time; time.sleep(60)"], limit=1)
+    with pytest.raises(harness.Failed, match="no answer after 1 s"):
+        harness.fresh("time:sleep", 60, limit=1)
     assert time.perf_counter() - start < 30
 
 
@@ -220,13 +267,13 @@ def test_a_grid_measures_each_combination_once_and_tells_what_is_wrong(
 ) -> None:
     measured: list[list[str]] = []
 
-    def fresh(module: str, child: list[str], *, limit: float) -> dict[str, object]:
-        measured.append(child[1:])
+    def fresh(target: object, *names: str, limit: float) -> dict[str, object]:
+        measured.append(list(names))
         return {"value": len(measured)}
 
-    monkeypatch.setattr(results, "FOLDER", tmp_path)
-    monkeypatch.setattr(results, "commit", lambda: "abc")
-    monkeypatch.setattr(processes, "fresh", fresh)
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    monkeypatch.setattr(harness, "commit", lambda: "abc")
+    monkeypatch.setattr(harness, "fresh", fresh)
     grid = Grid(
         "squares",
         None,
@@ -247,3 +294,79 @@ def test_a_grid_measures_each_combination_once_and_tells_what_is_wrong(
         ["a", "x", "1"],
         ["large", "x", "5"],
     ]
+
+
+def test_the_command_lists_every_benchmark_and_knows_no_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert command.main([]) == 0
+    listed = [
+        line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")
+    ]
+    assert listed == [*command.BENCHMARKS, "all"]
+    assert command.main(["fast"]) == 2
+    assert "no benchmark 'fast'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", command.BENCHMARKS)
+def test_every_benchmark_says_how_it_is_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        command.main([name, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: python -m benchmarks {name} " in capsys.readouterr().out
+
+
+def test_the_rows_of_a_gpu_go_on_where_they_stopped(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    class Child:
+        def __init__(self, row: str) -> None:
+            self.row = row
+
+        def ask(self, compiler: str, *, limit: float) -> dict[str, Any]:
+            asked.append(f"{self.row} @ {compiler}")
+            if compiler == "torch" and asked.count(asked[-1]) == 1:
+                raise harness.Failed("no Triton")
+            milliseconds = 1.0 if compiler.startswith("ours") else 3.0
+            return {"latency_ms": milliseconds, "back_to_back_ms": milliseconds, "first_s": None,
+            "peak_MiB": 8.0,
+                    "steady_reserved_MiB": 5.0, "plain_peak_MiB": 3.0, "error": 0.0}  # fmt: skip
+
+    monkeypatch.setattr(harness, "require_gpu", lambda: "A GPU")
+    monkeypatch.setattr(
+        harness, "worker", lambda target, row, caches: contextlib.nullcontext(Child(row))
+    )
+    out = tmp_path / "rows.json"
+    options = ["gpu", "--rows", "cos+sin 10,000", "BERT-base 1x12", "--out", str(out)]
+    assert command.main([*options, "--compilers", "ours", "torch"]) == 1
+    assert asked == [
+        f"{row} @ {kind}"
+        for row in ("cos+sin 10,000", "BERT-base 1x12")
+        for kind in ("ours", "torch")
+    ]
+    assert "BERT-base 1x12 @ torch failed: no Triton" in capsys.readouterr().out
+    assert command.main([*options, "--compilers", "ours", "ours:reduce-overhead", "torch"]) == 0
+    assert asked[4:] == [
+        f"{row} @ {kind}"
+        for row in ("cos+sin 10,000", "BERT-base 1x12")
+        for kind in ("ours:reduce-overhead", "torch")
+    ]
+    printed = capsys.readouterr().out
+    assert "BERT-base 1x12: ours beside torch: 3.00 (in a row 3.00), peak 1.00" in printed
+    assert command.main(["gpu", "--show", "--out", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == printed.splitlines()[-1]
+    assert json.loads(out.read_text())["machine"]["device"] == "A GPU"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")
+@pytest.mark.parametrize(
+    "arguments",
+    [["gpu"], ["cudagraphs"], ["gpu_kernels", "cos+sin 10,000"], ["gpu_tutorial"], ["gpu_limits"],
+    ["gpu_launch"],
+     ["gradients", "--device", "cuda"]],
+)  # fmt: skip
+def test_what_needs_a_gpu_says_so_without_one(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match="needs a CUDA device"):
+        command.main(arguments)

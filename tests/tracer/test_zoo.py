@@ -1,4 +1,4 @@
-"""A sample of the zoo (benchmarks/zoo_models), chosen anew by a seed: as `python -m benchmarks.zoo`
+"""A sample of the zoo (benchmarks/zoo_models), chosen anew by a seed: as `python -m benchmarks zoo`
 checks all of it.
 """
 
@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from benchmarks import zoo_process
+from benchmarks import zoo
 from benchmarks.zoo_models import ZOO
 
 #: Small models that take about a second each, and of them a sample.
@@ -25,13 +25,13 @@ _SAMPLE = sorted(random.Random(_SEED).sample(_QUICK, 8))
 
 @pytest.fixture(scope="module", autouse=True)
 def _libraries() -> None:
-    zoo_process.import_libraries()
+    zoo.import_libraries()
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("name", _SAMPLE)
 def test_a_model_of_the_zoo_is_one_graph_and_equal(name: str, train: bool) -> None:
-    facts = zoo_process.check_mode(name, train)
+    facts = zoo.check_mode(name, train)
     assert facts["equal"], facts["error"]
     assert facts["graphs"] == 1, f"ZOO_SEED={_SEED}: {facts['breaks']}"
     assert facts["breaks"] == facts["recompiles"] == [] and facts["graphs_later"] == 0

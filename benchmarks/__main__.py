@@ -1,0 +1,65 @@
+"""The command line of all benchmarks: ``python -m benchmarks NAME``; without a name, a list."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+#: name -> (its function, what it measures). The function takes options, returns the exit status.
+BENCHMARKS: dict[str, tuple[str, str]] = {
+    "demo": ("demo:main", "real models, eager beside compiled; 1 if an error is too large"),
+    "steady": ("steady:main", "milliseconds a call beside torch.compile and the engines"),
+    "peers": ("steady:peers", "the newest rows of `steady` of 15 models at batch 1 and 8, means"),
+    "first_call": ("first_call:main", "seconds until the first result, stage by stage"),
+    "overhead": ("overhead:main", "microseconds of a call that computes nothing"),
+    "step_overhead": ("overhead:steps", "microseconds around a training step of a small MLP"),
+    "loops": ("scenarios:loops", "loops of 1,000 iterations with a graph break in them"),
+    "dynamic": ("scenarios:dynamic", "compiles over many sizes: resnet18 and BERT"),
+    "generate": ("scenarios:generate", "tokens a second of generate(), by cache"),
+    "zoo": ("zoo:main", "every model of zoo_models: graphs, breaks, equal to eager, first call"),
+    "training": ("training:main", "seven models trained for 20 steps, judged by float64"),
+    "training_speed": ("training:speed", "milliseconds and memory of a training step"),
+    "gradients": ("gradients:main", "one step of every architecture, judged by float64"),
+    "auto": ("auto:main", 'backend="auto" beside each backend alone'),
+    "engines": ("engines:main", "onnxrt and tvm beside their engines used by hand"),
+    "engine_loads": ("engines:loads", "onnxrt and tvm: batch sizes, large inputs, threads"),
+    "tvm_tuning": ("engines:tuning", "the search of tvm's MetaSchedule for one model"),
+    "bandwidth": ("bandwidth:main", "memory-bound kernels beside the best copy of this machine"),
+    "gpu": ("gpu:main", "on a GPU: inference and training, eager and torch.compile beside ours"),
+    "cudagraphs": ("gpu:cudagraphs", "on a GPU: the cudagraphs backend beside eager"),
+    "gpu_kernels": ("gpu:kernels", "on a GPU: the kernels of one row of `gpu` by device time"),
+    "gpu_tutorial": ("gpu:tutorial", "on a GPU: PyTorch's tutorial, densenet121"),
+    "gpu_limits": ("gpu_limits:main", "on a GPU: beside a copy; a warm first call"),
+    "gpu_launch": ("gpu_limits:launch", "on a GPU: what a launch costs the host"),
+}
+
+#: What the name `all` runs, with the options given to it.
+ALL = (("steady", "--groups", "issue", "seeds", "more"), ("first_call",), ("overhead",), ("loops",))
+
+
+def run(name: str, options: Sequence[str]) -> int:
+    """Runs one benchmark; its exit status."""
+    module, _, function = BENCHMARKS[name][0].partition(":")
+    status: int = getattr(importlib.import_module(f"benchmarks.{module}"), function)(list(options))
+    return status
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status: of the benchmark, or 2 for an unknown name."""
+    name, *options = arguments or ("--help",)
+    if name in BENCHMARKS:
+        return run(name, options)
+    if name == "all":
+        return max(run(one, [*settings, *options]) for one, *settings in ALL)
+    print("python -m benchmarks NAME [options]; --help after a name says which\n")
+    for one, (_, text) in {**BENCHMARKS, "all": ("", ", ".join(one for one, *_ in ALL))}.items():
+        print(f"  {one:15} {text}")
+    if name in ("-h", "--help"):
+        return 0
+    print(f"\nno benchmark {name!r}")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
