@@ -80,6 +80,7 @@ TEST_ALONE_NEED = ("psutil==7.2.2",)
 TRITON = "triton==3.7.1"
 
 LINT = "ruff==0.17.5"
+METADATA = "twine==7.0.0"
 TYPES = "mypy==2.4.1"
 
 
@@ -307,11 +308,11 @@ def gradients(session: nox.Session) -> None:
 
 @nox.session
 def package(session: nox.Session) -> None:
-    """Builds every wheel, installs them into an empty environment, and uses them there."""
+    """Builds every wheel, checks its metadata, installs ``tracer-core[all]`` into an empty environment, and uses it there."""
     wheels = ROOT / "dist"
     shutil.rmtree(wheels, ignore_errors=True)
     builder = Path(session.create_tmp()).resolve()
-    session.install(*BUILD)
+    session.install(*BUILD, METADATA)
     for name in PACKAGES:
         # A copy, so that no build folder of an earlier version can reach the wheel.
         source = builder / name
@@ -341,8 +342,11 @@ def package(session: nox.Session) -> None:
     built = sorted(str(path) for path in wheels.glob("*.whl"))
     if len(built) != len(PACKAGES):
         session.error(f"built {len(built)} wheels of {len(PACKAGES)}: {built}")
-    # All at once: each other's files satisfy their dependencies, so none is looked for on an index.
-    session.run(python, "-m", "pip", "install", "-q", TORCH, *built, external=True)
+    session.run("python", "-m", "twine", "check", "--strict", *built)
+    # All at once: each other's files satisfy their dependencies and the extra, so none is looked for on an index.
+    (core,) = wheels.glob("tracer_core-*.whl")
+    everything = f"tracer-core[all] @ {core.as_uri()}"
+    session.run(python, "-m", "pip", "install", "-q", TORCH, everything, *built, external=True)
     session.chdir(str(builder))  # away from the checkout: only what is installed can be imported
     session.run(python, str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
 
