@@ -243,6 +243,12 @@ def run_types(session: nox.Session) -> None:
 
 
 @nox.session
+def size(session: nox.Session) -> None:
+    """Code lines of each package; beside those of another commit: ``nox -s size -- --since main``."""
+    session.run("python", "-m", "tools.code_size", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """The benchmark table: eager, torch.compile and ours, each row in a fresh process."""
     install_all(session)
@@ -345,8 +351,8 @@ def package(session: nox.Session) -> None:
     session.run("python", "-m", "twine", "check", "--strict", *built)
     # All at once: each other's files satisfy their dependencies and the extra, so none is looked for on an index.
     (core,) = wheels.glob("tracer_core-*.whl")
-    everything = f"tracer-core[all] @ {core.as_uri()}"
-    session.run(python, "-m", "pip", "install", "-q", TORCH, everything, *built, external=True)
+    backends = [path for path in built if path != str(core)]
+    session.run(python, "-m", "pip", "install", "-q", TORCH, f"{core}[all]", *backends, external=True)
     session.chdir(str(builder))  # away from the checkout: only what is installed can be imported
     session.run(python, str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
 
