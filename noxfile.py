@@ -7,6 +7,7 @@ other package chooses its version; environments are reused from run to run; plai
 from __future__ import annotations
 
 import shutil
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,6 +82,7 @@ TRITON = "triton==3.7.1"
 
 LINT = "ruff==0.17.5"
 METADATA = "twine==7.0.0"
+CHANGELOG = "towncrier==26.9.0"
 TYPES = "mypy==2.4.1"
 
 
@@ -355,6 +357,14 @@ def package(session: nox.Session) -> None:
     session.run(python, "-m", "pip", "install", "-q", TORCH, f"{core}[all]", *backends, external=True)
     session.chdir(str(builder))  # away from the checkout: only what is installed can be imported
     session.run(python, str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
+
+
+@nox.session
+def changelog(session: nox.Session) -> None:
+    """The release notes in CHANGELOG.md, of the files in changes/: ``nox -s changelog``; only printed: ``-- --draft``."""
+    session.install(CHANGELOG)
+    core = tomllib.loads((ROOT / "packages" / "frontend-tracer" / "pyproject.toml").read_text())
+    session.run("towncrier", "build", "--version", core["project"]["version"], *session.posargs)
 
 
 @nox.session
