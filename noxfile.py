@@ -322,8 +322,9 @@ def package(session: nox.Session) -> None:
     builder = Path(session.create_tmp()).resolve()
     session.install(*BUILD, METADATA)
     for name in PACKAGES:
-        # A copy, so that no build folder of an earlier version can reach the wheel.
-        source = builder / name
+        # A copy, so that no build folder of an earlier version can reach the wheel; apart from the core's, so that a backend
+        # asks for the core by name and not for the folder beside it.
+        source = builder / name / "source"
         shutil.rmtree(source, ignore_errors=True)
         shutil.copytree(
             ROOT / "packages" / name,
