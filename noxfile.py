@@ -136,7 +136,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def ci(session: nox.Session) -> None:
-    """lint, types and tests, one after the other, in one environment: what .ci/run runs."""
+    """lint, types, tests and tests-full, one after the other, in one environment: what .ci/run runs."""
     # Most of what pip installs is never imported: what is, is compiled by its first import, and kept for the processes
     # that tests start. An empty PYTHONDONTWRITEBYTECODE counts as none.
     session.env.update(PIP_COMPILE="no", PYTHONDONTWRITEBYTECODE="")
@@ -145,21 +145,34 @@ def ci(session: nox.Session) -> None:
     install_all(session, tests=True)
     session.install(TYPES)
     run_types(session)
-    run_tests(session)
+    run_tests(session, BEFORE_A_COMMIT)
+    run_tests(session, SWEEPS)
+
+
+#: How tests are chosen: by the markers of pyproject.toml, and by nothing else. CONTRIBUTING.md says which test has which.
+BEFORE_A_COMMIT = "not full and not gpu and not slow"
+SWEEPS = "full and not gpu and not slow"
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests that need no accelerator and no patience."""
+    """What a change can break, with a sample of each sweep: before each commit, under ten minutes on two cores."""
     install_all(session, tests=True)
-    run_tests(session)
+    run_tests(session, BEFORE_A_COMMIT)
 
 
-def run_tests(session: nox.Session) -> None:
+@nox.session(name="tests-full")
+def tests_full(session: nox.Session) -> None:
+    """The rest: sweeps, whole models, several processes, planted faults, pages whose programs run. Before a merge."""
+    install_all(session, tests=True)
+    run_tests(session, SWEEPS)
+
+
+def run_tests(session: nox.Session, chosen: str) -> None:
     """A file's tests share what they have built, so one process runs them all; tests/conftest.py says which file is first."""
     several = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
     session.env["PYTHONDONTWRITEBYTECODE"] = ""  # where it is set, each process that a test starts compiles our packages again
-    session.run("python", "-m", "pytest", "-m", "not gpu and not slow", *several, *session.posargs)
+    session.run("python", "-m", "pytest", "-m", chosen, *several, *session.posargs)
 
 
 @nox.session(name="tests-torch")

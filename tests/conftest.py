@@ -36,7 +36,7 @@ if not os.path.exists("/dev/nvidia0"):
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported
 
 import tracer_core  # noqa: F401  (after the environment is set)
-from tests.support import torchvision_ops
+from tests.support import sweeps, torchvision_ops
 
 torchvision_ops.define()
 
@@ -55,8 +55,11 @@ inductor/test_conv_backward conformance/test_writing_a_backend tracer/test_excep
 """.split()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not want
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, then those of few tests: a long file that is begun last leaves the other processes idle."""
+    """Draws the samples of sweeps. Long files first, then those of few tests: a long file that is begun last leaves the other
+    processes idle."""
+    sweeps.mark_the_rest(items)
     below, tests = Path(__file__).parent, collections.Counter(item.path for item in items)
     turns = {below / f"{name}.py": number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: (turns.get(item.path, len(LONG)), tests[item.path], item.path))
