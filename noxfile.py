@@ -136,7 +136,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def ci(session: nox.Session) -> None:
-    """lint, types, tests and tests-full, one after the other, in one environment: what .ci/run runs."""
+    """lint, types, tests, tests-full, one after the other, in one environment: .ci/run runs it."""
     # Most of what pip installs is never imported: what is, is compiled by its first import, and kept for the processes
     # that tests start. An empty PYTHONDONTWRITEBYTECODE counts as none.
     session.env.update(PIP_COMPILE="no", PYTHONDONTWRITEBYTECODE="")
@@ -149,21 +149,22 @@ def ci(session: nox.Session) -> None:
     run_tests(session, SWEEPS)
 
 
-#: How tests are chosen: by the markers of pyproject.toml, and by nothing else. CONTRIBUTING.md says which test has which.
+#: How tests are chosen: by the markers of pyproject.toml, and by nothing else. CONTRIBUTING.md says
+#: which test has which marker.
 BEFORE_A_COMMIT = "not full and not gpu and not slow"
 SWEEPS = "full and not gpu and not slow"
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """What a change can break, with a sample of each sweep: before each commit, under ten minutes on two cores."""
+    """What a change can break, with a sample of each sweep: under ten minutes on two cores."""
     install_all(session, tests=True)
     run_tests(session, BEFORE_A_COMMIT)
 
 
 @nox.session(name="tests-full")
 def tests_full(session: nox.Session) -> None:
-    """The rest: sweeps, whole models, several processes, planted faults, pages whose programs run. Before a merge."""
+    """The rest: whole sweeps and models, several processes, planted faults, pages that run."""
     install_all(session, tests=True)
     run_tests(session, SWEEPS)
 
@@ -259,7 +260,7 @@ def run_types(session: nox.Session) -> None:
 
 @nox.session
 def size(session: nox.Session) -> None:
-    """Code lines of each package; beside those of another commit: ``nox -s size -- --since main``."""
+    """Code lines of each package; beside those of a commit: ``nox -s size -- --since main``."""
     session.run("python", "-m", "tools.code_size", *session.posargs)
 
 
@@ -329,14 +330,14 @@ def gradients(session: nox.Session) -> None:
 
 @nox.session
 def package(session: nox.Session) -> None:
-    """Builds every wheel, checks its metadata, installs ``tracer-core[all]`` into an empty environment, and uses it there."""
+    """Builds and checks the wheels, installs ``tracer-core[all]`` of them alone, and uses it."""
     wheels = ROOT / "dist"
     shutil.rmtree(wheels, ignore_errors=True)
     builder = Path(session.create_tmp()).resolve()
     session.install(*BUILD, METADATA)
     for name in PACKAGES:
-        # A copy, so that no build folder of an earlier version can reach the wheel; apart from the core's, so that a backend
-        # asks for the core by name and not for the folder beside it.
+        # A copy, so that no build folder of an earlier version can reach the wheel; apart from
+        # the core's, so that a backend asks for the core by name and not for the folder beside it.
         source = builder / name / "source"
         shutil.rmtree(source, ignore_errors=True)
         shutil.copytree(
@@ -365,17 +366,18 @@ def package(session: nox.Session) -> None:
     if len(built) != len(PACKAGES):
         session.error(f"built {len(built)} wheels of {len(PACKAGES)}: {built}")
     session.run("python", "-m", "twine", "check", "--strict", *built)
-    # All at once: each other's files satisfy their dependencies and the extra, so none is looked for on an index.
+    # All at once: each other's files satisfy dependencies and extra, so no index is asked for them.
     (core,) = wheels.glob("tracer_core-*.whl")
     backends = [path for path in built if path != str(core)]
-    session.run(python, "-m", "pip", "install", "-q", TORCH, f"{core}[all]", *backends, external=True)
+    install = (python, "-m", "pip", "install", "-q")
+    session.run(*install, TORCH, f"{core}[all]", *backends, external=True)
     session.chdir(str(builder))  # away from the checkout: only what is installed can be imported
     session.run(python, str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
 
 
 @nox.session
 def changelog(session: nox.Session) -> None:
-    """The release notes in CHANGELOG.md, of the files in changes/: ``nox -s changelog``; only printed: ``-- --draft``."""
+    """Release notes in CHANGELOG.md, of the files in changes/; only printed: ``-- --draft``."""
     session.install(CHANGELOG)
     core = tomllib.loads((ROOT / "packages" / "frontend-tracer" / "pyproject.toml").read_text())
     session.run("towncrier", "build", "--version", core["project"]["version"], *session.posargs)

@@ -57,8 +57,9 @@ inductor/test_conv_backward conformance/test_writing_a_backend tracer/test_excep
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not want
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Draws the samples of sweeps. Long files first, then those of few tests: a long file that is begun last leaves the other
-    processes idle."""
+    """Draws the samples of sweeps; sorts long files first, then those of few tests.
+
+    A long file that is begun last leaves the other processes idle."""
     sweeps.mark_the_rest(items)
     below, tests = Path(__file__).parent, collections.Counter(item.path for item in items)
     turns = {below / f"{name}.py": number for number, name in enumerate(LONG)}

@@ -1,4 +1,4 @@
-"""What docs/architecture.md and CONTRIBUTING.md name exists, and the program that they follow gives the graph they say."""
+"""What the architecture page and others name exists; the program that it follows is captured so."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ PAGES = ("docs/architecture.md", "CONTRIBUTING.md", "docs/limits.md", "docs/glos
 
 #: `package/path/file.py`, `package/path/` or `package/path/file.py::function`, `::Class.method`.
 REFERENCE = re.compile(
-    r"\b((?:tracer_core|inductor_backend|cudagraphs_backend|onnxrt_backend|tvm_backend)/[\w/.*]*)(?:::([\w.]+))?"
+    r"\b((?:tracer_core|(?:inductor|cudagraphs|onnxrt|tvm)_backend)/[\w/.]*)(?:::([\w.]+))?"
 )
 
 
 def references():
     for page in PAGES:
         text = (ROOT / page).read_text()
-        yield from sorted({(page, path.rstrip("."), name or "") for path, name in REFERENCE.findall(text)})
+        yield from sorted(
+            {(page, path.rstrip("."), name or "") for path, name in REFERENCE.findall(text)}
+        )
 
 
 def defined_in(path):
@@ -35,7 +37,9 @@ def defined_in(path):
                 names.add(prefix + child.name)
                 visit(child, f"{prefix}{child.name}.")
             elif isinstance(child, ast.Assign):
-                names.update(prefix + target.id for target in child.targets if isinstance(target, ast.Name))
+                names.update(
+                    prefix + target.id for target in child.targets if isinstance(target, ast.Name)
+                )
             elif isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name):
                 names.add(prefix + child.target.id)
 
@@ -45,7 +49,9 @@ def defined_in(path):
 
 @pytest.mark.parametrize(("page", "path", "name"), list(references()))
 def test_what_is_named_exists(page, path, name):
-    (source,) = {folder for folder in ROOT.glob("packages/*/src") if (folder / path.split("/")[0]).exists()}
+    (source,) = {
+        folder for folder in ROOT.glob("packages/*/src") if (folder / path.split("/")[0]).exists()
+    }
     assert (source / path).exists()
     if name:
         assert name in defined_in(source / path)
@@ -59,7 +65,9 @@ def test_the_architecture_page_names_functions_of_every_step():
 
 
 def test_the_program_gives_the_graph_that_the_page_follows():
-    (program,) = re.findall(r"^```python\n(.*?)^```", (ROOT / PAGES[0]).read_text(), re.MULTILINE | re.DOTALL)
+    (program,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / PAGES[0]).read_text(), re.MULTILINE | re.DOTALL
+    )
     names = {}
     exec(compile(program, PAGES[0], "exec"), names)
     assert names["result"].shape == (8, 64)

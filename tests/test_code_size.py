@@ -77,7 +77,13 @@ def test_the_table_shows_what_changed():
 
 
 def test_the_command_names_every_package():
-    done = subprocess.run([sys.executable, "-m", "tools.code_size"], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.code_size"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     named = {line.split()[0] for line in done.stdout.splitlines()[1:]}
     assert named == {path.name for path in (ROOT / "packages").iterdir()}
 

@@ -1,4 +1,4 @@
-"""The index of docs/ lists every page, and links between pages and into the repository lead somewhere."""
+"""The index of docs/ lists every page, and links between pages and into the tree lead somewhere."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "benchmarks" / "README.md", ROOT / "changes" / "README.md"])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *DOCS.rglob("*.md"),
+        ROOT / "benchmarks" / "README.md",
+        ROOT / "changes" / "README.md",
+    ]
+)
 
 
 def links(page):
@@ -36,7 +43,9 @@ def test_links_lead_somewhere(page):
 
 def test_the_index_lists_every_page():
     listed = {(DOCS / path).resolve() for path, _ in links(DOCS / "README.md")}
-    decisions = {(DOCS / "decisions" / path).resolve() for path, _ in links(DOCS / "decisions" / "README.md")}
+    decisions = {
+        (DOCS / "decisions" / path).resolve() for path, _ in links(DOCS / "decisions" / "README.md")
+    }
     assert set(DOCS.rglob("*.md")) - listed - decisions == {DOCS / "README.md"}
 
 

@@ -18,8 +18,10 @@ OUTPUTS = re.findall(r"^```text\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 def test_the_first_program_prints_what_is_shown(capsys):
     exec(compile(BLOCKS[0], "README.md", "exec"), {})
-    printed, shown = (re.sub(r"guards: \d+", "guards: n", text) for text in (capsys.readouterr().out, OUTPUTS[0]))
-    assert printed == shown  # but for the number of guards, which differs from one release of Python to the next
+    texts = (capsys.readouterr().out, OUTPUTS[0])
+    # The number of guards differs from one release of Python to the next.
+    printed, shown = (re.sub(r"guards: \d+", "guards: n", text) for text in texts)
+    assert printed == shown
 
 
 def test_the_backend_example():

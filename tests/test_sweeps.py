@@ -1,4 +1,4 @@
-"""`nox -s tests` and `nox -s tests-full` run every test that needs no accelerator, each once; sweeps are sampled."""
+"""`nox -s tests` and `nox -s tests-full` share the tests between them; sweeps are sampled."""
 
 from __future__ import annotations
 
@@ -55,7 +55,17 @@ def collected(tmp_path_factory):
     )
 
     def run(expression):
-        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", "-c", "pyproject.toml"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--collect-only",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            "pyproject.toml",
+        ]
         done = subprocess.run(
             [*command, "--rootdir", str(ROOT), "-m", expression, str(folder)],
             cwd=ROOT, capture_output=True, text=True, check=True,

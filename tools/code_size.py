@@ -1,7 +1,8 @@
-"""``python -m tools.code_size [--since REVISION]``: code lines of each package, without blanks, comments and docstrings.
+"""``python -m tools.code_size [--since REVISION]``: code lines of each package.
 
-Counts what the packages ship: Python by its tokens and its syntax tree, C and C++ with their comments taken out. With
-``--since``, prints the lines at that revision of git beside those of the working tree.
+Counts what the packages ship, without blanks, comments and docstrings: Python by its tokens and its
+syntax tree, C and C++ with their comments taken out. With ``--since``, prints the lines at that
+revision of git beside those of the working tree.
 """
 
 from __future__ import annotations
@@ -22,9 +23,14 @@ ROOT = Path(__file__).resolve().parents[1]
 C_SUFFIXES = (".c", ".cpp", ".h")
 
 _LAYOUT = {
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING,
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENCODING,
     tokenize.ENDMARKER,
-}  # fmt: skip
+}
 
 #: A literal, which may hold what looks like a comment, or a comment.
 _C_TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|//[^\n]*|/\*.*?\*/', re.DOTALL)
@@ -76,14 +82,20 @@ def sizes_at(revision: str) -> dict[str, Size]:
     """The sizes at a revision of git."""
     command = ["git", "archive", revision, "packages"]
     archive = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tarfile.open(fileobj=io.BytesIO(archive)) as packed,
+    ):
         packed.extractall(folder, filter="data")
         return package_sizes(Path(folder))
 
 
 def table(now: dict[str, Size], before: dict[str, Size] | None = None) -> str:
     """One line a package; where ``before`` is given, its numbers and the difference too."""
-    rows = [f"{'package':<20}{'Python':>9}{'C, C++':>9}" + (f"{'before':>18}{'change':>9}" if before is not None else "")]
+    rows = [
+        f"{'package':<20}{'Python':>9}{'C, C++':>9}"
+        + (f"{'before':>18}{'change':>9}" if before is not None else "")
+    ]
     for name in sorted(now.keys() | (before or {}).keys()):
         size = now.get(name, Size(0, 0))
         row = f"{name:<20}{size.python:>9,}{size.native:>9,}"
@@ -95,7 +107,9 @@ def table(now: dict[str, Size], before: dict[str, Size] | None = None) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--since", metavar="REVISION", help="a revision of git to compare with")
     since = parser.parse_args().since
     print(table(package_sizes(ROOT), sizes_at(since) if since else None))

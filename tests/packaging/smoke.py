@@ -50,7 +50,7 @@ def check_distributions() -> None:
             raise SystemExit(f"{distribution} ships no licence")
         for requirement in importlib.metadata.requires(distribution) or ():
             if "@" in requirement:
-                raise SystemExit(f"{distribution} asks for a file of the machine that built it: {requirement}")
+                raise SystemExit(f"{distribution} asks for a file of its builder: {requirement}")
         print(f"{distribution} {importlib.metadata.version(distribution)}: {path.parent}")
 
 

@@ -12,7 +12,9 @@ KINDS = [kind["directory"] for kind in SETTINGS["type"]]
 
 
 def test_every_file_is_named_by_issue_and_kind():
-    names = [path.name for path in (ROOT / "changes").iterdir() if path.name not in SETTINGS["ignore"]]
+    names = [
+        path.name for path in (ROOT / "changes").iterdir() if path.name not in SETTINGS["ignore"]
+    ]
     pattern = re.compile(rf"(\d+|\+[\w-]+)\.({'|'.join(KINDS)})(\.\d+)?\.md")
     assert [name for name in names if not pattern.fullmatch(name)] == []
 
@@ -25,5 +27,7 @@ def test_the_readme_explains_every_kind():
 def test_the_changelog_has_one_place_for_releases_and_a_section_of_this_one():
     text = (ROOT / SETTINGS["filename"]).read_text()
     assert text.count(SETTINGS["start_string"]) == 1
-    version = tomllib.loads((ROOT / "packages/frontend-tracer/pyproject.toml").read_text())["project"]["version"]
+    version = tomllib.loads((ROOT / "packages/frontend-tracer/pyproject.toml").read_text())[
+        "project"
+    ]["version"]
     assert re.search(rf"^## {re.escape(version)} \(", text, re.MULTILINE)

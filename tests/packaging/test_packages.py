@@ -32,7 +32,7 @@ def project(folder):
 
 
 def compatible(distribution):
-    """What a package of this release asks of another: any release with the same first two numbers."""
+    """What a package asks of another: any release with the same first two numbers."""
     major, minor, _ = project("frontend-tracer")["version"].split(".")
     return Requirement(f"{distribution}>={major}.{minor},<{major}.{int(minor) + 1}")
 

@@ -1,4 +1,4 @@
-"""Sweeps: of the cases of a test marked ``sweep(keep=n)``, n stay in ``nox -s tests``, the others are marked ``full``."""
+"""Sweeps: of the tests marked ``sweep(keep=n)``, n stay in ``nox -s tests``, the others are `full`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import pytest
 
 
 def sample(names: Iterable[str], keep: int) -> set[str]:
-    """`keep` of the names, drawn by a hash of each: the same in every run, and hardly others when names come or go."""
+    """`keep` of the names, drawn by a hash of each.
+
+    They are the same in every run, and hardly change when names come or go.
+    """
     return set(sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())[:keep])
 
 
 def mark_the_rest(items: Iterable[pytest.Item]) -> None:
-    """Marks `full` what is in no sample. A mark on a function draws among its cases, one on a module among all of its tests."""
+    """Marks `full` what is in no sample.
+
+    A mark on a function draws among its cases, one on a module among all of the module's tests.
+    """
     sweeps: dict[tuple[str, int], tuple[pytest.Mark, list[pytest.Item]]] = {}
     for item in items:
         mark = item.get_closest_marker("sweep")
