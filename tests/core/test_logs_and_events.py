@@ -183,6 +183,7 @@ def test_a_program_that_shows_info_is_told_what_was_captured():
     ]
 
 
+@pytest.mark.full
 def test_every_name_of_the_documentation_prints():
     page = (pathlib.Path(__file__).parents[2] / "docs" / "usage.md").read_text()
     (documented,) = re.findall(r"TRACER_LOGS=([a-z_,]+)", page)

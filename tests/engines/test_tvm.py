@@ -18,6 +18,8 @@ from tracer_core.errors import BackendError, OptionError
 from tracer_core.fallbacks import fallback_of
 from tracer_core.validation import build_config
 
+pytestmark = pytest.mark.sweep(keep=28)
+
 pytest.importorskip("tvm")
 
 

@@ -31,6 +31,7 @@ class Residual(nn.Module):
         return self.activation(self.b(x) + x)
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("options", [FREEZE, None], ids=["frozen", "default"])
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize("sizes", [(1, 32, 64, 17, 20), (3, 48, 96, 9, 14), (2, 160, 32, 16, 16)], ids=str)

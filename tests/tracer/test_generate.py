@@ -10,6 +10,8 @@ import tracer_core
 from tests.tracer.generating import generated, left_padded, model_of, prompt
 from tracer_core.testing import CaptureCounter
 
+pytestmark = pytest.mark.sweep(keep=6)
+
 #: model, cache, graphs.
 TOKENS_64 = [("gpt2", "dynamic", 3), ("gpt2", "static", 2), ("llama", "dynamic", 3), ("llama", "static", 2)]
 
