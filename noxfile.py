@@ -8,6 +8,7 @@ no other package chooses its version; environments are reused from run to run; p
 from __future__ import annotations
 
 import shutil
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,6 +82,8 @@ TEST_ALONE_NEED = ("psutil==7.2.2",)
 TRITON = "triton==3.7.1"
 
 LINT = "ruff==0.17.5"
+METADATA = "twine==7.0.0"
+CHANGELOG = "towncrier==26.9.0"
 TYPES = "mypy==2.4.1"
 
 
@@ -136,7 +139,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session
 def ci(session: nox.Session) -> None:
-    """lint, types and tests, one after the other, in one environment: what .ci/run runs."""
+    """lint, types, tests, tests-full, one after the other, in one environment: .ci/run runs it."""
     # Most of what pip installs is never imported: what is, is compiled by its first import, and
     # kept for the processes that tests start. An empty PYTHONDONTWRITEBYTECODE counts as none.
     session.env.update(PIP_COMPILE="no", PYTHONDONTWRITEBYTECODE="")
@@ -145,17 +148,31 @@ def ci(session: nox.Session) -> None:
     install_all(session, tests=True)
     session.install(TYPES)
     run_types(session)
-    run_tests(session)
+    run_tests(session, BEFORE_A_COMMIT)
+    run_tests(session, SWEEPS)
+
+
+#: How tests are chosen: by the markers of pyproject.toml, and by nothing else. CONTRIBUTING.md says
+#: which test has which marker.
+BEFORE_A_COMMIT = "not full and not gpu and not slow"
+SWEEPS = "full and not gpu and not slow"
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """All tests that need no accelerator and no patience."""
+    """What a change can break, with a sample of each sweep: under ten minutes on two cores."""
     install_all(session, tests=True)
-    run_tests(session)
+    run_tests(session, BEFORE_A_COMMIT)
 
 
-def run_tests(session: nox.Session) -> None:
+@nox.session(name="tests-full")
+def tests_full(session: nox.Session) -> None:
+    """The rest: whole sweeps and models, several processes, planted faults, pages that run."""
+    install_all(session, tests=True)
+    run_tests(session, SWEEPS)
+
+
+def run_tests(session: nox.Session, chosen: str) -> None:
     """A file's tests share what they have built, so one process runs them all; tests/conftest.py
     says which file is first.
     """
@@ -171,7 +188,7 @@ def run_tests(session: nox.Session) -> None:
     session.env["PYTHONDONTWRITEBYTECODE"] = (
         ""  # where it is set, each process that a test starts compiles our packages again
     )
-    session.run("python", "-m", "pytest", "-m", "not gpu and not slow", *several, *session.posargs)
+    session.run("python", "-m", "pytest", "-m", chosen, *several, *session.posargs)
 
 
 @nox.session(name="tests-torch")
@@ -264,6 +281,12 @@ def run_types(session: nox.Session) -> None:
 
 
 @nox.session
+def size(session: nox.Session) -> None:
+    """Code lines of each package; beside those of a commit: ``nox -s size -- --since main``."""
+    session.run("python", "-m", "tools.code_size", *session.posargs)
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """The benchmark table: eager, torch.compile and ours, each row in a fresh process."""
     install_all(session)
@@ -350,14 +373,15 @@ def gradients(session: nox.Session) -> None:
 
 @nox.session
 def package(session: nox.Session) -> None:
-    """Builds every wheel, installs them into an empty environment, and uses them there."""
+    """Builds and checks the wheels, installs ``tracer-core[all]`` of them alone, and uses it."""
     wheels = ROOT / "dist"
     shutil.rmtree(wheels, ignore_errors=True)
     builder = Path(session.create_tmp()).resolve()
-    session.install(*BUILD)
+    session.install(*BUILD, METADATA)
     for name in PACKAGES:
-        # A copy, so that no build folder of an earlier version can reach the wheel.
-        source = builder / name
+        # A copy, so that no build folder of an earlier version can reach the wheel; apart from
+        # the core's, so that a backend asks for the core by name and not for the folder beside it.
+        source = builder / name / "source"
         shutil.rmtree(source, ignore_errors=True)
         shutil.copytree(
             ROOT / "packages" / name,
@@ -384,10 +408,22 @@ def package(session: nox.Session) -> None:
     built = sorted(str(path) for path in wheels.glob("*.whl"))
     if len(built) != len(PACKAGES):
         session.error(f"built {len(built)} wheels of {len(PACKAGES)}: {built}")
-    # All at once: each other's files satisfy their dependencies, so none is looked for on an index.
-    session.run(python, "-m", "pip", "install", "-q", TORCH, *built, external=True)
+    session.run("python", "-m", "twine", "check", "--strict", *built)
+    # All at once: each other's files satisfy dependencies and extra, so no index is asked for them.
+    (core,) = wheels.glob("tracer_core-*.whl")
+    backends = [path for path in built if path != str(core)]
+    install = (python, "-m", "pip", "install", "-q")
+    session.run(*install, TORCH, f"{core}[all]", *backends, external=True)
     session.chdir(str(builder))  # away from the checkout: only what is installed can be imported
     session.run(python, str(ROOT / "tests" / "packaging" / "smoke.py"), external=True)
+
+
+@nox.session
+def changelog(session: nox.Session) -> None:
+    """Release notes in CHANGELOG.md, of the files in changes/; only printed: ``-- --draft``."""
+    session.install(CHANGELOG)
+    core = tomllib.loads((ROOT / "packages" / "frontend-tracer" / "pyproject.toml").read_text())
+    session.run("towncrier", "build", "--version", core["project"]["version"], *session.posargs)
 
 
 @nox.session

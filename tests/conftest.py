@@ -40,7 +40,7 @@ if not os.path.exists("/dev/nvidia0"):
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported
 
 import tracer_core  # noqa: F401  (after the environment is set)
-from tests.support import torchvision_ops
+from tests.support import sweeps, torchvision_ops
 
 torchvision_ops.define()
 
@@ -50,20 +50,27 @@ torchvision_ops.define()
 _discovery = sys.modules["tracer_core.registry.discovery"]
 _discovery.entry_points = functools.cache(_discovery.entry_points)
 
-#: Files that take 12 to 150 processor seconds, the longest first.
+#: Files that take more than twelve seconds when all their tests run, the longest first.
 LONG = """
-tracer/test_generate inductor/test_changing_numbers inductor/test_attention inductor/test_training inductor/test_generate
-engines/test_engines engines/test_alarms inductor/test_operators triton_kernels/test_channels_last triton_kernels/test_interpreted
-triton_kernels/test_equal_regions tracer/test_data_sizes inductor/test_backward_operators triton_kernels/test_offline
-engines/test_tvm core/test_implementation conformance/test_kit conformance/test_backends inductor/test_dropout
-inductor/test_conv_backward conformance/test_writing_a_backend tracer/test_exceptions_that_leave
+planted_faults/test_planted_faults tracer/test_generate engines/test_tvm distributed/test_ddp
+inductor/test_freeze tracer/test_memory core/test_kept_libraries core/test_logs_and_events
+core/test_missing_names triton_kernels/test_channels_last inductor/test_vectors opinfo/test_sample
+inductor/test_training inductor/test_random distributed/test_sharded benchmarks/test_gradients
+tracer/test_training_changes inductor/test_recurrent engines/test_engines conformance/test_backends
+inductor/test_vector_widths inductor/test_sampling core/test_implementation
+inductor/test_changing_numbers conformance/test_writing_a_backend cudagraphs/test_limits
+distributed/test_agreement triton_kernels/test_offline conformance/test_kit tracer/test_data_sizes
+inductor/test_operators opinfo/test_found inductor/test_slices core/test_fullgraph_and_folders
+tracer/test_training_optimizers inductor/test_dropout inductor/test_scatter_scan
 """.split()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not want
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, then those of few tests: a long file that is begun last leaves the other
-    processes idle.
-    """
+    """Draws the samples of sweeps; sorts long files first, then those of few tests.
+
+    A long file that is begun last leaves the other processes idle."""
+    sweeps.mark_the_rest(items)
     below, tests = Path(__file__).parent, collections.Counter(item.path for item in items)
     turns = {below / f"{name}.py": number for number, name in enumerate(LONG)}
     items.sort(key=lambda item: (turns.get(item.path, len(LONG)), tests[item.path], item.path))

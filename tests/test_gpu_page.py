@@ -16,6 +16,7 @@ PAGE = (Path(__file__).resolve().parents[1] / "docs" / "gpu.md").read_text()
 BLOCKS = re.findall(r"^```python run\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_the_page(device):
     if torch.cuda.is_available() != (device == "cuda"):

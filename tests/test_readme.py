@@ -11,15 +11,17 @@ import tracer_core
 from tracer_core.plugin_api import compile_graph
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCKS = re.findall(
-    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
-)
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+OUTPUTS = re.findall(r"^```text\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
-def test_the_usage_example(capsys):
-    names = {}
-    exec(compile(BLOCKS[0], "README.md", "exec"), names)
-    assert capsys.readouterr().out == f"{names['gated'](torch.ones(3), torch.zeros(3))}\n"
+def test_the_first_program_prints_what_is_shown(capsys):
+    exec(compile(BLOCKS[0], "README.md", "exec"), {})
+    texts = (capsys.readouterr().out, OUTPUTS[0])
+    # The number of guards differs from one release of Python to the next.
+    printed, shown = (re.sub(r"guards: \d+", "guards: n", text) for text in texts)
+    assert printed == shown
 
 
 def test_the_backend_example():
@@ -38,4 +40,4 @@ def test_the_backend_example():
 
 
 def test_every_block_is_tested():
-    assert len(BLOCKS) == 2
+    assert (len(BLOCKS), len(OUTPUTS)) == (2, 1)

@@ -225,6 +225,7 @@ IMAGES = {
 LARGER = ("resnet18_224", "bert_128")
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] if name in LARGER else []) for name in IMAGES],
@@ -248,6 +249,7 @@ def _tensors(output):
     return list(tensors_in(output if isinstance(output, torch.Tensor) else dict(output)))
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("name", ["resnet18_64", "bert_12"])
 def test_a_model_as_the_seeds_call_it_in_train_mode_with_grad(name):
     build, make = IMAGES[name]

@@ -71,6 +71,7 @@ def run(program: str, path: str) -> str:
     return done.stdout
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_starts_warm_in_another_process(name, tmp_path):
     path = str(tmp_path / f"{name}.json")

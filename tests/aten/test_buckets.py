@@ -45,6 +45,7 @@ def biases(x, a, b):
 PROGRAMS = {"layers": layers, "shared": shared, "views": views, "norms": norms, "biases": biases}
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_parts_give_what_the_whole_gives(name, dynamic):

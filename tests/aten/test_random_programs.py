@@ -40,11 +40,13 @@ def run(seed: int, backend: Backend) -> str | None:
     return None if fallback is None else f"{fallback.kind}: {fallback.reason}"
 
 
+@pytest.mark.sweep(keep=40)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lowered(seed):
     run(seed, Backend(name="whole", compile=interpreter))
 
 
+@pytest.mark.sweep(keep=40)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_in_parts(seed):
     choice = random.Random(seed)

@@ -100,6 +100,7 @@ def run(
     return record
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("make", [mlp, convolutional, transformer, Recurrent])
 def test_a_whole_step_is_one_lowered_graph(make, optimizer, fallbacks):

@@ -140,6 +140,7 @@ def run(tmp_path: Any, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
     return status, gradients.read(out)
 
 
+@pytest.mark.full
 def test_a_sample_of_the_sweep(tmp_path):
     sample = sorted(random.Random(20).sample(QUICK, 12))
     status, rows = run(tmp_path, "--exactly", *sample)

@@ -50,6 +50,7 @@ def tried(request):
     assert HAZARDS == []
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("tried", SAMPLES, indirect=True)
 def test_a_sample_of_graphs(tried):
     size, least = SAMPLES[tried.name]
@@ -59,6 +60,7 @@ def test_a_sample_of_graphs(tried):
     assert floats.count("ok") >= least * len(floats), table(rows)
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("tried", SAMPLES, indirect=True)
 def test_programs(tried):
     rows = conformance(tried, cases=(), programs=PROGRAMS)

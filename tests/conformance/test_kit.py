@@ -264,6 +264,7 @@ def run(*arguments):
     )
 
 
+@pytest.mark.full
 def test_the_command(tmp_path):
     page, data = tmp_path / "deep" / "eager.md", tmp_path / "eager.json"
     done = run("tracer_core.testing.conformance", "--backend", "eager", "--sample", "5",
@@ -316,6 +317,7 @@ for arguments in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.full
 def test_the_pytest_plugin(tmp_path):
     (tmp_path / "faulty.py").write_text(
         "from tracer_core.plugin_api import Backend\n"

@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 import subprocess
 
+import pytest
+
 from tests.plugin.conftest import REPOSITORY, environment  # noqa: F401  (a fixture)
 
 PAGE = (REPOSITORY / "docs" / "writing_a_backend.md").read_text()
@@ -14,6 +16,7 @@ PAGE = (REPOSITORY / "docs" / "writing_a_backend.md").read_text()
 BLOCK = re.compile(r"^```(\w+) (?:file=(\S+)|(run))\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.full
 def test_the_page(environment, tmp_path):  # noqa: F811
     project = tmp_path / "addcmul-backend"
     programs = []

@@ -189,6 +189,7 @@ print("done")
 """
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_resnet18_compiles_without_torchs_compiler(backend):
     done = subprocess.run(

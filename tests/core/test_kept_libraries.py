@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.sweep(keep=6)
+
 NOBODY = 65534
 
 #: A program whose guards use every C helper of the core, and whose graph is compiled C++.

@@ -48,6 +48,7 @@ def looked_up():
     return sorted(set(whole["asked"]) - {f"torch.{path}" for path in releases._NEEDED.split()})
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_part_of_the_names_is_gone(looked_up, part):
     hidden = looked_up[part::PARTS]
@@ -57,6 +58,7 @@ def test_a_part_of_the_names_is_gone(looked_up, part):
     assert all(f"{name}," in told or f"{name}:" in told for name in hidden)
 
 
+@pytest.mark.full
 def test_something_else_is_under_the_names(looked_up):
     ((seen,), _) = processes([looked_up[::2]], how="other", backend="aten_eager")
     assert seen["wrong"] == {} and seen["told"]
@@ -130,6 +132,7 @@ DELETED = {
 }
 
 
+@pytest.mark.sweep(keep=1)
 @pytest.mark.parametrize("case", DELETED)
 def test_names_deleted_from_torch_itself(case):
     vanish, program, said = DELETED[case]

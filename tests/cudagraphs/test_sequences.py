@@ -10,6 +10,7 @@ import torch
 from tests.cudagraphs.sequences import generate, run
 
 
+@pytest.mark.full
 def test_sequences_give_eagers_values():
     found = [run(generate(seed, 30), torch.device("cpu")) for seed in range(4)]
     assert [wrong for wrong, _ in found if wrong] == []

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.sweep(keep=2)
+
 #: prepare() puts DistributedDataParallel around the model, so what is compiled before lies inside.
 BREAKS = {"before": [], "after": ["processes", "processes"]}
 SETTINGS = {

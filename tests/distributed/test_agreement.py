@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.sweep(keep=3)
+
 
 @pytest.mark.parametrize(("model", "graphs"), [("mlp", 3), ("convnet", 3), ("bert", 16)])
 def test_cache_keys(pair, model, graphs):

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.sweep(keep=4)
+
 #: program -> (graphs, breaks). Functional collectives return a tensor subclass, which waits when it
 #: is used.
 PROGRAMS = {

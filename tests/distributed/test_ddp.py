@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.sweep(keep=4)
+
 MODELS = ("mlp", "convnet", "bert")
 #: Each end of DistributedDataParallel's own forward.
 AROUND = ["processes", "processes"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.sweep(keep=4)
+
 LAYERS = {"blocks": 3, "bert": 2}
 #: A compiled root: what comes before the first layer, the layer (one graph for all of them), what
 #: comes after the last. Each end of a sharded module is a break, once for the root's and once for

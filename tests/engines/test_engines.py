@@ -40,12 +40,14 @@ def engine(request):
     return request.param
 
 
+@pytest.mark.sweep(keep=15)
 @pytest.mark.parametrize(("engine", "program"), TRIED)
 def test_programs_are_right_whatever_part_of_them_it_runs(engine, program):
     runner, extra = compiled(engine, program.fn, *program.inputs())
     runs_as_eager(program, runner, extra)
 
 
+@pytest.mark.full
 def test_resnet18_is_one_graph_of_the_engine_and_as_exact_as_eager(engine):
     torchvision = pytest.importorskip("torchvision")
     torch.manual_seed(0)

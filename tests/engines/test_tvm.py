@@ -17,6 +17,8 @@ from tests.engines.running import compiled, peak_growth
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError, OptionError
 
+pytestmark = pytest.mark.sweep(keep=28)
+
 pytest.importorskip("tvm")
 
 

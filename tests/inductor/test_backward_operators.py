@@ -123,6 +123,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_equals_eager(name):
     fn, *inputs = PROGRAMS[name]

@@ -49,6 +49,7 @@ ARITHMETIC = {
 }
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64])
 @pytest.mark.parametrize(
     "name", ["product", "sum_and_difference", "comparison", "full", "a_number_computed_in_python"]
@@ -133,6 +134,7 @@ SIZES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("name", SIZES)
 def test_one_compile_serves_every_size(name):
     program, shape = SIZES[name]

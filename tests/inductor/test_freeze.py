@@ -80,6 +80,7 @@ class Block(nn.Module):
         return self.last(x.mean((2, 3)))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [FREEZE, None], ids=["frozen", "default"])
 @pytest.mark.parametrize("sizes", [((1, 32), (1, 32)), ((2, 70), (3, 70))], ids=str)
 def test_an_image_model_is_eager_s_within_rounding(options, sizes) -> None:
@@ -126,6 +127,7 @@ GEOMETRIES = [
 ]
 
 
+@pytest.mark.sweep(keep=14)
 @pytest.mark.parametrize("g", GEOMETRIES, ids=str)
 @pytest.mark.parametrize(
     "layout", [torch.contiguous_format, torch.channels_last], ids=["nchw", "nhwc"]

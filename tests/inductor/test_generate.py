@@ -6,6 +6,8 @@ import pytest
 
 from tests.tracer.generating import generated, left_padded, model_of, prompt
 
+pytestmark = pytest.mark.sweep(keep=1)
+
 CASES = [
     ("gpt2", "dynamic", 3), ("gpt2", "static", 2), ("llama", "dynamic", 3), ("llama", "static", 2),
     ("mistral", "static", 3),

@@ -9,6 +9,8 @@ import torch
 
 from tests.inductor.compiling import compiled, flat
 
+pytestmark = pytest.mark.sweep(keep=2)
+
 
 def resnet18():
     import torchvision

@@ -214,6 +214,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sweep(keep=50)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_equals_eager(name):
     fn, *inputs = PROGRAMS[name]

@@ -48,6 +48,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("kind", [Dense, Image, Rows])
 def test_gradients_of_a_step_are_of_the_parameters_before_it(kind, optimizer):

@@ -142,6 +142,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_equals_eager(name):
     fn, *inputs = PROGRAMS[name]

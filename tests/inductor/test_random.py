@@ -53,6 +53,7 @@ def compiled(program, **options):
     return tracer_core.compile(program, backend="inductor", options=options)
 
 
+@pytest.mark.sweep(keep=14)
 @pytest.mark.parametrize("fallback", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_calls_differ_and_a_seed_gives_them_again(name, fallback):
@@ -65,6 +66,7 @@ def test_calls_differ_and_a_seed_gives_them_again(name, fallback):
     assert torch.equal(run(x), first) and torch.equal(run(x), second)
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_eagers_numbers(name):
     """Of several calls, and of what eager draws after them."""

@@ -68,6 +68,7 @@ def compare(make, x, calls=2, scale=3.0):
     return module, ours, fast
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_a_net_of_convolutions_saves_much_less_than_eager(layout):
     x = torch.randn(2, 3, 12, 12).to(memory_format=layout)

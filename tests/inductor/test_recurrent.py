@@ -43,6 +43,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("settings", LAYERS.values(), ids=LAYERS)
 @pytest.mark.parametrize("sizes", [(1, 9, 24, 32), (7, 5, 40, 48), (13, 4, 256, 256)], ids=str)
 def test_layers_are_eager_s_within_rounding(settings, sizes, texts) -> None:

@@ -104,6 +104,7 @@ def test_a_second_compile_finds_the_kernels_on_disk(fresh_cache):
     assert not first.hit and second.hit, (first.reason, second.reason)
 
 
+@pytest.mark.full
 def test_the_text_of_a_module_is_the_same_in_every_process():
     code = (
         "import hashlib, torch\nfrom tests.inductor.compiling import compiled\n"

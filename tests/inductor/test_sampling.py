@@ -114,6 +114,7 @@ def test_equals_eager(name):
     same_three_ways(fn, *inputs)
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", RESIZES)
 def test_interpolation(name):
     fn = resized(RESIZES[name], ("nearest", "nearest-exact", "bilinear", "bicubic"))

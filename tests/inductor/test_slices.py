@@ -42,6 +42,7 @@ PARTS = {
 }
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("name", PARTS)
 def test_an_output_with_gaps_has_eager_strides(name):
     calls = [(torch.arange(4.0 * n).reshape(4, n),) for n in (5, 6, 9)]

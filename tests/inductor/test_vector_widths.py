@@ -11,6 +11,8 @@ import pytest
 
 from inductor_backend.kernels import native
 
+pytestmark = pytest.mark.full
+
 PROGRAM = """
 import sys
 import torch

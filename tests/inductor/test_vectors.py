@@ -68,6 +68,7 @@ def same(ours, eager):
 STREAMED = ("two results, one long", "across", "bfloat16 results", "softmax")
 
 
+@pytest.mark.sweep(keep=10)
 @pytest.mark.parametrize(
     ("name", "streamed"),
     [*((name, False) for name in PROGRAMS), *((name, True) for name in STREAMED)],

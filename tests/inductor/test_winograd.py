@@ -36,6 +36,7 @@ class Residual(nn.Module):
         return self.activation(self.b(x) + x)
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("options", [FREEZE, None], ids=["frozen", "default"])
 @pytest.mark.parametrize("padding", [0, 1, 2])
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ ROWS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("name, dtype", ROWS)
 def test_row(name, dtype):
     result = Row(name, DTYPES[dtype], 2, lambda at: None).run()

@@ -49,6 +49,9 @@ def check_distributions() -> None:
         files = [str(file) for file in importlib.metadata.files(distribution) or ()]
         if not any(file.endswith("LICENSE") for file in files):
             raise SystemExit(f"{distribution} ships no licence")
+        for requirement in importlib.metadata.requires(distribution) or ():
+            if "@" in requirement:
+                raise SystemExit(f"{distribution} asks for a file of its builder: {requirement}")
         print(f"{distribution} {importlib.metadata.version(distribution)}: {path.parent}")
 
 

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,11 +22,19 @@ PACKAGES = {
     "tvm-backend": ("tvm-backend", "tvm_backend"),
 }
 
+BACKENDS = [folder for folder in PACKAGES if folder != "frontend-tracer"]
+
 SHIPPED = (".py", ".h", ".typed", ".cpp", ".json")
 
 
 def project(folder):
     return tomllib.loads((ROOT / "packages" / folder / "pyproject.toml").read_text())["project"]
+
+
+def compatible(distribution):
+    """What a package asks of another: any release with the same first two numbers."""
+    major, minor, _ = project("frontend-tracer")["version"].split(".")
+    return Requirement(f"{distribution}>={major}.{minor},<{major}.{int(minor) + 1}")
 
 
 def test_there_are_exactly_these_packages():
@@ -40,10 +49,31 @@ def test_metadata(folder):
     assert metadata["requires-python"] == ">=3.11,<3.14"
     assert metadata["license"] == "MIT"
     assert (ROOT / "packages" / folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    assert (
+        metadata["authors"]
+        and metadata["keywords"]
+        and "Typing :: Typed" in metadata["classifiers"]
+    )
+    opening = (ROOT / "packages" / folder / metadata["readme"]).read_text().splitlines()[0]
+    assert opening == f"# {distribution}"
     if folder != "frontend-tracer":
         entries = metadata["entry-points"]["tracer_core"]
         assert list(entries.values()) == [f"{module}.plugin"]
-        assert "tracer-core==" + project("frontend-tracer")["version"] in metadata["dependencies"]
+        assert compatible("tracer-core") in map(Requirement, metadata["dependencies"])
+
+
+def test_each_backend_is_an_extra_of_the_core():
+    extras = {
+        name: [Requirement(one) for one in needed]
+        for name, needed in project("frontend-tracer")["optional-dependencies"].items()
+    }
+    everything = extras.pop("all")
+    assert extras == {name.removesuffix("-backend"): [compatible(name)] for name in BACKENDS}
+    assert everything == [compatible(name) for name in BACKENDS]
+
+
+def test_the_addresses_of_the_packages_are_one():
+    assert len({str(project(folder).get("urls")) for folder in PACKAGES}) == 1
 
 
 def test_all_versions_are_one():
@@ -75,10 +105,10 @@ def test_the_wheel_holds_every_source_file(folder, tmp_path):
     assert any(name.endswith("licenses/LICENSE") for name in held)
 
 
-@pytest.mark.parametrize("folder", [folder for folder in PACKAGES if folder != "frontend-tracer"])
+@pytest.mark.parametrize("folder", BACKENDS)
 def test_a_backend_alone_finds_the_core(folder, tmp_path):
     """It is on no index yet: a checkout has it, and the wheels that `nox -s package` makes name its
-    version.
+    versions.
     """
     ignored = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
     for one in ("frontend-tracer", folder):
@@ -87,7 +117,7 @@ def test_a_backend_alone_finds_the_core(folder, tmp_path):
         f"tracer-core @ file://{tmp_path}/packages/frontend-tracer"
     ]
     shutil.copytree(ROOT / "packages" / folder, tmp_path / "alone", ignore=ignored)
-    assert required(tmp_path / "alone") == ["tracer-core==" + project("frontend-tracer")["version"]]
+    assert [Requirement(one) for one in required(tmp_path / "alone")] == [compatible("tracer-core")]
 
 
 def required(source):

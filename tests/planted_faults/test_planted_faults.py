@@ -26,6 +26,7 @@ def test_there_are_faults_in_every_area():
     assert len(FAULTS) >= 30
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", ["lengths are not guarded", "the last item added to a list is lost"]
 )

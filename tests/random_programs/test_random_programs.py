@@ -15,6 +15,7 @@ from tests.random_programs.world import describe, first_difference
 _STARTS = range(0, 200, 20)
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.parametrize("start", _STARTS)
 def test_programs_give_eagers_answer(start, monkeypatch):
     monkeypatch.setenv("TRACER_STRICT", "1")

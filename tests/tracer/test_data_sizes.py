@@ -164,6 +164,7 @@ def test_results_are_eagers_in_the_graphs_stated(name):
     assert (len(seen.counter.breaks) > 0) == (breaks > 0), seen.counter.breaks
 
 
+@pytest.mark.sweep(keep=16)
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.filterwarnings("ignore")
 def test_no_element_and_one_element(name):

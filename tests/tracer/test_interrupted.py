@@ -411,6 +411,7 @@ def at_line(monkeypatch):
     return set_to
 
 
+@pytest.mark.sweep(keep=2)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_at_lines_of_the_tracer(name, at_line):
     make = PROGRAMS[name]

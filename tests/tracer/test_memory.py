@@ -17,6 +17,8 @@ import tracer_core
 from tests.tracer.facts import Box
 from tracer_core import markers
 
+pytestmark = pytest.mark.sweep(keep=6)
+
 X = torch.randn(3, 4)
 
 

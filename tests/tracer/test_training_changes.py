@@ -43,6 +43,7 @@ SCHEDULES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(keep=6)
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW], ids=["SGD", "AdamW"])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedule_between_steps(name: str, optimizer: Any) -> None:
@@ -171,6 +172,7 @@ CHANGES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam], ids=["SGD", "Adam"])
 @pytest.mark.parametrize("name", CHANGES)
 def test_change_between_steps(name: str, optimizer: Any) -> None:

@@ -81,6 +81,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(keep=14)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizer(name: str) -> None:
     """The first call makes the state and the gradients, the second finds them, the others compile

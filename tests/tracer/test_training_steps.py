@@ -544,6 +544,7 @@ def _case(name: str) -> tuple[Any, dict[str, Any]]:
     return make, expected
 
 
+@pytest.mark.sweep(keep=24)
 @pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 @pytest.mark.parametrize("name", list(PROGRAMS))
 def test_step(name: str, backend: str) -> None:

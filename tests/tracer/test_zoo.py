@@ -28,6 +28,7 @@ def _libraries() -> None:
     zoo.import_libraries()
 
 
+@pytest.mark.sweep(keep=5)
 @pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("name", _SAMPLE)
 def test_a_model_of_the_zoo_is_one_graph_and_equal(name: str, train: bool) -> None:

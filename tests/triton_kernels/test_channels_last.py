@@ -21,9 +21,10 @@ from inductor_backend.runtime.cuda.interpreter import interpreting
 from tests.inductor.compiling import clones, compiled, flat, tolerance
 from tests.inductor.test_operators import R
 
-pytestmark = pytest.mark.skipif(
-    not interpreting(), reason="Triton compiles for a GPU in this process"
-)
+pytestmark = [
+    pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process"),
+    pytest.mark.sweep(keep=14),
+]
 
 
 def block(x, w1, w2, shortcut, scale, shift):

@@ -15,6 +15,8 @@ from inductor_backend.runtime.cuda.interpreter import interpreting
 from inductor_backend.schedule import split_reductions
 from tracer_core.debug.stages import observe
 
+pytestmark = pytest.mark.sweep(keep=1)
+
 WIDTH, LAYERS = 8, 6
 
 

@@ -99,6 +99,7 @@ def checked(fn, *inputs, dynamic=False):
     return made
 
 
+@pytest.mark.sweep(keep=50)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_give_what_eager_gives(name):

@@ -21,6 +21,7 @@ def report(tmp_path_factory):
     return reported_by("-m", "tests.triton_kernels.offline", environment=environment, timeout=300)
 
 
+@pytest.mark.sweep(keep=8)
 @pytest.mark.parametrize("capability", ["80", "90"])
 @pytest.mark.parametrize(
     "name",

@@ -102,6 +102,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(keep=16)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_parts_give_the_whole(name, dynamic):

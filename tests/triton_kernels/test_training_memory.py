@@ -152,6 +152,7 @@ POOLS = {
 }
 
 
+@pytest.mark.sweep(keep=4)
 @pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process")
 @pytest.mark.parametrize("name", POOLS)
 @pytest.mark.parametrize("narrow", [False, True])

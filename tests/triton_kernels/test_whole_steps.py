@@ -17,9 +17,10 @@ from tests.inductor.test_operators import R
 from tests.support.training_steps import step, train_beside
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.skipif(
-    not interpreting(), reason="Triton compiles for a GPU in this process"
-)
+pytestmark = [
+    pytest.mark.skipif(not interpreting(), reason="Triton compiles for a GPU in this process"),
+    pytest.mark.sweep(keep=2),
+]
 
 F = torch.nn.functional
 

@@ -4,7 +4,7 @@ In: an ATen operator and what is known of its operands (sizes, strides, dtypes; 
 symbolic). Out: a `Choice`: a callable with the operator's own signature and results, and its import
 path for the generated module. What always holds: the result has eager's sizes, strides and dtype;
 an operator or operand that an alternative was not made for gets ATen's kernel. Measurements:
-docs/notes/cpu_externs.md.
+docs/measurements/cpu_kernels.md.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@ _NK, _KN = 0, 1
 
 
 def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> str | None:
-    """How a convolution is done, or None where oneDNN's is the faster (docs/notes/cpu_externs.md).
+    """How a convolution is done, or None where oneDNN's is the faster
+    (docs/measurements/cpu_kernels.md).
 
     "unfolded": a row a pixel, for few pixels, so that the weights are read once, as they lie.
     "direct": pixels along the vector registers and weights broadcast, for contiguous operands.
@@ -41,8 +42,8 @@ def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> st
 
 def backward_is_faster(of_input: bool, pixels: int, taps: int, stride: int, weights: int) -> bool:
     """Whether ours computes a gradient faster than oneDNN, which reorders weights
-    (docs/notes/cpu_externs.md). of_input: the input's gradient, else the weight's. pixels: of all
-    images' results; weights: their number."""
+    (docs/measurements/cpu_kernels.md). of_input: the input's gradient, else the weight's. pixels:
+    of all images' results; weights: their number."""
     if of_input:
         return pixels <= 64 or (taps == 1 and pixels <= (256 if stride > 1 else 128))
     return (

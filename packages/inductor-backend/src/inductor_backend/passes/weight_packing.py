@@ -3,7 +3,8 @@ each call.
 
 In: an ATen graph for inference. Out: the same graph, or a copy in which those that it pays for are
 ours: convolutions on channels-last data, with batch norm, activation and residual applied as they
-store. What always holds: results differ by rounding alone. Measurements: docs/notes/cpu_externs.md.
+store. What always holds: results differ by rounding alone. Measurements:
+docs/measurements/cpu_kernels.md.
 """
 
 from __future__ import annotations

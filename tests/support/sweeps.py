@@ -1,0 +1,35 @@
+"""Sweeps: of the tests marked ``sweep(keep=n)``, n stay in ``nox -s tests``, the others are
+`full`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import pytest
+
+
+def sample(names: Iterable[str], keep: int) -> set[str]:
+    """`keep` of the names, drawn by a hash of each.
+
+    They are the same in every run, and hardly change when names come or go.
+    """
+    return set(sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())[:keep])
+
+
+def mark_the_rest(items: Iterable[pytest.Item]) -> None:
+    """Marks `full` what is in no sample.
+
+    A mark on a function draws among its cases, one on a module among all of the module's tests.
+    """
+    sweeps: dict[tuple[str, int], tuple[pytest.Mark, list[pytest.Item]]] = {}
+    for item in items:
+        mark = item.get_closest_marker("sweep")
+        if mark is not None:
+            sweeps.setdefault((str(item.path), id(mark)), (mark, []))[1].append(item)
+    for mark, swept in sweeps.values():
+        kept = sample((item.nodeid for item in swept), mark.kwargs["keep"])
+        for item in swept:
+            if item.nodeid not in kept:
+                item.add_marker("full")
