@@ -49,7 +49,7 @@ def program(
     specs = tuple(spec for _, spec in recorder.inputs)
     reals = tuple(real for real, _ in recorder.inputs)
     low = plugin_api.lower(gm, reals, BACKEND, input_specs=specs, options=InductorOptions())
-    return run_stages(start(low.graph, dataclasses.replace(low.spec, mode=mode_name)), "module")
+    return run_stages(start(low.graph, dataclasses.replace(low.spec, mode=mode_name)), "module", first="lower")
 
 
 def cubins(c: Compilation, capability: int) -> dict[str, bytes]:

@@ -8,6 +8,7 @@ shared among threads when there is enough work.
 
 from __future__ import annotations
 
+from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.column_writer import ColumnWriter
@@ -26,8 +27,6 @@ PARALLEL_WORK = 120_000
 #: The same for loops in vectors: several times as fast, so as much more work. Threads are asked from about 5 us on
 #: (an addition of 68,000 elements); a parallel region takes 1 to 3.
 VECTOR_WORK = 480_000
-
-NAME = "@NAME@"
 
 
 class KernelWriter(ColumnWriter):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.addressing import Addressing
 from inductor_backend.codegen.triton.expressions import TRITON_OPS, constant_text
@@ -28,8 +29,6 @@ from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody, Phase
 from inductor_backend.schedule.inplace_reuse import overtakes
-
-NAME = "@NAME@"
 
 
 @dataclass(frozen=True, slots=True)
