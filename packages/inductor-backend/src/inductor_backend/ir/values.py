@@ -23,6 +23,8 @@ class Value:
 
     __slots__ = ("__weakref__", "args", "attr", "dtype", "name", "operands", "variables")
 
+    variables: frozenset[int]
+
     def __init__(self, name: str, args: tuple[Value, ...], attr: Any, dtype: torch.dtype) -> None:
         self.name, self.args, self.attr, self.dtype = name, args, attr, dtype
         needed: frozenset[int] = frozenset()

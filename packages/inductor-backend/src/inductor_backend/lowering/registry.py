@@ -99,7 +99,8 @@ class Lowering:
 
     def used_outputs(self) -> set[int]:
         """Which outputs of a node with several are read by somebody."""
-        return {user.args[1] for user in self.node.users if user.target is _getitem}
+        places = [user.args[1] for user in self.node.users if user.target is _getitem]
+        return {place for place in places if isinstance(place, int)}
 
     def origin(self, label: str | None = None) -> Origin:
         target = self.node.target
@@ -311,7 +312,7 @@ class Lowering:
             target,
             tuple(args),
             dict(kwargs or {}),
-            tuple(b and b.name for b in buffers),
+            tuple(None if b is None else b.name for b in buffers),
             unpack,
             self.origin(label),
             sequential,
