@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from inductor_backend.autotune import matmul
-from inductor_backend.codegen.triton.expressions import KNOWN_OPS
+from inductor_backend.codegen.common.op_table import KNOWN_OPS
 from inductor_backend.codegen.wrapper import EARLY, EXAMPLE, Step
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import printer, verify

@@ -12,13 +12,9 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from inductor_backend.codegen.common.index_text import index_text
+from inductor_backend.codegen.common.op_table import CPP_OPS
 from inductor_backend.codegen.common.writer import CodeWriter
-from inductor_backend.codegen.cpp.expressions import (
-    C_TYPES,
-    CPP_OPS,
-    constant_text,
-    memory_type,
-)
+from inductor_backend.codegen.cpp.expressions import C_TYPES, constant_text, memory_type
 from inductor_backend.codegen.cpp.loops import COLUMN_TILE, WIDEST_TILE, LoopNest, walk
 from inductor_backend.codegen.cpp.ordered import Scanner, combined
 from inductor_backend.codegen.cpp.streaming import streamed_buffers

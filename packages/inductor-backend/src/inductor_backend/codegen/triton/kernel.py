@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from inductor_backend.codegen.common.module import NAME
+from inductor_backend.codegen.common.op_table import TRITON_OPS
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.addressing import Addressing
-from inductor_backend.codegen.triton.expressions import TRITON_OPS, constant_text
+from inductor_backend.codegen.triton.expressions import constant_text
 from inductor_backend.codegen.triton.reducers import REDUCERS, Reducer
 from inductor_backend.codegen.triton.scanners import SCANNERS, Scanner
 from inductor_backend.codegen.triton.tensor_descriptors import BULK, Matrix
