@@ -38,7 +38,6 @@ class KernelWriter(ColumnWriter):
             self._rows()
             if self.streamed:
                 self.out.line("tc_stream_end();")
-        label = "_".join(dict.fromkeys(origin.op for origin in self.body.origins))
         parameters = self._parameters()
         names = [*self.pointers.values(), *(f"n{k}" for k in range(len(self.nest.sizes)))]
         names += [f"s{k}" for k in range(len(self.nest.sizes), len(self.arguments))]
@@ -54,7 +53,7 @@ class KernelWriter(ColumnWriter):
         head.line("}")
         self._dispatch(head, parameters, ", ".join(names))
         return KernelText(
-            head.text(), tuple(self.pointers), tuple(self.arguments), label[:48] or "empty",
+            head.text(), tuple(self.pointers), tuple(self.arguments), self.label,
             tuple(place for place, storage in enumerate(self.pointers) if storage in self.written),
             any(map(may_fail, topological(self.body.values()))),
         )  # fmt: skip
