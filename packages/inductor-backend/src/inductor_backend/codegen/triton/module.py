@@ -87,13 +87,6 @@ class TritonModule(KernelModule):
         """The text of each kernel, its user's lines in comments."""
         return [self.text_of(kernel.text, name, comments) for kernel, (name, comments) in self.kernels.items()]
 
-    def specifications(self) -> list[Kernel]:
-        """The kernels as the generated module describes them."""
-        return [
-            specification(kernel, name, text)
-            for (kernel, (name, _)), text in zip(self.kernels.items(), self.sources(), strict=True)
-        ]
-
     def definitions(self) -> str:
         """Module-level lines: the kernels, loaded in one go, and the runs."""
         out = CodeWriter()
