@@ -42,7 +42,7 @@ LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("codegen", "debug", "passes"),
         ("compilation", "subgraphs"),
         ("autotune",),
-        ("cuda_stages",),
+        ("device_codegen",),
         ("pipeline",),
         ("artifact",),
     ),

@@ -69,7 +69,9 @@ def compiled(
             options=options or InductorOptions(),
         )
     extra = list(captured.real_inputs[len(inputs) :])
-    return Compiled(run_stages(start(low.graph, low.spec), until), low.finish, extra, low)
+    return Compiled(
+        run_stages(start(low.graph, low.spec), until, first="lower"), low.finish, extra, low
+    )
 
 
 def clones(inputs: Sequence[Any]) -> list[Any]:

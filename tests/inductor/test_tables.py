@@ -9,7 +9,8 @@ import pytest
 import sympy
 import torch
 
-from inductor_backend.codegen.cpp.expressions import CPP_OPS, KERNEL_OPS, MEMORY_TYPES
+from inductor_backend.codegen.common.op_table import CPP_OPS, KERNEL_OPS
+from inductor_backend.codegen.cpp.expressions import MEMORY_TYPES
 from inductor_backend.codegen.cpp.reducers import REDUCERS, column_reducer
 from inductor_backend.codegen.triton.expressions import POINTER_TYPES
 from inductor_backend.ir.index_expr import (

@@ -17,11 +17,12 @@ import torch
 
 from inductor_backend.autotune import matmul
 from inductor_backend.codegen.triton.matmul import Blocks
+from inductor_backend.codegen.triton.module import specification
 from inductor_backend.compilation import Compilation
 from inductor_backend.options import InductorOptions
 from inductor_backend.pipeline import run_stages, start
 from inductor_backend.plugin import BACKEND
-from inductor_backend.runtime.cuda.triton_compile import compiled, target_of
+from inductor_backend.runtime.cuda.triton_compile import Kernel, compiled, target_of
 from tracer_core import plugin_api
 from tracer_core.plugin_api import InputSpec, Role
 from tracer_core.testing.torch_graph import _Recorder
@@ -54,13 +55,22 @@ def program(
     specs = tuple(spec for _, spec in recorder.inputs)
     reals = tuple(real for real, _ in recorder.inputs)
     low = plugin_api.lower(gm, reals, BACKEND, input_specs=specs, options=InductorOptions())
-    return run_stages(start(low.graph, dataclasses.replace(low.spec, mode=mode_name)), "module")
+    return run_stages(
+        start(low.graph, dataclasses.replace(low.spec, mode=mode_name)), "module", first="lower"
+    )
+
+
+def specifications(c: Compilation) -> list[Kernel]:
+    """The kernels as the generated module describes them."""
+    assert c.module is not None
+    named = zip(c.module.kernels.items(), c.module.sources(), strict=True)
+    return [specification(kernel, name, text) for (kernel, (name, _)), text in named]
 
 
 def cubins(c: Compilation, capability: int) -> dict[str, bytes]:
     """Kernel name -> machine code."""
     target = target_of(capability)
-    return {k.name: compiled(k, target).asm["cubin"] for k in c.module.specifications()}  # type: ignore[union-attr]
+    return {k.name: compiled(k, target).asm["cubin"] for k in specifications(c)}  # type: ignore[union-attr]
 
 
 def _programs(mode: Any) -> dict[str, tuple[Any, ...]]:
@@ -140,7 +150,7 @@ def _ways(mode: Any) -> dict[str, dict[str, Any]]:
         matmul.candidates = lambda work, device, kind=kind: [kind]  # type: ignore[assignment,misc]
         fn, *inputs = _products(mode)["TF32" if name.startswith("TF32") else "linear, gelu"]
         c = program(mode, fn, *inputs, mode_name="max-autotune")
-        (kernel,) = c.module.specifications()  # type: ignore[union-attr]
+        (kernel,) = specifications(c)
         made, plain = (
             compiled(kernel, target_of(90), aligned=aligned) for aligned in (True, False)
         )
@@ -163,7 +173,7 @@ def _told(mode: Any, fn: Any, *inputs: Any, mode_name: str = "default") -> dict[
     try:
         c = program(mode, fn, *inputs, mode_name=mode_name)
         target = target_of(90)
-        kernels = [compiled(k, target) for k in c.module.specifications()]  # type: ignore[union-attr]
+        kernels = [compiled(k, target) for k in specifications(c)]  # type: ignore[union-attr]
         ptx = "\n".join(kernel.asm["ptx"] for kernel in kernels)
         sizes = {cap: {n: len(code) for n, code in cubins(c, cap).items()} for cap in (80, 90)}
     except Exception:

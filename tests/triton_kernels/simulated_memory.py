@@ -25,7 +25,7 @@ from inductor_backend.compilation import Compilation
 from inductor_backend.ir.target import Target
 from inductor_backend.lowering import graph as lowering
 from inductor_backend.options import InductorOptions
-from inductor_backend.pipeline import run_stages, started_for_gpu
+from inductor_backend.pipeline import run_stages, start
 from inductor_backend.plugin import BACKEND
 from inductor_backend.runtime.cuda import build, launch
 from tracer_core import plugin_api
@@ -128,7 +128,7 @@ def compiled(low: Lowered) -> Compilation:
     before = pipeline.target_of
     pipeline.target_of = lowering.target_of = lambda graph: Pretended(torch.device("cpu"), True)
     try:
-        return run_stages(started_for_gpu(low.graph, low.spec), "module")
+        return run_stages(start(low.graph, low.spec), "module")
     finally:
         pipeline.target_of = lowering.target_of = before
 

@@ -320,10 +320,10 @@ def test_nothing_is_written_over_what_is_read_later(name):
     made = checked(fn, *inputs)
     c = made.compilation
     (kernel,) = (body for body in c.bodies if body is not None)
-    for result in c.over:  # written over only by what is computed from the product
+    for result in c.memory.over:  # written over only by what is computed from the product
         (stored,) = (s for phase in kernel.phases for s in phase.stores if result in s.buffers)
-        assert c.over[result] in {load.buffer for load in loads_of([stored.value])}
-    assert not (name == "beside a row's mean" and not c.over)
+        assert c.memory.over[result] in {load.buffer for load in loads_of([stored.value])}
+    assert not (name == "beside a row's mean" and not c.memory.over)
 
 
 def _halved(x):

@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("triton")
 
 import tracer_core
-from inductor_backend.codegen.triton.expressions import KNOWN_OPS
+from inductor_backend.codegen.common.op_table import KNOWN_OPS
 from inductor_backend.ir.ops import OPS
 from inductor_backend.ir.target import interpreted
 from inductor_backend.runtime.cuda.interpreter import interpreting

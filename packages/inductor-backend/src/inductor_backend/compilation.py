@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from inductor_backend.codegen.cpp.module import CppModule
+from inductor_backend.codegen.common.module import KernelModule
 from inductor_backend.codegen.triton.matmul import Blocks
-from inductor_backend.codegen.triton.module import TritonModule
 from inductor_backend.codegen.wrapper import Step
 from inductor_backend.ir.kernel_text import KernelText
 from inductor_backend.ir.nodes import Program
@@ -18,22 +17,29 @@ from inductor_backend.ir.target import CPU, Target
 from inductor_backend.kernels.selection import Choice
 from inductor_backend.lowering.graph import GraphLowering
 from inductor_backend.options import InductorOptions
+from inductor_backend.passes.fx_edit import Editor
 from inductor_backend.passes.subgraph_cut import Cut
 from inductor_backend.runtime.module_runner import ModuleRunner
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.fusion import Group, Plan, readers_outside
 from inductor_backend.schedule.memory_plan import MemoryPlan
-from tracer_core.plugin_api import CompileSpec
+from tracer_core.plugin_api import CompileSpec, Runner
 
 
 @dataclass(slots=True)
 class Compilation:
-    """What the stages hand on, for one graph. Mutable: each stage fills its fields."""
+    """What the stages hand on, for one graph. Mutable: each stage fills its fields.
+
+    gm: the graph as rewritten so far; given: before any rewrite. wraps: what rewrites put round the
+    runner, outermost first. editor: of a graph that is being frozen; prepared: the nodes of its
+    constant part. cut: the graph without repeated subgraphs; cut_late: it is looked for after
+    packing; go_on_at: the stage after it."""
 
     gm: torch.fx.GraphModule
     spec: CompileSpec
     options: InductorOptions
     sizes: SizeVars
+    given: torch.fx.GraphModule
     program: Program = field(default_factory=lambda: Program(""))
     not_inlined: list[tuple[str, str]] = field(default_factory=list)
     absorbed: list[str] = field(default_factory=list)
@@ -42,19 +48,24 @@ class Compilation:
     kernels: list[KernelText | None] = field(default_factory=list)
     choices: dict[str, Choice] = field(default_factory=dict)
     memory: MemoryPlan = field(default_factory=MemoryPlan)
-    module: CppModule | TritonModule | None = None
+    module: KernelModule | None = None
     steps: list[Step] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     text: str = ""
+    summary: str = ""
     natives: tuple[str, ...] = ()
     runner: ModuleRunner | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     target: Target = CPU
-    over: dict[str, str] = field(default_factory=dict)
     blocks: dict[str, Blocks] = field(default_factory=dict)
     images_last: frozenset[str] | None = None
     lowered: GraphLowering | None = None
+    wraps: list[Callable[[Runner], Runner]] = field(default_factory=list)
+    editor: Editor | None = None
+    prepared: list[torch.fx.Node] = field(default_factory=list)
     cut: Cut | None = None
+    cut_late: bool = False
+    go_on_at: str = ""
     stamped: str = "no region of the graph repeats"
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:

@@ -1,29 +1,26 @@
-"""The compiler: one list of stages from an ATen graph to a runner.
+"""The compiler: one list of stages from an ATen graph to a runner, the same for C++ and Triton.
 
 In: a functional ATen `torch.fx.GraphModule` and its `CompileSpec`. Out: a `Runner` with its
-`Artifact`. What always holds: each stage is timed and may be dumped; a stage's verifier runs when
-TRACER_CHECK is set; a failure says which stage failed, on what.
+`Artifact`. What always holds: every rewrite of the graph is a stage of its own; each stage is
+timed and may be dumped; a stage's verifier runs when TRACER_CHECK is set; a failure says which
+stage failed, on what.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 
-from inductor_backend import cuda_stages
 from inductor_backend.autotune import matmul
-from inductor_backend.codegen.common.writer import plain
-from inductor_backend.codegen.cpp.kernel import KernelWriter
-from inductor_backend.codegen.cpp.loops import is_column, loop_nest
-from inductor_backend.codegen.cpp.module import CppModule
-from inductor_backend.codegen.triton.expressions import KNOWN_OPS
-from inductor_backend.codegen.wrapper import EXAMPLE, Step, Wrapper
+from inductor_backend.codegen.common.op_table import KNOWN_OPS
+from inductor_backend.codegen.wrapper import EXAMPLE, Step
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import printer, verify
+from inductor_backend.device_codegen import codegen_of
 from inductor_backend.ir.nodes import BufferKind
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.target import target_of
@@ -35,23 +32,28 @@ from inductor_backend.passes import cpu_scalars, kernel_prebuild
 from inductor_backend.passes.attention import with_own_attention
 from inductor_backend.passes.causal_mask import with_known_masks
 from inductor_backend.passes.constant_folding import with_known_tensors
-from inductor_backend.passes.freeze import freeze, frozen_runner
+from inductor_backend.passes.freeze import frozen_editor, frozen_runner, without_constants
+from inductor_backend.passes.frozen_rewrites import fold_batch_norm, fuse_epilogues, pack_weights
+from inductor_backend.passes.fx_edit import Editor
+from inductor_backend.passes.horizontal_matmul import merge_products
+from inductor_backend.passes.lstm import pack_layers
 from inductor_backend.passes.pad_matmul import with_aligned_products
 from inductor_backend.passes.repeated_subgraphs import find_repeats
-from inductor_backend.passes.subgraph_cut import Cut, cut_out
+from inductor_backend.passes.subgraph_cut import cut_out
 from inductor_backend.passes.weight_packing import pays_anywhere, with_own_kernels
 from inductor_backend.runtime.cuda.graphs import recorded
 from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR, SCALARS, ModuleRunner
+from inductor_backend.schedule.atomics import scatter_in_any_order
 from inductor_backend.schedule.dependencies import live_nodes
 from inductor_backend.schedule.epilogue import absorb
-from inductor_backend.schedule.exception_safety import early_writes
 from inductor_backend.schedule.fused_body import kernel_body
 from inductor_backend.schedule.fusion import Fusion
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.kernel_choice import choose_externs
-from inductor_backend.schedule.memory_plan import given_up, lives, plan_memory, touched_storages
+from inductor_backend.schedule.memory_plan import plan_memory
+from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
-from inductor_backend.subgraphs.replication import NotEqual, Scheduled, stamp
+from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, stamp
 from tracer_core.plugin_api import (
     BackendError,
     CompileSpec,
@@ -62,6 +64,86 @@ from tracer_core.plugin_api import (
     stage,
     wants_text,
 )
+
+Rewrite = Callable[[torch.fx.GraphModule, CompileSpec], torch.fx.GraphModule]
+
+
+# rewrites of the ATen graph
+# ---------------------------------------------------------------------------
+
+
+def _rewritten(rewrite: Rewrite) -> Callable[[Compilation], None]:
+    def run(c: Compilation) -> None:
+        c.gm = rewrite(c.gm, c.spec)
+
+    return run
+
+
+def _split_host_side(c: Compilation) -> None:
+    split = cpu_scalars.split(c.gm, c.spec)
+    if split is not None:
+        c.gm = c.given = split.graph
+        c.spec = split.spec
+        c.wraps.append(split.whole)
+
+
+def _cut_repeats(c: Compilation) -> None:
+    """Convolutions that are packed take in the nodes around them, so repeated subgraphs are cut out
+    afterwards then. On GPUs convolutions of all instances say how images lie, and products that are
+    measured are measured once anyway: such graphs are lowered whole."""
+    c.cut_late = not c.target.triton and (bool(c.spec.constants) or pays_anywhere(c.gm, c.spec))
+    if not c.cut_late and not (c.target.triton and matmul.tuned(c)):
+        _cut(c, go_on_at="constant_folding")
+
+
+def _cut_late_repeats(c: Compilation) -> None:
+    if c.cut_late:
+        _cut(c, go_on_at="prebuild")
+
+
+def _cut(c: Compilation, go_on_at: str) -> None:
+    repeats = find_repeats(c.gm.graph) if fusion_fuel() is None else None
+    if repeats is None:
+        return
+    if c.target.triton and any(
+        repeats.calls[at].target in CONVOLUTIONS for at in repeats.instance(0)
+    ):
+        return
+    c.cut, c.go_on_at = cut_out(c.gm, repeats), go_on_at
+    c.gm = c.cut.small
+
+
+def _freeze(c: Compilation) -> None:
+    if c.target.triton:
+        raise BackendError(
+            "inductor", "freeze", "freeze=True is not built for graphs on CUDA devices"
+        )
+    c.editor = frozen_editor(c.gm, c.spec)
+    c.gm = c.editor.gm
+
+
+def _frozen(rewrite: Callable[[Editor], None]) -> Callable[[Compilation], None]:
+    def run(c: Compilation) -> None:
+        assert c.editor is not None
+        rewrite(c.editor)
+
+    return run
+
+
+def _constant_subgraph(c: Compilation) -> None:
+    assert c.editor is not None
+    frozen = without_constants(c.editor, c.spec)
+    c.gm, c.spec = frozen.graph, frozen.spec
+    c.prepared = [node for node, _ in frozen.folded.steps]
+    c.wraps.append(lambda runner: frozen_runner(runner, frozen))
+
+
+def _prebuild(c: Compilation) -> None:
+    kernel_prebuild.start_lowered([*c.gm.graph.nodes, *c.prepared])
+
+
+# from the graph to a runner
+# ---------------------------------------------------------------------------
 
 
 def _lower(c: Compilation) -> None:
@@ -84,38 +166,45 @@ def _epilogue(c: Compilation) -> None:
         c.absorbed = absorb(c.program, c.sizes)
 
 
+def _scatter(c: Compilation) -> None:
+    scatter_in_any_order(c.program)
+
+
+def _split(c: Compilation) -> None:
+    """Long reductions of few rows become two, so that the device is busy."""
+    made = len(c.program.buffers)
+    c.absorbed = split_reductions(c.program, c.sizes)
+    if c.cut is not None:
+        assert c.lowered is not None
+        note_instances(c.program, c.lowered.instances, list(c.program.buffers)[made:])
+
+
 def _fuse(c: Compilation) -> None:
-    c.plan = Fusion(c.program, c.sizes, fusion_fuel() if c.options.fuse else 0).run()
+    fuel = fusion_fuel() if c.options.fuse else 0
+    c.plan = Fusion(c.program, c.sizes, fuel, codegen_of(c.target).limits).run()
 
 
 def _externs(c: Compilation) -> None:
-    c.choices = choose_externs(c.program, c.sizes)
+    c.choices = choose_externs(c.program, c.sizes, codegen_of(c.target).choice)
 
 
 def _bodies(c: Compilation) -> None:
     """One fused body a group of loops."""
-    for group, needed_outside in c.groups_with_readers():
-        if group.extern is not None:
+    codegen = codegen_of(c.target)
+    for group, needed in c.groups_with_readers():
+        if group.domain is None:
             c.bodies.append(None)
             continue
-        assert group.domain is not None
-        column = is_column(c.program, group.domain, group.loops)
+        rows = codegen.walks_rows(c, group)
         c.bodies.append(
             kernel_body(
-                c.program, group.domain, group.loops, needed_outside, c.sizes, rows=not column
+                c.program, group.domain, group.loops, needed, c.sizes, rows, codegen.in_registers
             )
         )
 
 
 def _kernels(c: Compilation) -> None:
-    for group, body in zip(c.plan.groups, c.bodies, strict=True):
-        if body is None:
-            c.kernels.append(None)
-            continue
-        assert group.domain is not None
-        column = is_column(c.program, group.domain, group.loops)
-        nest = loop_nest(c.program, body, c.sizes, column)
-        c.kernels.append(KernelWriter(c.program, body, nest, c.sizes).write())
+    c.kernels = codegen_of(c.target).kernels(c)
 
 
 def _stamp(c: Compilation) -> None:
@@ -131,7 +220,7 @@ def _stamp(c: Compilation) -> None:
         c.kernels = stamp(c.cut, Scheduled(c.program, c.plan, c.kernels, c.choices, c.lowered))
         c.stamped = f"{size}: four are lowered"
     except NotEqual as reason:
-        whole = run_stages(_whole(c), "kernels")
+        whole = _whole(c)
         for part in fields(Compilation):
             setattr(c, part.name, getattr(whole, part.name))
         c.stamped = f"{size}: all are lowered, because {reason}"
@@ -139,43 +228,39 @@ def _stamp(c: Compilation) -> None:
 
 def _whole(c: Compilation) -> Compilation:
     assert c.cut is not None
-    return start(c.cut.whole if c.target.triton else _prepared(c.cut.whole, c.spec), c.spec)
+    whole = replace(start(c.cut.whole, c.spec), given=c.given, wraps=c.wraps)
+    return run_stages(whole, "kernels", first=c.go_on_at)
 
 
 def _verify_stamp(c: Compilation) -> None:
     if c.cut is not None:
-        whole = run_stages(_whole(c), "kernels")
+        whole = _whole(c)
         same_plans((c.program, c.plan, c.kernels), (whole.program, whole.plan, whole.kernels))
 
 
 def _memory(c: Compilation) -> None:
-    """Steps are groups here: a run's kernels share no lifetimes beyond their own order."""
-    life = lives(touched_storages(c.program, c.plan.groups, c.kernels))
-    outputs = {c.program.buffers[name].storage for name in c.program.output_names}
-    owners = {name: c.program.buffers[name] for name in life}
-    arena = {
-        name: buffer
-        for name, buffer in owners.items()
-        if buffer.kind is BufferKind.TEMP and name not in outputs
-    }
-    tensors = [n for n, b in owners.items() if b.kind is BufferKind.EXTERN and n not in outputs]
-    tensors += given_up(c.program, c.spec, outputs, life)
-    c.memory = plan_memory(arena, life, tensors)
+    c.memory = plan_memory(
+        c.program, c.spec, c.plan.groups, c.kernels, codegen_of(c.target).arena(c)
+    )
 
 
-def _group_steps(c: Compilation) -> None:
-    """Runs of kernels between operator calls become one exported function each."""
-    cpp = CppModule(c.program, c.memory.offsets.get)
-    outputs = {c.program.buffers[name].storage for name in c.program.output_names}
+def _verify_memory(c: Compilation) -> None:
+    verify.memory(c.program, c.plan, c.kernels, c.memory)
+    verify.written_over(c.program, c.plan, c.kernels, c.memory.over)
+
+
+def _group_runs(c: Compilation) -> None:
+    """Runs of kernels between operator calls become one call each."""
+    module = codegen_of(c.target).module(c)
     made: set[str] = set()
 
-    def allocate(step: Step, storages: Iterable[str]) -> None:
-        """Outputs that we allocate are made where they are first written to."""
-        for storage in storages:
-            is_temp = c.program.buffers[storage].kind is BufferKind.TEMP
-            if storage in outputs and is_temp and storage not in made:
-                made.add(storage)
-                step.fresh.append(storage)
+    def allocate(step: Step, storages: tuple[str, ...]) -> None:
+        """Tensors that we allocate are made where they are first written to."""
+        for name in storages:
+            is_temp = c.program.buffers[name].kind is BufferKind.TEMP
+            if is_temp and name not in made and name not in c.memory.offsets:
+                made.add(name)
+                step.fresh.append(name)
 
     drops: dict[int, list[str]] = {}
     for number, (group, kernel) in enumerate(zip(c.plan.groups, c.kernels, strict=True)):
@@ -186,7 +271,7 @@ def _group_steps(c: Compilation) -> None:
             c.steps.append(step)
         else:
             if not c.steps or c.steps[-1].run is None:
-                c.steps.append(Step(run=cpp.open_run()))
+                c.steps.append(Step(run=module.open_run()))
             step = c.steps[-1]
             assert step.run is not None
             allocate(step, kernel.pointers)
@@ -195,26 +280,21 @@ def _group_steps(c: Compilation) -> None:
                     f"{o.op}: {o.user_frame}" for node in group.loops for o in node.origins
                 )
             )
-            cpp.call(step.run, kernel, cpp.kernel(kernel, comments))
+            module.call(step.run, kernel, comments)
         if number in c.memory.drop_after:
             drops.setdefault(len(c.steps) - 1, []).extend(c.memory.drop_after[number])
     c.memory.drop_after = drops
-    c.module, c.sources = cpp, cpp.sources()
+    c.module, c.sources = module, module.sources()
 
 
 def _module_text(c: Compilation) -> None:
-    kernels = len(c.module.kernels) if c.module is not None else 0
-    calls = sum(kernel is not None for kernel in c.kernels)
-    externs = sum(step.extern is not None for step in c.steps)
-    header = (
-        f"{plain(c.spec.name)}: {calls} fused kernels ({kernels} different), {externs} operator"
-        " calls.\n\nMade by inductor_backend; runs alone: python output_code.py makes random"
-        " inputs and prints its time.\n"
-    )
-    wrapper = Wrapper(c.program, c.memory, c.spec.sizes, c.choices)
-    if c.spec.mutations:
-        wrapper.early = early_writes(c.gm.graph, c.program, c.plan.groups, c.kernels)
-    c.text, c.natives = wrapper.module(c.steps, c.sources, header), tuple(wrapper.natives)
+    assert c.module is not None
+    wrapper, kernels = codegen_of(c.target).wrapper(c), len(c.module.kernels)
+    c.text = wrapper.module(c.steps, c.sources, c.spec.name, kernels)
+    c.summary = wrapper.summary(c.steps, c.spec.name, kernels)
+    c.natives = tuple(wrapper.natives)
+    if enabled("output_code"):
+        note("output_code", "%s:\n%s", c.spec.name, c.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,95 +359,102 @@ def runner_of(namespace: dict[str, Any], artifact: Artifact) -> ModuleRunner:
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """A stage on one kind of device. run: fills fields of the compilation; verify: raises
-    VerifyError; suffix: of the file in the debug folder."""
-
-    run: Callable[[Compilation], None]
-    verify: Callable[[Compilation], None] | None = None
-    suffix: str = "txt"
-
-
-@dataclass(frozen=True, slots=True)
 class Stage:
-    """cpu, cuda: what it does for graphs of that device; None: the device has no such stage. dump:
-    its result as text.
-    """
+    """run: fills fields of the compilation. device: "cpu" or "cuda", the only one whose graphs it
+    is for; "": both. verify: raises VerifyError. dump: its result as text; brief: one line of it,
+    where nobody wants the whole. suffix: of the file in the debug folder, "" for that of the
+    device's kernels. frozen: only for graphs whose parameters are constants."""
 
     name: str
-    cpu: Action | None
-    cuda: Action | None
+    run: Callable[[Compilation], None]
+    device: str = ""
+    verify: Callable[[Compilation], None] | None = None
     dump: Callable[[Compilation], str] | None = None
+    brief: Callable[[Compilation], str] | None = None
+    suffix: str = "txt"
+    frozen: bool = False
 
-    def step(self, c: Compilation) -> Action | None:
-        """What it does for this graph."""
-        return self.cuda if c.target.triton else self.cpu
+    def is_for(self, c: Compilation) -> bool:
+        """Whether the graph goes through this stage."""
+        device = "cuda" if c.target.triton else "cpu"
+        return self.device in ("", device) and (not self.frozen or bool(c.spec.constants))
 
 
-def _everywhere(
-    run: Callable[[Compilation], None], verify: Callable[[Compilation], None] | None = None
-) -> tuple[Action, Action]:
-    step = Action(run, verify)
-    return step, step
+def _pass(
+    name: str, run: Callable[[Compilation], None], device: str = "", frozen: bool = False
+) -> Stage:
+    """A rewrite of the ATen graph."""
+    return Stage(
+        name,
+        run,
+        device,
+        None,
+        lambda c: c.gm.print_readable(print_output=False),
+        None,
+        "py",
+        frozen,
+    )
 
 
 def _program(c: Compilation) -> None:
     verify.program(c.program)
 
 
-def _plan(c: Compilation) -> None:
-    verify.plan(c.program, c.plan)
-
-
-def _kernel_bodies(c: Compilation) -> None:
-    verify.bodies(c.program, c.bodies)
-
-
 #: From an ATen graph to a runner. On CUDA "split" follows inlining, so that what a reduction reads
 #: is in its body.
 PIPELINE = (
-    Stage("lower", *_everywhere(_lower, _program), lambda c: printer.program(c.program)),
-    Stage("inline", *_everywhere(_inline, _program), lambda c: printer.inlined(c.program,
-    c.not_inlined)),
-    Stage("epilogue", Action(_epilogue, _program), None, lambda c: "\n".join(c.absorbed)),
-    Stage("split", None, Action(cuda_stages.split, _program), lambda c: "\n".join(c.absorbed)),
-    Stage("matmul", None, Action(matmul.choose_products, _program),
+    _pass("cpu_scalars", _split_host_side, "cuda"),
+    _pass("causal_mask", _rewritten(with_known_masks), "cuda"),
+    _pass("pad_matmul", _rewritten(lambda gm, spec: with_aligned_products(gm)), "cuda"),
+    _pass("repeated_subgraphs", _cut_repeats),
+    _pass("constant_folding", _rewritten(with_known_tensors), "cpu"),
+    _pass("attention", _rewritten(with_own_attention), "cpu"),
+    _pass("freeze", _freeze, frozen=True),
+    _pass("fold_batch_norm", _frozen(fold_batch_norm), "cpu", frozen=True),
+    _pass("lstm", _frozen(pack_layers), "cpu", frozen=True),
+    _pass("horizontal_matmul", _frozen(merge_products), "cpu", frozen=True),
+    _pass("pack_weights", _frozen(pack_weights), "cpu", frozen=True),
+    _pass("fuse_epilogues", _frozen(fuse_epilogues), "cpu", frozen=True),
+    _pass("constant_subgraph", _constant_subgraph, "cpu", frozen=True),
+    _pass("weight_packing", _rewritten(with_own_kernels), "cpu"),
+    _pass("repeated_packed_subgraphs", _cut_late_repeats, "cpu"),
+    Stage("prebuild", _prebuild, "cpu"),
+    Stage("lower", _lower, "", _program, lambda c: printer.program(c.program)),
+    Stage("inline", _inline, "", _program, lambda c: printer.inlined(c.program, c.not_inlined)),
+    Stage("epilogue", _epilogue, "cpu", _program, lambda c: "\n".join(c.absorbed)),
+    Stage("scatter", _scatter, "cuda"),
+    Stage("split", _split, "cuda", _program, lambda c: "\n".join(c.absorbed)),
+    Stage("matmul", matmul.choose_products, "cuda", _program,
           lambda c: "\n".join(f"{name}: {blocks}" for name, blocks in c.blocks.items())),
-    Stage("fuse", Action(_fuse, _plan), Action(cuda_stages.fuse_for_gpu, _plan),
+    Stage("fuse", _fuse, "", lambda c: verify.plan(c.program, c.plan),
     lambda c: printer.plan(c.plan)),
-    Stage("externs", Action(_externs), Action(cuda_stages.externs),
-    lambda c: printer.externs(c.program, c.choices)),
-    Stage("bodies", Action(_bodies, _kernel_bodies), Action(cuda_stages.bodies, _kernel_bodies),
-          lambda c: printer.bodies(c.bodies)),
-    Stage("kernels", Action(_kernels),
-          Action(cuda_stages.kernels, lambda c: verify.reusable(c.program, c.bodies, c.kernels))),
-    Stage("replicate", *_everywhere(_stamp, _verify_stamp), lambda c: c.stamped),
-    Stage("memory", Action(_memory, lambda c: verify.memory(c.program, c.plan, c.kernels,
-    c.memory)),
-          Action(cuda_stages.memory, cuda_stages.verify_memory),
-          lambda c: printer.memory(c.memory)),
-    Stage("group_runs", Action(_group_steps, suffix="cpp"), Action(cuda_stages.group_steps,
-    suffix="py"),
-          lambda c: "\n".join(c.sources)),
-    Stage("module", Action(_module_text, suffix="py"), Action(cuda_stages.module_text,
-    suffix="py"), lambda c: c.text),
-    Stage("build", *_everywhere(_load)),
+    Stage("externs", _externs, "", None, lambda c: printer.externs(c.program, c.choices)),
+    Stage("bodies", _bodies, "", lambda c: verify.bodies(c.program, c.bodies),
+    lambda c: printer.bodies(c.bodies)),
+    Stage("kernels", _kernels, "", lambda c: verify.reusable(c.program, c.bodies, c.kernels)),
+    Stage("replicate", _stamp, "", _verify_stamp, lambda c: c.stamped),
+    Stage("memory", _memory, "", _verify_memory, lambda c: printer.memory(c.memory)),
+    Stage("group_runs", _group_runs, "", None, lambda c: "\n".join(c.sources), suffix=""),
+    Stage("module", _module_text, "", None, lambda c: c.text, lambda c: c.summary, "py"),
+    Stage("build", _load),
 )  # fmt: skip
 
 
-def run_stages(c: Compilation, until: str | None = None) -> Compilation:
-    """Runs the stages in order (until: the last to run). Raises BackendError naming stage and
-    cause.
-    """
+def run_stages(c: Compilation, until: str | None = None, first: str | None = None) -> Compilation:
+    """Runs the stages in order. first, until: names of the first and of the last to run (None: the
+    pipeline's). Raises BackendError naming stage and cause."""
     check = env().check
-    steps = [(item, step) for item in PIPELINE if (step := item.step(c)) is not None]
-    for number, (item, step) in enumerate(steps, 1):
+    names = [item.name for item in PIPELINE]
+    begin, end = names.index(first or names[0]), names.index(until or names[-1])
+    steps = [item for item in PIPELINE[begin : end + 1] if item.is_for(c)]
+    for number, item in enumerate(steps, 1):
         before = time.perf_counter()
-        with stage(f"inductor_{item.name}", graph=c.spec.name, suffix=f".{step.suffix}") as record:
+        suffix = item.suffix or codegen_of(c.target).suffix
+        with stage(f"inductor_{item.name}", graph=c.spec.name, suffix=f".{suffix}") as record:
             try:
-                step.run(c)
-                if check and step.verify is not None:
-                    step.verify(c)
+                item.run(c)
+                if check and item.verify is not None:
+                    item.verify(c)
             except Exception as error:
                 detail, dump = f"{type(error).__name__}: {error}", None
                 if isinstance(error, BackendError):
@@ -378,119 +465,48 @@ def run_stages(c: Compilation, until: str | None = None) -> Compilation:
                 raise BackendError("inductor", item.name, f"{where}: {detail}", dump) from error
             if item.dump is not None and wants_text():
                 record.text = item.dump(c)
-            elif item.name == "module":
-                record.text = c.text.partition("\n")[0].strip(
-                    '"'
-                )  # kernels and operators of a call, counted
-            if item.name == "module" and enabled("output_code"):
-                note("output_code", "%s:\n%s", c.spec.name, c.text)
+            elif item.brief is not None:
+                record.text = item.brief(c)
         c.seconds[item.name] = time.perf_counter() - before
-        if item.name == until:
-            break
     return c
 
 
 def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
+    """The compilation of a graph, before its first stage."""
     options = spec.options if isinstance(spec.options, InductorOptions) else InductorOptions()
-    return Compilation(gm, spec, options, SizeVars(spec.sizes), target=target_of(gm.graph))
+    return Compilation(gm, spec, options, SizeVars(spec.sizes), gm, target=target_of(gm.graph))
 
 
 def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its
     rules.
     """
-    cut = cpu_scalars.split(gm, spec)
-    if cut is not None:
-        return cut.whole(compile_graph(cut.graph, cut.spec))
-    triton = target_of(gm.graph).triton
-    if spec.constants:
-        if triton:
-            raise BackendError(
-                "inductor", "freeze", "freeze=True is not built for graphs on CUDA devices"
-            )
-        return _compile_frozen(with_own_attention(with_known_tensors(gm, spec), spec), spec)
-    c = started_for_gpu(gm, spec) if triton else started(gm, spec)
-    if not triton:
-        kernel_prebuild.start_lowered(c.gm.graph.nodes)
-    runner = run_stages(c).runner
+    c = run_stages(start(gm, spec))
+    runner = c.runner
     assert runner is not None
     if matmul.depends_on_settings(c):
-        runner = matmul.by_settings(runner, lambda: _in_the_same_layout(c, gm, spec))
+        runner = matmul.by_settings(runner, lambda: _in_the_same_layout(c))
     if c.target.device.type == "cuda":
-        runner = recorded(runner, gm, spec)
-    return replace(runner, channels_last=frozenset(c.program.channels_last))
+        runner = recorded(runner, c.given, c.spec)
+    wrapped: Runner = replace(runner, channels_last=frozenset(c.program.channels_last))
+    for wrap in reversed(c.wraps):
+        wrapped = wrap(wrapped)
+    return wrapped
 
 
-def started(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
-    """The compilation for CPUs of a graph, or of what stands for it where regions of it are
-    equal.
-    """
-    if not pays_anywhere(gm, spec):
-        repeats = find_repeats(gm.graph) if fusion_fuel() is None else None
-        if repeats is None:
-            return start(_prepared(gm, spec), spec)
-    else:  # convolutions take in the nodes around them, so regions are looked for afterwards
-        gm = _prepared(gm, spec)
-        repeats = find_repeats(gm.graph) if fusion_fuel() is None else None
-        if repeats is None:
-            return start(gm, spec)
-    cut = cut_out(gm, repeats)
-    return _standing_for(cut, _prepared(cut.small, spec), spec)
-
-
-def started_for_gpu(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
-    """The same for a GPU. Convolutions of all instances say how images lie, and products that are
-    measured are measured once anyway: such graphs are lowered whole."""
-    gm = with_aligned_products(with_known_masks(gm, spec))
-    whole = fusion_fuel() is not None or spec.mode in matmul.TUNED_MODES
-    repeats = None if whole else find_repeats(gm.graph)
-    if repeats is None or any(
-        repeats.calls[at].target in CONVOLUTIONS for at in repeats.instance(0)
-    ):
-        return start(gm, spec)
-    cut = cut_out(gm, repeats)
-    return _standing_for(cut, cut.small, spec)
-
-
-def _standing_for(cut: Cut, small: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
-    c = start(small, spec)
-    c.cut = cut
-    return c
-
-
-def _prepared(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
-    """The graph to lower for a CPU; the graph itself where nothing is to be done."""
-    return with_own_kernels(with_own_attention(with_known_tensors(gm, spec), spec), spec)
-
-
-def _in_the_same_layout(
-    first: Compilation, gm: torch.fx.GraphModule, spec: CompileSpec
-) -> ModuleRunner:
+def _in_the_same_layout(first: Compilation) -> ModuleRunner:
     """The graph again, for other settings. The backward counts on the layout of what the first
     returned.
     """
-    c = start(gm, spec)
+    c = start(first.given, first.spec)
     c.images_last = first.program.images_last
-    runner = run_stages(c).runner
+    runner = run_stages(c, first="lower").runner
     assert runner is not None
     if c.program.channels_last != first.program.channels_last:
+        name = first.spec.name
         raise BackendError(
             "inductor",
             "lower",
-            f"{spec.name}: with other settings, other saved values would be channels-last",
+            f"{name}: with other settings, other saved values would be channels-last",
         )
     return runner
-
-
-def _compile_frozen(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    """The same for a graph whose parameters are constants: a runner with `bind_constants`."""
-    with stage("inductor_freeze", graph=spec.name, suffix=".py") as record:
-        frozen = freeze(gm, spec)
-        if wants_text():
-            record.text = frozen.graph.print_readable(print_output=False)
-    kernel_prebuild.start_lowered(
-        [*frozen.graph.graph.nodes, *(node for node, _ in frozen.folded.steps)]
-    )
-    runner = run_stages(started(frozen.graph, frozen.spec)).runner
-    assert runner is not None
-    return frozen_runner(runner, frozen)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from inductor_backend.codegen.triton.kernel import NAME, TritonKernel
+from inductor_backend.codegen.common.module import NAME
+from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.module import specification
 from inductor_backend.ir.nodes import ExternNode, Layout, Program, Strided
 from inductor_backend.runtime.cuda import measurement

@@ -1,13 +1,13 @@
 """Calls of our own products with every size known: straight to the compiled function.
 
-In: an extern node whose choice is "own". Out: the text of one launcher call. What always holds:
+In: an extern node whose choice is "own". Out: a launcher and its arguments. What always holds:
 arguments are in the order of `kernels.small_gemm`'s launchers (``run_linear``,
 ``run_convolution``); sizes are literals, or expressions over the call's symbols.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import ExternNode, Layout, Program, Strided
@@ -19,9 +19,17 @@ from inductor_backend.kernels.small_gemm import POSTS, form
 
 Address = Callable[[Strided], str]
 
+#: A launcher's name and its arguments, as text or as numbers.
+Launch = tuple[str, Sequence[str | Expr]]
 
-def _text(number: str | Expr) -> str:
-    return number if isinstance(number, str) else size_expression(number, "python")
+
+def call_text(launcher: str, numbers: Sequence[str | Expr]) -> str:
+    """The call as Python text."""
+    texts = (
+        number if isinstance(number, str) else size_expression(number, "python")
+        for number in numbers
+    )
+    return f"{launcher}({', '.join(texts)})"
 
 
 def _linear(
@@ -31,13 +39,13 @@ def _linear(
     result: Strided,
     post: str,
     residual: Strided | None,
-) -> str:
+) -> Launch:
     *_, a, b = node.args
     row, column = b.layout.strides
     layout, ldw = (0, column) if row == 1 else (1, row)
     numbers: list[str | Expr] = [layout, address(a), a.layout.strides[0], address(b), ldw]
     numbers += _after_operands(node, address, result, post, residual)
-    return f"run_linear({', '.join(map(_text, numbers))})"
+    return "run_linear", numbers
 
 
 def _blocked(
@@ -47,11 +55,11 @@ def _blocked(
     result: Strided,
     post: str,
     residual: Strided | None,
-) -> str:
+) -> Launch:
     *_, a, b = node.args
     numbers: list[str | Expr] = [address(a), *a.layout.strides, address(b), *b.layout.strides]
     numbers += _after_operands(node, address, result, post, residual)
-    return f"run_blocked({', '.join(map(_text, numbers))})"
+    return "run_blocked", numbers
 
 
 def _after_operands(
@@ -85,7 +93,7 @@ def _convolution(
     result: Strided,
     post: str,
     residual: Strided | None,
-) -> str:
+) -> Launch:
     x, weight, bias, (sh, sw), (ph, pw), (dh, dw), *_ = node.args
     batch, channels, height, width = x.layout.sizes
     count, _, kh, kw = weight.layout.sizes
@@ -117,7 +125,7 @@ def _convolution(
         *flags,
         int(direct),
     ]
-    return f"run_convolution({', '.join(map(_text, numbers))})"
+    return "run_convolution", numbers
 
 
 def _convolution_backward(
@@ -127,7 +135,7 @@ def _convolution_backward(
     result: Strided,
     post: str,
     residual: Strided | None,
-) -> str:
+) -> Launch:
     dy, x, weight, _, (sh, sw), (ph, pw), (dh, dw), *_, mask = node.args
     of_input = mask[0]
     count, _, kh, kw = weight.layout.sizes
@@ -135,7 +143,7 @@ def _convolution_backward(
     numbers: list[str | Expr] = [address(t) for t in (dy, other, result)]
     numbers += [*x.layout.sizes, kh, kw, sh, sw, ph, pw, dh, dw, *dy.layout.sizes[2:], count]
     numbers += [_last(t.layout, program, t) for t in (dy, other, result)]
-    return f"run_convolution_backward_{'input' if of_input else 'weight'}({', '.join(map(_text, numbers))})"
+    return f"run_convolution_backward_{'input' if of_input else 'weight'}", numbers
 
 
 def _on_planes(
@@ -145,7 +153,7 @@ def _on_planes(
     result: Strided,
     post: str,
     residual: Strided | None,
-) -> str:
+) -> Launch:
     """A convolution, or the gradient of its input."""
     gradient = len(node.args) > 9
     first, second, third, _, *how = (
@@ -155,7 +163,7 @@ def _on_planes(
     numbers = winograd.numbers(
         first.layout.sizes, result.layout.sizes, how[1], weight.layout.strides, gradient
     )
-    return f"run_planes({', '.join(map(_text, [*_tensors(address, first, weight, bias, result), *numbers]))})"
+    return "run_planes", [*_tensors(address, first, weight, bias, result), *numbers]
 
 
 def _on_points(
@@ -165,7 +173,7 @@ def _on_points(
     result: Strided,
     post: str,
     residual: Strided | None,
-) -> str:
+) -> Launch:
     """A convolution, or one of its gradients."""
     gradient = len(node.args) > 9
     if gradient and node.args[-1][1]:
@@ -173,11 +181,11 @@ def _on_points(
         given = conv1x1.weight_numbers(
             address(dy), address(x), address(result), dy.layout.sizes, x.layout.sizes
         )
-        return f"run_points_weight({', '.join(map(_text, given))})"
+        return "run_points_weight", given
     read, weight = node.args[0], node.args[2 if gradient else 1]
     shapes = (weight.layout.sizes, weight.layout.strides, read.layout.sizes)
     numbers = conv1x1.numbers(address(weight), *shapes, address(read), address(result), gradient)
-    return f"run_points({', '.join(map(_text, numbers))})"
+    return "run_points", numbers
 
 
 def _optional(address: Address, tensor: Strided | None) -> str | int:
@@ -195,13 +203,13 @@ def _packed_convolution(
     result: Strided,
     post: str,
     residual: Strided | None,
-) -> str:
+) -> Launch:
     x, weight, bias, numbers, winograd, scale = node.args
     batch, _, height, width = x.layout.sizes
     sizes = (batch, height, width, *result.layout.sizes[2:])
     name, values = packed.call(geometry(numbers), sizes, post, node.final, winograd)
     tensors = _tensors(address, x, weight, bias, residual, result)
-    return f"{name}({', '.join(map(_text, [*tensors, *values, _optional(address, scale)]))})"
+    return name, [*tensors, *values, _optional(address, scale)]
 
 
 def _packed_linear(
@@ -211,13 +219,13 @@ def _packed_linear(
     result: Strided,
     post: str,
     residual: Strided | None,
-) -> str:
+) -> Launch:
     x, weight, bias, count = node.args
     m, k = x.layout.sizes
     ldr = 0 if residual is None else residual.layout.strides[0]
     values = packed.linear_call(m, k, count, x.layout.strides[0], count, ldr, post, node.final)
     tensors = _tensors(address, x, weight, bias, residual, result)
-    return f"{packed.dense_launcher(count)}({', '.join(map(_text, [*tensors, *values, 0]))})"
+    return packed.dense_launcher(count), [*tensors, *values, 0]
 
 
 def _pack(
@@ -227,10 +235,10 @@ def _pack(
     result: Strided,
     post: str,
     residual: Strided | None,
-) -> str:
+) -> Launch:
     weight, numbers = node.args
     name, values = packed.pack_call(geometry(numbers), weight.layout.sizes, weight.layout.strides)
-    return f"{name}({', '.join(map(_text, [address(weight), address(result), *values]))})"
+    return name, [address(weight), address(result), *values]
 
 
 def _lstm(
@@ -240,11 +248,11 @@ def _lstm(
     result: Strided,
     post: str,
     residual: Strided | None,
-) -> str:
+) -> Launch:
     inputs, weight, hidden, cells, steps, backwards = node.args
     batch, units = hidden.layout.sizes
     tensors = _tensors(address, inputs, weight, hidden, cells, result)
-    return f"run_lstm({', '.join(map(_text, [*tensors, steps, batch, units, int(backwards)]))})"
+    return "run_lstm", [*tensors, steps, batch, units, int(backwards)]
 
 
 def _attention(
@@ -254,7 +262,7 @@ def _attention(
     result: Strided,
     post: str,
     residual: Strided | None,
-) -> str:
+) -> Launch:
     query, key, value, mask, scale, causal, empty = node.args
     strides = [one.layout.strides for one in (query, key, value, result)]
     sizes = [one.layout.sizes for one in (query, key, value)]
@@ -268,10 +276,10 @@ def _attention(
     numbers = attention.numbers(
         sizes[0], sizes[1], sizes[2][3], strides, given, scale, causal, empty
     )
-    return f"run_attention({', '.join(map(_text, [*_tensors(address, query, key, value, mask, result), *numbers]))})"
+    return "run_attention", [*_tensors(address, query, key, value, mask, result), *numbers]
 
 
-#: operator name, or the form of a choice -> text of a call, which begins with the launcher's name
+#: operator name, or the form of a choice -> its launch
 OWN_CALLS = {
     "blocked": _blocked,
     "planes": _on_planes,

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from inductor_backend.codegen.common.writer import CodeWriter, literal
-from inductor_backend.codegen.cpp.module import Run
-from inductor_backend.codegen.own_calls import OWN_CALLS
+from inductor_backend.codegen.common.module import Run
+from inductor_backend.codegen.common.writer import CodeWriter, literal, plain
+from inductor_backend.codegen.own_calls import OWN_CALLS, call_text
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, simplify
 from inductor_backend.ir.nodes import (
@@ -43,6 +43,12 @@ _LAYOUT_BY_STRIDES = frozenset(
     {torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default}
 )
 
+
+#: What every module says of itself, after the line of its counts.
+HEADER = (
+    "\n\nMade by inductor_backend; runs alone: python output_code.py makes random inputs and prints"
+    " its time.\n"
+)
 #: Where the part of a module begins that it needs only when it is run alone.
 EXAMPLE = "def example_inputs():"
 
@@ -89,6 +95,10 @@ def constant_text(value: Any) -> str:
 
 class Wrapper:
     """Writes the module. Mutable."""
+
+    @property
+    def imports(self) -> str:
+        return _IMPORTS
 
     def __init__(
         self,
@@ -208,13 +218,12 @@ class Wrapper:
         """A call of one of our products, which writes into the arena or a fresh output."""
         (name,) = node.writes
         result = Strided(name, self.program.buffers[name].layout)
-        call = OWN_CALLS[self.choices[node.name].form or name_of(node.target)](
+        launcher, numbers = OWN_CALLS[self.choices[node.name].form or name_of(node.target)](
             self.program, node, self.address, result, node.post, node.residual
         )
-        launcher = call.partition("(")[0]
         self.definitions[f"{launcher} = native.function({launcher!r})"] = None
         self.natives[launcher] = None
-        self.body.line(call)
+        self.body.line(call_text(launcher, numbers))
 
     def extern(self, node: ExternNode) -> None:
         if self.choices[node.name].kind == "own":
@@ -255,15 +264,51 @@ class Wrapper:
 
     # the module ----------------------------------------------------------------------------------
 
-    def module(self, steps: Sequence[Step], sources: Sequence[str], header: str) -> str:
-        """The text of the whole module."""
-        for number, step in enumerate(steps):
-            self.step(number, step)
+    def module(self, steps: Sequence[Step], sources: Sequence[str], name: str, kernels: int) -> str:
+        """The text of the whole module. kernels: how many different ones it has."""
+        self._write_steps(steps)
         out = CodeWriter()
-        out.raw('"""' + header + '"""')
-        out.raw(_IMPORTS)
+        out.raw('"""' + self.summary(steps, name, kernels) + HEADER + '"""')
+        out.raw(self.imports)
+        self._write_constants(out)
         for number, source in enumerate(sources):
             out.raw(f"SOURCE_{number} = {literal(source)}\n")
+        self._load_kernels(out, steps, sources)
+        for line in self.definitions:
+            out.line(line)
+        for text, target in self.targets.items():
+            out.line(f"{target} = {text}")
+        self._make_pool(out)
+        if self.expects:
+            out.line("unchecked = True")
+        if self.early is not None:
+            out.line(f"{MUTATED_ON_ERROR} = {self.early}")
+        out.line()
+        self._call(out)
+        out.line()
+        self._main(out)
+        return out.text()
+
+    @staticmethod
+    def summary(steps: Sequence[Step], name: str, kernels: int) -> str:
+        """One line: how many kernels and operators a call runs. kernels: how many different
+        ones.
+        """
+        calls = sum(len(step.run.called) for step in steps if step.run is not None)
+        operators = sum(step.extern is not None for step in steps)
+        return (
+            f"{plain(name)}: {calls} fused kernels ({kernels} different), {operators} operator"
+            " calls."
+        )
+
+    def _write_steps(self, steps: Sequence[Step]) -> None:
+        for number, step in enumerate(steps):
+            self.step(number, step)
+
+    def _write_constants(self, out: CodeWriter) -> None:
+        """What stands before the sources."""
+
+    def _load_kernels(self, out: CodeWriter, steps: Sequence[Step], sources: Sequence[str]) -> None:
         names = ", ".join(f"SOURCE_{k}" for k in range(len(sources)))
         if sources:
             out.line(
@@ -274,10 +319,8 @@ class Wrapper:
         for name, run in runs.items():
             count = len(run.arguments) + len(run.symbols)
             out.line(f"{name} = library.function({name!r}, {count}, fails={run.fails})")
-        for line in self.definitions:
-            out.line(line)
-        for text, name in self.targets.items():
-            out.line(f"{name} = {text}")
+
+    def _make_pool(self, out: CodeWriter) -> None:
         if self._uses_arena() and self.static_arena:
             views = ",\n    ".join(self.views)
             out.line(
@@ -285,15 +328,6 @@ class Wrapper:
                 if views
                 else f"pool = ArenaPool({self.plan.size}, [])"
             )
-        if self.expects:
-            out.line("unchecked = True")
-        if self.early is not None:
-            out.line(f"{MUTATED_ON_ERROR} = {self.early}")
-        out.line()
-        self._call(out)
-        out.line()
-        self._main(out)
-        return out.text()
 
     def _uses_arena(self) -> bool:
         return bool(self.plan.offsets)

@@ -11,7 +11,8 @@ from inductor_backend.ir.index_expr import Expr
 class KernelText:
     """text: the functions, with `@NAME@` for the name. pointers: storages, in argument order.
     sizes: the int64 arguments that follow. label: for the name. written: places of those pointers
-    that it writes to. fails: whether it may report an error."""
+    that it writes to. fails: whether it may report an error. reusable: (place of a pointer that is
+    written, places of those that are only read, at the same points)."""
 
     text: str
     pointers: tuple[str, ...]
@@ -19,3 +20,4 @@ class KernelText:
     label: str
     written: tuple[int, ...] = ()
     fails: bool = False
+    reusable: tuple[tuple[int, tuple[int, ...]], ...] = ()

@@ -26,6 +26,8 @@ class Value:
 
     __slots__ = ("__weakref__", "args", "attr", "dtype", "name", "operands", "variables")
 
+    variables: frozenset[int]
+
     def __init__(self, name: str, args: tuple[Value, ...], attr: Any, dtype: torch.dtype) -> None:
         self.name, self.args, self.attr, self.dtype = name, args, attr, dtype
         needed: frozenset[int] = frozenset()
@@ -43,13 +45,15 @@ class Value:
     def indices(self) -> tuple[Index, ...]:
         """The index expressions in the attribute."""
         if self.name in ("load", "masked_load"):
-            return self.attr[1]
+            indices: tuple[Index, ...] = self.attr[1]
+            return indices
         return (self.attr,) if self.name == "index" else ()
 
     @property
     def buffer(self) -> str:
         """The buffer that a load reads."""
-        return self.attr[0]
+        name: str = self.attr[0]
+        return name
 
     def __repr__(self) -> str:
         inside = [repr(arg) for arg in self.args]

@@ -89,7 +89,8 @@ class Lowering:
     def meta(self, position: int | None = None) -> torch.Tensor:
         """The fake result of the node (or of its output number `position`)."""
         value = self.node.meta["val"]
-        return value if position is None else value[position]
+        result: torch.Tensor = value if position is None else value[position]
+        return result
 
     def shape(self, position: int | None = None) -> tuple[Expr, ...]:
         return self.sizes.exprs(self.meta(position).shape)
@@ -102,7 +103,8 @@ class Lowering:
 
     def used_outputs(self) -> set[int]:
         """Which outputs of a node with several are read by somebody."""
-        return {user.args[1] for user in self.node.users if user.target is _getitem}
+        places = [user.args[1] for user in self.node.users if user.target is _getitem]
+        return {place for place in places if isinstance(place, int)}
 
     def origin(self, label: str | None = None) -> Origin:
         target = self.node.target
@@ -335,7 +337,7 @@ class Lowering:
             target,
             tuple(args),
             dict(kwargs or {}),
-            tuple(b and b.name for b in buffers),
+            tuple(None if b is None else b.name for b in buffers),
             unpack,
             self.origin(label),
             sequential,

@@ -14,10 +14,7 @@ from typing import Any
 import torch
 
 from inductor_backend.passes.constant_subgraph import Folded, split
-from inductor_backend.passes.frozen_rewrites import fold_batch_norm, fuse_epilogues, pack_weights
 from inductor_backend.passes.fx_edit import Editor, copy_of
-from inductor_backend.passes.horizontal_matmul import merge_products
-from inductor_backend.passes.lstm import pack_layers
 from tracer_core.plugin_api import CompileSpec, InputSpec, Role, RunFunction, Runner
 
 
@@ -32,15 +29,17 @@ class FrozenGraph:
     folded: Folded
 
 
-def freeze(gm: torch.fx.GraphModule, spec: CompileSpec) -> FrozenGraph:
-    """Rewrites and splits the graph (a copy of it)."""
+def frozen_editor(gm: torch.fx.GraphModule, spec: CompileSpec) -> Editor:
+    """For rewrites of a copy of the graph."""
     copied = copy_of(gm)
     placeholders = copied.graph.find_nodes(op="placeholder")
-    constants = [placeholders[index] for index in spec.constants]
-    editor = Editor(copied, constants)
-    for rewrite in (fold_batch_norm, pack_layers, merge_products, pack_weights, fuse_epilogues):
-        rewrite(editor)
-    folded = split(editor, constants)
+    return Editor(copied, [placeholders[index] for index in spec.constants])
+
+
+def without_constants(editor: Editor, spec: CompileSpec) -> FrozenGraph:
+    """The rewritten graph in two."""
+    placeholders = editor.graph.find_nodes(op="placeholder")
+    folded = split(editor, [placeholders[index] for index in spec.constants])
     extra = [
         InputSpec(node.name, Role.BUFFER, f"made from parameters: {node.name}", stable_address=True)
         for node in folded.results

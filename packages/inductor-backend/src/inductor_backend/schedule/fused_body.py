@@ -140,7 +140,11 @@ class BodyBuilder:
     def add(self, node: LoopNode) -> None:
         for store in node.stores:
             when = self.when(store)
-            rewrite = Rewriter(None, lambda found, index, when=when: self.hand_over(found, when))
+
+            def known(found: Value, index: tuple[Index, ...], when: int = when) -> Value | None:
+                return self.hand_over(found, when)
+
+            rewrite = Rewriter(None, known)
             value = rewrite(store.value)
             index = tuple(rewrite.index(i) for i in store.index)
             made = replace(store, index=index, value=value)

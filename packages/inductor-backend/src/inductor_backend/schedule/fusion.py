@@ -69,6 +69,19 @@ class Group:
         return first if isinstance(first, ExternNode) else None
 
 
+@dataclass(frozen=True, slots=True)
+class FusionLimits:
+    """What a device allows in one kernel. rows: from how many a reduction's kernel may hold other
+    work. reads_scans: a kernel may read what it has scanned. together: how many small updates of
+    inputs, which nothing connects, share a kernel. first_nodes: a group runs where its first node
+    was (see `Fusion.ordered`), not its last one."""
+
+    rows: int = 8
+    reads_scans: bool = True
+    together: int = 1
+    first_nodes: bool = False
+
+
 @dataclass(slots=True)
 class Plan:
     """groups: in execution order. refusals: (node, group's first node, reason)."""
@@ -80,9 +93,7 @@ class Plan:
 class Fusion:
     """Puts nodes into groups one by one, in program order. Mutable.
 
-    fuel: the number of fusions allowed (None: all), to bisect a wrong result. rows: from how many a
-    reduction's kernel may hold other work. reads_scans: a kernel may read what it has scanned.
-    together: how many small updates of inputs, which nothing connects, share a kernel.
+    fuel: the number of fusions allowed (None: all), to bisect a wrong result.
     """
 
     def __init__(
@@ -90,15 +101,12 @@ class Fusion:
         program: Program,
         sizes: SizeVars,
         fuel: int | None = None,
-        rows: int = 8,
-        reads_scans: bool = True,
-        together: int = 1,
+        limits: FusionLimits = FusionLimits(),
     ) -> None:
-        self.reads_scans, self.together = reads_scans, together
         self.open: dict[
             Any, Group
         ] = {}  # the group of updates, or of copies, of some sizes that may grow
-        self.program, self.sizes, self.fuel, self.rows = program, sizes, fuel, rows
+        self.program, self.sizes, self.fuel, self.limits = program, sizes, fuel, limits
         self.deps: Dependencies = dependencies(program)
         self.groups: list[Group] = []
         self.home: dict[str, Group] = {}
@@ -162,8 +170,8 @@ class Fusion:
                 self.refusals.append((node.name, group.nodes[0].name, joined.reason))
             else:
                 best = (score, group, joined)
-        kind = self.kind_of(node) if self.together > 1 else None
-        if best is None and self.together > 1:
+        kind = self.kind_of(node) if self.limits.together > 1 else None
+        if best is None and self.limits.together > 1:
             best = self.sibling(node) if kind is None else self.beside(node, kind)
         if best is None or (self.fuel is not None and self.fuel <= 0):
             self.new_group(node, Domain(node.sizes, node.reduced), position)
@@ -234,7 +242,7 @@ class Fusion:
         or counters.
         """
         group = self.open.get(kind)
-        if group is None or group.updates >= self.together or any(group.domain.reduced):  # type: ignore[union-attr]
+        if group is None or group.updates >= self.limits.together or any(group.domain.reduced):  # type: ignore[union-attr]
             return None
         joined = self.try_join(group, node)
         if isinstance(joined, Refused) or joined.by is not None:
@@ -260,7 +268,7 @@ class Fusion:
             return Refused("too many buffers for one kernel")
         if group.loops[0].product:
             return self._after_product(group, node)
-        if not self.reads_scans and node.reads() & {
+        if not self.limits.reads_scans and node.reads() & {
             b for one in group.loops for b in _scanned(one)
         }:
             return Refused("reads a scan, which other threads of the same kernel store")
@@ -277,7 +285,7 @@ class Fusion:
             return refused
         domain = joined.domain
         if any(domain.reduced) and not keeps_threads_busy(
-            self.sizes, product(domain.outer), product(domain.inner), self.rows
+            self.sizes, product(domain.outer), product(domain.inner), self.limits.rows
         ):
             return Refused("too few rows for the threads: a reduction this long runs alone")
         return joined
@@ -303,10 +311,10 @@ class Fusion:
         first node was: by its last one, an update of an input at the end, it would let everything
         pass that waits for nothing (copies of weights). What only turns values into results comes
         as soon as it can: until then their memory is held beside that of the results."""
-        on_gpu = self.together > 1
+        first = self.limits.first_nodes
         waiting = sorted(
             self.groups,
-            key=lambda g: (not self._hands_on(g), g.first) if on_gpu else (True, g.position),
+            key=lambda g: (not self._hands_on(g), g.first) if first else (True, g.position),
         )
         done, result = 0, []
         while waiting:

@@ -2,18 +2,20 @@
 
 In: a `Program` whose loops are fused. Out: node name -> `Choice` (`kernels.selection.best`). What
 always holds: a result that our own product writes lives in the arena (or is a fresh output); a
-result that an ATen operator returns is that operator's tensor.
+result that an ATen operator returns is that operator's tensor. On GPUs products and convolutions
+are ATen's (cuBLAS, cuDNN).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from inductor_backend.ir.index_expr import contiguous_strides
 from inductor_backend.ir.nodes import BufferKind, ExternNode, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
-from inductor_backend.kernels import packed_ops
+from inductor_backend.kernels import packed_ops, unaligned_gemm
 from inductor_backend.kernels.selection import Choice, Operand, aten_choice, best
 from tracer_core.plugin_api import operators
 
@@ -44,6 +46,19 @@ OUT_FORMS = frozenset(
 #: Operators that return several tensors, of which a call of ours computes one.
 ONE_OF_SEVERAL = frozenset({aten.convolution_backward.default})
 
+#: Operators for GPUs that only our rewrites make.
+CUDA_KERNELS = {
+    unaligned_gemm.mm: Choice(
+        unaligned_gemm.mm,
+        f"{unaligned_gemm.__name__}:mm",
+        "python",
+        "a product a class of rows, each aligned",
+        symbolic=True,
+    )
+}
+
+ChoiceRule = Callable[[Program, ExternNode, SizeVars], Choice]
+
 
 def _operand(program: Program, value: Any) -> Any:
     if isinstance(value, Strided):
@@ -65,9 +80,9 @@ def is_static(node: ExternNode) -> bool:
 
 
 def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
-    """The kernel for one operator call."""
+    """The kernel for one operator call on a CPU."""
     if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
-        return aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
+        return _as_aten(node)
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
     if (
         choice.kind == "own"
@@ -78,6 +93,15 @@ def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
     if choice.kind == "aten" and _writes_where_told(program, node):
         return replace(choice, kind="out")
     return choice
+
+
+def cuda_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
+    """The kernel for one operator call on a GPU."""
+    return CUDA_KERNELS.get(node.target) or _as_aten(node)
+
+
+def _as_aten(node: ExternNode) -> Choice:
+    return aten_choice(node.target, "a fallback" if node.fallback else "as ATen has it")
 
 
 def _writes_where_told(program: Program, node: ExternNode) -> bool:
@@ -91,14 +115,14 @@ def _writes_where_told(program: Program, node: ExternNode) -> bool:
     return layout.strides == contiguous_strides(layout.sizes)
 
 
-def choose_externs(program: Program, sizes: SizeVars) -> dict[str, Choice]:
-    """The choice for every extern node; buffers that our kernels fill become ordinary
+def choose_externs(program: Program, sizes: SizeVars, rule: ChoiceRule) -> dict[str, Choice]:
+    """The choice by `rule` for every extern node; buffers that our kernels fill become ordinary
     temporaries.
     """
     chosen: dict[str, Choice] = {}
     for node in program.nodes:
         if isinstance(node, ExternNode):
-            chosen[node.name] = choice = choice_of(program, node, sizes)
+            chosen[node.name] = choice = rule(program, node, sizes)
             if choice.kind in ("own", "out"):
                 (name,) = node.writes
                 program.buffers[name].kind = BufferKind.TEMP

@@ -100,16 +100,16 @@ def refine(left: Sequence[Expr], right: Sequence[Expr]) -> Refinement | None:
     maps: tuple[list[Index], list[Index]] = ([Index()] * len(left), [Index()] * len(right))
     sources: tuple[list[int], list[int]] = ([0] * len(sizes), [0] * len(sizes))
     for a, b, start, length in spans:
-        for side, positions in enumerate((a, b)):
+        for side, walked in enumerate((a, b)):
             span = range(start, start + length)
-            if len(positions) == length:
-                for p, k in zip(positions, span, strict=True):
+            if len(walked) == length:
+                for p, k in zip(walked, span, strict=True):
                     maps[side][p], sources[side][k] = new[k], p
-            elif positions:
+            elif walked:
                 flat = flatten([new[k] for k in span], contiguous_strides([sizes[k] for k in span]))
-                maps[side][positions[0]] = flat
+                maps[side][walked[0]] = flat
                 for k in span:
-                    sources[side][k] = positions[0]
+                    sources[side][k] = walked[0]
     return Refinement(
         tuple(sizes), tuple(maps[0]), tuple(maps[1]), tuple(sources[0]), tuple(sources[1])
     )

@@ -3,25 +3,43 @@
 In: groups in execution order and which buffers each touches. Out: a `MemoryPlan`: byte offsets into
 one arena, per-call tensors, and after which step an operator's result may be dropped. What always
 holds: two buffers overlap in the arena only if one is dead before the other is written; outputs are
-never in the arena; offsets are multiples of 64.
+never in the arena; offsets are multiples of 64. Steps are groups here: a run's kernels share no
+lifetimes beyond their own order.
 """
 
 from __future__ import annotations
 
 import bisect
+import enum
 import functools
-from collections.abc import Sequence
+import itertools
+from collections import Counter
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from inductor_backend.ir.index_expr import Expr, simplify
-from inductor_backend.ir.nodes import Buffer, Program
+from inductor_backend.ir.nodes import Buffer, BufferKind, Program
 from inductor_backend.ir.size_text import ALIGNMENT
+from inductor_backend.schedule.inplace_reuse import owned_results
 from tracer_core.plugin_api import CompileSpec, Phase, Role
 
 if TYPE_CHECKING:  # only their shape is used; the writers of kernels import this module
     from inductor_backend.ir.kernel_text import KernelText
     from inductor_backend.schedule.fusion import Group
+
+
+#: Bytes from which a tensor of its own, which the allocator has to find, may be better than a part
+#: of a call's arena.
+LARGE_TENSOR = 1 << 20
+
+
+class Arena(enum.Enum):
+    """What shares one allocation a call."""
+
+    ALL = "all temporaries"
+    KERNELS = "temporaries that no operator touches"
+    NONE = "nothing"
 
 
 @functools.cache
@@ -48,11 +66,104 @@ class Life:
 @dataclass(slots=True)
 class MemoryPlan:
     """offsets: storage -> byte offset in the arena. size: bytes of the arena. drop_after: step ->
-    names of tensors whose last use it is."""
+    names of tensors whose last use it is. over: tensor -> the tensor in whose memory it is made."""
 
     offsets: dict[str, Expr] = field(default_factory=dict)
     size: Expr = 0
     drop_after: dict[int, list[str]] = field(default_factory=dict)
+    over: dict[str, str] = field(default_factory=dict)
+
+
+def plan_memory(
+    program: Program,
+    spec: CompileSpec,
+    groups: Sequence[Group],
+    kernels: Sequence[KernelText | None],
+    arena: Arena,
+) -> MemoryPlan:
+    """Temporaries share one allocation a call, or (`Arena`) are tensors of their own, made in the
+    memory of another one where a kernel reads that last. Then the other one is a tensor, too, if
+    that makes the most that a call holds less."""
+    touched = touched_storages(program, groups, kernels)
+    pairs = zip(touched, kernels, strict=True)
+    by_operators = {name for names, kernel in pairs if kernel is None for name in names}
+    life = lives(touched)
+    outputs = {program.buffers[name].storage for name in program.output_names}
+    owners = {name: program.buffers[name] for name in life}
+    ours = {n: b for n, b in owners.items() if b.kind is not BufferKind.INPUT and n not in outputs}
+    apart: Container[str] = {Arena.ALL: (), Arena.KERNELS: by_operators, Arena.NONE: ours}[arena]
+    shared = {n: b for n, b in ours.items() if b.kind is BufferKind.TEMP and n not in apart}
+    inputs = given_up(program, spec, outputs, life)
+
+    def planned(shared: dict[str, Buffer]) -> MemoryPlan:
+        plan = place(shared, life, [name for name in ours if name not in shared] + inputs)
+        plan.over = _written_over(program, groups, kernels, life, outputs, shared)
+        return plan
+
+    first = planned(shared)
+    anywhere = _written_over(program, groups, kernels, life, outputs, {})
+    large = {
+        other
+        for name, other in anywhere.items()
+        if name not in shared and _is_large(shared.get(other))
+    }
+    if not large:
+        return first
+    second = planned({name: buffer for name, buffer in shared.items() if name not in large})
+    return min(first, second, key=lambda plan: _most(owners, life, outputs, plan))
+
+
+def _is_large(buffer: Buffer | None) -> bool:
+    size = 0 if buffer is None else nbytes(buffer)
+    return isinstance(size, int) and size >= LARGE_TENSOR
+
+
+def _most(
+    owners: dict[str, Buffer], life: dict[str, Life], outputs: set[str], plan: MemoryPlan
+) -> int:
+    """The most bytes of its own that a call holds at once, apart from tensors of symbolic sizes."""
+    change: Counter[int] = Counter()
+    for name, buffer in owners.items():
+        size = nbytes(buffer)
+        if (
+            buffer.kind is not BufferKind.INPUT
+            and name not in plan.offsets
+            and isinstance(size, int)
+        ):
+            change[life[name].first + (name in plan.over)] += size
+            if name not in outputs:
+                change[life[name].last + 1] -= size
+    held = itertools.accumulate((change[step] for step in sorted(change)), initial=0)
+    return max(held) + (plan.size if isinstance(plan.size, int) else 0)
+
+
+def _written_over(
+    program: Program,
+    groups: Sequence[Group],
+    kernels: Sequence[KernelText | None],
+    life: dict[str, Life],
+    outputs: set[str],
+    arena: Container[str],
+) -> dict[str, str]:
+    """Tensor -> the tensor in whose memory it is made: one that its kernel reads last, point by
+    point. arena: what is no tensor."""
+    found: dict[str, str] = {}
+    owned = owned_results(program, [group.extern for group in groups if group.extern is not None])
+    for number, kernel in enumerate(kernels):
+        if kernel is None:
+            continue
+        taken: set[str] = set()
+        for place, places in kernel.reusable:
+            name = kernel.pointers[place]
+            if life[name].first != number or name in arena:
+                continue
+            for other in map(kernel.pointers.__getitem__, places):
+                free = other in owned and other not in outputs and other not in arena
+                if free and other not in taken and life[other].last == number:
+                    found[name] = other
+                    taken.add(other)
+                    break
+    return found
 
 
 def touched_storages(
@@ -105,9 +216,7 @@ def aligned(size: Expr) -> Expr:
     return align_up()(size)
 
 
-def plan_memory(
-    arena: dict[str, Buffer], life: dict[str, Life], tensors: Sequence[str]
-) -> MemoryPlan:
+def place(arena: dict[str, Buffer], life: dict[str, Life], tensors: Sequence[str]) -> MemoryPlan:
     """arena: buffers to place; tensors: names of per-call tensors that may be dropped early."""
     plan = MemoryPlan()
     for name in tensors:

@@ -17,7 +17,7 @@ from typing import Any
 
 from inductor_backend.ir.graph_meta import instance_of
 from inductor_backend.ir.kernel_text import KernelText
-from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Program, Strided
+from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Node, Program, Strided
 from inductor_backend.ir.views import Ref
 from inductor_backend.kernels.selection import Choice
 from inductor_backend.lowering.graph import GraphLowering
@@ -356,6 +356,22 @@ class _Names:
                 raise NotEqual("an output is what an instance in the middle made")
             result.append(small[where])
         return result
+
+
+def note_instances(program: Program, instances: dict[str, int], new: Sequence[str]) -> None:
+    """Adds to `instances` the buffers in `new`, which nodes of the graph's instances were split
+    into: what a node was split into belongs to its instance."""
+    readers: dict[str, list[Node]] = {}
+    for node in program.nodes:
+        for name in node.reads():
+            readers.setdefault(name, []).append(node)
+    for name in reversed(
+        new
+    ):  # parts are read by what was made after them, or by the node that was split
+        found = {instances.get(other) for node in readers[name] for other in node.writes}
+        (number,) = found if len(found) == 1 else (None,)
+        if number is not None:
+            instances[name] = number
 
 
 def form(kernel: KernelText) -> KernelText:

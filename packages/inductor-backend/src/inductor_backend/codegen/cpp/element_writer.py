@@ -8,18 +8,14 @@ differ only in them have the same text.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from inductor_backend.codegen.common.index_text import index_text
-from inductor_backend.codegen.common.writer import CodeWriter
-from inductor_backend.codegen.cpp.expressions import (
-    C_TYPES,
-    CPP_OPS,
-    constant_text,
-    memory_type,
-)
+from inductor_backend.codegen.common.op_table import CPP_OPS
+from inductor_backend.codegen.common.value_writer import ValueWriter
+from inductor_backend.codegen.cpp.expressions import C_TYPES, constant_text, memory_type
 from inductor_backend.codegen.cpp.loops import COLUMN_TILE, WIDEST_TILE, LoopNest, walk
 from inductor_backend.codegen.cpp.ordered import Scanner, combined
 from inductor_backend.codegen.cpp.streaming import streamed_buffers
@@ -35,19 +31,19 @@ from inductor_backend.schedule.fused_body import KernelBody, Phase
 LITERAL = 8
 
 
-class ElementWriter:
+class ElementWriter(ValueWriter):
     """Writes what a kernel computes of one element. Mutable: names and arguments are added as they
     are met.
     """
 
+    spellings = CPP_OPS
+
     def __init__(self, program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> None:
-        self.program, self.body, self.nest, self.sizes = program, body, nest, sizes
-        self.out = CodeWriter()
-        self.pointers: dict[str, str] = {}
+        super().__init__(program, body, sizes)
+        self.nest = nest
         self.arguments: list[Expr] = []
         self.size_names: dict[Expr, str] = {}
         self.written = {program.buffers[name].storage for name in body.writes}
-        self.registers: dict[str, str] = {}
         self.scanners: list[tuple[Store, Scanner]] = []
         self.streamed = streamed_buffers(program, body, nest, sizes)
         self.block_start = "0"  # of the innermost loop's present block
@@ -107,10 +103,6 @@ class ElementWriter:
             self.arguments.append(expr)
         return self.size_names[expr]
 
-    def pointer(self, buffer: str) -> str:
-        storage = self.program.buffers[buffer].storage
-        return self.pointers.setdefault(storage, f"p{len(self.pointers)}")
-
     def address(self, buffer: str, index: Sequence[Index], names: dict[Value, str]) -> str:
         flat = walk(self.program.buffers[buffer].layout.flat(index), self.nest)
         return index_text(flat, self.variables, names.__getitem__, self.size, "/")
@@ -124,33 +116,23 @@ class ElementWriter:
             return len(self.inner) + 1
         return max((self.inner.index(k) + 1 for k in loops if k in self.inner), default=0)
 
-    def value_text(self, value: Value, names: dict[Value, str]) -> str:
-        if value.name in ("load", "masked_load"):
-            return self.load_text(value, names)
-        if value.name == "index":
-            text = index_text(
-                walk(value.attr, self.nest), self.variables, names.__getitem__, self.size, "/"
-            )
-            return f"(int64_t)({text})"
-        if value.name == "wrap_index":
-            (a,) = (names[x] for x in value.args)
-            return f"{a} < 0 ? {a} + {self.size(value.attr)} : {a}"
-        if value.name == "check_index":
-            (a,) = (names[x] for x in value.args)
-            return (
-                f"(uint64_t){a} < (uint64_t){self.size(value.attr)} ? {a} : (tc_fail(TC_BAD_INDEX),"
-                " (int64_t)0)"
-            )
-        return CPP_OPS[value.name](value, *(names[arg] for arg in value.args))
+    def index_value(self, index: Index, names: dict[Value, str]) -> str:
+        text = index_text(walk(index, self.nest), self.variables, names.__getitem__, self.size, "/")
+        return f"(int64_t)({text})"
+
+    def wrapped_index(self, index: str, size: str) -> str:
+        return f"{index} < 0 ? {index} + {size} : {index}"
+
+    def checked_index(self, value: Value, index: str, size: str) -> str:
+        return (
+            f"(uint64_t){index} < (uint64_t){size} ? {index} : (tc_fail(TC_BAD_INDEX), (int64_t)0)"
+        )
 
     def load_text(self, value: Value, names: dict[Value, str]) -> str:
         buffer = value.buffer
-        if buffer in self.body.registers:
-            return self.registers[buffer]
         text = self.place_text(value, names)
         if buffer in self.body.row_buffers:
             return text
-        # An index that torch rejects was replaced by 0, which is not there.
         for size in self.may_be_empty(value.attr[1]):
             text = f"({self.size(size)} == 0 ? {memory_type(value.attr[2])}{{}} : {text})"
         if value.attr[2] in (torch.bfloat16, torch.float16):
@@ -170,11 +152,6 @@ class ElementWriter:
             return f"{self.tiling.staged[value]}[{row} * {ALONG} + {along}]"
         return f"{self.pointer(buffer)}[{self.address(buffer, value.attr[1], names)}]"
 
-    def may_be_empty(self, index: Sequence[Index]) -> list[Expr]:
-        """Sizes of checked dimensions of an access that may be 0."""
-        checked = [v.attr for i in index for v in i.indirect_values() if v.name == "check_index"]
-        return [size for size in dict.fromkeys(checked) if not self.sizes.is_positive(size)]
-
     def row_number(self, buffer: str) -> int:
         return list(self.body.row_buffers).index(buffer)
 
@@ -187,20 +164,13 @@ class ElementWriter:
         ]
         return " + ".join(parts) or "0"
 
-    def emit(self, values: Iterable[Value], level: int, names: dict[Value, str]) -> None:
-        """Statements for the values of that level that have no name yet (operands come first)."""
-        for value in values:
-            if value in names or self.level(value) > level:
-                continue
-            if value.name == "constant":
-                names[value] = constant_text(*value.attr)
-                continue
-            text = self.value_text(value, names)
-            name = self.out.fresh("t")
-            names[value] = name
-            kind = C_TYPES[value.dtype]
-            narrow = value.dtype in (torch.int8, torch.uint8, torch.int16)
-            self.out.line(f"const {kind} {name} = {f'({kind})({text})' if narrow else text};")
+    def constant(self, value: Value) -> str:
+        return constant_text(*value.attr)
+
+    def definition(self, value: Value, name: str, text: str) -> str:
+        kind = C_TYPES[value.dtype]
+        narrow = value.dtype in (torch.int8, torch.uint8, torch.int16)
+        return f"const {kind} {name} = {f'({kind})({text})' if narrow else text};"
 
     def store(self, store: Store, names: dict[Value, str]) -> None:
         (name,) = store.buffers

@@ -8,6 +8,7 @@ rows are shared among threads when there is enough work.
 
 from __future__ import annotations
 
+from inductor_backend.codegen.common.module import NAME
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.column_writer import ColumnWriter
@@ -27,8 +28,6 @@ PARALLEL_WORK = 120_000
 #: from about 5 us on (an addition of 68,000 elements); a parallel region takes 1 to 3.
 VECTOR_WORK = 480_000
 
-NAME = "@NAME@"
-
 
 class KernelWriter(ColumnWriter):
     """Writes one kernel. Mutable."""
@@ -39,7 +38,6 @@ class KernelWriter(ColumnWriter):
             self._rows()
             if self.streamed:
                 self.out.line("tc_stream_end();")
-        label = "_".join(dict.fromkeys(origin.op for origin in self.body.origins))
         parameters = self._parameters()
         names = [*self.pointers.values(), *(f"n{k}" for k in range(len(self.nest.sizes)))]
         names += [f"s{k}" for k in range(len(self.nest.sizes), len(self.arguments))]
@@ -57,7 +55,7 @@ class KernelWriter(ColumnWriter):
         head.line("}")
         self._dispatch(head, parameters, ", ".join(names))
         return KernelText(
-            head.text(), tuple(self.pointers), tuple(self.arguments), label[:48] or "empty",
+            head.text(), tuple(self.pointers), tuple(self.arguments), self.label,
             tuple(place for place, storage in enumerate(self.pointers) if storage in self.written),
             any(map(may_fail, topological(self.body.values()))),
         )  # fmt: skip

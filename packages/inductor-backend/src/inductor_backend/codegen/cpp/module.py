@@ -9,16 +9,13 @@ order.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-from inductor_backend.codegen.common.writer import CodeWriter, plain
+from inductor_backend.codegen.common.module import KernelModule, Run
+from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.expressions import memory_type
-from inductor_backend.codegen.cpp.kernel import NAME
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.kernel_text import KernelText
-from inductor_backend.ir.nodes import Program
 from inductor_backend.ir.size_text import size_expression
 
 PREAMBLE = """#include "prelude.h"
@@ -45,42 +42,18 @@ STOP = "if (tc_failures() != failures) return;"
 SLOT = re.compile("@([^@]+)@")
 
 
-@dataclass(slots=True)
-class Run:
-    """One exported function. arguments: storages or ``arena``, then symbols. lines: its calls, in
-    order. fails: whether one of them may report an error; none is made after one that did."""
+class CppModule(KernelModule):
+    """Writes kernels and runs as C++. Mutable."""
 
-    name: str
-    arguments: list[str] = field(default_factory=list)
-    symbols: list[str] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    fails: bool = False
+    comment = "//"
 
+    def key(self, kernel: KernelText) -> str:
+        return kernel.text
 
-class CppModule:
-    """Collects kernels and runs. Mutable."""
+    def new_name(self, kernel: KernelText) -> str:
+        return f"fused_{kernel.label}_{len(self.kernels)}"
 
-    def __init__(self, program: Program, offset: Callable[[str], Expr | None]) -> None:
-        """offset: a storage's byte offset in the arena, None where it is a tensor of its own."""
-        self.program, self.offset = program, offset
-        self.kernels: dict[str, tuple[str, list[str]]] = {}  # text -> (name, comments)
-        self.runs: list[Run] = []
-
-    def kernel(self, text: KernelText, comments: Sequence[str]) -> str:
-        """The name of the function of that text."""
-        if text.text not in self.kernels:
-            self.kernels[text.text] = (f"fused_{text.label}_{len(self.kernels)}", [])
-        name, seen = self.kernels[text.text]
-        seen += [comment for comment in comments if comment not in seen]
-        return name
-
-    def open_run(self) -> Run:
-        run = Run(f"run_{len(self.runs)}")
-        self.runs.append(run)
-        return run
-
-    def call(self, run: Run, kernel: KernelText, name: str) -> None:
-        """Adds a call of the kernel to the run."""
+    def write_call(self, run: Run, kernel: KernelText, name: str) -> None:
         written = [self._pointer(run, storage) for storage in kernel.pointers]
         sizes = [self._size(run, size) for size in kernel.sizes]
         run.lines.append(f"{name}({', '.join([*written, *sizes])});")
@@ -88,9 +61,9 @@ class CppModule:
             run.lines.append(STOP)
             run.fails = True
 
-    def _slot(self, run: Run, name: str) -> str:
-        if name not in run.arguments:
-            run.arguments.append(name)
+    @staticmethod
+    def _slot(run: Run, name: str) -> str:
+        run.slot(name)
         return f"@{name}@"
 
     def _pointer(self, run: Run, storage: str) -> str:
@@ -98,6 +71,7 @@ class CppModule:
         offset = self.offset(storage)
         if offset is None:
             return f"({kind}*){self._slot(run, storage)}"
+        run.in_arena = True
         return f"({kind}*)({self._slot(run, 'arena')} + {self._size(run, offset)})"
 
     def _size(self, run: Run, size: Expr) -> str:
@@ -135,10 +109,7 @@ class CppModule:
         enough to compile for two processor cores."""
         self._share_runs()
         names = {name: text for text, (name, _) in self.kernels.items()}
-        uses = [
-            (run, [n for n in names if any(line.startswith(n + "(") for line in run.lines)])
-            for run in self.runs
-        ]
+        uses = [(run, [name for name in names if name in run.called]) for run in self.runs]
         if not uses:
             return []
         return [self._unit(part) for part in self._split(uses, names) if part]
@@ -175,9 +146,7 @@ class CppModule:
                 out.raw(f'#include "{header}"\n')
         for text, (name, comments) in self.kernels.items():
             if name in wanted:
-                for comment in comments[:8]:
-                    out.raw(f"// {plain(comment)}")
-                out.raw(text.replace(NAME, name))
+                out.raw(self.text_of(text, name, comments))
         for run, _ in uses:
             self._function(run, out)
         return out.text()

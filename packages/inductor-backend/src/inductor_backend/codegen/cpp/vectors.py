@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from inductor_backend.codegen.cpp.expressions import CPP_OPS, memory_type
+from inductor_backend.codegen.common.op_table import CPP_OPS, OP_TABLE
+from inductor_backend.codegen.cpp.expressions import memory_type
 from inductor_backend.codegen.cpp.loops import walk
 from inductor_backend.codegen.cpp.reducers import BLOCK, Reducer
 from inductor_backend.ir.index_expr import Index, Var
@@ -35,11 +36,7 @@ LANES = 16
 MARK, TURN = "tc_walk", "tc_turn"
 
 #: Ops on floats whose text is the same for vectors.
-_NAMES = """
-add sub mul div maximum minimum neg abs relu floor ceil trunc round sqrt rsqrt exp expm1 log log1p sin cos tanh sigmoid
-silu erf gelu_erf gelu_tanh softplus eq ne lt le gt ge isnan isinf where
-"""
-FLOAT_OPS = frozenset(str(_NAMES).split())
+FLOAT_OPS = frozenset(name for name, row in OP_TABLE.items() if row.vectors)
 #: The same on truths, which are 0 and -1 here.
 TRUTH_OPS = frozenset({"mul", "bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne", "where"})
 

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from inductor_backend.codegen.common.index_text import index_text
-from inductor_backend.codegen.common.writer import CodeWriter
+from inductor_backend.codegen.common.value_writer import ValueWriter
 from inductor_backend.codegen.cpp.loops import LoopNest, loop_nest, walk
 from inductor_backend.codegen.triton.expressions import pointer_type
 from inductor_backend.codegen.triton.tiling import FLAT, Axis, Tile, choose_tile
@@ -43,15 +43,15 @@ NARROW = 2**31 - 2**16
 _WITH_POSITIONS = frozenset({"argmax", "argmin", "max_at", "min_at"})
 
 
-class Addressing:
+class Addressing(ValueWriter):
     """Where the elements of one kernel are. tile: None: chosen by the access pattern. Mutable:
     arguments are added when an address asks for them."""
 
     def __init__(
         self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None
     ) -> None:
+        super().__init__(program, body, sizes)
         self._given = tile
-        self.program, self.body, self.sizes = program, body, sizes
         position = self._row_position() if self._counts_positions() else None
         self.nest: LoopNest = loop_nest(
             program, body, sizes, False, extra=() if position is None else (position,)
@@ -59,8 +59,6 @@ class Addressing:
         self.position = None if position is None else walk(position, self.nest)
         self.tile: Tile = self._choose_tile()
         self.wide = self._needs_wide()
-        self.out = CodeWriter()
-        self.pointers: dict[str, str] = {}
         self.types: dict[str, str] = {}
         self.arguments: dict[Expr, str] = {}
         self.names: dict[int, str] = {}
@@ -124,7 +122,7 @@ class Addressing:
             raise unsupported(
                 "codegen", f"{owner.storage} is read as {kind} and as {self.types[owner.storage]}"
             )
-        return self.pointers.setdefault(owner.storage, f"p{len(self.pointers)}")
+        return super().pointer(buffer)
 
     def collapsed(self, index: Index) -> Index:
         """The index with an axis's loops written as its one flat index where they are walked as

@@ -12,25 +12,23 @@ from dataclasses import dataclass
 
 import torch
 
+from inductor_backend.codegen.common.module import NAME
+from inductor_backend.codegen.common.op_table import TRITON_OPS
 from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.addressing import Addressing
-from inductor_backend.codegen.triton.expressions import TRITON_OPS, constant_text
+from inductor_backend.codegen.triton.expressions import constant_text
 from inductor_backend.codegen.triton.reducers import REDUCERS, Reducer
 from inductor_backend.codegen.triton.scanners import SCANNERS, Scanner
 from inductor_backend.codegen.triton.tensor_descriptors import BULK, Matrix
 from inductor_backend.codegen.triton.tiling import Axis, Tile
 from inductor_backend.ir.errors import unsupported
-from inductor_backend.ir.index_expr import (
-    Expr,
-)
+from inductor_backend.ir.index_expr import Expr, Index
 from inductor_backend.ir.nodes import Program, Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody, Phase
 from inductor_backend.schedule.inplace_reuse import overtakes
-
-NAME = "@NAME@"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +61,7 @@ class TritonKernel:
 class TritonKernelWriter(Addressing):
     """Writes one kernel. Mutable."""
 
+    spellings = TRITON_OPS
     stages = 1
     most = 0
 
@@ -76,41 +75,39 @@ class TritonKernelWriter(Addressing):
                     "codegen", f"scatters in order are not built for Triton: {labels}"
                 )
         super().__init__(program, body, sizes, tile)
-        self.registers: dict[str, str] = {}
         self.matrices: list[Matrix] = []
         self.written: set[str] = set()
 
     # values --------------------------------------------------------------------------------------
 
-    def value_text(self, value: Value, names: dict[Value, str]) -> str:
-        if value.name in ("load", "masked_load"):
-            return self.load_text(value, names)
-        if value.name == "index":
-            text = self.number_text(value.attr, names)
-            plain = value.attr.variables() or value.attr.terms
-            return f"({text}).to(tl.int64)" if plain else f"tl.full([], {text}, tl.int64)"
-        if value.name == "wrap_index":
-            (a,) = (names[x] for x in value.args)
-            return f"tl.where({a} < 0, {a} + {self.size(value.attr)}, {a})"
-        if value.name == "check_index":
-            return self.checked_index(value, names)
-        if value.name not in TRITON_OPS:
-            raise unsupported("codegen", f"op {value.name!r} has no Triton form")
-        return TRITON_OPS[value.name](value, *(names[arg] for arg in value.args))
+    def level(self, value: Value) -> int:
+        """1 for the elements of a row."""
+        return int(self.in_row(value))
 
-    def checked_index(self, value: Value, names: dict[Value, str]) -> str:
+    def constant(self, value: Value) -> str:
+        return constant_text(*value.attr)
+
+    def definition(self, value: Value, name: str, text: str) -> str:
+        return f"{name} = {text}"
+
+    def index_value(self, index: Index, names: dict[Value, str]) -> str:
+        text = self.number_text(index, names)
+        plain = index.variables() or index.terms
+        return f"({text}).to(tl.int64)" if plain else f"tl.full([], {text}, tl.int64)"
+
+    def wrapped_index(self, index: str, size: str) -> str:
+        return f"tl.where({index} < 0, {index} + {size}, {index})"
+
+    def checked_index(self, value: Value, index: str, size: str) -> str:
         """Stops the device as eager's assertion does, and reads nothing outside."""
-        (a,) = (names[x] for x in value.args)
-        inside = f"({a} >= 0) & ({a} < {self.size(value.attr)})"
+        inside = f"({index} >= 0) & ({index} < {size})"
         mask = self.mask(self.axes(value.variables))
         checked = f"({inside}) | (({mask}) == 0)" if mask else inside
         self.out.line(f'tl.device_assert({checked}, "index out of range in self")')
-        return f"tl.where({inside}, {a}, 0)"
+        return f"tl.where({inside}, {index}, 0)"
 
     def load_text(self, value: Value, names: dict[Value, str]) -> str:
         buffer = value.buffer
-        if buffer in self.body.registers:
-            return self.registers[buffer]
         address = self.address(buffer, value.attr[1], names)
         dtype = self.program.buffers[buffer].dtype
         widen = ".to(tl.float32)" if dtype in (torch.bfloat16, torch.float16) else ""
@@ -133,34 +130,11 @@ class TritonKernelWriter(Addressing):
                 f"tl.where({condition}, tl.load({self.pointer(buffer)} + ({address}), {mask},"
                 f" other=0){widen}, {other})"
             )
-        checks = [
-            f"{self.size(size)} > 0" for size in self._may_be_empty(value)
-        ]  # an index that torch rejects was replaced by 0, which is not there
+        checks = [f"{self.size(size)} > 0" for size in self.may_be_empty(value.attr[1])]
         mask = self.mask(axes, " & ".join(f"({check})" for check in checks))
         mask = f", {mask}" if mask else ""
         address = self.whole(buffer, value.attr[1], address, axes) if axes else address
         return f"tl.load({self.pointer(buffer)} + ({address}){mask}){widen}"
-
-    def _may_be_empty(self, load: Value) -> list[Expr]:
-        checked = [
-            v.attr for i in load.attr[1] for v in i.indirect_values() if v.name == "check_index"
-        ]
-        return [size for size in dict.fromkeys(checked) if not self.sizes.is_positive(size)]
-
-    def emit(self, values: Iterable[Value], names: dict[Value, str], row: bool) -> None:
-        """Statements for the values that have no name yet, operands first. row: also those of the
-        row's elements.
-        """
-        for value in values:
-            if value in names or (not row and self.in_row(value)):
-                continue
-            if value.name == "constant":
-                names[value] = constant_text(*value.attr)
-                continue
-            text = self.value_text(value, names)
-            name = self.out.fresh("t")
-            names[value] = name
-            self.out.line(f"{name} = {text}")
 
     def store(self, store: Store, names: dict[Value, str], axes: tuple[Axis, ...]) -> None:
         (name,) = store.buffers
@@ -191,7 +165,6 @@ class TritonKernelWriter(Addressing):
         """The text of the kernel."""
         with self.out.indented():
             self._body()
-        label = "_".join(dict.fromkeys(origin.op for origin in self.body.origins))[:48] or "empty"
         constants = self._constants()
         parameters = [*self.pointers.values(), *self.arguments.values()]
         parameters += [matrix.name for matrix in self.matrices]
@@ -210,7 +183,7 @@ class TritonKernelWriter(Addressing):
             self._grid(),
             constants,
             self.tile.warps,
-            label,
+            self.label,
             self.tile.looped,
             self.stages,
             matrices=tuple(self.matrices),
@@ -235,7 +208,7 @@ class TritonKernelWriter(Addressing):
         if self.tile.reduced is None:
             (phase,) = self.body.phases
             stores = (*phase.row, *phase.stores)
-            self.emit(_needed(stores), names, True)
+            self.emit(_needed(stores), 1, names)
             self._wait(stores)
             for store in stores:
                 self.store(store, names, self.tile.outer)
@@ -244,7 +217,7 @@ class TritonKernelWriter(Addressing):
             self._phase(phase, names)
 
     def _phase(self, phase: Phase, names: dict[Value, str]) -> None:
-        self.emit(_needed(phase.row), names, False)
+        self.emit(_needed(phase.row), 0, names)
         self._wait(phase.row)
         for store in phase.row:
             self.store(store, names, self.tile.outer)
@@ -254,11 +227,11 @@ class TritonKernelWriter(Addressing):
         scanners = [self._scanner(store) for store in phase.scans]
         stored = _needed([*phase.stores, *phase.scans])
         values = topological([*stored, *(value for _, value, _ in reducers)])
-        self.emit(values, names, False)
+        self.emit(values, 0, names)
         if self.tile.looped:
             self._loop(phase, reducers, scanners, values, names)
         else:
-            self.emit(values, names, True)
+            self.emit(values, 1, names)
             for store in phase.stores:
                 self.store(store, names, self.tile.axes)
             for store, scanner in scanners:
@@ -320,7 +293,7 @@ class TritonKernelWriter(Addressing):
         with self.passes(reduced):
             self.write_axis(reduced, "start")
             scope = dict(names)
-            self.emit(values, scope, True)
+            self.emit(values, 1, scope)
             for store in phase.stores:
                 self.store(store, scope, self.tile.axes)
             for store, scanner in scanners:

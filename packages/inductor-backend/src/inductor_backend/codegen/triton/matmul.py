@@ -163,7 +163,7 @@ class ProductKernelWriter(TritonKernelWriter):
         for phase in self.body.phases:
             if phase.stores or phase.scans:
                 raise unsupported("codegen", "a product's kernel stores its results only")
-            self.emit(_row_values(phase.row), names, True)
+            self.emit(_row_values(phase.row), 1, names)
             for store in phase.row:
                 self.store(store, names, results.axes)
             if phase.reductions:
@@ -251,7 +251,7 @@ class ProductKernelWriter(TritonKernelWriter):
             self.out.line(f"{name} = {direct}")
             return name
         names: dict[Value, str] = {}
-        self.emit(topological([factor]), names, True)
+        self.emit(topological([factor]), 1, names)
         shape = self.shape(tile.axes)
         text = f"tl.broadcast_to({names[factor]}, {shape})"
         if inside:
@@ -277,10 +277,10 @@ class ProductKernelWriter(TritonKernelWriter):
             test, other = factor.args
             if other.name != "constant" or other.attr[0] != 0:
                 return None
-            self.emit(topological([test]), names, True)
+            self.emit(topological([test]), 1, names)
             condition = names[test]
         indirect = [v for i in factor.attr[1] for v in i.indirect_values()]
-        self.emit(topological(indirect), names, True)
+        self.emit(topological(indirect), 1, names)
         address = self.address(factor.buffer, factor.attr[1], names)
         if len(self.axes(factor.variables)) < len(tile.axes):
             address = self.spread(address, (), tile.axes)

@@ -8,11 +8,11 @@ Python, whatever the number of its kernels.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-from inductor_backend.codegen.common.writer import CodeWriter, plain
-from inductor_backend.codegen.triton.kernel import NAME, TritonKernel
+from inductor_backend.codegen.common.module import NAME, KernelModule, Run
+from inductor_backend.codegen.common.writer import CodeWriter
+from inductor_backend.codegen.triton.kernel import TritonKernel
 from inductor_backend.codegen.triton.tensor_descriptors import Matrix
 from inductor_backend.ir.index_expr import Expr, simplify
 from inductor_backend.ir.nodes import Program
@@ -20,70 +20,32 @@ from inductor_backend.ir.size_text import size_expression
 from inductor_backend.runtime.cuda.triton_compile import Kernel
 from inductor_backend.runtime.scalars import PITCH
 
-
-@dataclass(slots=True)
-class TritonRun:
-    """One call. arguments: storages, ``arena``, or Python texts of ints, one slot each. lines: its
-    launches.
-    """
-
-    name: str
-    arguments: list[str] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-
-    @property
-    def symbols(self) -> list[str]:
-        """Nothing beside the arguments (a C++ run has symbols)."""
-        return []
-
-    def slot(self, argument: str) -> int:
-        if argument not in self.arguments:
-            self.arguments.append(argument)
-        return self.arguments.index(argument)
-
-
 #: What the tensor of the call's numbers is called in generated modules.
 NUMBERS = "numbers"
 
 
-class TritonModule:
-    """Collects kernels and runs. places: number of the call -> its byte in the tensor that holds
-    them all. Mutable.
-    """
+class TritonModule(KernelModule):
+    """Writes kernels as Triton and runs as lists of launches. places: number of the call -> its
+    byte in the tensor that holds them all. Mutable."""
+
+    comment = "#"
 
     def __init__(self, program: Program, offset: Callable[[str], Expr | None]) -> None:
-        """offset: a storage's byte offset in the arena, None where it is a tensor of its own."""
-        self.program, self.offset = program, offset
-        self.kernels: dict[
-            TritonKernel, tuple[str, list[str]]
-        ] = {}  # without pointers -> (name, comments)
-        self.runs: list[TritonRun] = []
+        super().__init__(program, offset)
         self.places = {name: PITCH * place for place, name in enumerate(program.numbers.values())}
 
-    def kernel(self, kernel: TritonKernel, comments: Sequence[str]) -> str:
-        """The name of the kernel of that text."""
-        key = _text_of(kernel)
-        if key not in self.kernels:
-            self.kernels[key] = (self._new_name(key), [])
-        name, seen = self.kernels[key]
-        seen += [comment for comment in comments if comment not in seen]
-        return name
+    def key(self, kernel: TritonKernel) -> TritonKernel:
+        return _text_of(kernel)
 
-    def _new_name(self, kernel: TritonKernel) -> str:
+    def new_name(self, kernel: TritonKernel) -> str:
         """By what it computes: an equal kernel of another graph has the same name, and is compiled
         once.
         """
-        name = _name_of(kernel)
+        name = _name_of(_text_of(kernel))
         taken = any(name == other for other, _ in self.kernels.values())
         return f"{name}_{len(self.kernels)}" if taken else name
 
-    def open_run(self) -> TritonRun:
-        run = TritonRun(f"run_{len(self.runs)}")
-        self.runs.append(run)
-        return run
-
-    def call(self, run: TritonRun, kernel: TritonKernel, name: str) -> None:
-        """Adds a launch of the kernel to the run."""
+    def write_call(self, run: Run, kernel: TritonKernel, name: str) -> None:
         parameters = [self._pointer(run, storage) for storage in kernel.pointers]
         parameters += [f"({run.slot(size_expression(size, 'python'))}, 0)" for size in kernel.sizes]
         launch = f"{name}, {self._grid(run, kernel)}, [{', '.join(parameters)}]"
@@ -92,7 +54,7 @@ class TritonModule:
         run.lines.append(f"({launch})")
 
     @staticmethod
-    def _matrix(run: TritonRun, matrix: Matrix) -> str:
+    def _matrix(run: Run, matrix: Matrix) -> str:
         """See `runtime.cuda.launch.Launch`."""
         sizes = [
             (
@@ -104,18 +66,19 @@ class TritonModule:
         ]
         return f"({matrix.pointer}, {matrix.start}, {', '.join(sizes)}, {matrix.stride})"
 
-    def _pointer(self, run: TritonRun, storage: str) -> str:
+    def _pointer(self, run: Run, storage: str) -> str:
         offset = self.offset(storage)
         if storage in self.places:
             return f"({run.slot(NUMBERS)}, {self.places[storage]})"
         if offset is None:
             return f"({run.slot(storage)}, 0)"
+        run.in_arena = True
         if isinstance(offset, int):
             return f"({run.slot('arena_address')}, {offset})"
         return f"({run.slot('arena_address + ' + size_expression(offset, 'python'))}, 0)"
 
     @staticmethod
-    def _grid(run: TritonRun, kernel: TritonKernel) -> str:
+    def _grid(run: Run, kernel: TritonKernel) -> str:
         static, dynamic = 1, []
         for numel, block in kernel.grid:
             if isinstance(numel, int):
@@ -129,17 +92,9 @@ class TritonModule:
 
     def sources(self) -> list[str]:
         """The text of each kernel, its user's lines in comments."""
-        texts = []
-        for kernel, (name, comments) in self.kernels.items():
-            lines = "".join(f"# {plain(comment)}\n" for comment in comments[:8])
-            texts.append(lines + kernel.text.replace(NAME, name))
-        return texts
-
-    def specifications(self) -> list[Kernel]:
-        """The kernels as the generated module describes them."""
         return [
-            specification(kernel, name, text)
-            for (kernel, (name, _)), text in zip(self.kernels.items(), self.sources(), strict=True)
+            self.text_of(kernel.text, name, comments)
+            for kernel, (name, comments) in self.kernels.items()
         ]
 
     def definitions(self) -> str:

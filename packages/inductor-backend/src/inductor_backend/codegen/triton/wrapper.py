@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.codegen.common.writer import CodeWriter, literal
+from inductor_backend.codegen.common.writer import CodeWriter
 from inductor_backend.codegen.triton.module import NUMBERS, TritonModule
 from inductor_backend.codegen.wrapper import Step, Wrapper, size_text, tuple_text
 from inductor_backend.ir.nodes import ExternNode, Program
@@ -36,31 +36,34 @@ class TritonWrapper(Wrapper):
         choices: dict[str, Choice],
         triton: TritonModule,
         device: torch.device,
-        over: dict[str, str],
     ) -> None:
-        """over: tensor -> the tensor in whose memory it is made."""
         super().__init__(program, plan, sizes, choices)
-        self.triton, self.device, self.over = triton, device, over
+        self.triton, self.device = triton, device
         self._results = self._with_results()
         self._of_result = False  # whether what is allocated next is announced as a result's
+        self._announces = False
+
+    @property
+    def imports(self) -> str:
+        return _IMPORTS
 
     def _with_results(self) -> set[str]:
         """The tensors whose memory a result lives in."""
         found = {self.program.buffers[name].storage for name in self.program.output_names}
-        for name in reversed(list(self.over)):  # each stands after the one that it is made in
+        for name in reversed(list(self.plan.over)):  # each stands after the one that it is made in
             if name in found:
-                found.add(self.over[name])
+                found.add(self.plan.over[name])
         return found
 
     def _announce(self, of_result: bool) -> None:
         if of_result != self._of_result:
-            self._of_result = of_result
+            self._of_result, self._announces = of_result, True
             self.body.line(f"if to: to({of_result})")
 
     def step(self, number: int, step: Step) -> None:
         for name in step.fresh:
             buffer = self.program.buffers[name]
-            if name in self.over:
+            if name in self.plan.over:
                 self.body.line(f"{name} = {self._same_memory(name)}")
                 continue
             self._announce(name in self._results)
@@ -86,13 +89,14 @@ class TritonWrapper(Wrapper):
             self.body.line(f"del {', '.join(sorted(dropped))}")
 
     def _same_memory(self, name: str) -> str:
-        other = self.over[name]
+        other = self.plan.over[name]
         layout, old = self.program.buffers[name].layout, self.program.buffers[other].layout
         if (layout.sizes, layout.strides) == (old.sizes, old.strides):
             return other
         return f"as_strided({other}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)})"
 
-    def module(self, steps: Sequence[Step], sources: Sequence[str], header: str) -> str:
+    def _write_steps(self, steps: Sequence[Step]) -> None:
+        """The arena lives from the first run that works in it to the last."""
         in_arena = [number for number, step in enumerate(steps) if _uses_arena(step)]
         for number, step in enumerate(steps):
             if in_arena and number == in_arena[0]:
@@ -105,24 +109,15 @@ class TritonWrapper(Wrapper):
             self.step(number, step)
             if in_arena and number == in_arena[-1]:
                 self.body.line("del arena")
-        out = CodeWriter()
-        out.raw('"""' + header + '"""')
-        out.raw(_IMPORTS)
+
+    def _write_constants(self, out: CodeWriter) -> None:
         out.line(f"device = torch.device({str(self.device)!r})")
-        for number, source in enumerate(sources):
-            out.raw(f"SOURCE_{number} = {literal(source)}\n")
+
+    def _load_kernels(self, out: CodeWriter, steps: Sequence[Step], sources: Sequence[str]) -> None:
         out.raw(self.triton.definitions())
-        for line in self.definitions:
-            out.line(line)
-        for text, name in self.targets.items():
-            out.line(f"{name} = {text}")
-        if self.expects:
-            out.line("unchecked = True")
-        out.line()
-        self._call(out)
-        out.line()
-        self._main(out)
-        return out.text()
+
+    def _make_pool(self, out: CodeWriter) -> None:
+        """Torch's caching allocator has the arenas."""
 
     def _call(self, out: CodeWriter, name: str = "call", more: Sequence[str] = ()) -> None:
         """With numbers: `call_with` takes the tensor that holds them as its last argument, so that
@@ -153,7 +148,7 @@ class TritonWrapper(Wrapper):
 
     def _open_arena(self, out: CodeWriter) -> None:
         out.line("stream = current_stream(device)")
-        if any(line.lstrip().startswith("if to: ") for line in self.body.lines):
+        if self._announces:
             out.line("to = route.to")
 
     def _close_arena(self, out: CodeWriter) -> None:
@@ -165,9 +160,7 @@ class TritonWrapper(Wrapper):
 
 
 def _uses_arena(step: Step) -> bool:
-    return step.run is not None and any(
-        "arena_address" in argument for argument in step.run.arguments
-    )
+    return step.run is not None and step.run.in_arena
 
 
 def _takes_numbers(node: ExternNode) -> bool:

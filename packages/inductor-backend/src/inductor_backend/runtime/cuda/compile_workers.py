@@ -5,6 +5,11 @@ In: `Kernel`s and their target. Out: their `Binary`s. What always holds: no proc
 kernels that Triton's cache has, nor for few; where none can be started, or one is lost, the kernel
 is compiled in this process; a compiler that dies takes only its own process along; all of them end
 with this one. Imports no torch.
+
+Why no `concurrent.futures.ProcessPoolExecutor`: its workers (spawn and forkserver alike) run the
+user's main module again, so a program without ``if __name__ == "__main__"`` runs once a worker and
+fails there; they hold 148 MiB each where the program imports torch (20 here); one that dies breaks
+the whole pool without telling of which kernel; they outlive a killed program.
 """
 
 from __future__ import annotations

@@ -1,0 +1,95 @@
+"""The kernels of a graph and the runs that call them, whatever language the kernels are written in.
+
+In: kernels in order, cut into runs by operator calls. Out: texts of kernels, each with the user's
+lines in comments. What always holds: kernels that are equal but for what they work on exist once; a
+run is one call from Python.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from inductor_backend.codegen.common.writer import plain
+from inductor_backend.ir.index_expr import Expr
+from inductor_backend.ir.nodes import Program
+
+#: What stands in a kernel's text for its name.
+NAME = "@NAME@"
+
+#: Comments of a kernel, at most: lines of the user's that it computes.
+COMMENTS = 8
+
+
+@dataclass(slots=True)
+class Run:
+    """One call from Python. arguments: storages, the arena, or (Triton) Python texts of ints;
+    symbols: sizes after them. lines: its calls, in order; called: the names of their kernels.
+    in_arena: whether one of them works in the arena. fails: whether one of them may report an
+    error; none is made after one that did."""
+
+    name: str
+    arguments: list[str] = field(default_factory=list)
+    symbols: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    called: list[str] = field(default_factory=list)
+    in_arena: bool = False
+    fails: bool = False
+
+    def slot(self, argument: str) -> int:
+        """The place of an argument, which is added where it is new."""
+        if argument not in self.arguments:
+            self.arguments.append(argument)
+        return self.arguments.index(argument)
+
+
+class KernelModule(ABC):
+    """Collects kernels and runs. kernels: what is equal for equal ones -> (name, comments).
+    Mutable.
+    """
+
+    comment: str
+
+    def __init__(self, program: Program, offset: Callable[[str], Expr | None]) -> None:
+        """offset: a storage's byte offset in the arena, None where it is a tensor of its own."""
+        self.program, self.offset = program, offset
+        self.kernels: dict[Any, tuple[str, list[str]]] = {}
+        self.runs: list[Run] = []
+
+    def open_run(self) -> Run:
+        run = Run(f"run_{len(self.runs)}")
+        self.runs.append(run)
+        return run
+
+    def call(self, run: Run, kernel: Any, comments: Sequence[str]) -> None:
+        """Adds a call of the kernel to the run. comments: the user's lines that it computes."""
+        key = self.key(kernel)
+        if key not in self.kernels:
+            self.kernels[key] = (self.new_name(kernel), [])
+        name, seen = self.kernels[key]
+        seen += [comment for comment in comments if comment not in seen]
+        run.called.append(name)
+        self.write_call(run, kernel, name)
+
+    def text_of(self, text: str, name: str, comments: Sequence[str]) -> str:
+        """A kernel's text with its name and comments put in."""
+        lines = "".join(f"{self.comment} {plain(comment)}\n" for comment in comments[:COMMENTS])
+        return lines + text.replace(NAME, name)
+
+    @abstractmethod
+    def key(self, kernel: Any) -> Any:
+        """What is equal for kernels of which one does."""
+
+    @abstractmethod
+    def new_name(self, kernel: Any) -> str:
+        """The name of a kernel that the module does not have yet."""
+
+    @abstractmethod
+    def write_call(self, run: Run, kernel: Any, name: str) -> None:
+        """Adds the line that calls the kernel."""
+
+    @abstractmethod
+    def sources(self) -> list[str]:
+        """The texts that are compiled."""

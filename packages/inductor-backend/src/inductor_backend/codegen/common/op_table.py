@@ -1,0 +1,102 @@
+"""Every op of a loop body in C++ and in Triton: a new op gets one row here (and its meaning in
+`ir.ops`).
+
+In: nothing. Out: `OP_TABLE`, op -> its texts; `CPP_OPS`, `TRITON_OPS`: its columns. What always
+holds: the table and `KERNEL_OPS` cover `OPS` (tests/inductor/test_tables.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from inductor_backend.codegen.common.spelling import Spelling, by_kind, call, infix
+from inductor_backend.codegen.cpp import expressions as cpp
+from inductor_backend.codegen.triton import expressions as triton
+
+
+@dataclass(frozen=True, slots=True)
+class OpText:
+    """cpp, triton: text of the result from (value, argument texts); triton None: an operator that
+    needs the op stays with ATen. vectors: cpp's text for floats is right for vectors of them, too
+    (`cpp.vectors`)."""
+
+    cpp: Spelling
+    triton: Spelling | None
+    vectors: bool = False
+
+
+def _table() -> dict[str, OpText]:
+    libdevice = triton.libdevice
+    rows = {
+        "add": OpText(infix("+"), infix("+", "|"), True),
+        "sub": OpText(infix("-"), infix("-", "^"), True),
+        "mul": OpText(infix("*", "&&"), infix("*", "&"), True),
+        "div": OpText(infix("/"), triton.div, True),
+        "maximum": OpText(call("tc_max"), triton.extreme("maximum"), True),
+        "minimum": OpText(call("tc_min"), triton.extreme("minimum"), True),
+        "bit_and": OpText(infix("&"), infix("&")),
+        "bit_or": OpText(infix("|"), infix("|")),
+        "bit_xor": OpText(infix("^"), infix("^")),
+        "bit_not": OpText(cpp.bit_not, triton.bit_not),
+        "shift_left": OpText(call("ts_shift_left"), triton.shift("<<")),
+        "shift_right": OpText(call("ts_shift_right"), triton.shift(">>")),
+        "trunc_div": OpText(
+            call("tc_truncdiv"), by_kind("libdevice.trunc({0} / {1})", "{0} // {1}")
+        ),
+        "floor_div": OpText(
+            call("tc_floordiv"), by_kind("float_floor_div({0}, {1})", "int_floor_div({0}, {1})")
+        ),
+        "fmod": OpText(call("tc_fmod"), by_kind("libdevice.fmod({0}, {1})", "{0} % {1}")),
+        "mod": OpText(call("tc_mod"), by_kind("float_mod({0}, {1})", "int_mod({0}, {1})")),
+        "pow": OpText(call("tc_pow"), by_kind("libdevice.pow({0}, {1})", "int_pow({0}, {1})")),
+        "neg": OpText(lambda value, a: f"-{a}", lambda value, a: f"-{a}", True),
+        "abs": OpText(call("tc_abs"), triton.absolute, True),
+        "relu": OpText(call("tc_relu"), by_kind("relu({0})", "tl.maximum({0}, 0)"), True),
+        "sign": OpText(call("tc_sign"), triton.sign),
+        "round": OpText(call("tc_round"), by_kind("libdevice.rint({0})", "{0}"), True),
+        "isnan": OpText(lambda value, a: f"{a} != {a}", lambda value, a: f"({a} != {a})", True),
+        "isinf": OpText(call("tc_isinf"), triton.isinf, True),
+        "where": OpText(lambda value, c, a, b: f"{c} ? {a} : {b}", call("tl.where"), True),
+        "cast": OpText(cpp.cast, triton.cast),
+        "round_to": OpText(cpp.round_to, triton.round_to),
+        "sqrt": OpText(call("tc_sqrt"), triton.sqrt, True),
+        "erfinv": OpText(call("ts_erfinv"), libdevice("erfinv")),
+        "philox": OpText(call("ts_philox"), call("uniform")),
+    }
+    for name, sign in {
+        "eq": "==",
+        "ne": "!=",
+        "lt": "<",
+        "le": "<=",
+        "gt": ">",
+        "ge": ">=",
+    }.items():
+        rows[name] = OpText(infix(sign), triton.compare(sign), True)
+    for name in ("floor", "ceil", "trunc"):
+        rows[name] = OpText(call(f"tc_{name}"), by_kind(f"libdevice.{name}({{0}})", "{0}"), True)
+    for name in ("sigmoid", "silu", "gelu_erf", "gelu_tanh", "softplus"):
+        rows[name] = OpText(call(f"tc_{name}"), call(name), True)
+    for name in ("rsqrt", "exp", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf"):
+        rows[name] = OpText(call(f"tc_{name}"), libdevice(name), True)
+    plain = "atan2 exp2 log2 log10 tan asin acos atan sinh cosh asinh acosh atanh erfc"
+    for name in plain.split():
+        rows[name] = OpText(call(f"tc_{name}"), libdevice(name))
+    for name in ("copysign", "hypot", "nextafter"):
+        rows[name] = OpText(call(f"ts_{name}"), libdevice(name))
+    for name in ("gcd", "lcm", "digamma", "i0", "i0e", "i1", "i1e"):
+        rows[name] = OpText(call(f"ts_{name}"), None)
+    return rows
+
+
+OP_TABLE = _table()
+
+CPP_OPS: dict[str, Spelling] = {name: row.cpp for name, row in OP_TABLE.items()}
+TRITON_OPS: dict[str, Spelling] = {
+    name: row.triton for name, row in OP_TABLE.items() if row.triton is not None
+}
+
+#: Ops whose text the writer of kernels makes, since they touch buffers, loop variables or sizes.
+KERNEL_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index", "wrap_index"})
+
+#: Every op that a Triton kernel may hold; an operator that needs another stays with ATen.
+KNOWN_OPS = KERNEL_OPS | TRITON_OPS.keys()

@@ -1,0 +1,116 @@
+"""What the writers of C++ and Triton kernels share: names for the values of a fused body, in the
+order of their operands.
+
+In: values of a `KernelBody`. Out: lines in `ValueWriter.out`. What always holds: a value is named
+once in a scope; constants and what is in a register have no line of their own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
+
+from inductor_backend.codegen.common.spelling import Spelling
+from inductor_backend.codegen.common.writer import CodeWriter
+from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import Expr, Index
+from inductor_backend.ir.nodes import Program
+from inductor_backend.ir.symbolic_sizes import SizeVars
+from inductor_backend.ir.values import Value
+from inductor_backend.schedule.fused_body import KernelBody
+
+#: Letters of a kernel's label, at most.
+LABEL = 48
+
+
+class ValueWriter(ABC):
+    """Writes what a kernel computes. spellings: the language's column of the table of ops.
+    pointers: storage -> argument. registers: buffer -> the text of what was reduced into it.
+    Mutable."""
+
+    spellings: ClassVar[Mapping[str, Spelling]]
+
+    def __init__(self, program: Program, body: KernelBody, sizes: SizeVars) -> None:
+        self.program, self.body, self.sizes = program, body, sizes
+        self.out = CodeWriter()
+        self.pointers: dict[str, str] = {}
+        self.registers: dict[str, str] = {}
+
+    @property
+    def label(self) -> str:
+        """The operators that the kernel computes, for its name."""
+        return "_".join(dict.fromkeys(origin.op for origin in self.body.origins))[:LABEL] or "empty"
+
+    def pointer(self, buffer: str) -> str:
+        storage = self.program.buffers[buffer].storage
+        return self.pointers.setdefault(storage, f"p{len(self.pointers)}")
+
+    def emit(self, values: Iterable[Value], level: int, names: dict[Value, str]) -> None:
+        """Statements for the values up to that level that have no name yet (operands come
+        first).
+        """
+        for value in values:
+            if value in names or self.level(value) > level:
+                continue
+            if value.name == "constant":
+                names[value] = self.constant(value)
+                continue
+            text = self.value_text(value, names)
+            name = names[value] = self.out.fresh("t")
+            self.out.line(self.definition(value, name, text))
+
+    def value_text(self, value: Value, names: dict[Value, str]) -> str:
+        """The text of one value; its operands have names."""
+        operands = [names[arg] for arg in value.args]
+        if value.name in ("load", "masked_load"):
+            if value.buffer in self.body.registers:
+                return self.registers[value.buffer]
+            return self.load_text(value, names)
+        if value.name == "index":
+            return self.index_value(value.attr, names)
+        if value.name == "wrap_index":
+            return self.wrapped_index(operands[0], self.size(value.attr))
+        if value.name == "check_index":
+            return self.checked_index(value, operands[0], self.size(value.attr))
+        if value.name not in self.spellings:
+            raise unsupported("codegen", f"op {value.name!r} has no text here")
+        return self.spellings[value.name](value, *operands)
+
+    def may_be_empty(self, index: Sequence[Index]) -> list[Expr]:
+        """Sizes of checked dimensions of an access that may be 0: an index that torch rejects was
+        replaced by 0, which is not there then."""
+        checked = [v.attr for i in index for v in i.indirect_values() if v.name == "check_index"]
+        return [size for size in dict.fromkeys(checked) if not self.sizes.is_positive(size)]
+
+    @abstractmethod
+    def level(self, value: Value) -> int:
+        """In which loop a value is computed, 0: once a row."""
+
+    @abstractmethod
+    def constant(self, value: Value) -> str:
+        """The literal of a constant."""
+
+    @abstractmethod
+    def definition(self, value: Value, name: str, text: str) -> str:
+        """The statement that names a value."""
+
+    @abstractmethod
+    def size(self, expr: Expr) -> str:
+        """The text of a size, stride or offset."""
+
+    @abstractmethod
+    def load_text(self, value: Value, names: dict[Value, str]) -> str:
+        """What a load that is in no register reads."""
+
+    @abstractmethod
+    def index_value(self, index: Index, names: dict[Value, str]) -> str:
+        """An index as a number that the kernel computes with."""
+
+    @abstractmethod
+    def wrapped_index(self, index: str, size: str) -> str:
+        """The index, plus the size where it is negative."""
+
+    @abstractmethod
+    def checked_index(self, value: Value, index: str, size: str) -> str:
+        """The index, or 0 and an error where it is out of range."""

@@ -1,0 +1,167 @@
+"""What a device supplies to the pipeline: its limits, and the writers of kernels, modules and
+wrappers.
+
+In: a `Compilation`. Out: kernels, their module, the wrapper of both. What always holds: everything
+else is the pipeline's, the same for C++ and Triton.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any
+
+from inductor_backend.autotune.matmul import product_kernel, tiles_of
+from inductor_backend.codegen.common.module import KernelModule
+from inductor_backend.codegen.cpp.kernel import KernelWriter
+from inductor_backend.codegen.cpp.loops import is_column, loop_nest
+from inductor_backend.codegen.cpp.module import CppModule
+from inductor_backend.codegen.triton.kernel import TritonKernelWriter
+from inductor_backend.codegen.triton.module import TritonModule, specification_of
+from inductor_backend.codegen.triton.wrapper import TritonWrapper
+from inductor_backend.codegen.wrapper import Wrapper
+from inductor_backend.compilation import Compilation
+from inductor_backend.ir.target import Target
+from inductor_backend.runtime.cuda.build import start_early
+from inductor_backend.schedule.exception_safety import early_writes
+from inductor_backend.schedule.fused_body import KernelBody
+from inductor_backend.schedule.fusion import FusionLimits, Group
+from inductor_backend.schedule.inplace_reuse import places_to_reuse
+from inductor_backend.schedule.kernel_choice import ChoiceRule, choice_of, cuda_choice_of
+from inductor_backend.schedule.memory_plan import Arena
+
+
+class DeviceCodegen(ABC):
+    """limits: of a fused kernel. choice: the kernel of an operator call. in_registers: see
+    `kernel_body`. suffix: of the file in the debug folder that holds the kernels' texts."""
+
+    limits: FusionLimits
+    choice: ChoiceRule
+    in_registers: bool
+    suffix: str
+
+    @abstractmethod
+    def walks_rows(self, c: Compilation, group: Group) -> bool:
+        """Whether the group's kernel may have buffers for a row."""
+
+    @abstractmethod
+    def kernels(self, c: Compilation) -> list[Any]:
+        """The kernel of each group, None for those that are operator calls."""
+
+    @abstractmethod
+    def arena(self, c: Compilation) -> Arena:
+        """What shares one allocation a call."""
+
+    @abstractmethod
+    def module(self, c: Compilation) -> KernelModule:
+        """What kernels are put into."""
+
+    @abstractmethod
+    def wrapper(self, c: Compilation) -> Wrapper:
+        """The writer of the generated module."""
+
+
+class CppCodegen(DeviceCodegen):
+    """Graphs on the CPU."""
+
+    limits = FusionLimits()
+    choice = staticmethod(choice_of)
+    in_registers = False
+    suffix = "cpp"
+
+    def walks_rows(self, c: Compilation, group: Group) -> bool:
+        return not self._is_column(c, group)
+
+    @staticmethod
+    def _is_column(c: Compilation, group: Group) -> bool:
+        assert group.domain is not None
+        return is_column(c.program, group.domain, group.loops)
+
+    def kernels(self, c: Compilation) -> list[Any]:
+        return [
+            None
+            if body is None
+            else KernelWriter(c.program, body, self._nest(c, group, body), c.sizes).write()
+            for group, body in zip(c.plan.groups, c.bodies, strict=True)
+        ]
+
+    def _nest(self, c: Compilation, group: Group, body: KernelBody) -> Any:
+        return loop_nest(c.program, body, c.sizes, self._is_column(c, group))
+
+    def arena(self, c: Compilation) -> Arena:
+        return Arena.ALL
+
+    def module(self, c: Compilation) -> CppModule:
+        return CppModule(c.program, c.memory.offsets.get)
+
+    def wrapper(self, c: Compilation) -> Wrapper:
+        wrapper = Wrapper(c.program, c.memory, c.spec.sizes, c.choices)
+        if c.spec.mutations:
+            wrapper.early = early_writes(c.gm.graph, c.program, c.plan.groups, c.kernels)
+        return wrapper
+
+
+class TritonCodegen(DeviceCodegen):
+    """Graphs on CUDA devices. Fewer than 64 rows do not keep a device busy; more than eight updates
+    of parameters in one kernel would want more registers than a thread has."""
+
+    limits = FusionLimits(rows=64, reads_scans=False, together=8, first_nodes=True)
+    choice = staticmethod(cuda_choice_of)
+    in_registers = True
+    suffix = "py"
+
+    def walks_rows(self, c: Compilation, group: Group) -> bool:
+        return False
+
+    def kernels(self, c: Compilation) -> list[Any]:
+        products = [
+            body is not None and group.loops[0].product
+            for group, body in zip(c.plan.groups, c.bodies, strict=True)
+        ]
+        tiles = tiles_of(
+            c, [None if own else body for own, body in zip(products, c.bodies, strict=True)]
+        )
+        made: list[Any] = []
+        for group, body, own, tile in zip(c.plan.groups, c.bodies, products, tiles, strict=True):
+            if body is None:
+                made.append(None)
+                continue
+            if own:
+                kernel = product_kernel(c.program, body, c.sizes, c.blocks[group.loops[0].name])
+            else:
+                kernel = TritonKernelWriter(c.program, body, c.sizes, tile).write()
+                if not kernel.looped:
+                    kernel = replace(kernel, reusable=self._reusable(c, body, kernel.pointers))
+            made.append(kernel)
+            start_early(specification_of(kernel), c.target.device)
+        return made
+
+    @staticmethod
+    def _reusable(
+        c: Compilation, body: KernelBody, pointers: tuple[str, ...]
+    ) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        number = {name: at for at, name in enumerate(pointers)}
+        return tuple(  # of empty operands the kernel knows nothing
+            (number[name], tuple(number[other] for other in others if other in number))
+            for name, others in places_to_reuse(c.program, body).items()
+        )
+
+    def arena(self, c: Compilation) -> Arena:
+        return Arena.NONE if c.target.interpreted else Arena.KERNELS
+
+    def module(self, c: Compilation) -> TritonModule:
+        return TritonModule(c.program, c.memory.offsets.get)
+
+    def wrapper(self, c: Compilation) -> Wrapper:
+        assert isinstance(c.module, TritonModule)
+        return TritonWrapper(
+            c.program, c.memory, c.spec.sizes, c.choices, c.module, c.target.device
+        )
+
+
+_CPP, _TRITON = CppCodegen(), TritonCodegen()
+
+
+def codegen_of(target: Target) -> DeviceCodegen:
+    """What compiles for a target."""
+    return _TRITON if target.triton else _CPP

@@ -1,0 +1,21 @@
+"""Scatters whose points meet memory in any order, by atomic additions: what a device with many
+processors can do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from inductor_backend.ir.nodes import LoopNode, Node, Program
+
+
+def scatter_in_any_order(program: Program) -> None:
+    """Makes every scatter of the program atomic; none of its loops is a reduction then."""
+    program.nodes = [_in_any_order(node) for node in program.nodes]
+
+
+def _in_any_order(node: Node) -> Node:
+    if not isinstance(node, LoopNode) or all(store.combine is None for store in node.stores):
+        return node
+    stores = tuple(replace(store, atomic=store.combine is not None) for store in node.stores)
+    return replace(node, stores=stores, reduced=(False,) * len(node.reduced))
