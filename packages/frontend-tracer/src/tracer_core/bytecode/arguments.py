@@ -9,12 +9,25 @@ from __future__ import annotations
 
 import inspect
 import types
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
+from tracer_core.bytecode.code import GraphBreaker
 from tracer_core.bytecode.frame import NULL, Frame, Unread
 
 
-def bind(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> None:
+class CallBinder(GraphBreaker, Protocol):
+    """Reads what a call leaves to defaults."""
+
+    def open(self, unread: Unread) -> Any: ...
+
+    def defaults_of(self, function: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
+
+    def default_item(self, function: types.FunctionType, defaults: tuple[Any, ...], index: int) -> Any: ...
+
+    def keyword_default(self, function: types.FunctionType, defaults: dict[str, Any], name: str) -> Any: ...
+
+
+def bind(machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Fills ``frame.locals``. machine: reads defaults (with guards) and opens unread values."""
     raw = frame.code.raw
     slots = frame.locals
@@ -48,7 +61,7 @@ def bind(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) ->
         _mismatch(machine, frame, args, kwargs)
 
 
-def _defaults(machine: Any, frame: Frame, n_positional: int, n_keyword: int) -> bool:
+def _defaults(machine: CallBinder, frame: Frame, n_positional: int, n_keyword: int) -> bool:
     """Fills what was not given; False when a parameter has no default."""
     slots, names = frame.locals, frame.code.raw.co_varnames
     missing = [i for i in range(n_positional + n_keyword) if slots[i] is NULL]
@@ -66,11 +79,11 @@ def _defaults(machine: Any, frame: Frame, n_positional: int, n_keyword: int) -> 
     return True
 
 
-def _open(machine: Any, value: Any) -> Any:
+def _open(machine: CallBinder, value: Any) -> Any:
     return machine.open(value) if type(value) is Unread else value
 
 
-def _mismatch(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> NoReturn:
+def _mismatch(machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> NoReturn:
     """Raises CPython's own error: calls a function of the same signature that does nothing."""
     raw = frame.code.raw
     defaults, kw_defaults = machine.defaults_of(frame.function)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracer_core.natives.tracing import Tracing
+
 
 class Answer:
     """Gives one value from every special method: ``len(Answer(-1))`` raises what CPython raises."""
@@ -42,7 +44,7 @@ class SortKey:
 
     __slots__ = ("tracer", "key")
 
-    def __init__(self, tracer: Any, key: Any) -> None:
+    def __init__(self, tracer: Tracing, key: Any) -> None:
         self.tracer, self.key = tracer, key
 
     def __lt__(self, other: SortKey) -> bool:
@@ -54,7 +56,7 @@ class TextPart:
 
     __slots__ = ("_tracer", "_value")
 
-    def __init__(self, tracer: Any, value: Any) -> None:
+    def __init__(self, tracer: Tracing, value: Any) -> None:
         object.__setattr__(self, "_tracer", tracer)
         object.__setattr__(self, "_value", value)
 
@@ -83,7 +85,7 @@ class TextPart:
         return text_part(self._tracer, self._tracer.getitem(self._value, key))
 
 
-def text_part(tracer: Any, value: Any) -> Any:
+def text_part(tracer: Tracing, value: Any) -> Any:
     """`value` itself where C code may see it: text and numbers of Python's own types."""
     value = tracer.concrete(value)
     return (

@@ -49,7 +49,7 @@ class AttributeWrites(Attributes):
         if name == "grad":
             gradients.write(self, tensor, value)
             return
-        if self._static(torch.Tensor, name) is not ABSENT:
+        if self.static(torch.Tensor, name) is not ABSENT:
             self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is set")
         if torch_private.is_fake(tensor):
             self.tensor_attributes.setdefault(id(tensor), {})[name] = value
@@ -74,7 +74,7 @@ class AttributeWrites(Attributes):
             owner, raw = self.class_entry(type(cls), name)
             if owner is not None and owner is not type and self._is_data_descriptor(raw):
                 if value is ABSENT:
-                    self._delete_descriptor(raw, cls, name)
+                    self.delete_descriptor(raw, cls, name)
                 else:
                     self._set_descriptor(raw, cls, name, value)
                 return
@@ -102,7 +102,7 @@ class AttributeWrites(Attributes):
             type.__delattr__(cls, name)
         else:
             type.__setattr__(cls, name, value)
-        self._specials.clear()  # what a class says about special methods may be another now
+        self.forget_entries()  # what a class says about special methods may be another now
 
     def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
         """object.__setattr__"""
@@ -125,7 +125,7 @@ class AttributeWrites(Attributes):
                 raise AttributeError(f"property '{name}' of '{type(obj).__qualname__}' object has no setter")
             self.call_value(raw.fset, [obj, value], {})
             return
-        setter = self._static(type(raw), "__set__")
+        setter = self.static(type(raw), "__set__")
         if has_python(setter):
             self.call_value(setter, [raw, obj, value], {})
             return
@@ -165,7 +165,7 @@ class AttributeWrites(Attributes):
         if name == "grad":
             gradients.write(self, tensor, None)
             return
-        if self._static(torch.Tensor, name) is not ABSENT:
+        if self.static(torch.Tensor, name) is not ABSENT:
             self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is deleted")
         if not torch_private.is_fake(tensor):
             self._delete_entry(tensor, tensor.__dict__, name)
@@ -176,7 +176,7 @@ class AttributeWrites(Attributes):
         """object.__delattr__"""
         owner, raw = self.class_entry(type(obj), name)
         if owner is not None and self._is_data_descriptor(raw):
-            self._delete_descriptor(raw, obj, name)
+            self.delete_descriptor(raw, obj, name)
             return
         namespace = self.instance_dict(obj)
         if namespace is None:
@@ -188,13 +188,13 @@ class AttributeWrites(Attributes):
             )
         self._delete_entry(obj, namespace, name)
 
-    def _delete_descriptor(self, raw: Any, obj: Any, name: str) -> None:
+    def delete_descriptor(self, raw: Any, obj: Any, name: str) -> None:
         if isinstance(raw, property):
             if raw.fdel is None:
                 raise AttributeError(f"property '{name}' of '{type(obj).__qualname__}' object has no deleter")
             self.call_value(raw.fdel, [obj], {})
             return
-        deleter = self._static(type(raw), "__delete__")
+        deleter = self.static(type(raw), "__delete__")
         if has_python(deleter):
             self.call_value(deleter, [raw, obj], {})
         elif deleter is ABSENT:

@@ -103,17 +103,17 @@ class Attributes(Entries):
             value = self._instance_entry(obj, name)
             return raw if value is ABSENT else value
         if owner is not None and self._is_data_descriptor(raw) and hasattr(type(raw), "__get__"):
-            return self._get_descriptor(raw, obj, cls, name)
+            return self.get_descriptor(raw, obj, cls, name)
         value = self._instance_entry(obj, name)
         if value is not ABSENT:
             return value
         if owner is not None:
-            return self._get_descriptor(raw, obj, cls, name)
-        if self._static(cls, name) is ABSENT:
+            return self.get_descriptor(raw, obj, cls, name)
+        if self.static(cls, name) is ABSENT:
             object.__getattribute__(obj, name)  # raises Python's own error: "'collections.deque' object ..."
         raise AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=obj)
 
-    def _get_descriptor(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
+    def get_descriptor(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         kind = type(raw)
         if kind is types.FunctionType:
             return types.MethodType(raw, obj)
@@ -256,7 +256,7 @@ class Attributes(Entries):
         if cls is not types.ModuleType:  # torch.backends.cudnn: its flags are properties of its class
             owner, raw = self.class_entry(cls, name)
             if owner is not None and owner.__flags__ & HEAP_TYPE and self._is_data_descriptor(raw):
-                return self._get_descriptor(raw, module, cls, name)
+                return self.get_descriptor(raw, module, cls, name)
         if name in namespace:
             change = self.effects.peek(namespace)
             value = namespace[name]
@@ -296,7 +296,7 @@ class Attributes(Entries):
         meta_owner, meta_raw = self.class_entry(meta, name)
         if meta_owner is not None and self._is_data_descriptor(meta_raw):
             if meta_owner not in (type, object):
-                return self._get_descriptor(meta_raw, cls, meta, name)
+                return self.get_descriptor(meta_raw, cls, meta, name)
             if name == "__dict__":
                 return self._class_dict(cls)
             if name not in _CLASS_ENTRIES:
@@ -308,7 +308,7 @@ class Attributes(Entries):
         if meta_owner is not None:
             if meta_owner in (type, object):
                 return getattr(cls, name)
-            return self._get_descriptor(meta_raw, cls, meta, name)
+            return self.get_descriptor(meta_raw, cls, meta, name)
         return type.__getattribute__(cls, name)  # raises Python's own error
 
     def _class_dict(self, cls: type) -> Any:
@@ -350,7 +350,7 @@ class Attributes(Entries):
         if isinstance(obj, types.TracebackType) and name in _OF_TRACEBACKS:
             # while it is traced, it shows the interpreter's frames; outside of it, the program's
             self.break_graph("native_python", f"a traceback is looked into: .{name}")
-        raw = self._static(type(obj), name)
+        raw = self.static(type(obj), name)
         if raw is ABSENT:
             value = self._instance_entry(obj, name)
             if value is not ABSENT:
@@ -394,7 +394,7 @@ class Attributes(Entries):
                         if isinstance(raw, staticmethod)
                         else self._class_get(raw, cls, name)
                     )
-                return self._get_descriptor(raw, obj, cls, name)
+                return self.get_descriptor(raw, obj, cls, name)
         if name == "__class__":
             return super
         raise AttributeError(f"'super' object has no attribute '{name}'")

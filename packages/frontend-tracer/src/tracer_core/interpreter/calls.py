@@ -234,7 +234,7 @@ class Calls(NativeCalls):
             return self.prepare(self.getattr(function, "forward"), args, kwargs)
         if isinstance(function, torch.nn.Module) and self.frames and self._has_backward_hooks(function):
             self.break_graph("autograd_in_graph", f"a {cls.__name__} with backward hooks is called")
-        method = self._static(cls, "__call__")
+        method = self.static(cls, "__call__")
         if has_python(method):
             self.class_entry(cls, "__call__")
             return self.prepare(method, [function, *args], kwargs)
@@ -248,7 +248,7 @@ class Calls(NativeCalls):
 
     def _plain_module(self, module: torch.nn.Module) -> bool:
         """Whether calling the module is calling its forward: no hooks, guarded."""
-        if self._static(type(module), "__call__") is not _MODULE_CALL:
+        if self.static(type(module), "__call__") is not _MODULE_CALL:
             return False
         names = torch.nn.modules.module.__dict__
         if any(names[table] for table in _GLOBAL_HOOKS) or module._backward_hooks:

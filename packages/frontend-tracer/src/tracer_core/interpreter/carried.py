@@ -18,13 +18,14 @@ from tracer_core.bytecode.frame_layout import frames_of
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter.generators import TracedGenerator
 from tracer_core.interpreter.shells import END, looks_ahead, peeked, shell_facts, shell_values
+from tracer_core.natives.tracing import Tracing
 
 
 class Carried:
     """Those of one trace. Mutable. generators: id of one from before -> what stands for it, and itself. taken: id of an
     iterator -> itself and how many steps it has made."""
 
-    def __init__(self, tracer: Any) -> None:
+    def __init__(self, tracer: Tracing) -> None:
         self._tracer = tracer
         self.generators: dict[int, tuple[TracedGenerator, Any]] = {}
         self.taken: dict[int, tuple[Any, int]] = {}

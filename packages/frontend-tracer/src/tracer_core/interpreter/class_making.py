@@ -19,6 +19,7 @@ import torch
 from tracer_core.bytecode.code import UNSUPPORTED, decode
 from tracer_core.bytecode.frame import Frame
 from tracer_core.interpreter.entries import ABSENT, has_python
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import is_constant
 
 #: Entries of a class that the class statement makes by itself.
@@ -95,7 +96,7 @@ class _Later:
 # -- the class statement ----------------------------------------------------------------------------------
 
 
-def build_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def build_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``__build_class__(body, name, *bases, metaclass=, **keywords)``."""
     body, name, *written = args
     if type(body) is not types.FunctionType or not isinstance(name, str):
@@ -120,7 +121,7 @@ def build_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return made
 
 
-def _resolve_bases(tracer: Any, written: list[Any]) -> tuple[Any, ...]:
+def _resolve_bases(tracer: Tracing, written: list[Any]) -> tuple[Any, ...]:
     bases: list[Any] = []
     for base in written:
         entries = None if isinstance(base, type) else tracer.getattr_or(base, "__mro_entries__", None)
@@ -150,7 +151,7 @@ def winner(meta: type, bases: tuple[Any, ...]) -> type:
     return meta
 
 
-def _refuse(tracer: Any, bases: tuple[Any, ...], meta: Any, name: str) -> None:
+def _refuse(tracer: Tracing, bases: tuple[Any, ...], meta: Any, name: str) -> None:
     classes = [base for base in bases if isinstance(base, type)]
     if any(issubclass(base, torch.Tensor) for base in classes):
         tracer.break_graph("tensor_subclass", f"the tensor subclass {name} is made")
@@ -167,7 +168,7 @@ def _static(cls: type, name: str) -> Any:
     return None
 
 
-def _prepare(tracer: Any, meta: Any, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _prepare(tracer: Tracing, meta: Any, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     if meta is type:
         return {}
     prepare = tracer.getattr_or(meta, "__prepare__", None)
@@ -178,7 +179,7 @@ def _prepare(tracer: Any, meta: Any, name: str, bases: tuple[Any, ...], keywords
     return tracer.call_value(prepare, [name, bases], keywords)
 
 
-def run_body(tracer: Any, body: types.FunctionType, namespace: Any) -> Any:
+def run_body(tracer: Tracing, body: types.FunctionType, namespace: Any) -> Any:
     """Runs a class body with its names in `namespace`; gives the ``__class__`` cell or None."""
     code = decode(body.__code__)
     if code.unsupported:
@@ -204,7 +205,7 @@ def _check_cell(cell: types.CellType, made: type, name: str) -> None:
 # -- type(name, bases, namespace) --------------------------------------------------------------------------
 
 
-def new_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``type.__new__(meta, name, bases, namespace, **keywords)``."""
     if len(args) != 4 or not isinstance(args[0], type):
         tracer.break_graph("class_statement", "type.__new__ is called in an unusual way")
@@ -236,7 +237,7 @@ def new_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _make(
-    tracer: Any, meta: type, name: str, bases: Any, entries: dict[str, Any], kwargs: dict[str, Any]
+    tracer: Tracing, meta: type, name: str, bases: Any, entries: dict[str, Any], kwargs: dict[str, Any]
 ) -> Any:
     if kwargs:
         return type.__new__(meta, name, bases, entries, **kwargs)  # raises Python's own error
@@ -248,7 +249,7 @@ def _make(
         tracer.break_graph("class_statement", str(error))
 
 
-def _set_name(tracer: Any, made: type, key: str, value: Any) -> None:
+def _set_name(tracer: Tracing, made: type, key: str, value: Any) -> None:
     method = tracer.python_method(value, "__set_name__")
     try:
         tracer.call_value(method, [value, made, key], {})
@@ -260,7 +261,7 @@ def _set_name(tracer: Any, made: type, key: str, value: Any) -> None:
         raise RuntimeError(text) from error
 
 
-def note_class(tracer: Any, made: type, **recipe: Any) -> None:
+def note_class(tracer: Tracing, made: type, **recipe: Any) -> None:
     """Notes that the trace made a class, and the functions in it. recipe: how to make it again, where its
     contents do not say it."""
     tracer.classes[id(made)] = MadeClass(made, tracer.outer_step, recipe)
@@ -268,7 +269,7 @@ def note_class(tracer: Any, made: type, **recipe: Any) -> None:
         note_functions(tracer, value)
 
 
-def note_functions(tracer: Any, value: Any) -> None:
+def note_functions(tracer: Tracing, value: Any) -> None:
     if isinstance(value, _WRAPPERS):
         value = value.__func__
     parts = (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,)
@@ -295,7 +296,7 @@ ENUM_HOOKS = frozenset(
 
 
 def _build_enum(
-    tracer: Any, body: Any, meta: type, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]
+    tracer: Tracing, body: Any, meta: type, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
     """An enumeration of constants: the standard library makes it, from what the interpreted body stored."""
     hooked = any(
@@ -333,11 +334,11 @@ def make_enum(
 # -- setting attributes of classes made here ----------------------------------------------------------------
 
 
-def set_class_attribute(tracer: Any, cls: type, name: str, value: Any) -> None:
+def set_class_attribute(tracer: Tracing, cls: type, name: str, value: Any) -> None:
     """``type.__setattr__`` on a class made here; value: ABSENT deletes."""
     if value is ABSENT:
         type.__delattr__(cls, name)
     else:
         type.__setattr__(cls, name, value)
         note_functions(tracer, value)
-    tracer._specials.clear()
+    tracer.forget_entries()

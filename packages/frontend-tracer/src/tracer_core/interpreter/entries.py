@@ -99,6 +99,9 @@ class Entries(TraceState):
         if not is_constant(value) and self.provenance.source_of(value) is None:
             self.provenance.adopt(value, source)
 
+    def forget_entries(self) -> None:
+        self._specials.clear()
+
     def special(self, cls: type, name: str) -> Any:
         """What a class says about a special method, which CPython looks up on the class alone; guarded, its
         absence too. ABSENT if no class of the MRO has it."""
@@ -112,7 +115,7 @@ class Entries(TraceState):
         return self.provenance.sources.make(self.provenance.constant(cls), "dict")
 
     @staticmethod
-    def _static(cls: type, name: str) -> Any:
+    def static(cls: type, name: str) -> Any:
         for owner in cls.__mro__:
             if name in owner.__dict__:
                 return owner.__dict__[name]
@@ -126,7 +129,7 @@ class Entries(TraceState):
     def _type_has(self, raw: Any, name: str) -> Any:
         """What the type of a class's value says about a method of descriptors; guarded where it can change."""
         kind = type(raw)
-        return self.special(kind, name) if kind.__flags__ & HEAP_TYPE else self._static(kind, name)
+        return self.special(kind, name) if kind.__flags__ & HEAP_TYPE else self.static(kind, name)
 
     def _instance_entry(self, obj: Any, name: str) -> Any:
         """The value in the object's own dictionary, or ABSENT; guarded either way."""
@@ -152,7 +155,7 @@ class Entries(TraceState):
         except AttributeError:
             return ABSENT
         source = self.provenance.source_of(obj)
-        if value is self._static(type(obj), name) or source is None:
+        if value is self.static(type(obj), name) or source is None:
             return value
         return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
 

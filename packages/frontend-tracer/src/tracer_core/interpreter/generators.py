@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from tracer_core.bytecode.frame import Frame
 from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
+
+
+class GeneratorHost(Protocol):
+    """The machine that runs the frames of generators. outer_step: number of the instruction being run."""
+
+    outer_step: int
+
+    def resume_generator(self, frame: Frame, error: BaseException | None) -> Any: ...
+
+    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any: ...
+
+    def getattr_or(self, obj: Any, name: str, default: Any) -> Any: ...
 
 
 class TracedGenerator:
@@ -30,7 +42,7 @@ class TracedGenerator:
         "moved",
     )
 
-    def __init__(self, machine: Any, frame: Frame) -> None:
+    def __init__(self, machine: GeneratorHost, frame: Frame) -> None:
         self.machine, self.frame = machine, frame
         self.started = self.finished = self.yielded = self.running = self.moved = False
         self.name, self.code_name = frame.function.__name__, frame.function.__qualname__
@@ -169,7 +181,7 @@ class LazyIterator:
 
     __slots__ = ("step", "born", "code_name", "finished")
 
-    def __init__(self, machine: Any, name: str, step: Callable[[], Any]) -> None:
+    def __init__(self, machine: GeneratorHost, name: str, step: Callable[[], Any]) -> None:
         self.step, self.born, self.code_name, self.finished = step, machine.outer_step, name, False
 
     def __iter__(self) -> LazyIterator:

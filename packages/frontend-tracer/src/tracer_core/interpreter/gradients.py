@@ -15,7 +15,8 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
-from tracer_core.natives.effects import query
+from tracer_core.natives.queries import query
+from tracer_core.natives.tracing import Tracing
 
 _KIND = "autograd_in_graph"
 
@@ -23,7 +24,7 @@ _KIND = "autograd_in_graph"
 # -- .grad --
 
 
-def read(tracer: Any, tensor: torch.Tensor) -> Any:
+def read(tracer: Tracing, tensor: torch.Tensor) -> Any:
     """``tensor.grad``"""
     change = tracer.effects.gradient(tensor)
     if change is not None:
@@ -37,7 +38,7 @@ def read(tracer: Any, tensor: torch.Tensor) -> Any:
     return tracer.provenance.read(tensor.grad, tracer.provenance.sources.make(source, "grad"))
 
 
-def write(tracer: Any, tensor: torch.Tensor, value: Any) -> None:
+def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
     """``tensor.grad = value``; None deletes."""
     if value is not None and not _may_be_gradient(tracer, tensor, value):
         tracer.break_graph(
@@ -52,7 +53,7 @@ def write(tracer: Any, tensor: torch.Tensor, value: Any) -> None:
         tracer.break_graph(_KIND, "the gradient of an intermediate tensor is set")
 
 
-def _may_be_gradient(tracer: Any, tensor: torch.Tensor, value: Any) -> bool:
+def _may_be_gradient(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
     """Whether torch takes the value without a word."""
     if not isinstance(value, torch.Tensor) or value is tensor:
         return False
@@ -69,7 +70,7 @@ def _may_be_gradient(tracer: Any, tensor: torch.Tensor, value: Any) -> bool:
 
 
 def backward(
-    tracer: Any,
+    tracer: Tracing,
     outputs: Sequence[Any],
     given: Sequence[Any],
     keep: bool,
@@ -99,7 +100,7 @@ def backward(
 
 
 def differentiate(
-    tracer: Any, outputs: Any, inputs: Any, given: Any, **options: Any
+    tracer: Tracing, outputs: Any, inputs: Any, given: Any, **options: Any
 ) -> list[tuple[Any, bool]]:
     """The node ``torch.autograd.grad``: (gradient, whether it is a tensor of its own) for each input."""
     recorder = tracer.recorder
@@ -108,7 +109,7 @@ def differentiate(
     return [(gradient, id(gradient) not in known and torch_private.is_fake(gradient)) for gradient in found]
 
 
-def _walk(tracer: Any, outputs: Sequence[Any]) -> list[Any]:
+def _walk(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
     """The nodes of autograd's graph behind some outputs."""
     pending = [tracer.recorder.as_fake(output) for output in outputs]
     nodes = [torch_private.gradient_node(fake) for fake in pending]
@@ -121,12 +122,12 @@ def _walk(tracer: Any, outputs: Sequence[Any]) -> list[Any]:
     return list(seen)
 
 
-def _holds_python(tracer: Any, outputs: Sequence[Any]) -> bool:
+def _holds_python(tracer: Tracing, outputs: Sequence[Any]) -> bool:
     """Whether a graph has nodes of the program's own, which may hand out tensors that they keep."""
     return any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in _walk(tracer, outputs))
 
 
-def _leaves(tracer: Any, outputs: Sequence[Any]) -> list[Any]:
+def _leaves(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
     """The leaves that a backward reaches: inputs of the trace as the real tensors, and fakes of its own."""
     recorder, leaves = tracer.recorder, []
     for node in _walk(tracer, outputs):
@@ -141,7 +142,7 @@ def _leaves(tracer: Any, outputs: Sequence[Any]) -> list[Any]:
     return leaves
 
 
-def _leaves_given(tracer: Any, outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+def _leaves_given(tracer: Tracing, outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
     _leaves(tracer, outputs)
     unique = list({id(one): one for one in inputs}.values())
     if not all(isinstance(one, torch.Tensor) and tracer.recorder.as_fake(one).is_leaf for one in unique):
@@ -149,7 +150,7 @@ def _leaves_given(tracer: Any, outputs: Sequence[Any], inputs: Sequence[Any]) ->
     return unique
 
 
-def require_inside(tracer: Any, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+def require_inside(tracer: Tracing, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
     """All of autograd's graph behind some outputs was made in this trace, and no hook of the program waits at the
     inputs."""
     for output in outputs:
@@ -160,7 +161,7 @@ def require_inside(tracer: Any, outputs: Sequence[torch.Tensor], inputs: Sequenc
         _require_no_hooks(tracer, tensor, ("_backward_hooks",))
 
 
-def _require_no_hooks(tracer: Any, leaf: torch.Tensor, names: Sequence[str]) -> None:
+def _require_no_hooks(tracer: Tracing, leaf: torch.Tensor, names: Sequence[str]) -> None:
     source = tracer.provenance.source_of(leaf)
     if source is None:
         return
@@ -174,7 +175,7 @@ def _require_no_hooks(tracer: Any, leaf: torch.Tensor, names: Sequence[str]) -> 
             tracer.provenance.guard(GuardKind.EMPTY, slot)
 
 
-def _require_alone(tracer: Any, leaves: Sequence[torch.Tensor]) -> None:
+def _require_alone(tracer: Tracing, leaves: Sequence[torch.Tensor]) -> None:
     """Nobody but ``.grad`` waits for the gradients of the leaves."""
     if query(tracer, torch.distributed.is_available) and query(tracer, torch.distributed.is_initialized):
         tracer.break_graph(
@@ -187,7 +188,7 @@ def _require_alone(tracer: Any, leaves: Sequence[torch.Tensor]) -> None:
         _require_no_hooks(tracer, leaf, ("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
-def _accumulate(tracer: Any, leaf: Any, gradient: Any, create: bool, own: bool) -> None:
+def _accumulate(tracer: Tracing, leaf: Any, gradient: Any, create: bool, own: bool) -> None:
     """What autograd does with a leaf's gradient. own: nobody else has this tensor."""
     recorder, held = tracer.recorder, read(tracer, leaf)
     if gradient.layout is not torch.strided:
@@ -204,7 +205,7 @@ def _accumulate(tracer: Any, leaf: Any, gradient: Any, create: bool, own: bool) 
         _without_grad(tracer, lambda: recorder.run(torch.Tensor.add_, (held, gradient), {}))
 
 
-def _without_grad(tracer: Any, run: Any) -> None:
+def _without_grad(tracer: Tracing, run: Any) -> None:
     """Runs and records operators under no_grad, where that makes a difference."""
     if not torch.is_grad_enabled():
         run()
@@ -215,7 +216,7 @@ def _without_grad(tracer: Any, run: Any) -> None:
     tracer.recorder.state_call(setter, (True,), ("grad",), {})
 
 
-def _is_laid_out_like(tracer: Any, gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
+def _is_laid_out_like(tracer: Tracing, gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
     """Whether autograd keeps a gradient as it is: with the strides of its leaf, or contiguous."""
     if not torch_private.is_dense(leaf):
         return gradient.is_contiguous()
@@ -225,7 +226,7 @@ def _is_laid_out_like(tracer: Any, gradient: torch.Tensor, leaf: torch.Tensor) -
     )
 
 
-def _copy(tracer: Any, gradient: torch.Tensor, leaf: torch.Tensor) -> Any:
+def _copy(tracer: Tracing, gradient: torch.Tensor, leaf: torch.Tensor) -> Any:
     """A copy with the strides of the leaf, or contiguous."""
     run = tracer.recorder.run
     if not torch_private.is_dense(leaf) or leaf.is_contiguous():

@@ -16,6 +16,7 @@ import torch
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.interpreter.entries import ABSENT, has_python
 from tracer_core.natives.effects import effect_of
+from tracer_core.natives.tracing import Tracing
 
 _SAFE_CLASSES = (
     torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype, slice, range, types.SimpleNamespace,
@@ -23,7 +24,7 @@ _SAFE_CLASSES = (
 )  # fmt: skip
 
 
-def instantiate(tracer: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     row = effect_of(cls)
     if row is not None:
         return tracer.apply_effect(row, cls, args, kwargs)
@@ -36,15 +37,15 @@ def instantiate(tracer: Any, cls: type, args: list[Any], kwargs: dict[str, Any])
         # Seen by the recorder: range(tensor) asks the tensor for its value.
         return tracer.native(cls, *args, **kwargs) if holds_tensor((args, kwargs)) else cls(*args, **kwargs)
     meta = type(cls)
-    meta_call = tracer._static(meta, "__call__") if meta is type else tracer.special(meta, "__call__")
+    meta_call = tracer.static(meta, "__call__") if meta is type else tracer.special(meta, "__call__")
     if has_python(meta_call):
         return tracer.prepare(meta_call, [cls, *args], kwargs)
     return construct(tracer, cls, args, kwargs)
 
 
-def construct(tracer: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """type.__call__: ``__new__``, then ``__init__``."""
-    if tracer._static(cls, "__del__") is not ABSENT:
+    if tracer.static(cls, "__del__") is not ABSENT:
         tracer.break_graph("finalizer", f"a {cls.__qualname__} is made")
     if issubclass(cls, torch.autograd.Function):
         tracer.break_graph("higher_order", f"{cls.__name__} is an autograd.Function")
@@ -62,7 +63,7 @@ def construct(tracer: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -
     return _initialise(tracer, obj, args, kwargs)
 
 
-def new_object(tracer: Any, new: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def new_object(tracer: Tracing, new: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``__new__`` of a C base called for a Python class."""
     owner = getattr(new, "__self__", None)
     if owner is object:
@@ -83,11 +84,11 @@ def new_object(tracer: Any, new: Any, cls: type, args: list[Any], kwargs: dict[s
     )
 
 
-def _initialise(tracer: Any, obj: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _initialise(tracer: Tracing, obj: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     cls = type(obj)
     _, init = tracer.class_entry(cls, "__init__")
     if init is object.__init__:
-        if (args or kwargs) and tracer._static(cls, "__new__") is object.__new__:
+        if (args or kwargs) and tracer.static(cls, "__new__") is object.__new__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         return obj
     if not has_python(init):
@@ -105,7 +106,7 @@ def outside_class(frame: Frame) -> str:
     return "super(): __class__ cell not found" if frame.code.raw.co_argcount else "super(): no arguments"
 
 
-def zero_argument_super(tracer: Any) -> Any:
+def zero_argument_super(tracer: Tracing) -> Any:
     """super() reads ``__class__`` and the first argument of the calling frame."""
     frame = tracer.frames[-1]
     names = frame.code.locals_names

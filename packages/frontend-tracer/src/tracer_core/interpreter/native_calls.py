@@ -75,7 +75,7 @@ class NativeCalls(Items):
         cls = function.__self__
         if row.kind is EffectKind.SPECIAL:
             return self.apply_effect(row, function, [cls, *args], kwargs)
-        if any(has_python(self._static(cls, name)) for name in ("__new__", "__init__")):
+        if any(has_python(self.static(cls, name)) for name in ("__new__", "__init__")):
             self.break_graph("unknown_native", f"{function.__qualname__} makes a {cls.__name__}")
         return self.apply_effect(row, function, args, kwargs)
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from tracer_core.interpreter.answers import Answer, Hashed, text_part
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 
 _SEQUENCES = (list, tuple, collections.deque)
@@ -29,7 +30,7 @@ _CHECKS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def ask(tracer: Any, method: Any, obj: Any, name: str) -> Any:
+def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
     """Calls a special method without further arguments and checks its result as CPython does."""
     result = tracer.call_value(method, [obj], {})
     if name in ("__hash__", "__index__"):
@@ -48,7 +49,7 @@ def ask(tracer: Any, method: Any, obj: Any, name: str) -> Any:
 # -- equality and order -------------------------------------------------------------------------------------
 
 
-def equal(tracer: Any, left: Any, right: Any) -> bool:
+def equal(tracer: Tracing, left: Any, right: Any) -> bool:
     """left == right for containers that may hold the program's objects."""
     for kinds in (*((kind,) for kind in _SEQUENCES), (dict,), _SETS):
         if isinstance(left, kinds) and isinstance(right, kinds):
@@ -61,18 +62,18 @@ def equal(tracer: Any, left: Any, right: Any) -> bool:
     return False
 
 
-def _items(tracer: Any, container: Any) -> list[Any]:
+def _items(tracer: Tracing, container: Any) -> list[Any]:
     return [tracer.list_item(container, i) for i in range(tracer.length(container))]
 
 
-def _equal_items(tracer: Any, left: Any, right: Any) -> bool:
+def _equal_items(tracer: Tracing, left: Any, right: Any) -> bool:
     mine, others = _items(tracer, left), _items(tracer, right)
     return len(mine) == len(others) and all(
         same_value(tracer, a, b) for a, b in zip(mine, others, strict=True)
     )
 
 
-def same_value(tracer: Any, left: Any, right: Any) -> bool:
+def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
     """How containers compare their elements: identity first, then ==."""
     if tracer.same(left, right):
         return True
@@ -81,7 +82,7 @@ def same_value(tracer: Any, left: Any, right: Any) -> bool:
     return bool(tracer.truth(tracer.compare("==", left, right)))
 
 
-def _equal_dicts(tracer: Any, left: Any, right: Any) -> bool:
+def _equal_dicts(tracer: Tracing, left: Any, right: Any) -> bool:
     if isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict):
         if not _equal_items(tracer, list(tracer.keys(left)), list(tracer.keys(right))):
             return False
@@ -97,7 +98,7 @@ def _equal_dicts(tracer: Any, left: Any, right: Any) -> bool:
     return True
 
 
-def order(tracer: Any, symbol: str, left: Any, right: Any) -> Any:
+def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
     """left < right and the like for two lists or two tuples: the first elements that differ decide."""
     mine, others = _items(tracer, left), _items(tracer, right)
     for a, b in zip(mine, others, strict=False):
@@ -109,7 +110,7 @@ def order(tracer: Any, symbol: str, left: Any, right: Any) -> Any:
 # -- hashing ------------------------------------------------------------------------------------------------
 
 
-def hash_of(tracer: Any, value: Any, inside: bool = False) -> int:
+def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
     """hash(value). inside: nobody sees the number, so it may be that of an object's address."""
     value = tracer.concrete(value)
     method = tracer.python_method(value, "__hash__")
@@ -133,7 +134,7 @@ def hash_of(tracer: Any, value: Any, inside: bool = False) -> int:
     raise AssertionError
 
 
-def has_own_hash(tracer: Any, value: Any) -> bool:
+def has_own_hash(tracer: Tracing, value: Any) -> bool:
     """Whether using `value` as a key runs user code."""
     if is_constant(value) or isinstance(value, torch.Tensor):
         return False
@@ -142,7 +143,7 @@ def has_own_hash(tracer: Any, value: Any) -> bool:
     return bool(tracer.python_method(value, "__hash__") or tracer.python_method(value, "__eq__"))
 
 
-def settle_key(tracer: Any, key: Any, container: Any) -> None:
+def settle_key(tracer: Tracing, key: Any, container: Any) -> None:
     """Interprets what a lookup of `key` in a dictionary or set asks of user code. Afterwards C code may ask the
     same again: the answers are guarded, and giving them changed nothing."""
     tracer.payload(key)
@@ -168,7 +169,7 @@ def settle_key(tracer: Any, key: Any, container: Any) -> None:
         )
 
 
-def _settle_fields(tracer: Any, obj: Any) -> None:
+def _settle_fields(tracer: Tracing, obj: Any) -> None:
     """An object whose methods C code calls holds numbers, not what stands for them in the trace."""
     tracer.settled(getattr(obj, "__dict__", None))
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
@@ -178,7 +179,7 @@ def _settle_fields(tracer: Any, obj: Any) -> None:
             object.__setattr__(obj, name, number)
 
 
-def settle_keys(tracer: Any, keys: list[Any]) -> None:
+def settle_keys(tracer: Tracing, keys: list[Any]) -> None:
     """`settle_key` for elements that are put together in one set or dictionary."""
     if any(has_own_hash(tracer, key) for key in keys):
         for i, key in enumerate(keys):
@@ -189,7 +190,7 @@ def _keys(container: Any) -> list[Any]:
     return list(dict.keys(container)) if isinstance(container, dict) else list(container)
 
 
-def _key_hash(tracer: Any, key: Any) -> int:
+def _key_hash(tracer: Tracing, key: Any) -> int:
     if has_own_hash(tracer, key):
         return hash_of(tracer, key, inside=True)
     return hash(key)
@@ -198,7 +199,7 @@ def _key_hash(tracer: Any, key: Any) -> int:
 # -- numbers ------------------------------------------------------------------------------------------------
 
 
-def index(tracer: Any, value: Any) -> Any:
+def index(tracer: Tracing, value: Any) -> Any:
     """operator.index(value), where the object has a method written in Python."""
     method = tracer.python_method(value, "__index__")
     if method is not None:
@@ -206,7 +207,7 @@ def index(tracer: Any, value: Any) -> Any:
     return tracer.payload(value) if isinstance(value, int) else value
 
 
-def plain_key(tracer: Any, key: Any) -> Any:
+def plain_key(tracer: Tracing, key: Any) -> Any:
     """A subscript for a container of C: objects that stand for integers become integers."""
     if type(key) is slice:
         parts = [plain_key(tracer, part) for part in (key.start, key.stop, key.step)]
@@ -218,7 +219,7 @@ def plain_key(tracer: Any, key: Any) -> Any:
     return index(tracer, key)
 
 
-def number(tracer: Any, value: Any) -> Any:
+def number(tracer: Tracing, value: Any) -> Any:
     """What a function of math makes of its argument: __float__, then __index__."""
     for name in ("__float__", "__index__"):
         method = tracer.python_method(value, name)
@@ -236,7 +237,7 @@ _BRACKETS: dict[type, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
+def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
     """repr(value), the objects in containers included."""
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
@@ -253,7 +254,7 @@ def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
         return _repr_container(tracer, value, (*inside, id(value)))
     if isinstance(value, BaseException):
         return f"{type(value).__name__}{_repr_arguments(tracer, tracer.getattr(value, 'args'))}"
-    if tracer._static(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(
+    if tracer.static(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(
         value, (type, types.ModuleType)
     ):
         tracer.break_graph(
@@ -271,7 +272,7 @@ def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
     return repr(value)
 
 
-def _check_printed(tracer: Any, value: Any) -> None:
+def _check_printed(tracer: Tracing, value: Any) -> None:
     """Breaks for an object whose text shows contents that no guard watches."""
     known = (
         *IDENTITY_TYPES,
@@ -299,7 +300,7 @@ def _held(value: Any) -> list[Any]:
     return [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
 
 
-def _with_texts(tracer: Any, value: Any) -> Any:
+def _with_texts(tracer: Tracing, value: Any) -> Any:
     """The same container, of stand-ins that print what the tracer says."""
     if isinstance(value, collections.deque):
         return collections.deque([text_part(tracer, item) for item in value], value.maxlen)
@@ -310,11 +311,11 @@ def _with_texts(tracer: Any, value: Any) -> Any:
     return made
 
 
-def _repr_arguments(tracer: Any, args: tuple[Any, ...]) -> str:
+def _repr_arguments(tracer: Tracing, args: tuple[Any, ...]) -> str:
     return f"({repr_of(tracer, args[0])})" if len(args) == 1 else repr_of(tracer, args)
 
 
-def _repr_container(tracer: Any, value: Any, inside: tuple[int, ...]) -> str:
+def _repr_container(tracer: Tracing, value: Any, inside: tuple[int, ...]) -> str:
     if type(value) is dict:
         pairs = tracer.mapping(value).items()
         texts = [f"{repr_of(tracer, k, inside)}: {repr_of(tracer, v, inside)}" for k, v in pairs]
@@ -326,7 +327,7 @@ def _repr_container(tracer: Any, value: Any, inside: tuple[int, ...]) -> str:
     return f"{left}{', '.join(texts)}{right}" if texts else empty
 
 
-def str_of(tracer: Any, value: Any) -> str:
+def str_of(tracer: Tracing, value: Any) -> str:
     """str(value)"""
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
@@ -334,13 +335,13 @@ def str_of(tracer: Any, value: Any) -> str:
     method = tracer.python_method(value, "__str__")
     if method is not None:
         return str(ask(tracer, method, value, "__str__"))
-    by_repr = tracer._static(type(value), "__str__") is object.__dict__["__str__"]
+    by_repr = tracer.static(type(value), "__str__") is object.__dict__["__str__"]
     if by_repr and tracer.python_method(value, "__repr__"):
         return repr_of(tracer, value)  # what the __str__ of numbers and objects does
     value = tracer.payload(value)
     if is_constant(value):
         return str(value)
-    if isinstance(value, BaseException) and tracer._static(type(value), "__str__") in _ERROR_TEXTS:
+    if isinstance(value, BaseException) and tracer.static(type(value), "__str__") in _ERROR_TEXTS:
         args = tracer.getattr(value, "args")
         if not args:
             return ""
@@ -354,14 +355,14 @@ def str_of(tracer: Any, value: Any) -> str:
                 "unsupported_value", f"the text of a {type(value).__name__} from before this segment"
             )
         return str(value)
-    if tracer._static(type(value), "__str__") is object.__dict__["__str__"]:
+    if tracer.static(type(value), "__str__") is object.__dict__["__str__"]:
         return repr_of(tracer, value)
     tracer.native_reads(value)
     _check_printed(tracer, value)
     return str(value)
 
 
-def percent(tracer: Any, template: str, values: Any) -> str:
+def percent(tracer: Tracing, template: str, values: Any) -> str:
     """template % values"""
     tracer.payload(template)
     if isinstance(values, dict):
@@ -377,7 +378,7 @@ def percent(tracer: Any, template: str, values: Any) -> str:
     return template % parts
 
 
-def format_text(tracer: Any, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+def format_text(tracer: Tracing, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:
     """template.format(*args, **kwargs)"""
     parts = [text_part(tracer, value) for value in args]
     return template.format(*parts, **{name: text_part(tracer, value) for name, value in kwargs.items()})

@@ -163,7 +163,7 @@ class Operations(AttributeWrites):
                     result = self.call_value(reflected, [right, left], {})
                     if result is not NotImplemented:
                         return result
-                return self._inplace(symbol, left, right)
+                return self.inplace(symbol, left, right)
         for method, args in self._candidates(name, left, right):
             if method is None:
                 continue
@@ -233,7 +233,7 @@ class Operations(AttributeWrites):
             and isinstance(right, (int, float, torch.Tensor))
         )
 
-    def _inplace(self, symbol: str, left: Any, right: Any) -> Any:
+    def inplace(self, symbol: str, left: Any, right: Any) -> Any:
         if isinstance(left, torch.Tensor):
             self._native_operands(right)
             return self.operator(_INPLACE[symbol], left, right)
@@ -274,7 +274,7 @@ class Operations(AttributeWrites):
                     return result
             if method is None and method_name == "__ne__":
                 equal = self.python_method(receiver, "__eq__")
-                if equal is not None and self._static(type(receiver), "__ne__") is object.__ne__:
+                if equal is not None and self.static(type(receiver), "__ne__") is object.__ne__:
                     asked = True
                     result = self.call_value(equal, [receiver, other], {})
                     if result is not NotImplemented:
@@ -388,7 +388,7 @@ class Operations(AttributeWrites):
         if isinstance(value, (bytearray, array.array)):
             self.expand(value)
             return bool(value)
-        decided = any(self._static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
+        decided = any(self.static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
         if decided and not (
             is_constant(value) or self.is_fresh(value) or isinstance(value, (enum.Enum, type))
         ):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core.guards.layout import HEAP_TYPE
+from tracer_core.natives.tracing import Tracing
 
 
 def acts_as_tensor(value: Any) -> bool:
@@ -38,14 +39,14 @@ def any_acts_as_tensor(values: Any) -> bool:
 class _StandIn:
     """What torch sees of one object. real: the object. tracer: interprets its handler."""
 
-    def __init__(self, tracer: Any, real: Any) -> None:
+    def __init__(self, tracer: Tracing, real: Any) -> None:
         self.tracer, self.real = tracer, real
 
 
 class _Handlers:
     """The stand-in classes of one call; they inherit from each other as the real classes do."""
 
-    def __init__(self, tracer: Any) -> None:
+    def __init__(self, tracer: Tracing) -> None:
         self.tracer = tracer
         self.made: dict[type, Any] = {}
 
@@ -87,7 +88,7 @@ class _Handlers:
         return {key: self.real(item) for key, item in value.items()} if type(value) is dict else value
 
 
-def call(tracer: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def call(tracer: Tracing, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a torch function, outside the recorder: torch asks a handler before it does anything else."""
     handlers = _Handlers(tracer)
     plain = {name: handlers.stand_in(value) for name, value in kwargs.items()}

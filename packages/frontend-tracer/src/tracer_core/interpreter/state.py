@@ -25,13 +25,14 @@ from tracer_core.effects import Change, Effects
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.interpreter import objects, overloads
 from tracer_core.interpreter.numbers import SYMBOLS, Numbers
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import Provenance, is_constant
 from tracer_core.recorder.record import Recorder
 from tracer_core.source import payload
 from tracer_core.trace.graph_breaks import Break
 
 
-class TraceState(Numbers):
+class TraceState(Numbers, Tracing):
     """Mutable state of one trace."""
 
     provenance: Provenance
@@ -75,10 +76,6 @@ class TraceState(Numbers):
     def break_graph(self, kind: str, reason: str) -> NoReturn:
         raise Break(kind, reason)
 
-    def is_compiling(self) -> bool:
-        """What the program is told that asks whether it is being compiled."""
-        raise NotImplementedError
-
     def open(self, unread: Unread) -> Any:
         return self.provenance.read_varying(unread.value, unread.source)
 
@@ -110,22 +107,6 @@ class TraceState(Numbers):
         if any(type(operand) in SYMBOLS for operand in operands):
             return self.operate(function, operands)
         return function(*operands)
-
-    def guard_operator(self, name: str) -> None:
-        """Guards what torch.Tensor does for an operator: its methods can be replaced."""
-        raise NotImplementedError
-
-    def traceback_of(self, error: BaseException) -> Any:
-        """``error.__traceback__``, which can be carried out of the trace only with the exception."""
-        raise NotImplementedError
-
-    def born(self, result: Any) -> Any:
-        """Notes where native code made an object."""
-        raise NotImplementedError
-
-    def made_here(self, function: Any) -> bool:
-        """Whether the trace itself made this function."""
-        raise NotImplementedError
 
     def is_fresh(self, obj: Any) -> bool:
         return self.provenance.source_of(obj) is None
@@ -303,10 +284,6 @@ class TraceState(Numbers):
             self.provenance.guard(GuardKind.LEN, source, len(found))
             for i, key in enumerate(found):
                 self.provenance.read(key, self.provenance.sources.make(source, "nth_key", i))
-
-    def check_key(self, key: Any, container: Any) -> None:
-        """Makes sure that looking up a key runs no user code that was not interpreted."""
-        raise NotImplementedError
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
         """dict.get without user code; an entry or its absence is guarded. varies: a number may become a symbol."""

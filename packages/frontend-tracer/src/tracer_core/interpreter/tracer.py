@@ -29,6 +29,7 @@ from tracer_core.interpreter.optimizer_scalars import number_in
 from tracer_core.provenance import Provenance, end_is_seen
 from tracer_core.recorder.fake import Fakes
 from tracer_core.recorder.record import Recorder
+from tracer_core.shapes import ShapePolicy
 from tracer_core.source import Source
 from tracer_core.torch_private import settings
 from tracer_core.trace.graph_breaks import Break, Restart
@@ -70,9 +71,11 @@ class Tracer(Names):
     as_eager: is_compiling() answers as in eager. told_compiling: the line that was told otherwise first.
     doubts: a program that fails may be traced again with the other answer."""
 
+    shapes: ShapePolicy
+
     def __init__(
         self,
-        shapes: Any,
+        shapes: ShapePolicy,
         forced: dict[int, tuple[str, str, str]],
         unbuildable: set[type],
         natives: Set[types.CodeType] = frozenset(),

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core.natives.reading import special_methods
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 
 #: Libraries that keep to their arguments -> names of their functions that do not.
@@ -69,7 +70,7 @@ def _known(module: str) -> tuple[str, frozenset[str]] | None:
     return None
 
 
-def runs_natively(tracer: Any, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def runs_natively(tracer: Tracing, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> bool:
     """Whether a library's function is called as it is. Impure functions end the graph."""
     module = function.__globals__.get("__name__", "")
     known = _known(module)
@@ -86,7 +87,7 @@ def runs_natively(tracer: Any, function: types.FunctionType, args: list[Any], kw
     return all(_is_data(tracer, value, code, _MAX_DEPTH) for value in (*args, *kwargs.values()))
 
 
-def _is_data(tracer: Any, value: Any, code: bool, depth: int) -> bool:
+def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
     """Whether nothing of the program can be reached from a value. code: functions and classes are only looked at."""
     if is_constant(value):
         return True
@@ -108,7 +109,7 @@ def _is_data(tracer: Any, value: Any, code: bool, depth: int) -> bool:
     return all(_is_data(tracer, part, code, depth - 1) for part in _parts(value))
 
 
-def guard_function(tracer: Any, function: types.FunctionType) -> bool:
+def guard_function(tracer: Tracing, function: types.FunctionType) -> bool:
     """Guards what a function says about itself; False if that holds objects that can change."""
     if tracer.made_here(function) or function.__dict__:
         return False

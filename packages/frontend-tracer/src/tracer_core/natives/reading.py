@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
@@ -31,7 +32,7 @@ _NEVER_CALLED = frozenset(
 _MAX_DEPTH = 8
 
 
-def special_methods(tracer: Any, cls: type) -> frozenset[str]:
+def special_methods(tracer: Tracing, cls: type) -> frozenset[str]:
     """The special methods of a class that are Python code and that native code might call."""
     known: frozenset[str] | None = tracer.methods_of.get(cls)
     if known is None:
@@ -51,13 +52,13 @@ def _special_methods(cls: type) -> frozenset[str]:
     )
 
 
-def read_values(tracer: Any, *values: Any) -> bool:
+def read_values(tracer: Tracing, *values: Any) -> bool:
     """Guards values that native code reads all the way down. True if there is a tensor among them."""
     tracer.native_reads(*values)
     return _check_all(tracer, values, _MAX_DEPTH)
 
 
-def is_plain(tracer: Any, value: Any, depth: int = _MAX_DEPTH) -> bool:
+def is_plain(tracer: Tracing, value: Any, depth: int = _MAX_DEPTH) -> bool:
     """Whether native code may compare or hash the value without running user code; tensors are not
     plain: what comparing them means is not known while tracing."""
     if is_constant(value):
@@ -75,7 +76,7 @@ def _children(container: Any) -> list[Any]:
     return list(base.__iter__(container))
 
 
-def _is_inert(tracer: Any, value: Any) -> bool:
+def _is_inert(tracer: Tracing, value: Any) -> bool:
     """An object of which native code can read no more than its identity."""
     if isinstance(value, enum.Enum):
         return not special_methods(tracer, type(value)) - _ENUM_OWN
@@ -85,7 +86,7 @@ def _is_inert(tracer: Any, value: Any) -> bool:
 _ENUM_OWN = _special_methods(enum.IntFlag)
 
 
-def _check_all(tracer: Any, values: Iterable[Any], depth: int) -> bool:
+def _check_all(tracer: Tracing, values: Iterable[Any], depth: int) -> bool:
     """`_check` of every value, also after a tensor was found."""
     found = False
     for value in values:
@@ -93,7 +94,7 @@ def _check_all(tracer: Any, values: Iterable[Any], depth: int) -> bool:
     return found
 
 
-def _check(tracer: Any, value: Any, depth: int) -> bool:
+def _check(tracer: Tracing, value: Any, depth: int) -> bool:
     """Whether a tensor is in a value that native code reads; breaks for user code."""
     if is_constant(value) or isinstance(value, _SYMBOLIC):
         return False
@@ -121,7 +122,7 @@ def _check(tracer: Any, value: Any, depth: int) -> bool:
     return False
 
 
-def _refuse(tracer: Any, value: Any) -> None:
+def _refuse(tracer: Tracing, value: Any) -> None:
     cls = type(value)
     tracer.break_graph(
         "unknown_native", f"native code is handed a {cls.__name__}, whose methods are Python code"

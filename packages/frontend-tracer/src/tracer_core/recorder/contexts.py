@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.recorder.record import Recorder
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name
 
@@ -21,7 +22,7 @@ _exit_inference_mode = name("autograd.grad_mode._exit_inference_mode")
 class InferenceHandle:
     """Inference mode, entered (mutable). Its node keeps the mode open in the graph until `close`."""
 
-    def __init__(self, recorder: Any, mode: bool) -> None:
+    def __init__(self, recorder: Recorder, mode: bool) -> None:
         self._recorder, self._mode, self.is_open = recorder, mode, True
         self._context = _enter_inference_mode(mode)
         self._node = recorder.state_node(_enter_inference_mode, (mode,))

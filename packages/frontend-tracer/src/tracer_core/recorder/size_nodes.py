@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from tracer_core import torch_private
+from tracer_core.recorder.fake import Fakes
 from tracer_core.source import Source, Sources
 from tracer_core.trace.graph_breaks import Break
 
@@ -41,7 +42,7 @@ _SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
 class GraphUnderConstruction(Protocol):
     """What is asked of a `written_graph.WrittenGraph`."""
 
-    fakes: Any
+    fakes: Fakes
     inputs: Any
 
     def fake(self, real: torch.Tensor) -> Any: ...

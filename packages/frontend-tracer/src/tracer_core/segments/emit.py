@@ -23,7 +23,7 @@ from tracer_core.effects import Change
 from tracer_core.guards.guard import Guard, GuardKind, tensor_call
 from tracer_core.interpreter.shells import STEPPED
 from tracer_core.numpy_types import ARRAY
-from tracer_core.provenance import end_is_seen
+from tracer_core.provenance import Provenance, end_is_seen
 from tracer_core.rebuild import Rebuilder
 from tracer_core.segments.generated_calls import alias_groups
 from tracer_core.segments.replay import replay
@@ -70,7 +70,7 @@ class Variant:
     """Builds the text. Mutable. value_at(source): what was read there during the trace. root(i): the value
     of state item i."""
 
-    def __init__(self, provenance: Any, state: Any) -> None:
+    def __init__(self, provenance: Provenance, state: Any) -> None:
         self.provenance = provenance
         self.state = state
         self.constants = Constants()
@@ -144,7 +144,8 @@ class Variant:
             step: Source | None = source
             while step is not None and step not in found:
                 found.add(step)
-                step = step.base if isinstance(self.provenance.value_at(step.base), tuple) else None
+                base = step.base
+                step = base if base and isinstance(self.provenance.value_at(base), tuple) else None
         return found
 
     def fetch(self, source: Source) -> str:
@@ -328,8 +329,9 @@ class Variant:
 
     def effect(self, rebuilder: Rebuilder, change: Change) -> list[str]:
         """The lines that replay one object's change. Values are rebuilt through `rebuilder`."""
-        target = self.use(self.provenance.source_of(change.obj))
-        return replay(target, change, rebuilder, self.constants.text)
+        source = self.provenance.source_of(change.obj)
+        assert source is not None
+        return replay(self.use(source), change, rebuilder, self.constants.text)
 
     # -- assembly --
 

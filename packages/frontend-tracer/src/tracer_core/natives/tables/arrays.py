@@ -14,6 +14,7 @@ import torch
 from tracer_core import numpy_types
 from tracer_core.natives.effects import CALLED_PACKAGES, CALLED_TYPES, special
 from tracer_core.natives.queries import applied
+from tracer_core.natives.tracing import Tracing
 from tracer_core.numpy_types import ARRAY, SCALARS
 from tracer_core.provenance import is_constant
 from tracer_core.torch_private.names import names
@@ -21,7 +22,7 @@ from tracer_core.torch_private.names import names
 _CONTAINERS = (list, tuple, dict)
 
 
-def plain_data(tracer: Any, value: Any, depth: int = 6) -> bool:
+def plain_data(tracer: Tracing, value: Any, depth: int = 6) -> bool:
     """Whether NumPy may read a value while tracing."""
     if is_constant(value) or isinstance(value, (type, *numpy_types.FUNCTIONS, *numpy_types.DTYPE)):
         return True
@@ -34,7 +35,7 @@ def plain_data(tracer: Any, value: Any, depth: int = 6) -> bool:
     return False
 
 
-def _run(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _run(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A NumPy function of plain data runs while tracing."""
     name = getattr(function, "__name__", type(function).__name__)
     args = [tracer.concrete(tracer.settled(value)) for value in args]
@@ -56,11 +57,11 @@ def _run(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) ->
         tracer.break_graph("side_effect_native", f"numpy.{name}() warns: {error}")
 
 
-def _called(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _called(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _run(tracer, function, args, kwargs)
 
 
-def _python(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _python(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """NumPy's own Python code."""
     module = function.__globals__.get("__name__", "")
     if module.startswith(numpy_types.NOT_PURE):
@@ -93,7 +94,7 @@ class _Shared:
         return torch.from_numpy(array)
 
 
-def _tensor_of(tracer: Any, array: Any) -> Any:
+def _tensor_of(tracer: Tracing, array: Any) -> Any:
     """A graph input that shares the array's memory."""
     handle = ("from_numpy", id(array), tracer.steps)
     question = tracer.questions.setdefault(handle, _Shared())
@@ -103,12 +104,12 @@ def _tensor_of(tracer: Any, array: Any) -> Any:
         tracer.break_graph("unsupported_value", f"an array that no tensor can share: {error}")
 
 
-def _is_input(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def _is_input(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return len(args) == 1 and not kwargs and isinstance(args[0], ARRAY) and not tracer.is_fresh(args[0])
 
 
 def _sharing(function: Any) -> Callable[..., Any]:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if _is_input(tracer, args, kwargs):
             return _tensor_of(tracer, args[0])
         return tracer.call_torch(function, args, kwargs)
@@ -121,7 +122,7 @@ for _function in names("from_numpy as_tensor asarray"):
 
 
 @special(*names("tensor"))
-def tensor(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def tensor(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if _is_input(tracer, args, kwargs):
         return tracer.native(torch.Tensor.clone, _tensor_of(tracer, args[0]))
     return tracer.call_torch(torch.tensor, args, kwargs)

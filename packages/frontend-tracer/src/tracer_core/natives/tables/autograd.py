@@ -14,6 +14,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.interpreter import gradients
 from tracer_core.natives.effects import special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import names
 from tracer_core.trace.graph_breaks import Break, Restart
 
@@ -23,7 +24,7 @@ def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
     recorded until then must not be part of the graph."""
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
-        def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        def call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             try:
                 return handler(tracer, *args, **kwargs)
             except Break as error:
@@ -37,7 +38,7 @@ def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 @_whole(*names("Tensor.backward"))
 def tensor_backward(
-    tracer: Any,
+    tracer: Tracing,
     tensor: Any,
     gradient: Any = None,
     retain_graph: Any = None,
@@ -49,7 +50,7 @@ def tensor_backward(
 
 @_whole(*names("autograd.backward"))
 def autograd_backward(
-    tracer: Any,
+    tracer: Tracing,
     tensors: Any,
     grad_tensors: Any = None,
     retain_graph: Any = None,
@@ -78,7 +79,7 @@ def autograd_backward(
 
 @_whole(*names("autograd.grad"))
 def autograd_grad(
-    tracer: Any,
+    tracer: Tracing,
     outputs: Any,
     inputs: Any,
     grad_outputs: Any = None,
@@ -104,7 +105,7 @@ def autograd_grad(
     return tuple(one for one, _ in gradients.differentiate(tracer, results, wanted, given, **options))
 
 
-def _listed(tracer: Any, value: Any) -> list[Any]:
+def _listed(tracer: Tracing, value: Any) -> list[Any]:
     if isinstance(value, torch.Tensor):
         return [value]
     return tracer.spread(value) if isinstance(value, (list, tuple)) or not isinstance(value, dict) else []

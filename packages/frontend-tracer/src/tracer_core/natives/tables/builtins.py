@@ -17,9 +17,11 @@ from tracer_core.interpreter import instances, objects
 from tracer_core.interpreter.class_making import new_class
 from tracer_core.interpreter.entries import has_python
 from tracer_core.interpreter.generators import HOST_ITERATORS, TracedGenerator
-from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, query, special
+from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
+from tracer_core.natives.queries import query
 from tracer_core.natives.tables.containers import pairs_of
 from tracer_core.natives.tables.frames import break_for_variables
+from tracer_core.natives.tracing import Tracing
 
 declare(PURE, [ord])
 declare(SHALLOW, [callable, object.__new__, slice])
@@ -27,7 +29,7 @@ breaks("side_effect_native", "it prints or reads", [print, input, builtins.open,
 
 
 @special(isinstance)
-def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def is_instance(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     obj, classes = args
     if isinstance(obj, torch.Tensor) and torch_private.is_fake(obj):
         # An intermediate is a plain torch.Tensor to the program.
@@ -51,7 +53,7 @@ def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return isinstance(obj, classes)
 
 
-def _says_its_class(tracer: Any, kind: type) -> bool:
+def _says_its_class(tracer: Tracing, kind: type) -> bool:
     """Whether ``obj.__class__``, which isinstance asks, is code of the program."""
     if not kind.__flags__ & HEAP_TYPE:
         return False
@@ -60,7 +62,7 @@ def _says_its_class(tracer: Any, kind: type) -> bool:
     )
 
 
-def _is_instance_by_word(tracer: Any, obj: Any, classes: Any) -> bool:
+def _is_instance_by_word(tracer: Tracing, obj: Any, classes: Any) -> bool:
     """isinstance() of an object that says itself which class it is of: asked for each class that it is not of."""
     for cls in _flat(classes):
         if cls in type(obj).__mro__:
@@ -76,7 +78,7 @@ def _is_instance_by_word(tracer: Any, obj: Any, classes: Any) -> bool:
 
 
 @special(issubclass)
-def is_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def is_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     cls, classes = args
     tracer.native_reads(classes)
     hooked = _asked_hook(tracer, classes, "__subclasscheck__", cls)
@@ -91,7 +93,7 @@ def is_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return issubclass(cls, classes)
 
 
-def _ask_registry(tracer: Any, kind: type, cls: Any) -> None:
+def _ask_registry(tracer: Tracing, kind: type, cls: Any) -> None:
     """Classes are registered with abstract classes at any time: the answer is asked again on every call."""
     if isinstance(cls, abc.ABCMeta) and cls not in kind.__mro__ and not tracer.made_class(kind):
         handle = (issubclass, kind, cls)
@@ -108,7 +110,7 @@ def _flat(classes: Any) -> list[Any]:
     return [classes]
 
 
-def _asked_hook(tracer: Any, classes: Any, name: str, obj: Any) -> bool | None:
+def _asked_hook(tracer: Tracing, classes: Any, name: str, obj: Any) -> bool | None:
     """What metaclasses of the program answer; None if none of these classes has one of its own."""
     flat = _flat(classes)
     hooks = [_hook(tracer, cls, name) for cls in flat]
@@ -123,7 +125,7 @@ def _asked_hook(tracer: Any, classes: Any, name: str, obj: Any) -> bool | None:
     return False
 
 
-def _hook(tracer: Any, cls: Any, name: str) -> Any:
+def _hook(tracer: Tracing, cls: Any, name: str) -> Any:
     found = tracer.python_method(cls, name) if isinstance(cls, type) else None
     return None if found is None or found.__module__.partition(".")[0] in _KNOWN_METACLASSES else found
 
@@ -154,7 +156,7 @@ _SYMBOL_OF: dict[type, type] = {int: torch.SymInt, float: torch.SymFloat}
 
 
 @special(type)
-def type_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def type_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1:
         return new_class(tracer, [type, *args], kwargs)
     if torch_private.is_fake(args[0]):
@@ -165,7 +167,7 @@ def type_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(len)
-def length(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def length(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (obj,) = args
     method = tracer.python_method(obj, "__len__")
     if method is not None:
@@ -185,7 +187,7 @@ def length(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(builtins.__import__)
-def import_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def import_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(args[0], str):
         tracer.break_graph("native_python", "__import__() of what is no name")
     name, fromlist, level = args[0], args[3] if len(args) > 3 else (), args[4] if len(args) > 4 else 0
@@ -195,7 +197,7 @@ def import_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(vars)
-def vars_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def vars_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) > 1 or kwargs:
         return vars(*args, **kwargs)  # raises Python's own error
     if not args:
@@ -207,25 +209,25 @@ def vars_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(object.__init__)
-def object_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def object_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     if len(args) != 1 or kwargs:
         object.__init__(*args, **kwargs)  # raises Python's own error; it never does anything else
 
 
 @special(object.__dict__["__init_subclass__"])
-def object_init_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def object_init_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     if len(args) > 1:
         tracer.break_graph("native_python", "__init_subclass__() refuses its arguments")
     object.__init_subclass__(**kwargs)  # raises Python's own error
 
 
 @special(object.__eq__)
-def object_equal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def object_equal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return True if args[0] is args[1] else NotImplemented
 
 
 @special(object.__ne__)
-def object_unequal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def object_unequal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The opposite of what ``__eq__`` says."""
     equal = tracer.special(type(args[0]), "__eq__")
     if equal is not object.__eq__ and not isinstance(equal, types.FunctionType):
@@ -235,12 +237,12 @@ def object_unequal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(hash, object.__hash__)
-def hash_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+def hash_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
     return objects.hash_of(tracer, args[0])
 
 
 def _collect(kind: Any) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         items = tracer.spread(args[0]) if args else []
         if kind in (set, frozenset):
             items = [tracer.concrete(item) for item in items]
@@ -255,13 +257,13 @@ for _kind in (list, tuple, set, frozenset):
 
 
 @special(collections.deque)
-def deque_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def deque_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     items = tracer.spread(args[0]) if args else []
     return collections.deque(items, *args[1:], **kwargs)
 
 
 def _mapping_init(kind: Any) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = kind()
         if args:
             result.update(pairs_of(tracer, args[0], kind))
@@ -276,14 +278,14 @@ special(collections.OrderedDict)(_mapping_init(collections.OrderedDict))
 
 
 @special(collections.defaultdict)
-def defaultdict_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def defaultdict_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return collections.defaultdict(
         args[0] if args else None, *(tracer.call_value(dict, [a], {}) for a in args[1:]), **kwargs
     )
 
 
 def _number(kind: Any) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not args:
             return kind(**kwargs)
         value = args[0]
@@ -330,12 +332,12 @@ for _number_type in (int, float, complex, bytes, bytearray):
 
 
 @special(bool)
-def bool_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def bool_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return bool(tracer.truth(args[0])) if args else False
 
 
 def _text(kind: Any, answer: Any) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not args:
             return ""
         args = [tracer.concrete(args[0]), *args[1:]]
@@ -352,12 +354,12 @@ special(repr)(_text(repr, objects.repr_of))
 
 
 @special(format)
-def format_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+def format_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
     return str(tracer.format(args[0], args[1] if len(args) > 1 else ""))
 
 
 @special(super)
-def super_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def super_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not args:
         return instances.zero_argument_super(tracer)
     return super(*args)

@@ -11,6 +11,7 @@ from tracer_core.interpreter.answers import text_part
 from tracer_core.interpreter.entries import ABSENT
 from tracer_core.natives import reading
 from tracer_core.natives.effects import MOVES, MUTATES, PURE, declare, special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import is_constant
 
 _READERS: dict[type, str] = {
@@ -82,7 +83,7 @@ declare(PURE, [bytes.__mod__, bytearray.__mod__, *(c.__dict__["__rmod__"] for c 
 
 
 @special(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
-def fromkeys(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def fromkeys(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``cls.fromkeys(keys, value)``: args starts with the class."""
     cls, iterable, *value = args
     result = tracer.call_value(cls, [], {})
@@ -92,7 +93,7 @@ def fromkeys(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(collections._count_elements)  # type: ignore[attr-defined]
-def count_elements(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def count_elements(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     """What collections.Counter counts with."""
     mapping, iterable = args
     elements = tracer.spread(iterable)
@@ -103,7 +104,7 @@ def count_elements(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None
 
 
 @special(collections.defaultdict.__missing__)
-def missing(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def missing(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key = args
     factory = tracer.getattr(target, "default_factory")
     if factory is None:
@@ -122,7 +123,7 @@ def _set_operation(method: Any) -> Any:
     )
     is_slot = method.__name__.startswith("__")
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         target, *rest = args
         sets = (set, frozenset)
         if method.__name__ == "__contains__":
@@ -151,24 +152,24 @@ for _cls in (set, frozenset):
 
 
 @special(list.__iadd__, collections.deque.__iadd__, dict.__ior__, collections.OrderedDict.__ior__)
-def inplace(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer._inplace("+" if isinstance(args[0], (list, collections.deque)) else "|", *args)
+def inplace(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.inplace("+" if isinstance(args[0], (list, collections.deque)) else "|", *args)
 
 
 @special(collections.deque.extendleft)
-def extendleft(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def extendleft(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     items = tracer.spread(args[1])
     tracer.before_change(args[0])
     collections.deque.extendleft(args[0], items)
 
 
 @special(collections.deque.__eq__, collections.deque.__ne__)
-def deque_equal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def deque_equal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.break_graph("unknown_native", "a deque's comparison is called by name")
 
 
 @special(list.extend, collections.deque.extend)
-def extend(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def extend(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, iterable = args
     items = tracer.spread(iterable)
     tracer.before_append(target, items)
@@ -185,7 +186,7 @@ def _must_hash(key: Any) -> None:
 def _append(add: Any) -> Any:
     """Adding one value looks at nothing that the container holds."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         target, value = args
         if isinstance(target, set):
             value = tracer.concrete(value)
@@ -202,7 +203,7 @@ for _add in (list.append, collections.deque.append, set.add):
 
 
 @special(dict.__setitem__, collections.OrderedDict.__setitem__)
-def store(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def store(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, key, value = args
     key = tracer.concrete(key)
     tracer.check_key(key, target)
@@ -212,7 +213,7 @@ def store(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 @special(dict.__delitem__, collections.OrderedDict.__delitem__)
-def delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, key = args
     if not tracer.has_key(target, key):
         raise KeyError(key)
@@ -221,7 +222,7 @@ def delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 @special(dict.pop, collections.OrderedDict.pop)
-def pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key, *rest = args
     if tracer.python_method(key, "__hash__") or not is_constant(key):
         if type(target) is dict and not tracer.keys(target):  # an empty one does not ask for the hash
@@ -242,19 +243,19 @@ def _kind(target: Any) -> Any:
 
 
 @special(list.sort)
-def sort(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def sort(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.before_change(args[0])
     ordered = tracer.call_value(sorted, [list(args[0])], kwargs)
     args[0][:] = ordered
 
 
 @special(dict.get)
-def get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tracer.dict_get(args[0], args[1], args[2] if len(args) > 2 else None, varies=True)
 
 
 @special(dict.__getitem__)
-def getitem(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def getitem(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     value = tracer.dict_get(args[0], args[1], ABSENT, varies=True)
     if value is ABSENT:
         raise KeyError(args[1])
@@ -262,12 +263,12 @@ def getitem(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(dict.__contains__)
-def contains(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def contains(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tracer.dict_get(args[0], args[1], ABSENT) is not ABSENT
 
 
 @special(dict.setdefault, collections.OrderedDict.setdefault)
-def setdefault(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def setdefault(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key = args[0], args[1]
     value = tracer.dict_get(target, key, ABSENT, varies=True)
     if value is not ABSENT:
@@ -280,7 +281,7 @@ def setdefault(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(dict.update, collections.OrderedDict.update)
-def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
     items: dict[Any, Any] = {}
     if rest:
@@ -296,7 +297,7 @@ def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         dict.__setitem__(target, key, value)
 
 
-def pairs_of(tracer: Any, source: Any, kind: type = dict) -> dict[Any, Any]:
+def pairs_of(tracer: Tracing, source: Any, kind: type = dict) -> dict[Any, Any]:
     """What kind(source) reads: a mapping, or pairs."""
     if isinstance(source, dict) or tracer.has_attribute(source, "keys"):
         found = tracer.mapping(source)
@@ -317,7 +318,7 @@ def pairs_of(tracer: Any, source: Any, kind: type = dict) -> dict[Any, Any]:
 
 
 @special(set.pop)
-def set_pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def set_pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (target,) = args
     if len(target) > 1 and not tracer.is_fresh(
         target
@@ -329,7 +330,7 @@ def set_pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(set.update)
-def set_update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def set_update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
     items = [tracer.concrete(item) for iterable in rest for item in tracer.spread(iterable)]
     objects.settle_keys(tracer, [*target, *items])
@@ -338,17 +339,17 @@ def set_update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(str.join, bytes.join, bytearray.join)
-def join(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def join(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     glue, *items = [tracer.payload(item) for item in (args[0], *tracer.spread(args[1]))]
     reading.read_values(tracer, glue, items)
     return glue.join(items)
 
 
 @special(str.format)
-def str_format(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def str_format(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return objects.format_text(tracer, args[0], args[1:], kwargs)
 
 
 @special(str.format_map)
-def format_map(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def format_map(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return args[0].format_map(text_part(tracer, args[1]))

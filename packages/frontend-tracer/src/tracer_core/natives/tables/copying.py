@@ -18,6 +18,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.interpreter.entries import ABSENT, has_python
 from tracer_core.natives.effects import special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 
 _ITSELF = (*IDENTITY_TYPES, types.ModuleType, types.BuiltinFunctionType, enum.Enum, torch.Generator)
@@ -27,7 +28,7 @@ _DICTS = (dict, collections.OrderedDict)
 
 
 @special(copy.copy)
-def shallow(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def shallow(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (obj,) = args
     if is_constant(obj) or isinstance(obj, _ITSELF) or type(obj) is tuple:
         return obj
@@ -43,14 +44,14 @@ def shallow(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(copy.deepcopy)
-def deep(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def deep(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     memo = args[1] if len(args) > 1 else kwargs.get("memo")
     if len(args) > 2 or (memo is not None and not (type(memo) is dict and tracer.is_fresh(memo))):
         tracer.break_graph("native_python", "copy.deepcopy() with a memo that existed before")
     return _deep(tracer, args[0], {} if memo is None else memo)
 
 
-def _deep(tracer: Any, obj: Any, memo: dict[int, Any]) -> Any:
+def _deep(tracer: Tracing, obj: Any, memo: dict[int, Any]) -> Any:
     obj = tracer.concrete(obj)
     if is_constant(obj) or isinstance(obj, _ITSELF):
         return obj
@@ -89,7 +90,7 @@ def _deep(tracer: Any, obj: Any, memo: dict[int, Any]) -> Any:
     return made
 
 
-def _of_object(tracer: Any, obj: Any, value_of: Any, memo: dict[int, Any] | None = None) -> Any:
+def _of_object(tracer: Tracing, obj: Any, value_of: Any, memo: dict[int, Any] | None = None) -> Any:
     """An object whose state is its ``__dict__``, made without its ``__init__``."""
     cls = type(obj)
     plain = cls.__dictoffset__ and not any(getattr(base, "__slots__", ()) for base in cls.__mro__)
@@ -106,7 +107,7 @@ def _of_object(tracer: Any, obj: Any, value_of: Any, memo: dict[int, Any] | None
     return made
 
 
-def _tensor(tracer: Any, obj: torch.Tensor) -> Any:
+def _tensor(tracer: Tracing, obj: torch.Tensor) -> Any:
     """A tensor that owns all of its memory and needs no gradient: its copy is a clone."""
     if torch_private.is_fake(obj):
         tracer.break_graph("unsupported_value", "copy.deepcopy of an intermediate tensor")

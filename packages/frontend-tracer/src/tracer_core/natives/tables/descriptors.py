@@ -11,7 +11,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tracer_core.natives.effects import SHALLOW, breaks, declare, query, special
+from tracer_core.natives.effects import SHALLOW, breaks, declare, special
+from tracer_core.natives.queries import query
+from tracer_core.natives.tracing import Tracing
 
 _GENERIC = (
     list,
@@ -44,12 +46,12 @@ special(_abc.get_cache_token)(lambda tracer, args, kwargs: query(tracer, _abc.ge
 
 
 @special(types.FunctionType.__call__, types.MethodType.__call__)
-def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tracer.prepare(args[0], args[1:], kwargs)
 
 
 @special(property.__get__)
-def property_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def property_get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     held, obj, *owner = args
     if obj is None:
         if owner in ([], [None]):
@@ -61,7 +63,7 @@ def property_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(property.__set__)
-def property_set(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def property_set(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     held, obj, value = args
     if held.fset is None:
         tracer.break_graph("native_python", "a property without a setter says its name")
@@ -69,7 +71,7 @@ def property_set(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(types.MappingProxyType)
-def proxy(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def proxy(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (mapping,) = args
     if type(mapping) is dict and not tracer.is_fresh(mapping):
         tracer.break_graph(
@@ -81,7 +83,7 @@ def proxy(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _proxied(name: str) -> Callable[..., Any]:
     """A method of a view of a dictionary: the dictionary's own."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         proxy, *rest = args
         (mapping,) = gc.get_referents(proxy)
         if not tracer.is_fresh(proxy) or not isinstance(mapping, dict):

@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 
 from tracer_core.natives import replicas
-from tracer_core.natives.effects import breaks, query, special
-from tracer_core.natives.queries import applied
+from tracer_core.natives.effects import breaks, special
+from tracer_core.natives.queries import applied, query
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import name, names
 
 _FULLY_SHARD = "torch.distributed.fsdp._fully_shard._fsdp_state"
@@ -21,12 +22,12 @@ _module_call = name("nn.modules.module.Module._call_impl")
 
 
 @special(*names("nn.parallel.DistributedDataParallel.forward"))
-def replicated_forward(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def replicated_forward(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tracer.prepare(replicas.replicated_forward, args, kwargs)
 
 
 @special(*names("nn.modules.module.Module._call_impl"))
-def module_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def module_call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A module that fully_shard has prepared: its own code is followed, its hooks run for real."""
     # Which hooks there are is not guarded: their numbers differ from block to block, and they run for real.
     if (
@@ -67,7 +68,7 @@ breaks("processes", "fully_shard splits the parameters again", [replicas.after_s
 def _ask(function: Any) -> None:
     """The answer is guarded. An answer about a group of processes is left to the function itself."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(argument is not None for argument in (*args, *kwargs.values())):
             tracer.break_graph("processes", f"torch.distributed.{function.__name__}() of a group is called")
         return query(tracer, partial(function, *args, **kwargs))

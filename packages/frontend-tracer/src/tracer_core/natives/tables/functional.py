@@ -16,16 +16,17 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.natives import stand_ins
-from tracer_core.natives.effects import CALLED_CODES, CALLED_TYPES, breaks, query, special
-from tracer_core.natives.queries import applied
+from tracer_core.natives.effects import CALLED_CODES, CALLED_TYPES, breaks, special
+from tracer_core.natives.queries import applied, query
 from tracer_core.natives.tables.operators import call_attrgetter, call_itemgetter, call_methodcaller
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import is_constant
 
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
 @special(functools.reduce)
-def reduce_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def reduce_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, iterable, *initial = args
     items = tracer.native_iterator(tracer.iterate(iterable))
     if initial:
@@ -43,7 +44,7 @@ _NOTHING = object()
 
 
 @special(functools.partial)
-def partial_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def partial_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not args:
         raise TypeError("type 'partial' takes at least one argument")
     return functools.partial(args[0], *args[1:], **kwargs)
@@ -55,7 +56,7 @@ breaks("native_python", "a cache of results is made, which lives outside the pro
 # -- objects that are called ------------------------------------------------------------------------------
 
 
-def _call_partial(tracer: Any, partial: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_partial(tracer: Tracing, partial: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     source = tracer.provenance.source_of(partial)
     parts = []
     for name in ("func", "args", "keywords"):
@@ -67,7 +68,7 @@ def _call_partial(tracer: Any, partial: Any, args: list[Any], kwargs: dict[str, 
     return tracer.prepare(parts[0], [*tracer.spread(parts[1]), *args], {**tracer.mapping(parts[2]), **kwargs})
 
 
-def _call_weakref(tracer: Any, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_weakref(tracer: Tracing, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     value = reference()
     source = tracer.provenance.source_of(reference)
     if source is None:
@@ -87,7 +88,7 @@ class _WithRest:
         return self.cached(first, *self.rest, **self.kwargs)
 
 
-def _call_cached(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_cached(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """functools.lru_cache: what the cache says is state of the program, asked again on every call. So a cache that
     was cleared, or that remembers what its function would no longer say, gives eager's answer."""
     values = [*args, *kwargs.values()]
@@ -112,7 +113,7 @@ def _call_cached(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, An
 
 
 def _question(
-    tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any], kind: Any = functools.partial
+    tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str, Any], kind: Any = functools.partial
 ) -> Any:
     """The call as an object: the same one for the same call, so that it is guarded once."""
     values = (*args, *kwargs.values())
@@ -123,14 +124,14 @@ def _question(
     return known
 
 
-def _ask(tracer: Any, question: Any, *parts: Any) -> Any:
+def _ask(tracer: Tracing, question: Any, *parts: Any) -> Any:
     try:
         return question(tracer, *parts)
     except Exception as error:
         tracer.break_graph("native_python", f"a cached function raised {type(error).__name__}")
 
 
-def _check_miss(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _check_miss(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """A function whose result is not in the cache yet runs for real: not while changes are held back. typing's read
     nothing but their arguments (torch's profiler asks for an `Optional["..."]` in an optimizer's first step)."""
     if not tracer.effects.changes or getattr(cached.__wrapped__, "__globals__", None) is vars(typing):
@@ -160,23 +161,23 @@ CALLED_TYPES.update({
 # -- Python functions that are recognised by their code ---------------------------------------------------
 
 
-def _call_generic(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_generic(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What functools.singledispatch made."""
     if not args:
         raise TypeError(f"{function.__name__} requires at least 1 positional argument")
     return tracer.prepare(_implementation(tracer, function.dispatch, args[0]), args, kwargs)
 
 
-def _dispatch(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _dispatch(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``generic.dispatch(cls)``: the registry is asked again on every call."""
     return query(tracer, functools.partial(function, *args, **kwargs))
 
 
-def _implementation(tracer: Any, dispatch: Any, argument: Any) -> Any:
+def _implementation(tracer: Tracing, dispatch: Any, argument: Any) -> Any:
     return query(tracer, functools.partial(dispatch, tracer.getattr(argument, "__class__")))
 
 
-def _call_wrapped(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_wrapped(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """recursive_repr: the text of an object, which a thread does not ask for twice."""
     return tracer.prepare(function.__wrapped__, args, kwargs)
 

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from tracer_core import torch_private
 from tracer_core.natives import stand_ins
 from tracer_core.natives.effects import breaks, special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import is_constant
 from tracer_core.recorder.nodes import (
     TENSOR,
@@ -28,6 +29,7 @@ from tracer_core.recorder.nodes import (
     TransformCall,
     WhileCall,
 )
+from tracer_core.recorder.record import Recorder
 from tracer_core.recorder.regions import Region
 from tracer_core.torch_private.names import name, names
 from tracer_core.trace.graph_breaks import Break, Restart
@@ -38,7 +40,7 @@ def _node(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     up to here: what the function did until then must not be part of it."""
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
-        def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        def call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             try:
                 return handler(tracer, args, kwargs)
             except Break as error:
@@ -50,17 +52,17 @@ def _node(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return register
 
 
-def _region(tracer: Any, what: str) -> Region:
+def _region(tracer: Tracing, what: str) -> Region:
     return Region(tracer.recorder, tracer.effects, tracer.outer_step, what)
 
 
-def _unchanged(tracer: Any, region: Region) -> None:
+def _unchanged(tracer: Tracing, region: Region) -> None:
     changed = region.changed()
     if changed is not None:
         tracer.break_graph("higher_order", f"{region.what} changes a {changed} that existed before it")
 
 
-def _traced(tracer: Any, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _traced(tracer: Tracing, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """(graph, outer values, flat result, its structure) of a function, which leaves the main graph."""
     grad = torch.is_grad_enabled()
     result = tracer.call_value(function, args, kwargs)
@@ -87,7 +89,7 @@ def _rebuilt(flat: list[Any], structure: Any, tensors: Any) -> Any:
 class _Fakes(TorchFunctionMode):
     """Gives operators the fakes of tensors that a forward reads from outside, when it runs on fakes."""
 
-    def __init__(self, recorder: Any) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
 
@@ -101,7 +103,7 @@ class _Context(torch.autograd.function.FunctionCtx):
 
 
 @_node(*names("autograd.Function.apply"))
-def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def apply_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     cls, *rest = args
     if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
         tracer.break_graph("higher_order", "apply() of what is no autograd.Function")
@@ -132,7 +134,7 @@ def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @_node(*names("Tensor.register_hook"))
-def register_hook(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def register_hook(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     """A hook that gives another gradient, on a tensor of the graph: a node, which a backward in the graph runs."""
     tensor, function = args[0], args[1] if len(args) > 1 else kwargs["hook"]
     if torch_private.transforms_active() or not torch_private.is_fake(tensor) or not tensor.requires_grad:
@@ -171,7 +173,7 @@ _CHECKPOINT_OPTIONS = (
 
 
 @_node(*names("utils.checkpoint.checkpoint"))
-def checkpoint(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def checkpoint(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, *rest = args
     options = {name: kwargs[name] for name in _CHECKPOINT_OPTIONS if name in kwargs}
     named = {name: value for name, value in kwargs.items() if name not in options}
@@ -195,7 +197,7 @@ def checkpoint(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _transform(
-    tracer: Any, title: str, apply: Callable[..., Any], function: Any, args: Any, kwargs: Any
+    tracer: Tracing, title: str, apply: Callable[..., Any], function: Any, args: Any, kwargs: Any
 ) -> Any:
     """apply(function, *args, **kwargs), with the function interpreted inside the transform."""
     recorder = tracer.recorder
@@ -240,7 +242,7 @@ _GRAD_AND_VALUE = "_functorch.eager_transforms.grad_and_value_impl"
 
 
 @_node(*names(_VMAP))
-def vmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def vmap(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, in_dims, out_dims, randomness, chunk_size, *rest = args
     if randomness != "error" or chunk_size is not None:
         tracer.break_graph("higher_order", "vmap() with randomness= or chunk_size=")
@@ -252,7 +254,7 @@ def vmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _grad(title: str, implementation: Any) -> Callable[..., Any]:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         function, argnums, has_aux, parts, named = args
 
         def apply(run: Any, *parts: Any, **named: Any) -> Any:
@@ -285,7 +287,7 @@ def _make(maker: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _maker(maker: Any) -> Callable[..., Any]:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.native_reads(*args[1:], *kwargs.values())
         return Transform(maker, args[0], tuple(args[1:]), kwargs)
 
@@ -297,7 +299,7 @@ for _one in names("jacrev jacfwd hessian", of="func"):
 
 
 @_node(Transform.__call__)
-def call_transform(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_transform(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     self, *rest = args
 
     def apply(run: Any, *parts: Any, **named: Any) -> Any:
@@ -307,7 +309,7 @@ def call_transform(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @_node(*names("func.jvp"))
-def jvp(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def jvp(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, primals, tangents, *more = args
     options = dict(kwargs)
     if more:
@@ -323,7 +325,7 @@ def jvp(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @_node(*names("cond"))
-def cond(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def cond(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     predicate, if_true, if_false, *rest = args + [kwargs[n] for n in ("operands",) if n in kwargs]
     if not isinstance(predicate, torch.Tensor) or set(kwargs) - {"operands"}:
         tracer.break_graph("higher_order", "torch.cond() of a condition that is no tensor")
@@ -345,7 +347,7 @@ def cond(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(*names("_higher_order_ops.associative_scan"))
-def associative_scan(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def associative_scan(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Interprets a scan in torch's place. What torch refuses is torch's to say."""
     given = inspect.signature(stand_ins.associative_scan).bind(*args, **kwargs)
     given.apply_defaults()
@@ -363,7 +365,7 @@ def associative_scan(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> An
 
 
 @_node(*names("while_loop"))
-def while_loop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def while_loop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 3 or kwargs:
         tracer.break_graph("higher_order", "torch.while_loop() with keywords")
     condition, body, carried = args

@@ -12,17 +12,18 @@ from tracer_core.interpreter.answers import SortKey
 from tracer_core.interpreter.entries import ABSENT
 from tracer_core.interpreter.generators import LazyIterator
 from tracer_core.natives.effects import special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import is_constant
 
 
 @special(iter)
-def iter_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def iter_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1:
         return _until(tracer, *args)
     return tracer.iterate(args[0])
 
 
-def _until(tracer: Any, function: Any, sentinel: Any) -> LazyIterator:
+def _until(tracer: Tracing, function: Any, sentinel: Any) -> LazyIterator:
     def step() -> Any:
         value = tracer.call_value(function, [], {})
         if objects.same_value(tracer, sentinel, value):
@@ -33,7 +34,7 @@ def _until(tracer: Any, function: Any, sentinel: Any) -> LazyIterator:
 
 
 @special(next)
-def next_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def next_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     more, item = tracer.advance(args[0])
     if more:
         return item
@@ -43,7 +44,7 @@ def next_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(sorted)
-def sorted_list(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+def sorted_list(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         return sorted(*args, **kwargs)  # raises Python's own error
     items = tracer.spread(args[0])
@@ -57,7 +58,7 @@ def sorted_list(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> list[An
 
 
 def _extreme(pick: Any, symbol: str) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         items = tracer.spread(args[0], varies=True) if len(args) == 1 else args
         if not kwargs and tracer.among_numbers(items):
             return tracer.operate(pick, tuple(items))
@@ -83,7 +84,7 @@ special(min)(_extreme(min, "<"))
 
 
 @special(sum)
-def sum_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def sum_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     total = args[1] if len(args) > 1 else kwargs.get("start", 0)
     items = tracer.spread(args[0], varies=True)
     if is_constant(total) and all(map(is_constant, items)):
@@ -94,16 +95,16 @@ def sum_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(any)
-def any_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def any_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return _search(tracer, args[0], True)
 
 
 @special(all)
-def all_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def all_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return not _search(tracer, args[0], False)
 
 
-def _search(tracer: Any, iterable: Any, wanted: bool) -> bool:
+def _search(tracer: Tracing, iterable: Any, wanted: bool) -> bool:
     iterator = tracer.iterate(iterable)
     while True:
         more, item = tracer.advance(iterator)
@@ -113,31 +114,31 @@ def _search(tracer: Any, iterable: Any, wanted: bool) -> bool:
             return True
 
 
-def _lazy(tracer: Any, iterable: Any) -> Any:
+def _lazy(tracer: Tracing, iterable: Any) -> Any:
     """An iterator of the same items that native iterators (zip, enumerate) may hold."""
     iterator = tracer.iterate(iterable)
     return tracer.native_iterator(iterator)
 
 
 @special(zip)
-def zip_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def zip_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return zip(*(_lazy(tracer, a) for a in args), **kwargs)  # noqa: B905  (strict is in kwargs if asked for)
 
 
 @special(enumerate)
-def enumerate_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def enumerate_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return enumerate(_lazy(tracer, args[0]), *args[1:], **kwargs)
 
 
 @special(map)
-def map_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def map_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, *iterables = args
     rows = zip(*(_lazy(tracer, i) for i in iterables), strict=False)
     return LazyIterator(tracer, "map", lambda: tracer.call_value(function, list(next(rows)), {}))
 
 
 @special(filter)
-def filter_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def filter_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, iterable = args
     items = _lazy(tracer, iterable)
 
@@ -151,7 +152,7 @@ def filter_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(reversed)
-def reversed_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def reversed_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     method = tracer.python_method(args[0], "__reversed__")
     if method is not None:
         return tracer.call_value(method, [args[0]], {})
@@ -173,7 +174,7 @@ _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 
 
 @special(range)
-def range_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def range_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if any(isinstance(a, torch.Tensor) for a in args):
         tracer.break_graph("data_dependent_value", "range() of a tensor")
     args = [tracer.index(a) for a in args]

@@ -11,12 +11,13 @@ from tracer_core.interpreter.generators import LazyIterator
 from tracer_core.interpreter.items import NATIVE_ITERATORS
 from tracer_core.natives import stand_ins
 from tracer_core.natives.effects import special
+from tracer_core.natives.tracing import Tracing
 
 
 def _of_iterators(function: Any) -> Any:
     """Iterators that ask for one item at a time: those with user code inside come back to the tracer."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         pools, rest, kwargs = _pools_of(tracer, function, args, kwargs)
         return function(*(tracer.native_iterator(tracer.iterate(a)) for a in pools), *rest, **kwargs)
 
@@ -26,14 +27,14 @@ def _of_iterators(function: Any) -> Any:
 def _of_pools(function: Any) -> Any:
     """Iterators that read their arguments whole when they are made."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         pools, rest, kwargs = _pools_of(tracer, function, args, kwargs)
         return function(*(tracer.spread(a) for a in pools), *rest, **kwargs)
 
     return handler
 
 
-def _pools_of(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _pools_of(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """(what is iterated, the other arguments, keywords without what is iterated)"""
     if function in _ALL_ITERATED:
         return args, [], kwargs
@@ -58,7 +59,7 @@ for _pools in (itertools.product, itertools.combinations, itertools.permutations
 
 
 @special(itertools.repeat)
-def repeat(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def repeat(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return itertools.repeat(*args, **kwargs)
 
 
@@ -66,7 +67,7 @@ _NO_NUMBERS = (list, tuple, str, bytes, dict, set, frozenset, type(None))
 
 
 @special(itertools.count)
-def count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def count(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if all(isinstance(value, (int, float)) for value in (*args, *kwargs.values())):
         return itertools.count(*args, **kwargs)
     if any(isinstance(value, _NO_NUMBERS) for value in (*args, *kwargs.values())):
@@ -75,21 +76,21 @@ def count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(itertools.chain.__dict__["from_iterable"])
-def chain_from_iterable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def chain_from_iterable(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     outer = tracer.native_iterator(tracer.iterate(args[-1]))
     inner = LazyIterator(tracer, "chain", lambda: tracer.native_iterator(tracer.iterate(next(outer))))
     return itertools.chain.from_iterable(inner)
 
 
 @special(itertools.starmap)
-def starmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def starmap(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function = args[0]
     rows = tracer.native_iterator(tracer.iterate(args[1]))
     return LazyIterator(tracer, "starmap", lambda: tracer.call_value(function, tracer.spread(next(rows)), {}))
 
 
 @special(itertools.filterfalse)
-def filterfalse(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def filterfalse(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, iterable = args
     items = tracer.native_iterator(tracer.iterate(iterable))
 
@@ -103,7 +104,7 @@ def filterfalse(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(itertools.compress)
-def compress(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def compress(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     data, selectors = [*args, *(kwargs[name] for name in ("data", "selectors") if name in kwargs)]
     items = tracer.native_iterator(tracer.iterate(data))
     chosen = tracer.native_iterator(tracer.iterate(selectors))
@@ -120,7 +121,7 @@ def compress(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _while(keep: bool) -> Any:
     """takewhile (keep) and dropwhile."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         function = args[0]
         items = tracer.native_iterator(tracer.iterate(args[1]))
         dropping = not keep
@@ -150,7 +151,7 @@ special(itertools.dropwhile)(_while(False))
 
 
 @special(itertools.accumulate)
-def accumulate(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def accumulate(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     items = tracer.native_iterator(tracer.iterate(args[0]))
     function = args[1] if len(args) > 1 else kwargs.get("func")
     state: list[Any] = []
@@ -169,11 +170,11 @@ def accumulate(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(itertools.groupby)
-def groupby(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def groupby(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tracer.born(tracer.call_value(stand_ins.GroupBy, args, kwargs))
 
 
-def _next_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _next_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     more, item = tracer.advance(args[0])
     if not more:
         raise StopIteration(item) if item is not None else StopIteration()

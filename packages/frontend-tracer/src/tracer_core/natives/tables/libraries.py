@@ -17,6 +17,7 @@ import zlib
 from typing import Any
 
 from tracer_core.natives.effects import EFFECTS, MUTATES, PURE, breaks, declare, special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import is_constant
 
 _KINDS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
@@ -70,7 +71,7 @@ declare(PURE, [copyreg.__newobj__])  # type: ignore[attr-defined]
 def _substitute(method: Any) -> Any:
     """pattern.sub with a function: it is called for each match, as native code would."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         named = dict(zip(("pattern", "repl", "string", "count"), args, strict=False)) | kwargs
         repl, text = named["repl"], named["string"]
         if is_constant(repl):

@@ -13,6 +13,7 @@ from tracer_core.interpreter import objects
 from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.natives import reading
 from tracer_core.natives.effects import PURE, declare, special
+from tracer_core.natives.tracing import Tracing
 
 _ROUNDING = (math.floor, math.ceil, math.trunc)
 _OF_ITERABLES = tuple(f for name in ("fsum", "dist", "sumprod") if (f := getattr(math, name, None)))
@@ -26,7 +27,7 @@ def _functions(module: Any) -> list[Any]:
 def _converting(function: Any, convert: Any) -> Any:
     """A function that turns its arguments into numbers first."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         args = [convert(tracer, a) for a in args]
         if any(isinstance(a, SYMBOLS) for a in args) and not kwargs:
             return tracer.operate(function, tuple(args))
@@ -46,7 +47,7 @@ declare(PURE, _functions(cmath))
 
 
 @special(math.prod)
-def prod(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def prod(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     total = kwargs.get("start", 1)
     for item in tracer.spread(args[0]):
         total = tracer.binary("*", total, item)
@@ -56,7 +57,7 @@ def prod(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _of_iterables(function: Any) -> Any:
     """A function of iterables of numbers."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         numbers = [[objects.number(tracer, item) for item in tracer.spread(a)] for a in args]
         if any(isinstance(item, torch.Tensor) for items in numbers for item in items):
             tracer.break_graph("data_dependent_value", f"math.{function.__name__}() of tensors")

@@ -14,6 +14,7 @@ from tracer_core.interpreter import objects
 from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.natives.effects import PURE, declare, special
 from tracer_core.natives.tables.frames import break_for_variables
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import is_constant
 
 _NUMBERS = (int, float, complex, bool)
@@ -22,7 +23,7 @@ _NUMBERS = (int, float, complex, bool)
 def _asks(name: str, function: Any) -> Any:
     """A function of one object (and plain arguments) that one special method answers."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         method = tracer.python_method(args[0], name) if args else None
         if method is not None:
             return tracer.call_value(method, [*args, *kwargs.values()], {})
@@ -36,7 +37,7 @@ def _asks(name: str, function: Any) -> Any:
 def _numeric(function: Any) -> Any:
     """A function of numbers: objects that stand for integers become integers."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(isinstance(a, torch.Tensor) for a in args):
             return tracer.native(function, *args, **kwargs)
         plain = [tracer.payload(tracer.index(tracer.concrete(a))) for a in args]
@@ -64,14 +65,14 @@ for _function in (bin, hex, oct, chr):
 
 
 @special(divmod)
-def divmod_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def divmod_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 2 and tracer.symbolic and tracer.operates(*args):
         return tracer.binary("//", *args), tracer.binary("%", *args)
     return _binary(tracer, "divmod", divmod, "divmod()", args)
 
 
 @special(pow)
-def pow_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def pow_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 3:
         method = tracer.python_method(args[0], "__pow__")
         if method is not None:
@@ -82,7 +83,7 @@ def pow_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _numeric(pow)(tracer, args, kwargs)
 
 
-def _binary(tracer: Any, name: str, function: Any, shown: str, args: list[Any]) -> Any:
+def _binary(tracer: Tracing, name: str, function: Any, shown: str, args: list[Any]) -> Any:
     left, right = args
     order = [(left, f"__{name}__", right), (right, f"__r{name}__", left)]
     if type(left) is type(right):
@@ -104,12 +105,12 @@ def _binary(tracer: Any, name: str, function: Any, shown: str, args: list[Any]) 
 
 
 @special(ascii)
-def ascii_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+def ascii_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
     return objects.repr_of(tracer, args[0]).encode("ascii", "backslashreplace").decode("ascii")
 
 
 @special(dir)
-def dir_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def dir_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     method = tracer.python_method(args[0], "__dir__") if args else None
     if not args:
         break_for_variables(tracer, dir)
@@ -121,7 +122,7 @@ def dir_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 # -- methods of sequences that compare -------------------------------------------------------------------------
 
 
-def _equal_items(tracer: Any, container: Any, wanted: Any) -> Any:
+def _equal_items(tracer: Tracing, container: Any, wanted: Any) -> Any:
     """(position, item) of each item that equals `wanted`, found one at a time."""
     position = 0
     while position < tracer.length(container):
@@ -132,12 +133,12 @@ def _equal_items(tracer: Any, container: Any, wanted: Any) -> Any:
 
 
 @special(list.count, tuple.count, collections.deque.count)
-def count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+def count(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
     return sum(1 for _ in _equal_items(tracer, *args))
 
 
 @special(list.index, tuple.index, collections.deque.index)
-def index(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+def index(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
     container, wanted, *limits = args
     if any(type(limit) is not int for limit in limits):
         tracer.break_graph("native_python", "index() within limits that are no plain integers")
@@ -154,7 +155,7 @@ def index(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
 
 
 @special(list.remove, collections.deque.remove)
-def remove(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def remove(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     container, wanted = args
     for position, _item in _equal_items(tracer, container, wanted):
         tracer.before_change(container)
@@ -166,12 +167,12 @@ def remove(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 @special(list.__contains__, tuple.__contains__, collections.deque.__contains__)
-def contains(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def contains(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return any(True for _ in _equal_items(tracer, *args))
 
 
 def _compares(symbol: str, *kinds: type) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         left, right = args
         if not any(isinstance(left, kind) and isinstance(right, kind) for kind in kinds):
             return NotImplemented
@@ -193,22 +194,22 @@ special(list.__ge__, tuple.__ge__)(_compares(">=", list, tuple))
 
 
 @special(tuple.__hash__, frozenset.__hash__)
-def container_hash(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+def container_hash(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
     return objects.hash_of(tracer, args[0])
 
 
 @special(list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, object.__str__)
-def container_repr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+def container_repr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
     return objects.repr_of(tracer, args[0])
 
 
 @special(str.__mod__)
-def percent(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+def percent(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
     return objects.percent(tracer, *args)
 
 
 @special(functools.cmp_to_key)
-def cmp_to_key(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def cmp_to_key(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function = args[0] if args else kwargs["mycmp"]
     return functools.cmp_to_key(lambda a, b: tracer.call_value(function, [a, b], {}))
 
@@ -217,16 +218,16 @@ def cmp_to_key(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(classmethod.__get__, staticmethod.__get__)
-def descriptor_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def descriptor_get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     raw, obj, *rest = args
-    return tracer._get_descriptor(raw, obj, rest[0] if rest else type(obj), "__func__")
+    return tracer.get_descriptor(raw, obj, rest[0] if rest else type(obj), "__func__")
 
 
 @special(property.__delete__)
-def property_delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def property_delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     if args[0].fdel is None:
         tracer.break_graph("native_python", "a property without a deleter says its name")
-    tracer._delete_descriptor(args[0], args[1], "?")
+    tracer.delete_descriptor(args[0], args[1], "?")
 
 
 # -- identities ----------------------------------------------------------------------------------------------------
@@ -236,7 +237,7 @@ _REPR_GUARDS = frozenset({"dataclasses", "reprlib"})
 
 
 def _only_guards(function: Any, reason: str) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if tracer.frames[-1].globals.get("__name__") in _REPR_GUARDS:
             return function(*args)
         tracer.break_graph("unknown_native", f"{function.__name__}: {reason}")
@@ -249,7 +250,7 @@ special(_thread.get_ident)(_only_guards(_thread.get_ident, "the thread differs b
 
 
 @special(_thread.RLock)
-def new_lock(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def new_lock(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _thread.RLock()
 
 
@@ -265,7 +266,7 @@ for _name, _method in (("floor", "__floor__"), ("ceil", "__ceil__"), ("trunc", "
 def _of_group(method: Any) -> Any:
     """split and subgroup: the condition may be a function of the program."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         group, condition = args
         tracer.look_into(group)
         if tracer.python_method(group, "derive"):
@@ -292,7 +293,7 @@ declare(PURE, [BaseExceptionGroup.derive])
 
 
 @special(BaseException.add_note)
-def add_note(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def add_note(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     error, note = args
     if not tracer.is_fresh(error):
         tracer.break_graph("unsupported_mutation", "a note is added to an exception from before this segment")

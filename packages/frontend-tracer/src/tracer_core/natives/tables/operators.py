@@ -10,6 +10,7 @@ from typing import Any
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import objects
 from tracer_core.natives.effects import PURE, SHALLOW, declare, special
+from tracer_core.natives.tracing import Tracing
 
 _BINARY = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
@@ -56,7 +57,7 @@ declare(PURE, [_operator._compare_digest])  # type: ignore[attr-defined]
 declare(SHALLOW, [operator.itemgetter, operator.attrgetter, operator.methodcaller])
 
 
-def _concatenated(tracer: Any, symbol: str, left: Any, right: Any) -> Any:
+def _concatenated(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
     """Sequences are added; what numbers and objects with ``__add__`` do is for C to say."""
     if not (isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES)):
         tracer.break_graph(
@@ -68,7 +69,7 @@ def _concatenated(tracer: Any, symbol: str, left: Any, right: Any) -> Any:
 _SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque)
 
 
-def _length_hint(tracer: Any, value: Any, default: int = 0) -> Any:
+def _length_hint(tracer: Tracing, value: Any, default: int = 0) -> Any:
     if type(default) is not int:
         tracer.break_graph("native_python", f"length_hint() with a {type(default).__name__}")
     if tracer.python_method(value, "__length_hint__") or not hasattr(type(value), "__len__"):
@@ -76,11 +77,11 @@ def _length_hint(tracer: Any, value: Any, default: int = 0) -> Any:
     return tracer.call_value(len, [value], {})
 
 
-def _count_of(tracer: Any, items: Any, value: Any) -> int:
+def _count_of(tracer: Tracing, items: Any, value: Any) -> int:
     return sum(objects.same_value(tracer, item, value) for item in tracer.spread(items))
 
 
-def _index_of(tracer: Any, items: Any, value: Any) -> int:
+def _index_of(tracer: Tracing, items: Any, value: Any) -> int:
     for i, item in enumerate(tracer.spread(items)):
         if objects.same_value(tracer, item, value):
             return i
@@ -90,7 +91,7 @@ def _index_of(tracer: Any, items: Any, value: Any) -> int:
 # -- getters: objects that are called -------------------------------------------------------------------
 
 
-def _parts(tracer: Any, getter: Any) -> tuple[Any, ...]:
+def _parts(tracer: Tracing, getter: Any) -> tuple[Any, ...]:
     """What the getter was made of; it never changes, so its identity is guarded."""
     source = tracer.provenance.source_of(getter)
     if source is not None:
@@ -98,14 +99,14 @@ def _parts(tracer: Any, getter: Any) -> tuple[Any, ...]:
     return tuple(getter.__reduce__())
 
 
-def call_itemgetter(tracer: Any, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_itemgetter(tracer: Tracing, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         return getter(*args, **kwargs)  # raises Python's own error
     found = tuple(tracer.getitem(args[0], key) for key in _parts(tracer, getter)[1])
     return found if len(found) > 1 else found[0]
 
 
-def call_attrgetter(tracer: Any, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_attrgetter(tracer: Tracing, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         return getter(*args, **kwargs)
     found = []
@@ -117,7 +118,7 @@ def call_attrgetter(tracer: Any, getter: Any, args: list[Any], kwargs: dict[str,
     return tuple(found) if len(found) > 1 else found[0]
 
 
-def call_methodcaller(tracer: Any, caller: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_methodcaller(tracer: Tracing, caller: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         return caller(*args, **kwargs)
     described = _parts(tracer, caller)

@@ -10,6 +10,7 @@ from typing import Any
 from tracer_core.interpreter.answers import SortKey as Ordered
 from tracer_core.natives.effects import special
 from tracer_core.natives.reading import is_plain
+from tracer_core.natives.tracing import Tracing
 
 _HEAP = [function for name, function in vars(heapq).items() if name in (
     "heappush", "heappop", "heapify", "heapreplace", "heappushpop", "_heappop_max", "_heapreplace_max",
@@ -17,7 +18,7 @@ _HEAP = [function for name, function in vars(heapq).items() if name in (
 
 
 def _on_heap(function: Any) -> Callable[..., Any]:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         heap, *rest = args
         if not isinstance(heap, list):
             tracer.break_graph("native_python", f"{function.__name__}() of a {type(heap).__name__}")
@@ -40,7 +41,7 @@ for _function in _HEAP:
 
 
 def _search(function: Any, inserts: bool) -> Callable[..., Any]:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         named = dict(zip(("a", "x", "lo", "hi"), args, strict=False)) | kwargs
         items, value, key = named.pop("a"), named.pop("x"), named.pop("key", None)
         if type(items) not in (list, tuple):

@@ -16,6 +16,7 @@ from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives import triton_launches
 from tracer_core.natives.effects import CALLED_PACKAGES
+from tracer_core.natives.tracing import Tracing
 from tracer_core.natives.triton_launches import Constant, Layout, Unclear
 
 #: What only says which grid a kernel is launched on.
@@ -30,7 +31,7 @@ _KERNELS = frozenset({"JITFunction", "InterpretedFunction"})
 _TUNER = "Autotuner"
 
 
-def _python(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _python(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     module, name = function.__globals__.get("__name__", ""), function.__qualname__
     if not module.startswith("triton.runtime") or name in _PROXIES:
         return tracer.frame_of(function, args, kwargs)
@@ -45,7 +46,7 @@ def _python(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any])
     tracer.break_graph("native_python", f"{module}.{name} is not traced into")
 
 
-def _launch(tracer: Any, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _launch(tracer: Tracing, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     grid, warmup = kwargs.pop("grid", None), kwargs.pop("warmup", False)
     configs = _configs(kernel)
     if warmup or any(getattr(one, name, None) for one in (kernel, kernel.fn) for name in _HOOKS):
@@ -90,7 +91,7 @@ def _constants(config: dict[str, Any]) -> tuple[tuple[str, Constant], ...]:
     return tuple((name, _constant(value)) for name, value in config.items())
 
 
-def _sizes(tracer: Any, grid: Any, values: dict[str, Any]) -> list[Any]:
+def _sizes(tracer: Tracing, grid: Any, values: dict[str, Any]) -> list[Any]:
     """The three sizes of the grid for these values."""
     if callable(grid):
         grid = tracer.call_value(grid, [values], {})
@@ -100,7 +101,7 @@ def _sizes(tracer: Any, grid: Any, values: dict[str, Any]) -> list[Any]:
     return [*sizes, *[1] * (3 - len(sizes))]
 
 
-def _demand_plain(tracer: Any, arguments: list[Any], replaced: tuple[int, ...]) -> None:
+def _demand_plain(tracer: Tracing, arguments: list[Any], replaced: tuple[int, ...]) -> None:
     """A kernel knows addresses: what it may reach by them must be its arguments alone. An input may be a part of its
     memory in another call."""
     tensors = {place: value for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)}
@@ -137,7 +138,7 @@ def _bound(kernel: Any, args: list[Any], kwargs: dict[str, Any], later: set[str]
     return found
 
 
-def _parameter(tracer: Any, kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
+def _parameter(tracer: Tracing, kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
     annotation = triton_launches.function_of(kernel).__annotations__.get(name, "")
     if "constexpr" in (annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")):
         return name, "constant", _constant(tracer.concrete(tracer.settled(value)))
