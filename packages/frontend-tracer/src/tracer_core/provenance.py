@@ -146,6 +146,10 @@ class Provenance:
     def source_of(self, obj: Any) -> Source | None:
         return self._by_id.get(id(obj))
 
+    def is_fresh(self, obj: Any) -> bool:
+        """Whether the trace, or native code in it, made an object."""
+        return id(obj) not in self._by_id
+
     def register(self, obj: Any, source: Source) -> None:
         self._by_id[id(obj)] = source
         self._alive.append(obj)

@@ -9,22 +9,10 @@ from __future__ import annotations
 
 import inspect
 import types
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
-from tracer_core.bytecode.code import GraphBreaker
 from tracer_core.bytecode.frame import NULL, Frame, Unread
-
-
-class CallBinder(GraphBreaker, Protocol):
-    """Reads what a call leaves to defaults."""
-
-    def open(self, unread: Unread) -> Any: ...
-
-    def defaults_of(self, function: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
-
-    def default_item(self, function: types.FunctionType, defaults: tuple[Any, ...], index: int) -> Any: ...
-
-    def keyword_default(self, function: types.FunctionType, defaults: dict[str, Any], name: str) -> Any: ...
+from tracer_core.bytecode.semantics import CallBinder
 
 
 def bind(machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -67,13 +55,13 @@ def _defaults(machine: CallBinder, frame: Frame, n_positional: int, n_keyword: i
     missing = [i for i in range(n_positional + n_keyword) if slots[i] is NULL]
     if not missing:
         return True
-    defaults, kw_defaults = machine.defaults_of(frame.function)
+    defaults, kw_defaults = machine.names.defaults_of(frame.function)
     first = n_positional - len(defaults)
     for i in missing:
         if first <= i < n_positional:
-            slots[i] = machine.default_item(frame.function, defaults, i - first)
+            slots[i] = machine.names.default_item(frame.function, defaults, i - first)
         elif i >= n_positional and names[i] in kw_defaults:
-            slots[i] = machine.keyword_default(frame.function, kw_defaults, names[i])
+            slots[i] = machine.names.keyword_default(frame.function, kw_defaults, names[i])
         else:
             return False
     return True
@@ -86,7 +74,7 @@ def _open(machine: CallBinder, value: Any) -> Any:
 def _mismatch(machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> NoReturn:
     """Raises CPython's own error: calls a function of the same signature that does nothing."""
     raw = frame.code.raw
-    defaults, kw_defaults = machine.defaults_of(frame.function)
+    defaults, kw_defaults = machine.names.defaults_of(frame.function)
     code = _nothing.__code__.replace(
         co_argcount=raw.co_argcount, co_posonlyargcount=raw.co_posonlyargcount, co_kwonlyargcount=raw.co_kwonlyargcount,
         co_varnames=raw.co_varnames, co_nlocals=raw.co_nlocals, co_name=raw.co_name, co_qualname=raw.co_qualname,

@@ -112,7 +112,7 @@ class AttributeWrites(Attributes):
             return
         namespace = self.instance_dict(obj)
         if namespace is None:
-            if type(obj).__dictoffset__ == 0 or self.is_fresh(obj):
+            if type(obj).__dictoffset__ == 0 or self.provenance.is_fresh(obj):
                 object.__setattr__(obj, name, value)  # raises CPython's own error
                 return
             self.break_graph("unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is set")
@@ -136,7 +136,7 @@ class AttributeWrites(Attributes):
     def _set_slot(self, raw: Any, obj: Any, name: str, value: Any) -> None:
         """A value that a C descriptor stores; value: ABSENT deletes it."""
         self.mutations += 1
-        if not self.is_fresh(obj) and not kind_is_slot(raw):
+        if not self.provenance.is_fresh(obj) and not kind_is_slot(raw):
             self.break_graph("unsupported_mutation", f"slot {name!r} of a {type(obj).__name__} is set")
         known = self.effects.attribute(obj, raw)
         change = self.before_attribute(obj, raw)
@@ -180,7 +180,7 @@ class AttributeWrites(Attributes):
             return
         namespace = self.instance_dict(obj)
         if namespace is None:
-            if type(obj).__dictoffset__ == 0 or self.is_fresh(obj):
+            if type(obj).__dictoffset__ == 0 or self.provenance.is_fresh(obj):
                 object.__delattr__(obj, name)  # raises CPython's own error
                 return
             self.break_graph(

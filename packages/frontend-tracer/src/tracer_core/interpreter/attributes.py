@@ -324,7 +324,7 @@ class Attributes(Entries):
         if type(container) is not types.MappingProxyType:
             return container
         (entries,) = gc.get_referents(container)
-        if not self.is_fresh(container) or not isinstance(entries, dict):
+        if not self.provenance.is_fresh(container) or not isinstance(entries, dict):
             self.break_graph("unknown_native", "a mappingproxy from before this segment is read")
         return entries
 
@@ -355,10 +355,10 @@ class Attributes(Entries):
             value = self._instance_entry(obj, name)
             if value is not ABSENT:
                 return value
-        if isinstance(obj, ARRAY) and self.is_fresh(obj) and name in _ARRAY_VIEWS:
+        if isinstance(obj, ARRAY) and self.provenance.is_fresh(obj) and name in _ARRAY_VIEWS:
             self.break_graph("unknown_native", f"a view of an array: .{name}")
         if name == "cell_contents" and isinstance(obj, types.CellType):
-            value = self.cell_contents(obj)
+            value = self.names.cell_contents(obj)
             if value is NULL:
                 raise ValueError("Cell is empty")
             return value

@@ -102,7 +102,7 @@ class Calls(NativeCalls):
             return self.run_nested(frame, error)
         except Restart as restart:
             made = frame.generator
-            if restart.location and self.is_fresh(made):  # one with a break in it is made for real
+            if restart.location and self.provenance.is_fresh(made):  # one with a break in it is made for real
                 raise Restart(made.born, restart.kind, restart.reason, restart.location) from None
             raise
 
@@ -197,7 +197,7 @@ class Calls(NativeCalls):
 
     def frame_of(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A frame ready to run `function`; a TracedGenerator for a generator function."""
-        if self.is_fresh(function) and not self.made_here(function):
+        if self.provenance.is_fresh(function) and not self.names.made_here(function):
             self.provenance.constant(function)
         if function.__code__ in self.natives:
             self.break_graph("recompile_limit", f"{function.__qualname__} runs as plain Python from now on")

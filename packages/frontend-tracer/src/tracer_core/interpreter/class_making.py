@@ -275,7 +275,7 @@ def note_functions(tracer: Tracing, value: Any) -> None:
     parts = (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,)
     for part in parts:
         if type(part) is types.FunctionType and tracer.provenance.source_of(part) is None:
-            tracer.made(part)
+            tracer.names.made(part)
 
 
 class MadeClass:

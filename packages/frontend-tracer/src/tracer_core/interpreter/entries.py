@@ -6,12 +6,12 @@ trace is guarded where it is read, its absence too, unless the program has decid
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
 
 import torch
 
-from tracer_core.bytecode.frame import NULL, contents
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter.state import TraceState
@@ -20,11 +20,22 @@ from tracer_core.source import Source
 
 ABSENT: Any = object()
 _NUMBERS = (int, float)
+_WRAPPED = (
+    functools.partial,
+    functools.partialmethod,
+    functools.singledispatchmethod,
+    staticmethod,
+    classmethod,
+)
 
 
 def has_python(function: Any) -> bool:
     """Whether a slot of a type is user code."""
     return isinstance(function, types.FunctionType)
+
+
+def is_tensor_like(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 class Entries(TraceState):
@@ -80,6 +91,10 @@ class Entries(TraceState):
                 self.provenance.guard(GuardKind.HAS_NOT, self._namespace(owner), name)
         return None, ABSENT
 
+    def made_class(self, cls: Any) -> bool:
+        """Whether the trace itself made a class: nothing in it is guarded."""
+        return id(cls) in self.classes
+
     def guard_lineage(self, cls: type) -> None:
         """Guards which classes a class inherits from: `__bases__` can be assigned."""
         if cls not in self._lineages:
@@ -106,6 +121,28 @@ class Entries(TraceState):
         """What a class says about a special method, which CPython looks up on the class alone; guarded, its
         absence too. ABSENT if no class of the MRO has it."""
         return self.class_entry(cls, name)[1]
+
+    def python_method(self, obj: Any, name: str) -> Any:
+        """A special method of the object's class if it is user code, else None."""
+        cls = type(obj)
+        if not cls.__flags__ & HEAP_TYPE or is_tensor_like(obj):
+            return None
+        found = self.special(cls, name)
+        if has_python(found):
+            return found
+        if isinstance(found, _WRAPPED) and not isinstance(obj, type):
+            self.break_graph("unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}")
+        return None
+
+    def lacks(self, value: Any, *names: str) -> bool:
+        """Whether no class of a value has these special methods: C code that looks for them finds none."""
+        cls = type(value)
+        if not cls.__flags__ & HEAP_TYPE:
+            return False
+        return all(
+            (found := self.special(cls, name)) is ABSENT or found is object.__dict__.get(name, ABSENT)
+            for name in names
+        )
 
     def guard_operator(self, name: str) -> None:
         for method in (f"__{name}__", f"__r{name}__"):
@@ -178,18 +215,7 @@ class Entries(TraceState):
 
     def _class_value(self, raw: Any) -> Any:
         """A plain value found on a class: its identity is guarded; what it holds may be read."""
-        if self.provenance.source_of(raw) is None and not self.is_fresh(raw):
+        if self.provenance.source_of(raw) is None and not self.provenance.is_fresh(raw):
             self.provenance.constant(raw)
         return raw
 
-    def cell_contents(self, cell: Any) -> Any:
-        """What a cell holds, or NULL; guarded either way."""
-        source = self.provenance.source_of(cell)
-        change = self.effects.peek(cell)
-        value = contents(cell)
-        if source is None or change is not None:
-            return value
-        if value is NULL:
-            self.provenance.guard(GuardKind.UNBOUND, source)
-            return value
-        return self.provenance.read_varying(value, self.provenance.sources.make(source, "contents"))

@@ -112,12 +112,12 @@ def zero_argument_super(tracer: Tracing) -> Any:
     names = frame.code.locals_names
     if "__class__" not in names:
         raise RuntimeError(outside_class(frame))
-    owner = tracer.load_cell(tracer.load(frame, names.index("__class__")), "__class__")
+    owner = tracer.names.load_cell(tracer.load(frame, names.index("__class__")), "__class__")
     if frame.locals[0] is NULL:
         raise RuntimeError("super(): arg[0] deleted")
     first = tracer.load(frame, 0)
     if isinstance(first, types.CellType):
-        first = tracer.load_cell(first, names[0])
+        first = tracer.names.load_cell(first, names[0])
     return super(owner, first)
 
 

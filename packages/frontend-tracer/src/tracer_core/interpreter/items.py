@@ -135,7 +135,7 @@ class Items(Operations):
         if isinstance(container, (*CONTAINERS, str, bytes, range, bytearray, array.array)) or type(container).__module__ in (
             "typing", "types", "collections"):  # fmt: skip
             return container[key]
-        if isinstance(container, ARRAY) and self.is_fresh(container) and is_constant(key):
+        if isinstance(container, ARRAY) and self.provenance.is_fresh(container) and is_constant(key):
             return self.born(container[key])  # type: ignore[index]
         if type(container) is types.MappingProxyType:
             return self.call_value(types.MappingProxyType.__getitem__, [container, key], {})
@@ -254,7 +254,7 @@ class Items(Operations):
             self.guard_order(value)
         if isinstance(value, (*CONTAINERS, bytearray, array.array)) or type(value).__name__ in _VIEW_NAMES:
             return iter(value)
-        if isinstance(value, ARRAY) and self.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
+        if isinstance(value, ARRAY) and self.provenance.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
             return iter(list(value))  # type: ignore[call-overload]
         self.break_graph(
             "unknown_native", f"iteration over a {type(value).__module__}.{type(value).__name__}"
@@ -273,7 +273,7 @@ class Items(Operations):
         return LazyIterator(self, f"iterator over a {type(value).__name__}", step)
 
     def _iterate_container(self, value: Any) -> Any:
-        if self.is_fresh(value):
+        if self.provenance.is_fresh(value):
             return iter(value)
         # The iterator of the container itself: the program may change it while it loops.
         if isinstance(value, dict):
@@ -284,7 +284,7 @@ class Items(Operations):
         return iter(value)
 
     def loop(self, value: Any) -> Any:
-        if self.is_fresh(value) or not self._is_sequence(value) or self.effects.peek(value) is not None:
+        if self.provenance.is_fresh(value) or not self._is_sequence(value) or self.effects.peek(value) is not None:
             return self.iterate(value)
         if not any(type(item) in (int, float) for item in value):
             return self.iterate(value)
@@ -320,7 +320,7 @@ class Items(Operations):
                 return False, stop.value
         if self.lacks(iterator, "__next__"):
             return True, next(iterator)  # raises Python's own error
-        if not self.is_fresh(iterator) and not isinstance(iterator, HOST_ITERATORS):
+        if not self.provenance.is_fresh(iterator) and not isinstance(iterator, HOST_ITERATORS):
             known = self.carried.next_of(iterator) if self.nesting else None
             if known is not None:
                 return known
@@ -380,7 +380,7 @@ class Items(Operations):
             return iterator
         if self.python_method(iterator, "__next__"):
             return LazyIterator(self, type(iterator).__name__, lambda: _next(self, iterator))
-        if not self.is_fresh(iterator):
+        if not self.provenance.is_fresh(iterator):
             self.break_graph(
                 "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
             )

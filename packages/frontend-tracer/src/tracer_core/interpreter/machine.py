@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracer_core.bytecode.frame import NULL, Frame, Unread
+from tracer_core.bytecode.semantics import NameSemantics
 from tracer_core.bytecode.tracebacks import history
 from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
@@ -19,6 +20,7 @@ class Machine:
     """Runs `frames`, a stack of frames; the last one is active."""
 
     frames: list[Frame]
+    names: NameSemantics
 
     def __init__(self) -> None:
         self.frames = []
@@ -240,44 +242,14 @@ class Machine:
         """The items of a mapping, for ``**kwargs`` and ``{**d}``."""
         raise NotImplementedError
 
-    def load_global(self, frame: Frame, name: str) -> Any:
-        raise NotImplementedError
-
-    def store_global(self, frame: Frame, name: str, value: Any) -> None:
-        raise NotImplementedError
-
-    def delete_global(self, frame: Frame, name: str) -> None:
-        raise NotImplementedError
-
-    def store_name(self, namespace: Any, name: str, value: Any) -> None:
-        """Stores a name of a class body."""
-        self.setitem(namespace, name, value)
-
-    def load_cell(self, cell: Any, name: str) -> Any:
-        raise NotImplementedError
-
-    def store_cell(self, cell: Any, value: Any) -> None:
-        raise NotImplementedError
-
-    def free_cells(self, frame: Frame) -> tuple[Any, ...]:
-        """The closure of the frame's function."""
-        return frame.function.__closure__ or ()
-
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         raise NotImplementedError
 
     def format(self, value: Any, spec: str) -> str:
         raise NotImplementedError
 
-    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
-        raise NotImplementedError
-
     def concrete(self, value: Any) -> Any:
         """A value that is about to be hashed or otherwise looked at by C: no symbol."""
-        return value
-
-    def made(self, value: Any) -> Any:
-        """A value that the bytecode itself made (container display, function, slice)."""
         return value
 
     def list_append(self, target: Any, value: Any) -> None:

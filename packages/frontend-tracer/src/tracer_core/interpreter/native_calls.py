@@ -15,10 +15,12 @@ import typing
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
+from tracer_core import torch_private
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import instances, objects, overloads
-from tracer_core.interpreter.entries import has_python
+from tracer_core.interpreter.entries import has_python, is_tensor_like
 from tracer_core.interpreter.generators import HOST_ITERATORS
 from tracer_core.interpreter.items import Items
 from tracer_core.natives import policy, reading
@@ -83,9 +85,9 @@ class NativeCalls(Items):
         """Slots that a class inherits from C bases, then: graph break."""
         name = getattr(function, "__name__", "")
         receiver = getattr(function, "__self__", None)
-        if name == "__init__" and isinstance(receiver, BaseException) and self.is_fresh(receiver):
+        if name == "__init__" and isinstance(receiver, BaseException) and self.provenance.is_fresh(receiver):
             return function(*args, **kwargs)
-        if name == "__init__" and args and isinstance(args[0], BaseException) and self.is_fresh(args[0]):
+        if name == "__init__" and args and isinstance(args[0], BaseException) and self.provenance.is_fresh(args[0]):
             return function(*args, **kwargs)
         if name == "__new__" and args and isinstance(args[0], type):
             return instances.new_object(self, function, args[0], args[1:], kwargs)
@@ -183,28 +185,46 @@ class NativeCalls(Items):
             self.births[id(result)] = (self.outer_step, result)
         return result
 
+    def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Runs native code; the tensor operators in it are recorded."""
+        self.recorder.broken = None
+        try:
+            with self.recorder.mode:
+                result = function(*args, **kwargs)
+        finally:
+            # Native code may catch every exception that reading a tensor raises, and go on without its values.
+            if self.recorder.broken is not None:
+                raise self.recorder.broken
+        for leaf in tree_leaves(result):
+            # Some factories (from_numpy) do not ask modes: what they made is no part of the graph.
+            if isinstance(leaf, torch.Tensor) and not torch_private.is_fake(leaf) and self.provenance.is_fresh(leaf):
+                self.break_graph(
+                    "real_tensor_in_trace", f"{getattr(function, '__name__', function)}() made a real tensor"
+                )
+        return result
+
     def native_reads(self, *values: Any) -> None:
         """Guards what a native function may read in its arguments."""
         for value in values:
             if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
                 self.expand(value)
-            elif is_constant(value) or self._is_tensor_like(value):
+            elif is_constant(value) or is_tensor_like(value):
                 continue
             elif (
                 isinstance(value, _PRIMITIVES)
                 and not isinstance(value, enum.Enum)
-                and not self.is_fresh(value)
+                and not self.provenance.is_fresh(value)
             ):
                 self.payload(value)
             elif isinstance(value, (bytearray, array.array)):
                 self.expand(value)
-            elif _is_opaque_data(value) and not self.is_fresh(value):
+            elif _is_opaque_data(value) and not self.provenance.is_fresh(value):
                 self.break_graph(
                     "unsupported_value", f"native code reads the contents of a {type(value).__name__}"
                 )
             elif isinstance(value, HOST_ITERATORS):
                 self.break_graph("unknown_native", "native code is handed a generator")
-            elif hasattr(type(value), "__next__") and not self.is_fresh(value):
+            elif hasattr(type(value), "__next__") and not self.provenance.is_fresh(value):
                 self.break_graph(
                     "live_iterator", "native code is handed an iterator from before this segment"
                 )

@@ -9,6 +9,7 @@ eager's; a comparison is guarded by its outcome; wherever else the number itself
 
 from __future__ import annotations
 
+import enum
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from tracer_core.interpreter.machine import Machine
 from tracer_core.natives.taking_numbers import COMPUTED_CALLS
 from tracer_core.provenance import Provenance
 from tracer_core.recorder.record import Recorder
-from tracer_core.source import Source
+from tracer_core.source import Source, payload
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: Types of what a number that changes is in a trace, or would be.
@@ -44,6 +45,7 @@ _OF_SIZES: frozenset[Callable[..., Any]] = frozenset(
     {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.pos,
      operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge}
 )  # fmt: skip
+_HOLDERS = (int, float, complex, str, bytes)
 _LARGEST = 2**31  # beyond, an int is no size and no index, and a graph's arithmetic on it may overflow
 
 
@@ -84,6 +86,15 @@ class Numbers(Machine):
             parts = [self.concrete(one) for one in value]
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else kind(parts)
         return value
+
+    def payload(self, value: Any) -> Any:
+        """What C code sees of an object of a subclass of a number or text: its value, guarded. Others as they are."""
+        if not isinstance(value, _HOLDERS) or type(value) in _HOLDERS or isinstance(value, (enum.Enum, bool)):
+            return value
+        source, plain = self.provenance.source_of(value), payload(value)
+        if source is not None:
+            self.provenance.guard(GuardKind.EQ, self.provenance.sources.make(source, "payload"), plain)
+        return plain
 
     def beside(self, value: Any, other: Any) -> Any:
         """One operand of two: a symbol only if the other is a number or a tensor."""

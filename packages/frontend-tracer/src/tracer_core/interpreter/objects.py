@@ -153,7 +153,7 @@ def settle_key(tracer: Tracing, key: Any, container: Any) -> None:
         return
     if type(key).__hash__ is None:
         hash(key)  # raises Python's own error
-    if not tracer.is_fresh(container):
+    if not tracer.provenance.is_fresh(container):
         tracer.keys(container) if isinstance(container, dict) else tracer.expand(container)
     for one in (key, *known):
         if has_own_hash(tracer, one):
@@ -286,7 +286,7 @@ def _check_printed(tracer: Tracing, value: Any) -> None:
         torch.SymInt,
         torch.SymFloat,
     )
-    if not isinstance(value, known) and not tracer.is_fresh(value):
+    if not isinstance(value, known) and not tracer.provenance.is_fresh(value):
         tracer.break_graph(
             "unsupported_value", f"the text of a {type(value).__name__} from before this segment"
         )
@@ -350,7 +350,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
         only = tracer.list_item(args, 0)
         return repr_of(tracer, only) if issubclass(type(value), KeyError) else str_of(tracer, only)
     if isinstance(value, BaseException):
-        if not tracer.is_fresh(value):
+        if not tracer.provenance.is_fresh(value):
             tracer.break_graph(
                 "unsupported_value", f"the text of a {type(value).__name__} from before this segment"
             )

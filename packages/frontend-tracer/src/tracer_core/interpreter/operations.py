@@ -22,7 +22,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import objects, overloads
 from tracer_core.interpreter.attribute_writes import AttributeWrites
-from tracer_core.interpreter.entries import ABSENT, has_python
+from tracer_core.interpreter.entries import ABSENT, is_tensor_like
 from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.numpy_types import ARRAY, DTYPE
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
@@ -48,14 +48,6 @@ _COMPARE: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
 _UNARY: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "-": ("__neg__", operator.neg), "+": ("__pos__", operator.pos), "~": ("__invert__", operator.invert),
 }  # fmt: skip
-_WRAPPED = (
-    functools.partial,
-    functools.partialmethod,
-    functools.singledispatchmethod,
-    staticmethod,
-    classmethod,
-)
-_SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
 
@@ -70,52 +62,23 @@ class Operations(AttributeWrites):
 
     # -- helpers --
 
-    def python_method(self, obj: Any, name: str) -> Any:
-        """A special method of the object's class if it is user code, else None."""
-        cls = type(obj)
-        if not cls.__flags__ & HEAP_TYPE or self._is_tensor_like(obj):
-            return None
-        found = self.special(cls, name)
-        if has_python(found):
-            return found
-        if isinstance(found, _WRAPPED) and not isinstance(obj, type):
-            self.break_graph("unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}")
-        return None
-
-    def lacks(self, value: Any, *names: str) -> bool:
-        """Whether no class of a value has these special methods: C code that looks for them finds none."""
-        cls = type(value)
-        if not cls.__flags__ & HEAP_TYPE:
-            return False
-        return all(
-            (found := self.special(cls, name)) is ABSENT or found is object.__dict__.get(name, ABSENT)
-            for name in names
-        )
-
     def index(self, value: Any) -> Any:
         """operator.index(value) where a method written in Python says it."""
         return objects.index(self, value)
-
-    def check_key(self, key: Any, container: Any) -> None:
-        if type(key) not in _SIMPLE_KEYS or not _SIMPLE_KEYS.issuperset(map(type, container)):
-            objects.settle_key(self, key, container)
-
-    def _is_tensor_like(self, value: Any) -> bool:
-        return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
     def _native_operands(self, *values: Any) -> None:
         """Guards what a native operator reads in its operands; breaks for unknown types."""
         for value in values:
             if isinstance(value, CONTAINERS):
                 self.expand(value)
-            elif not (is_constant(value) or self._is_tensor_like(value)):
+            elif not (is_constant(value) or is_tensor_like(value)):
                 self._check_native_operand(value)
 
     def _check_native_operand(self, value: Any) -> None:
         if self.payload(value) is not value or overloads.acts_as_tensor(value):
             return
         cls = type(value)
-        if isinstance(value, (*ARRAY, *DTYPE)) and self.is_fresh(value):
+        if isinstance(value, (*ARRAY, *DTYPE)) and self.provenance.is_fresh(value):
             return  # made here, of plain data
         if cls.__flags__ & HEAP_TYPE or cls.__module__ not in (
             "builtins",
@@ -139,6 +102,17 @@ class Operations(AttributeWrites):
         return hashes and self.special(cls, "__eq__") is object.__eq__
 
     # -- operators --
+
+    def operator(self, function: Any, *operands: Any) -> Any:
+        """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote it."""
+        if overloads.any_acts_as_tensor(operands):
+            return overloads.call(self, function, operands, {})
+        if any(isinstance(operand, torch.Tensor) for operand in operands):
+            self.guard_operator(function.__name__.strip("_"))
+            return self.recorder.call(function, operands, {})
+        if any(type(operand) in SYMBOLS for operand in operands):
+            return self.operate(function, operands)
+        return function(*operands)
 
     def binary(self, symbol: str, left: Any, right: Any) -> Any:
         written, inplace = symbol, symbol.endswith("=")
@@ -287,7 +261,7 @@ class Operations(AttributeWrites):
                     return result
         if asked and symbol in ("==", "!="):
             return (left is right) == (symbol == "==")
-        if symbol in ("==", "!=") and not self._is_tensor_like(left) and not self._is_tensor_like(right):
+        if symbol in ("==", "!=") and not is_tensor_like(left) and not is_tensor_like(right):
             return self._equal(left, right) == (symbol == "==")
         if self._no_order(asked, name, reflected, left, right):
             kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
@@ -310,7 +284,7 @@ class Operations(AttributeWrites):
 
     def _no_order(self, asked: bool, name: str, reflected: str, left: Any, right: Any) -> bool:
         """Whether the comparison is known to find no method."""
-        if self._is_tensor_like(left) or self._is_tensor_like(right):
+        if is_tensor_like(left) or is_tensor_like(right):
             return False
         known = (int, float, complex, str, list, tuple, dict, type(None))
         sides = ((left, name), (right, reflected))
@@ -390,7 +364,7 @@ class Operations(AttributeWrites):
             return bool(value)
         decided = any(self.static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
         if decided and not (
-            is_constant(value) or self.is_fresh(value) or isinstance(value, (enum.Enum, type))
+            is_constant(value) or self.provenance.is_fresh(value) or isinstance(value, (enum.Enum, type))
         ):
             self.break_graph("unknown_native", f"the truth of a {type(value).__name__}")
         return bool(value)

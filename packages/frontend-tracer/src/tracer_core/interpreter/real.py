@@ -53,10 +53,60 @@ SAFE_ITERATORS = frozenset(
 ) | {enumerate, zip, reversed, type(reversed([])), type(reversed({}))}  # fmt: skip
 
 
+class EagerNames:
+    """Names, as CPython means them."""
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        namespace = frame.globals
+        if name in namespace:
+            return namespace[name]
+        builtins = namespace.get("__builtins__", __builtins__)
+        builtins = builtins if isinstance(builtins, dict) else builtins.__dict__
+        if name in builtins:
+            return builtins[name]
+        raise NameError(f"name '{name}' is not defined", name=name)
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        frame.globals[name] = value
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        del frame.globals[name]
+
+    def load_cell(self, cell: Any, name: str) -> Any:
+        value = contents(cell)
+        if value is NULL:
+            raise NameError(
+                f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+            )
+        return value
+
+    def store_cell(self, cell: Any, value: Any) -> None:
+        if value is NULL:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = value
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        if fromlist == ("*",):
+            __import__(name)
+            return sys.modules[name]
+        return __import__(name, frame.globals, None, fromlist, level)
+
+    def store_name(self, namespace: Any, name: str, value: Any) -> None:
+        namespace[name] = value
+
+    def free_cells(self, frame: Frame) -> tuple[Any, ...]:
+        return frame.function.__closure__ or ()
+
+    def made(self, value: Any) -> Any:
+        return value
+
+
 class RealMachine(Machine):
     """See the module's docstring. Mutable. raised: the last instruction raised an exception."""
 
     raised = False
+    names = EagerNames()
 
     def step(self, frames: list[Frame]) -> tuple[bool, Any]:
         """Runs one instruction of the innermost frame. (True, value) when the whole chain returned."""
@@ -224,47 +274,11 @@ class RealMachine(Machine):
     def mapping(self, value: Any) -> dict[Any, Any]:
         return dict(value)
 
-    def load_global(self, frame: Frame, name: str) -> Any:
-        namespace = frame.globals
-        if name in namespace:
-            return namespace[name]
-        builtins = namespace.get("__builtins__", __builtins__)
-        builtins = builtins if isinstance(builtins, dict) else builtins.__dict__
-        if name in builtins:
-            return builtins[name]
-        raise NameError(f"name '{name}' is not defined", name=name)
-
-    def store_global(self, frame: Frame, name: str, value: Any) -> None:
-        frame.globals[name] = value
-
-    def delete_global(self, frame: Frame, name: str) -> None:
-        del frame.globals[name]
-
-    def load_cell(self, cell: Any, name: str) -> Any:
-        value = contents(cell)
-        if value is NULL:
-            raise NameError(
-                f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
-            )
-        return value
-
-    def store_cell(self, cell: Any, value: Any) -> None:
-        if value is NULL:
-            del cell.cell_contents
-        else:
-            cell.cell_contents = value
-
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         return getattr(super(owner, obj), name)
 
     def format(self, value: Any, spec: str) -> str:
         return format(value, spec)
-
-    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
-        if fromlist == ("*",):
-            __import__(name)
-            return sys.modules[name]
-        return __import__(name, frame.globals, None, fromlist, level)
 
 
 # -- what `settle` may run ----------------------------------------------------------------------------

@@ -17,24 +17,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from torch.utils._pytree import tree_leaves
 
-from tracer_core import torch_private
 from tracer_core.bytecode.frame import Unread
 from tracer_core.effects import Change, Effects
 from tracer_core.guards.guard import GuardKind, data_of
-from tracer_core.interpreter import objects, overloads
-from tracer_core.interpreter.numbers import SYMBOLS, Numbers
-from tracer_core.natives.tracing import Tracing
+from tracer_core.interpreter import objects
+from tracer_core.interpreter.numbers import Numbers
+from tracer_core.natives.tracing import TracedNames, Tracing
 from tracer_core.provenance import Provenance, is_constant
 from tracer_core.recorder.record import Recorder
-from tracer_core.source import payload
 from tracer_core.trace.graph_breaks import Break
 
 
 class TraceState(Numbers, Tracing):
     """Mutable state of one trace."""
 
+    names: TracedNames
     provenance: Provenance
     effects: Effects
     recorder: Recorder
@@ -45,19 +43,6 @@ class TraceState(Numbers, Tracing):
     positions: dict[int, dict[Any, int]]
     #: id -> classes that the trace made.
     classes: dict[int, Any]
-
-    def made_class(self, cls: Any) -> bool:
-        """Whether the trace itself made a class: nothing in it is guarded."""
-        return id(cls) in self.classes
-
-    def payload(self, value: Any) -> Any:
-        """What C code sees of an object of a subclass of a number or text: its value, guarded. Others as they are."""
-        if not isinstance(value, _HOLDERS) or type(value) in _HOLDERS or isinstance(value, (enum.Enum, bool)):
-            return value
-        source, plain = self.provenance.source_of(value), payload(value)
-        if source is not None:
-            self.provenance.guard(GuardKind.EQ, self.provenance.sources.make(source, "payload"), plain)
-        return plain
 
     def activity(self) -> tuple[int, int]:
         """Grows when the program changes something or runs an operator."""
@@ -78,38 +63,6 @@ class TraceState(Numbers, Tracing):
 
     def open(self, unread: Unread) -> Any:
         return self.provenance.read_varying(unread.value, unread.source)
-
-    def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Runs native code; the tensor operators in it are recorded."""
-        self.recorder.broken = None
-        try:
-            with self.recorder.mode:
-                result = function(*args, **kwargs)
-        finally:
-            # Native code may catch every exception that reading a tensor raises, and go on without its values.
-            if self.recorder.broken is not None:
-                raise self.recorder.broken
-        for leaf in tree_leaves(result):
-            # Some factories (from_numpy) do not ask modes: what they made is no part of the graph.
-            if isinstance(leaf, torch.Tensor) and not torch_private.is_fake(leaf) and self.is_fresh(leaf):
-                self.break_graph(
-                    "real_tensor_in_trace", f"{getattr(function, '__name__', function)}() made a real tensor"
-                )
-        return result
-
-    def operator(self, function: Any, *operands: Any) -> Any:
-        """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote it."""
-        if overloads.any_acts_as_tensor(operands):
-            return overloads.call(self, function, operands, {})
-        if any(isinstance(operand, torch.Tensor) for operand in operands):
-            self.guard_operator(function.__name__.strip("_"))
-            return self.recorder.call(function, operands, {})
-        if any(type(operand) in SYMBOLS for operand in operands):
-            return self.operate(function, operands)
-        return function(*operands)
-
-    def is_fresh(self, obj: Any) -> bool:
-        return self.provenance.source_of(obj) is None
 
     # -- what existed before is saved before it is changed --
 
@@ -215,7 +168,7 @@ class TraceState(Numbers, Tracing):
         elif isinstance(obj, (set, frozenset)):
             self._expand_set(obj)
             return
-        elif isinstance(obj, _VIEWS) and not self.is_fresh(obj):
+        elif isinstance(obj, _VIEWS) and not self.provenance.is_fresh(obj):
             self.break_graph("unknown_native", f"a {type(obj).__name__} made before this segment is read")
         else:
             return
@@ -284,6 +237,10 @@ class TraceState(Numbers, Tracing):
             self.provenance.guard(GuardKind.LEN, source, len(found))
             for i, key in enumerate(found):
                 self.provenance.read(key, self.provenance.sources.make(source, "nth_key", i))
+
+    def check_key(self, key: Any, container: Any) -> None:
+        if type(key) not in _SIMPLE_KEYS or not _SIMPLE_KEYS.issuperset(map(type, container)):
+            objects.settle_key(self, key, container)
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
         """dict.get without user code; an entry or its absence is guarded. varies: a number may become a symbol."""
@@ -361,7 +318,7 @@ _IDENTITY_HASHES = (object.__hash__, type.__hash__)
 _IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
 _TORCH = torch.__path__[0]
 _OWN = str(Path(__file__).parents[1])
-_HOLDERS = (int, float, complex, str, bytes)
+_SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 #: The longest bytearray or array whose contents are compared on every call.
 _BUFFER_LIMIT = 4096
 #: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.

@@ -22,6 +22,7 @@ from tracer_core.bytecode.tracebacks import continues, is_raised_again
 from tracer_core.effects import Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
+from tracer_core.interpreter.calls import Calls
 from tracer_core.interpreter.carried import Carried
 from tracer_core.interpreter.generators import acts_when_closed
 from tracer_core.interpreter.names import Names
@@ -64,7 +65,7 @@ class Raised(NamedTuple):
     passed: list[tuple[types.CodeType, int]]
 
 
-class Tracer(Names):
+class Tracer(Calls):
     """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked for by an
     earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
     are symbolic. natives: code that reached its recompile limit and is called as plain Python.
@@ -72,6 +73,7 @@ class Tracer(Names):
     doubts: a program that fails may be traced again with the other answer."""
 
     shapes: ShapePolicy
+    names: Names
 
     def __init__(
         self,
@@ -99,6 +101,7 @@ class Tracer(Names):
         self.forced, self.unbuildable, self.natives = forced, unbuildable, natives
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
         self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
+        self.names = Names(self)
         self.raised: dict[int, Raised] = {}
         self._specials = {}
         self.methods_of, self.births = {}, {}
@@ -111,9 +114,6 @@ class Tracer(Names):
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), torch._C._len_torch_function_stack()
         self._log_disabled = _FAKES_LOG.disabled
-        self._fresh_functions: set[int] = set()
-        self._fresh_cells: set[int] = set()
-        self._keep: list[Any] = []
         self.generators = []
         self.carried = Carried(self)
         self.provenance.stand_in = self.carried.generator
@@ -163,7 +163,7 @@ class Tracer(Names):
     def _break_before_unbuildable(self) -> None:
         """A value that no later call could make again is made for real, by an instruction of its own."""
         stack = self.frames[-1].stack
-        if stack and type(stack[-1]) in self.unbuildable and self.is_fresh(stack[-1]):
+        if stack and type(stack[-1]) in self.unbuildable and self.provenance.is_fresh(stack[-1]):
             made = type(stack[-1])
             step = self.steps - 1 if self.nesting == 0 else self.outer_step
             if step not in self.forced:
@@ -234,7 +234,7 @@ class Tracer(Names):
     def look_into(self, group: BaseException) -> None:
         """No guard says what is in a group from before this segment."""
         if isinstance(group, BaseExceptionGroup):
-            if not self.is_fresh(group):
+            if not self.provenance.is_fresh(group):
                 self.break_graph("unsupported_value", "an exception group from before this segment is split")
             for part in group.exceptions:
                 self.look_into(part)
@@ -342,7 +342,7 @@ class Tracer(Names):
         if self.provenance.source_of(function) is None:
             self.provenance.register(function, source)
         self.interpreted[function.__code__] = function
-        namespace = self.namespace_source(function)
+        namespace = self.names.namespace_source(function)
         slot = self.provenance.sources.make(source, "slot", "__globals__")
         self.provenance.guard(GuardKind.SAME, slot, namespace)
 
@@ -360,7 +360,7 @@ class Tracer(Names):
     def list_append(self, target: Any, value: Any) -> None:
         before = self.mutations
         self.before_append(target, [value])
-        if self.is_fresh(target):
+        if self.provenance.is_fresh(target):
             self.mutations = before  # a comprehension's own list
         target.append(value)
 

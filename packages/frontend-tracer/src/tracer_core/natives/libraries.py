@@ -100,7 +100,7 @@ def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
         return guard_function(tracer, value)
     if isinstance(value, IDENTITY_TYPES):
         return code or _known(getattr(value, "__module__", None) or "") is not None
-    if not tracer.is_fresh(value):
+    if not tracer.provenance.is_fresh(value):
         return False
     if isinstance(value, _CLOSED_TYPES):
         return not special_methods(tracer, type(value))
@@ -111,7 +111,7 @@ def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
 
 def guard_function(tracer: Tracing, function: types.FunctionType) -> bool:
     """Guards what a function says about itself; False if that holds objects that can change."""
-    if tracer.made_here(function) or function.__dict__:
+    if tracer.names.made_here(function) or function.__dict__:
         return False
     provenance = tracer.provenance
     source = provenance.source_of(function) or provenance.constant(function)

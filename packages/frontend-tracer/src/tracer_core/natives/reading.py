@@ -117,7 +117,7 @@ def _check(tracer: Tracing, value: Any, depth: int) -> bool:
     if isinstance(value, (bytearray, array.array)):
         tracer.expand(value)
         return False
-    if not tracer.is_fresh(value) and not isinstance(value, enum.Enum) and type(value) is not object:
+    if not tracer.provenance.is_fresh(value) and not isinstance(value, enum.Enum) and type(value) is not object:
         tracer.break_graph("unsupported_value", f"native code reads the contents of a {type(value).__name__}")
     return False
 

@@ -12,8 +12,8 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from tracer_core.bytecode.arguments import CallBinder
 from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.semantics import CallBinder, DefaultSemantics, NameSemantics
 from tracer_core.effects import Change, Effects
 from tracer_core.natives.effects import Effect
 from tracer_core.provenance import Provenance
@@ -103,15 +103,8 @@ class SideEffectTracking(Protocol):
         """Grows when the program changes something or runs an operator."""
         ...
 
-    def is_fresh(self, obj: Any) -> bool:
-        """Whether the trace, or native code in it, made an object."""
-        ...
-
     def born(self, result: Any) -> Any:
         """Notes where native code made an object."""
-
-    def keep_alive(self, obj: Any) -> None:
-        """Keeps an object while its id is remembered."""
 
     def before_change(self, target: Any) -> None:
         """Saves a container before native code changes it in any way; guards all that it holds."""
@@ -331,20 +324,23 @@ class CallSemantics(Protocol):
     def native_reads(self, *values: Any) -> None:
         """Guards what a native function may read in its arguments."""
 
+
+class TracedNames(NameSemantics, DefaultSemantics, Protocol):
+    """Names in a trace."""
+
+    def namespace_source(self, function: types.FunctionType) -> Source:
+        """The source of a function's globals: its module's dictionary if it is that module's."""
+        ...
+
+    def cell_contents(self, cell: Any) -> Any:
+        """What a cell holds, or NULL; guarded either way."""
+
     def made_here(self, function: types.FunctionType) -> bool:
         """Whether the trace itself made this function."""
         ...
 
-
-class NameSemantics(Protocol):
-    """Cells and imports."""
-
-    def load_cell(self, cell: Any, name: str) -> Any: ...
-
-    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any: ...
-
-    def made(self, value: Any) -> Any:
-        """A value that the bytecode itself made (container display, function, slice)."""
+    def keep_alive(self, obj: Any) -> None:
+        """Keeps an object while its id is remembered."""
 
 
 class SymbolPolicy(Protocol):
@@ -355,10 +351,11 @@ class SymbolPolicy(Protocol):
 
 class Tracing(
     FrameRunner, ScalarSemantics, SideEffectTracking, ContainerSemantics, ClassSemantics, AttributeSemantics,
-    OperatorSemantics, CallSemantics, NameSemantics, CallBinder, Protocol
+    OperatorSemantics, CallSemantics, CallBinder, Protocol
 ):  # fmt: skip
     """One trace. provenance: where each object came from, and the guards. recorder: writes the graph."""
 
     provenance: Provenance
     recorder: Recorder
+    names: TracedNames
     shapes: SymbolPolicy

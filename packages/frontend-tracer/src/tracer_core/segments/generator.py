@@ -73,7 +73,7 @@ class Generator:
             tracer.classes,
             tracer.owner_of_traceback,
             self._flush,
-            tracer.made_here,
+            tracer.names.made_here,
             tracer.attributes_of,
         )
         self.rebuilder.births = tracer.births

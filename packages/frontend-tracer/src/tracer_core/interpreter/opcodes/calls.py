@@ -67,4 +67,4 @@ def make_function(m: Machine, f: Frame, arg: int) -> None:
     function.__kwdefaults__ = kw_defaults
     if annotations:
         function.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
-    f.stack.append(m.made(function))
+    f.stack.append(m.names.made(function))

@@ -13,24 +13,24 @@ from tracer_core.remake import subscript_generic, type_parameter
 
 @opcode("BUILD_TUPLE")
 def build_tuple(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(m.made(tuple(m.pop_n(f, arg))))
+    f.stack.append(m.names.made(tuple(m.pop_n(f, arg))))
 
 
 @opcode("BUILD_LIST")
 def build_list(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(m.made(m.pop_n(f, arg)))
+    f.stack.append(m.names.made(m.pop_n(f, arg)))
 
 
 @opcode("BUILD_SET")
 def build_set(m: Machine, f: Frame, arg: int) -> None:
     items = m.pop_n(f, arg)
-    f.stack.append(m.made(m.call_value(set, [items], {})))
+    f.stack.append(m.names.made(m.call_value(set, [items], {})))
 
 
 @opcode("BUILD_MAP")
 def build_map(m: Machine, f: Frame, arg: int) -> None:
     items = m.pop_n(f, 2 * arg)
-    made: dict[Any, Any] = m.made({})
+    made: dict[Any, Any] = m.names.made({})
     for key, value in zip(items[::2], items[1::2], strict=True):
         m.setitem(made, key, value)
     f.stack.append(made)
@@ -39,7 +39,7 @@ def build_map(m: Machine, f: Frame, arg: int) -> None:
 @opcode("BUILD_CONST_KEY_MAP")
 def build_const_key_map(m: Machine, f: Frame, arg: int) -> None:
     keys = m.pop(f)
-    f.stack.append(m.made(dict(zip(keys, m.pop_n(f, arg), strict=True))))
+    f.stack.append(m.names.made(dict(zip(keys, m.pop_n(f, arg), strict=True))))
 
 
 @opcode("BUILD_STRING")
@@ -65,7 +65,7 @@ def format_value(m: Machine, f: Frame, arg: Any) -> None:
 
 @opcode("LIST_TO_TUPLE")
 def list_to_tuple(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.made(tuple(m.pop(f))))
+    f.stack.append(m.names.made(tuple(m.pop(f))))
 
 
 @opcode("LIST_APPEND")
@@ -166,7 +166,7 @@ def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         )
-    middle = m.made(items[before : len(items) - after])
+    middle = m.names.made(items[before : len(items) - after])
     tail = items[len(items) - after :] if after else []
     f.stack.extend(reversed([*items[:before], middle, *tail]))
 
@@ -177,12 +177,12 @@ def call_intrinsic_1(m: Machine, f: Frame, arg: int) -> None:
     if arg == 5:
         f.stack.append(m.unary("+", value))
     elif arg == 6:
-        f.stack.append(m.made(tuple(value)))
+        f.stack.append(m.names.made(tuple(value)))
     elif arg == 3:
         # A StopIteration that leaves a generator becomes a RuntimeError (PEP 479).
         f.stack.append(_stop_iteration(value))
     elif arg in _TYPE_PARAMETERS:
-        f.stack.append(m.made(type_parameter(_TYPE_PARAMETERS[arg], value)))
+        f.stack.append(m.names.made(type_parameter(_TYPE_PARAMETERS[arg], value)))
     elif arg == 10:
         f.stack.append(subscript_generic(value))
     else:

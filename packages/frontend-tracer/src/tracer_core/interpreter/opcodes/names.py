@@ -45,7 +45,7 @@ def make_cell(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("COPY_FREE_VARS")
 def copy_free_vars(m: Machine, f: Frame, arg: int) -> None:
-    cells = m.free_cells(f)
+    cells = m.names.free_cells(f)
     f.locals[f.code.first_free :] = cells
 
 
@@ -63,7 +63,7 @@ def _contents(m: Machine, f: Frame, arg: int) -> Any:
     """What a cell holds; an empty one of the function's own is an unbound local variable."""
     name = f.code.locals_names[arg]
     try:
-        return m.load_cell(m.load(f, arg), name)
+        return m.names.load_cell(m.load(f, arg), name)
     except NameError:
         if arg >= f.code.first_free:
             raise
@@ -73,19 +73,19 @@ def _contents(m: Machine, f: Frame, arg: int) -> Any:
 @opcode("STORE_DEREF")
 def store_deref(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
-    m.store_cell(m.load(f, arg), value)
+    m.names.store_cell(m.load(f, arg), value)
 
 
 @opcode("DELETE_DEREF")
 def delete_deref(m: Machine, f: Frame, arg: int) -> None:
     _contents(m, f, arg)
-    m.store_cell(m.load(f, arg), NULL)
+    m.names.store_cell(m.load(f, arg), NULL)
 
 
 @opcode("LOAD_GLOBAL")
 def load_global(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
     name, push_null = arg
-    value = m.load_global(f, name)
+    value = m.names.load_global(f, name)
     if push_null:
         f.stack.append(NULL)
     f.stack.append(value)
@@ -94,14 +94,14 @@ def load_global(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
 @opcode("LOAD_NAME")
 def load_name(m: Machine, f: Frame, arg: str) -> None:
     found, value = _in_namespace(m, f.namespace, arg)
-    f.stack.append(value if found else m.load_global(f, arg))
+    f.stack.append(value if found else m.names.load_global(f, arg))
 
 
 @opcode("LOAD_CLASSDEREF")
 def load_classderef(m: Machine, f: Frame, arg: int) -> None:
     name = f.code.locals_names[arg]
     found, value = _in_namespace(m, f.namespace, name)
-    f.stack.append(value if found else m.load_cell(m.load(f, arg), name))
+    f.stack.append(value if found else m.names.load_cell(m.load(f, arg), name))
 
 
 @opcode("LOAD_LOCALS")
@@ -113,13 +113,13 @@ def load_locals(m: Machine, f: Frame, arg: Any) -> None:
 def load_from_dict_or_deref(m: Machine, f: Frame, arg: int) -> None:
     name = f.code.locals_names[arg]
     found, value = _in_namespace(m, f.stack.pop(), name)
-    f.stack.append(value if found else m.load_cell(m.load(f, arg), name))
+    f.stack.append(value if found else m.names.load_cell(m.load(f, arg), name))
 
 
 @opcode("LOAD_FROM_DICT_OR_GLOBALS")
 def load_from_dict_or_globals(m: Machine, f: Frame, arg: str) -> None:
     found, value = _in_namespace(m, f.stack.pop(), arg)
-    f.stack.append(value if found else m.load_global(f, arg))
+    f.stack.append(value if found else m.names.load_global(f, arg))
 
 
 def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
@@ -136,7 +136,7 @@ def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
 
 @opcode("STORE_NAME")
 def store_name(m: Machine, f: Frame, arg: str) -> None:
-    m.store_name(f.namespace, arg, m.pop(f))
+    m.names.store_name(f.namespace, arg, m.pop(f))
 
 
 @opcode("DELETE_NAME")
@@ -150,17 +150,17 @@ def delete_name(m: Machine, f: Frame, arg: str) -> None:
 @opcode("SETUP_ANNOTATIONS")
 def setup_annotations(m: Machine, f: Frame, arg: Any) -> None:
     if not _in_namespace(m, f.namespace, "__annotations__")[0]:
-        m.store_name(f.namespace, "__annotations__", {})
+        m.names.store_name(f.namespace, "__annotations__", {})
 
 
 @opcode("STORE_GLOBAL")
 def store_global(m: Machine, f: Frame, arg: str) -> None:
-    m.store_global(f, arg, m.pop(f))
+    m.names.store_global(f, arg, m.pop(f))
 
 
 @opcode("DELETE_GLOBAL")
 def delete_global(m: Machine, f: Frame, arg: str) -> None:
-    m.delete_global(f, arg)
+    m.names.delete_global(f, arg)
 
 
 @opcode("LOAD_ATTR")
@@ -208,7 +208,7 @@ def delete_attr(m: Machine, f: Frame, arg: str) -> None:
 @opcode("IMPORT_NAME")
 def import_name(m: Machine, f: Frame, arg: str) -> None:
     level, fromlist = m.pop_n(f, 2)
-    f.stack.append(m.import_name(f, arg, fromlist, level))
+    f.stack.append(m.names.import_name(f, arg, fromlist, level))
 
 
 @opcode("IMPORT_FROM")
@@ -217,7 +217,7 @@ def import_from(m: Machine, f: Frame, arg: str) -> None:
     try:
         value = m.getattr(module, arg)
     except AttributeError:
-        value = m.import_name(f, f"{module.__name__}.{arg}", ("*",), 0)
+        value = m.names.import_name(f, f"{module.__name__}.{arg}", ("*",), 0)
     f.stack.append(value)
 
 

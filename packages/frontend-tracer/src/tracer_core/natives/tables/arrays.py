@@ -28,7 +28,7 @@ def plain_data(tracer: Tracing, value: Any, depth: int = 6) -> bool:
         return True
     held: Any = value
     if isinstance(value, ARRAY):
-        return type(value) is ARRAY[0] and bool(tracer.is_fresh(value)) and held.dtype != object
+        return type(value) is ARRAY[0] and bool(tracer.provenance.is_fresh(value)) and held.dtype != object
     if type(value) in _CONTAINERS and depth:
         items = [*value.keys(), *value.values()] if type(value) is dict else value
         return all(plain_data(tracer, item, depth - 1) for item in items)
@@ -43,7 +43,7 @@ def _run(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
             tracer.break_graph("data_dependent_value", f"numpy.{name}() of a tensor")
-        if isinstance(value, ARRAY) and not tracer.is_fresh(value):
+        if isinstance(value, ARRAY) and not tracer.provenance.is_fresh(value):
             tracer.break_graph("unsupported_value", f"numpy.{name}() reads an array from before this segment")
         if not plain_data(tracer, value):
             tracer.break_graph("unknown_native", f"numpy.{name}() of a {type(value).__name__}")
@@ -105,7 +105,7 @@ def _tensor_of(tracer: Tracing, array: Any) -> Any:
 
 
 def _is_input(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return len(args) == 1 and not kwargs and isinstance(args[0], ARRAY) and not tracer.is_fresh(args[0])
+    return len(args) == 1 and not kwargs and isinstance(args[0], ARRAY) and not tracer.provenance.is_fresh(args[0])
 
 
 def _sharing(function: Any) -> Callable[..., Any]:

@@ -191,7 +191,7 @@ def import_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(args[0], str):
         tracer.break_graph("native_python", "__import__() of what is no name")
     name, fromlist, level = args[0], args[3] if len(args) > 3 else (), args[4] if len(args) > 4 else 0
-    return tracer.import_name(
+    return tracer.names.import_name(
         tracer.frames[-1], name, kwargs.get("fromlist", fromlist), kwargs.get("level", level)
     )
 

@@ -35,7 +35,7 @@ def set_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
 @special(collections.deque.__init__)
 def deque_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, *rest = args
-    if not tracer.is_fresh(target):
+    if not tracer.provenance.is_fresh(target):
         tracer.break_graph("unsupported_mutation", "a deque is initialised again")
     if "iterable" in kwargs:
         rest = [kwargs.pop("iterable"), *rest]
@@ -50,7 +50,7 @@ def dict_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
 @special(collections.defaultdict.__init__)
 def defaultdict_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, *rest = args
-    if not tracer.is_fresh(target):
+    if not tracer.provenance.is_fresh(target):
         tracer.break_graph("unsupported_mutation", "a defaultdict is initialised again")
     collections.defaultdict.__init__(target, *rest[:1])
     _update(tracer, target, rest[1:], kwargs)
@@ -66,7 +66,7 @@ def _update(tracer: Tracing, target: Any, args: list[Any], kwargs: dict[str, Any
 @special(weakref.ref)
 def weak_reference(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """To an object that outlives the call anyway; when others die, a trace does not know."""
-    if args and tracer.is_fresh(args[0]) and not isinstance(args[0], type) and not _to_itself(tracer):
+    if args and tracer.provenance.is_fresh(args[0]) and not isinstance(args[0], type) and not _to_itself(tracer):
         tracer.break_graph("finalizer", "a weak reference to a new object is made")
     return weakref.ref(*args)
 
@@ -84,7 +84,7 @@ def _changes(function: Any) -> Any:
     its old contents cannot be put back after the trace."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if not tracer.is_fresh(args[0]):
+        if not tracer.provenance.is_fresh(args[0]):
             tracer.break_graph("finalizer", f"{function.__qualname__} of one that existed before")
         frame = tracer.frame_of(function, args, kwargs)
         return tracer.run_nested(frame)

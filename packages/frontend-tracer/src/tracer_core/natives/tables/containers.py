@@ -320,7 +320,7 @@ def pairs_of(tracer: Tracing, source: Any, kind: type = dict) -> dict[Any, Any]:
 @special(set.pop)
 def set_pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (target,) = args
-    if len(target) > 1 and not tracer.is_fresh(
+    if len(target) > 1 and not tracer.provenance.is_fresh(
         target
     ):  # which member it gives depends on what was taken before
         tracer.break_graph("unsupported_mutation", "set.pop() of a set from before this segment")

@@ -46,7 +46,7 @@ def shallow(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(copy.deepcopy)
 def deep(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     memo = args[1] if len(args) > 1 else kwargs.get("memo")
-    if len(args) > 2 or (memo is not None and not (type(memo) is dict and tracer.is_fresh(memo))):
+    if len(args) > 2 or (memo is not None and not (type(memo) is dict and tracer.provenance.is_fresh(memo))):
         tracer.break_graph("native_python", "copy.deepcopy() with a memo that existed before")
     return _deep(tracer, args[0], {} if memo is None else memo)
 
@@ -58,7 +58,7 @@ def _deep(tracer: Tracing, obj: Any, memo: dict[int, Any]) -> Any:
     known = memo.get(id(obj), ABSENT)
     if known is not ABSENT:
         return known
-    tracer.keep_alive(obj)
+    tracer.names.keep_alive(obj)
     if isinstance(obj, torch.Tensor):
         made = _tensor(tracer, obj)
     elif type(obj) is list:

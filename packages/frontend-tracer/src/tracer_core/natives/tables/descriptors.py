@@ -73,7 +73,7 @@ def property_set(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> An
 @special(types.MappingProxyType)
 def proxy(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (mapping,) = args
-    if type(mapping) is dict and not tracer.is_fresh(mapping):
+    if type(mapping) is dict and not tracer.provenance.is_fresh(mapping):
         tracer.break_graph(
             "unsupported_value", "a read-only view of a dictionary from before this segment is made"
         )
@@ -86,7 +86,7 @@ def _proxied(name: str) -> Callable[..., Any]:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         proxy, *rest = args
         (mapping,) = gc.get_referents(proxy)
-        if not tracer.is_fresh(proxy) or not isinstance(mapping, dict):
+        if not tracer.provenance.is_fresh(proxy) or not isinstance(mapping, dict):
             tracer.break_graph("unsupported_value", "native code reads the contents of a mappingproxy")
         rest = [gc.get_referents(a)[0] if isinstance(a, types.MappingProxyType) else a for a in rest]
         if name in _PROXIED_OPERATORS:  # of which a proxy makes whole operators

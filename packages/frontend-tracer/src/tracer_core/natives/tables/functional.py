@@ -102,7 +102,7 @@ def _call_cached(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str
     if (
         len(odd) == 1
         and first is odd[0]
-        and not tracer.is_fresh(first)
+        and not tracer.provenance.is_fresh(first)
         and tracer.is_identity_comparable(first)
     ):
         _check_miss(tracer, cached, args, kwargs)

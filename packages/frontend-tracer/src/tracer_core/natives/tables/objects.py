@@ -295,7 +295,7 @@ declare(PURE, [BaseExceptionGroup.derive])
 @special(BaseException.add_note)
 def add_note(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     error, note = args
-    if not tracer.is_fresh(error):
+    if not tracer.provenance.is_fresh(error):
         tracer.break_graph("unsupported_mutation", "a note is added to an exception from before this segment")
     tracer.mutations += 1
     error.add_note(note)

@@ -121,7 +121,7 @@ def _is_enabled(tracer: Tracing, logger: Any, level: int) -> bool:
     _is_logger(tracer, logger)
     if type(level) is not int:
         tracer.break_graph("side_effect_native", "a logger is asked in an unusual way")
-    if tracer.is_fresh(logger):
+    if tracer.provenance.is_fresh(logger):
         tracer.provenance.constant(logger)
     return bool(applied(tracer, _QUESTIONS.setdefault(level, Enabled(level)), logger))
 
@@ -139,7 +139,7 @@ def is_enabled_for(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
 @special(logging.Logger.getEffectiveLevel)
 def effective_level(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     _is_logger(tracer, args[0])
-    if tracer.is_fresh(args[0]):
+    if tracer.provenance.is_fresh(args[0]):
         tracer.provenance.constant(args[0])
     return applied(tracer, _effective_level, args[0])
 

@@ -116,7 +116,7 @@ def _demand_plain(tracer: Tracing, arguments: list[Any], replaced: tuple[int, ..
         for one in (real, node.meta.get("val"), node.meta.get("example_value"))
         if isinstance(one, torch.Tensor)
     ]
-    if any(owners[place] in given or not tracer.is_fresh(tensors[place]) for place in replaced):
+    if any(owners[place] in given or not tracer.provenance.is_fresh(tensors[place]) for place in replaced):
         raise Unclear("it writes to a tensor from before this segment")
     if any(list(owners.values()).count(owners[place]) > 1 for place in replaced):
         raise Unclear("two of its tensors share the memory that it writes to")

@@ -1,0 +1,56 @@
+"""What an instruction asks of values: one protocol a role.
+
+`RealMachine` (interpreter/real.py) gives what CPython does, the tracer (interpreter/tracer.py) what it means in a trace.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Protocol
+
+from tracer_core.bytecode.code import GraphBreaker
+from tracer_core.bytecode.frame import Frame, Unread
+
+
+class NameSemantics(Protocol):
+    """Globals, cells, imports, and the functions that the bytecode makes."""
+
+    def load_global(self, frame: Frame, name: str) -> Any: ...
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None: ...
+
+    def delete_global(self, frame: Frame, name: str) -> None: ...
+
+    def store_name(self, namespace: Any, name: str, value: Any) -> None:
+        """Stores a name of a class body."""
+
+    def load_cell(self, cell: Any, name: str) -> Any: ...
+
+    def store_cell(self, cell: Any, value: Any) -> None: ...
+
+    def free_cells(self, frame: Frame) -> tuple[Any, ...]:
+        """The closure of the frame's function."""
+        ...
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any: ...
+
+    def made(self, value: Any) -> Any:
+        """A value that the bytecode itself made (container display, function, slice)."""
+
+
+class DefaultSemantics(Protocol):
+    """Default values of parameters."""
+
+    def defaults_of(self, function: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
+
+    def default_item(self, function: types.FunctionType, defaults: tuple[Any, ...], index: int) -> Any: ...
+
+    def keyword_default(self, function: types.FunctionType, defaults: dict[str, Any], name: str) -> Any: ...
+
+
+class CallBinder(GraphBreaker, Protocol):
+    """Who fills the parameters of a call."""
+
+    names: DefaultSemantics
+
+    def open(self, unread: Unread) -> Any: ...
