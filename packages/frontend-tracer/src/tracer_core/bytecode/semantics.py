@@ -38,6 +38,19 @@ class NameSemantics(Protocol):
         """A value that the bytecode itself made (container display, function, slice)."""
 
 
+class CallSemantics(Protocol):
+    """Calls."""
+
+    def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Calls and pushes the result on the frame's stack, now or when an inlined frame returns."""
+
+    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls and returns the result; Python callees run in a nested loop."""
+
+    def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
+        """Runs the frame of a generator to its next ``yield``, or its end."""
+
+
 class DefaultSemantics(Protocol):
     """Default values of parameters."""
 

@@ -61,10 +61,10 @@ class TextPart:
         object.__setattr__(self, "_value", value)
 
     def __str__(self) -> str:
-        return str(self._tracer.call_value(str, [self._value], {}))
+        return str(self._tracer.calls.call_value(str, [self._value], {}))
 
     def __repr__(self) -> str:
-        return str(self._tracer.call_value(repr, [self._value], {}))
+        return str(self._tracer.calls.call_value(repr, [self._value], {}))
 
     def __format__(self, spec: str) -> str:
         return str(self._tracer.format(self._value, spec))
@@ -73,10 +73,10 @@ class TextPart:
         return self._tracer.index(self._value)
 
     def __int__(self) -> Any:
-        return self._tracer.call_value(int, [self._value], {})
+        return self._tracer.calls.call_value(int, [self._value], {})
 
     def __float__(self) -> Any:
-        return self._tracer.call_value(float, [self._value], {})
+        return self._tracer.calls.call_value(float, [self._value], {})
 
     def __getattr__(self, name: str) -> Any:
         return text_part(self._tracer, self._tracer.getattr(self._value, name))

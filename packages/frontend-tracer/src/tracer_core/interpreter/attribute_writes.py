@@ -36,7 +36,7 @@ class AttributeWrites(Attributes):
         if isinstance(obj, torch.Tensor):
             self._set_tensor_attribute(obj, name, value)
         elif has_python(setter):
-            self.call_value(setter, [obj, name, value], {})
+            self.calls.call_value(setter, [obj, name, value], {})
         elif isinstance(obj, type):
             self.set_class_attribute(obj, name, value)
         else:
@@ -83,7 +83,7 @@ class AttributeWrites(Attributes):
             return
         library = cls.__module__.partition(".")[0]
         before_and_now = (cls.__dict__.get(name, ()), value)
-        plain = all(is_constant(one) or id(one) in self._numbers for one in before_and_now)
+        plain = all(is_constant(one) or id(one) in self.numbers for one in before_and_now)
         plain = plain and not name.startswith("__")
         own = library in ("torch", "tracer_core") and not plain
         if name in type.__dict__ or own or not cls.__flags__ & HEAP_TYPE:
@@ -123,11 +123,11 @@ class AttributeWrites(Attributes):
         if isinstance(raw, property):
             if raw.fset is None:
                 raise AttributeError(f"property '{name}' of '{type(obj).__qualname__}' object has no setter")
-            self.call_value(raw.fset, [obj, value], {})
+            self.calls.call_value(raw.fset, [obj, value], {})
             return
         setter = self.static(type(raw), "__set__")
         if has_python(setter):
-            self.call_value(setter, [raw, obj, value], {})
+            self.calls.call_value(setter, [raw, obj, value], {})
             return
         if setter is ABSENT:
             raise AttributeError("__set__")
@@ -155,7 +155,7 @@ class AttributeWrites(Attributes):
         if isinstance(obj, torch.Tensor):
             self._delete_tensor_attribute(obj, name)
         elif has_python(deleter):
-            self.call_value(deleter, [obj, name], {})
+            self.calls.call_value(deleter, [obj, name], {})
         elif isinstance(obj, type):
             self.set_class_attribute(obj, name, ABSENT)
         else:
@@ -192,11 +192,11 @@ class AttributeWrites(Attributes):
         if isinstance(raw, property):
             if raw.fdel is None:
                 raise AttributeError(f"property '{name}' of '{type(obj).__qualname__}' object has no deleter")
-            self.call_value(raw.fdel, [obj], {})
+            self.calls.call_value(raw.fdel, [obj], {})
             return
         deleter = self.static(type(raw), "__delete__")
         if has_python(deleter):
-            self.call_value(deleter, [raw, obj], {})
+            self.calls.call_value(deleter, [raw, obj], {})
         elif deleter is ABSENT:
             raise AttributeError("__delete__")
         else:

@@ -64,7 +64,7 @@ class Attributes(Entries):
     # -- reading --
 
     def getattr(self, obj: Any, name: str) -> Any:
-        if type(obj) in SYMBOLS and (id(obj) in self._numbers or hasattr(float, name) or hasattr(int, name)):
+        if type(obj) in SYMBOLS and (id(obj) in self.numbers or hasattr(float, name) or hasattr(int, name)):
             obj = self.concrete(obj)  # a method of numbers: as Python's own has it
         if isinstance(obj, torch.Tensor):
             return self._tensor_attribute(obj, name)
@@ -87,7 +87,7 @@ class Attributes(Entries):
             self.break_graph("unknown_native", "attributes of a threading.local belong to a thread")
         try:
             if has_python(getter):
-                return self.call_value(getter, [obj, name], {})
+                return self.calls.call_value(getter, [obj, name], {})
             return self.generic_getattr(obj, name)
         except AttributeError:
             fallback = self.special(cls, "__getattr__")
@@ -100,11 +100,11 @@ class Attributes(Entries):
         cls = type(obj)
         owner, raw = self.read_entry(cls, name)
         if type(raw) in NUMBERS:
-            value = self._instance_entry(obj, name)
+            value = self.instance_entry(obj, name)
             return raw if value is ABSENT else value
         if owner is not None and self._is_data_descriptor(raw) and hasattr(type(raw), "__get__"):
             return self.get_descriptor(raw, obj, cls, name)
-        value = self._instance_entry(obj, name)
+        value = self.instance_entry(obj, name)
         if value is not ABSENT:
             return value
         if owner is not None:
@@ -120,7 +120,7 @@ class Attributes(Entries):
         if kind is property:
             if raw.fget is None:
                 raise AttributeError(f"property '{name}' of '{cls.__qualname__}' object has no getter")
-            return raw.__get__(obj) if cls in torch_private.DEVICE_PROPERTIES else self.call_value(raw.fget, [obj], {})
+            return raw.__get__(obj) if cls in torch_private.DEVICE_PROPERTIES else self.calls.call_value(raw.fget, [obj], {})
         if kind is staticmethod:
             return self._wrapped(raw)
         if kind is classmethod:
@@ -133,7 +133,7 @@ class Attributes(Entries):
         if getter is ABSENT:
             return self._class_value(raw)
         if has_python(getter):
-            return self.call_value(getter, [raw, obj, cls], {})
+            return self.calls.call_value(getter, [raw, obj, cls], {})
         return self.native_descriptor_get(raw, obj, cls, name)
 
     def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
@@ -172,13 +172,13 @@ class Attributes(Entries):
         if fallback is _MODULE_GETATTR:
             return self._module_member(obj, name)
         if has_python(fallback):
-            return self.call_value(fallback, [obj, name], {})
+            return self.calls.call_value(fallback, [obj, name], {})
         self.break_graph("unknown_native", f"{type(obj).__name__}.__getattr__")
 
     def _module_member(self, obj: torch.nn.Module, name: str) -> Any:
         """nn.Module.__getattr__ without interpreting it: parameters, buffers, submodules."""
         for table in ("_parameters", "_buffers", "_modules"):
-            members = self._instance_entry(obj, table)
+            members = self.instance_entry(obj, table)
             if members is ABSENT:
                 continue
             value = self.dict_get(members, name, ABSENT)
@@ -215,7 +215,7 @@ class Attributes(Entries):
         if not self._is_data_descriptor(raw):
             fake = torch_private.is_fake(tensor)
             found = (
-                self.attributes_of(tensor).get(name, ABSENT) if fake else self._instance_entry(tensor, name)
+                self.attributes_of(tensor).get(name, ABSENT) if fake else self.instance_entry(tensor, name)
             )
             if found is not ABSENT:
                 return found
@@ -282,13 +282,13 @@ class Attributes(Entries):
         getter = self.special(meta, "__getattribute__")
         try:
             if has_python(getter):
-                return self.call_value(getter, [cls, name], {})
+                return self.calls.call_value(getter, [cls, name], {})
             return self.plain_class_attribute(cls, name)
         except AttributeError:
             fallback = self.special(meta, "__getattr__")
             if not has_python(fallback):
                 raise
-        return self.call_value(fallback, [cls, name], {})
+        return self.calls.call_value(fallback, [cls, name], {})
 
     def plain_class_attribute(self, cls: type, name: str) -> Any:
         """type.__getattribute__"""
@@ -342,7 +342,7 @@ class Attributes(Entries):
         if getter is ABSENT:
             return self._class_value(raw)
         if has_python(getter):
-            return self.call_value(getter, [raw, None, cls], {})
+            return self.calls.call_value(getter, [raw, None, cls], {})
         return self._class_value(raw.__get__(None, cls))
 
     def _builtin_attribute(self, obj: Any, name: str) -> Any:
@@ -352,7 +352,7 @@ class Attributes(Entries):
             self.break_graph("native_python", f"a traceback is looked into: .{name}")
         raw = self.static(type(obj), name)
         if raw is ABSENT:
-            value = self._instance_entry(obj, name)
+            value = self.instance_entry(obj, name)
             if value is not ABSENT:
                 return value
         if isinstance(obj, ARRAY) and self.provenance.is_fresh(obj) and name in _ARRAY_VIEWS:

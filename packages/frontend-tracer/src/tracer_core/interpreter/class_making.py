@@ -115,7 +115,7 @@ def build_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
     cell = run_body(tracer, body, namespace)
     if bases != tuple(written):
         tracer.setitem(namespace, "__orig_bases__", tuple(written))
-    made = tracer.call_value(meta, [name, bases, namespace], keywords)
+    made = tracer.calls.call_value(meta, [name, bases, namespace], keywords)
     if isinstance(made, type) and type(cell) is types.CellType:
         _check_cell(cell, made, name)
     return made
@@ -128,7 +128,7 @@ def _resolve_bases(tracer: Tracing, written: list[Any]) -> tuple[Any, ...]:
         if entries is None:
             bases.append(base)
             continue
-        found = tracer.call_value(entries, [tuple(written)], {})
+        found = tracer.calls.call_value(entries, [tuple(written)], {})
         if not isinstance(found, tuple):
             raise TypeError("__mro_entries__ must return a tuple")
         bases += found
@@ -176,7 +176,7 @@ def _prepare(tracer: Tracing, meta: Any, name: str, bases: tuple[Any, ...], keyw
         return {}
     if isinstance(prepare, types.BuiltinFunctionType):
         return {}  # type.__prepare__
-    return tracer.call_value(prepare, [name, bases], keywords)
+    return tracer.calls.call_value(prepare, [name, bases], keywords)
 
 
 def run_body(tracer: Tracing, body: types.FunctionType, namespace: Any) -> Any:
@@ -185,10 +185,10 @@ def run_body(tracer: Tracing, body: types.FunctionType, namespace: Any) -> Any:
     if code.unsupported:
         reason = UNSUPPORTED.get(code.unsupported, "no handler")
         tracer.break_graph("unsupported_opcode", f"a class body uses {code.unsupported}: {reason}")
-    tracer.interpreted[body.__code__] = body
+    tracer.calls.interpreted[body.__code__] = body
     frame = Frame(body, code)
     frame.namespace = namespace
-    return tracer.run_nested(frame)
+    return tracer.calls.run_nested(frame)
 
 
 def _check_cell(cell: types.CellType, made: type, name: str) -> None:
@@ -216,7 +216,7 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if best is not meta:
         other = tracer.class_entry(best, "__new__")[1]
         if isinstance(other, staticmethod):
-            return tracer.call_value(other.__func__, [best, name, bases, namespace], kwargs)
+            return tracer.calls.call_value(other.__func__, [best, name, bases, namespace], kwargs)
         meta = best
     _refuse(tracer, bases, meta, name)
     entries = tracer.mapping(namespace)
@@ -232,7 +232,7 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     for key, value in later.items():
         _set_name(tracer, made, key, value)
     if hooked:
-        tracer.call_value(tracer.super_attribute(made, made, "__init_subclass__"), [], kwargs)
+        tracer.calls.call_value(tracer.super_attribute(made, made, "__init_subclass__"), [], kwargs)
     return made
 
 
@@ -252,7 +252,7 @@ def _make(
 def _set_name(tracer: Tracing, made: type, key: str, value: Any) -> None:
     method = tracer.python_method(value, "__set_name__")
     try:
-        tracer.call_value(method, [value, made, key], {})
+        tracer.calls.call_value(method, [value, made, key], {})
     except Exception as error:
         text = f"Error calling __set_name__ on '{type(value).__name__}' instance {key!r} in '{made.__name__}'"
         if sys.version_info >= (3, 12):

@@ -44,6 +44,8 @@ class Entries(TraceState):
     #: (class, name) -> what `class_entry` found; emptied when the program changes a class.
     _specials: dict[tuple[type, str], tuple[type | None, Any]]
     _lineages: set[type]
+    #: class -> its special methods in Python (natives/reading.py).
+    methods_of: dict[type, frozenset[str]]
 
     # -- of classes --
 
@@ -168,7 +170,7 @@ class Entries(TraceState):
         kind = type(raw)
         return self.special(kind, name) if kind.__flags__ & HEAP_TYPE else self.static(kind, name)
 
-    def _instance_entry(self, obj: Any, name: str) -> Any:
+    def instance_entry(self, obj: Any, name: str) -> Any:
         """The value in the object's own dictionary, or ABSENT; guarded either way."""
         namespace = self.instance_dict(obj)
         if namespace is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.semantics import CallSemantics
 from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
 
@@ -19,9 +20,8 @@ class GeneratorHost(Protocol):
 
     outer_step: int
 
-    def resume_generator(self, frame: Frame, error: BaseException | None) -> Any: ...
-
-    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any: ...
+    @property
+    def calls(self) -> CallSemantics: ...
 
     def getattr_or(self, obj: Any, name: str, default: Any) -> Any: ...
 
@@ -68,7 +68,7 @@ class TracedGenerator:
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
         if isinstance(error, type) and issubclass(error, BaseException):
-            call = self.machine.call_value
+            call = self.machine.calls.call_value
             if value is None:
                 error = call(error, [], {})
             else:
@@ -107,7 +107,7 @@ class TracedGenerator:
             return self._resume(error)
         try:
             self.yielded = True
-            return self.machine.call_value(throw, [error], {})
+            return self.machine.calls.call_value(throw, [error], {})
         except StopIteration as stop:
             if "CLEANUP_THROW" in self.frame.code.names:  # 3.12: the bytecode takes the value itself
                 return self._resume(stop)
@@ -132,7 +132,7 @@ class TracedGenerator:
         )
         try:
             if close is not None:
-                self.machine.call_value(close, [], {})
+                self.machine.calls.call_value(close, [], {})
         except Exception as raised:
             return raised
         return None
@@ -155,7 +155,7 @@ class TracedGenerator:
             raise ValueError("generator already executing")
         self.running, self.yielded, self.moved = True, False, True
         try:
-            value = self.machine.resume_generator(self.frame, error)
+            value = self.machine.calls.resume_generator(self.frame, error)
         except StopIteration as stop:
             self.finished = True
             raise RuntimeError("generator raised StopIteration") from stop

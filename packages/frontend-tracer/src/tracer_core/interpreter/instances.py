@@ -39,7 +39,7 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
     meta = type(cls)
     meta_call = tracer.static(meta, "__call__") if meta is type else tracer.special(meta, "__call__")
     if has_python(meta_call):
-        return tracer.prepare(meta_call, [cls, *args], kwargs)
+        return tracer.calls.prepare(meta_call, [cls, *args], kwargs)
     return construct(tracer, cls, args, kwargs)
 
 
@@ -57,7 +57,7 @@ def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any
             return cls(*args, **kwargs)  # raises Python's own error
         obj = object.__new__(cls)
     else:
-        obj = tracer.call_value(new, [cls, *args], kwargs)
+        obj = tracer.calls.call_value(new, [cls, *args], kwargs)
     if not isinstance(obj, cls):
         return obj
     return _initialise(tracer, obj, args, kwargs)
@@ -76,7 +76,7 @@ def new_object(tracer: Tracing, new: Any, cls: type, args: list[Any], kwargs: di
         isinstance(owner, type) and issubclass(owner, BaseException)
     ):
         if owner in (str, int, float, complex) and len(args) == 1 and not kwargs:
-            args = [tracer.call_value(owner, args, {})]
+            args = [tracer.calls.call_value(owner, args, {})]
         tracer.native_reads(*args)
         return owner.__new__(cls, *args, **kwargs)
     tracer.break_graph(
@@ -92,9 +92,9 @@ def _initialise(tracer: Tracing, obj: Any, args: list[Any], kwargs: dict[str, An
             raise TypeError(f"{cls.__name__}() takes no arguments")
         return obj
     if not has_python(init):
-        tracer.call_value(init, [obj, *args], kwargs)
+        tracer.calls.call_value(init, [obj, *args], kwargs)
         return obj
-    frame = tracer.prepare(init, [obj, *args], kwargs)
+    frame = tracer.calls.prepare(init, [obj, *args], kwargs)
     if type(frame) is not Frame:
         return obj
     frame.on_return = ("instance", obj)

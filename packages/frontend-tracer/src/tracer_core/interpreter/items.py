@@ -54,7 +54,7 @@ class Items(Operations):
         container = self.unproxied(container)
         method = self.python_method(container, "__contains__")
         if method is not None:
-            return self.truth(self.call_value(method, [container, item], {}))
+            return self.truth(self.calls.call_value(method, [container, item], {}))
         if isinstance(container, torch.Tensor):
             self.break_graph("data_dependent_value", "`in` on a tensor")
         item = self.concrete(item)
@@ -109,7 +109,7 @@ class Items(Operations):
         container = self.unproxied(container)
         method = self.python_method(container, "__getitem__")
         if method is not None:
-            return self.call_value(method, [container, key], {})
+            return self.calls.call_value(method, [container, key], {})
         if isinstance(container, dict):
             return self._dict_item(container, self.concrete(key))
         key = objects.plain_key(self, key)
@@ -138,13 +138,13 @@ class Items(Operations):
         if isinstance(container, ARRAY) and self.provenance.is_fresh(container) and is_constant(key):
             return self.born(container[key])  # type: ignore[index]
         if type(container) is types.MappingProxyType:
-            return self.call_value(types.MappingProxyType.__getitem__, [container, key], {})
+            return self.calls.call_value(types.MappingProxyType.__getitem__, [container, key], {})
         self.break_graph("unknown_native", f"subscript of a {type(container).__name__}")
 
     def _class_getitem(self, cls: type, key: Any) -> Any:
         method = self.python_method(cls, "__getitem__")
         if method is not None:
-            return self.call_value(method, [cls, key], {})
+            return self.calls.call_value(method, [cls, key], {})
         return cls[key]  # type: ignore[index]
 
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
@@ -153,7 +153,7 @@ class Items(Operations):
             return value
         missing = self.python_method(container, "__missing__")
         if missing is not None:
-            return self.call_value(missing, [container, key], {})
+            return self.calls.call_value(missing, [container, key], {})
         if isinstance(container, collections.defaultdict):
             return self._default_item(container, key)
         if isinstance(container, collections.Counter):
@@ -164,14 +164,14 @@ class Items(Operations):
         factory = container.default_factory
         if factory is None:
             raise KeyError(key)
-        value = self.call_value(factory, [], {})
+        value = self.calls.call_value(factory, [], {})
         self.setitem(container, key, value)
         return value
 
     def setitem(self, container: Any, key: Any, value: Any) -> None:
         method = self.python_method(container, "__setitem__")
         if method is not None:
-            self.call_value(method, [container, key, value], {})
+            self.calls.call_value(method, [container, key, value], {})
             return
         if isinstance(container, torch.Tensor):
             key = objects.plain_key(self, key)
@@ -207,7 +207,7 @@ class Items(Operations):
     def delitem(self, container: Any, key: Any) -> None:
         method = self.python_method(container, "__delitem__")
         if method is not None:
-            self.call_value(method, [container, key], {})
+            self.calls.call_value(method, [container, key], {})
             return
         key = self.concrete(key)
         if isinstance(container, dict):
@@ -315,7 +315,7 @@ class Items(Operations):
         method = self.python_method(iterator, "__next__")
         if method is not None and not isinstance(iterator, HOST_ITERATORS):
             try:
-                return True, self.call_value(method, [iterator], {})
+                return True, self.calls.call_value(method, [iterator], {})
             except StopIteration as stop:
                 return False, stop.value
         if self.lacks(iterator, "__next__"):
@@ -356,7 +356,7 @@ class Items(Operations):
         if isinstance(value, dict) and not self.python_method(value, "keys"):
             objects.settle_keys(self, list(dict.keys(value)))
             return {key: self.dict_get(value, key, None, varies=True) for key in self.keys(value)}
-        keys = self.spread(self.call_value(self.getattr(value, "keys"), [], {}))
+        keys = self.spread(self.calls.call_value(self.getattr(value, "keys"), [], {}))
         objects.settle_keys(self, keys)
         return {key: self.getitem(value, key) for key in keys}
 
@@ -366,9 +366,9 @@ class Items(Operations):
         value = self.concrete(value)
         method = self.python_method(value, "__format__")
         if method is not None:
-            return format(Answer(self.call_value(method, [value, spec], {})))
+            return format(Answer(self.calls.call_value(method, [value, spec], {})))
         if not spec:
-            return str(self.call_value(str, [value], {}))
+            return str(self.calls.call_value(str, [value], {}))
         if self.lacks(value, "__format__"):
             return format(value, spec)  # raises Python's own error
         self._native_operands(value)

@@ -8,10 +8,10 @@ changed nothing that `undo` of the subclass does not restore, and the frame's st
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracer_core.bytecode.frame import NULL, Frame, Unread
-from tracer_core.bytecode.semantics import NameSemantics
+from tracer_core.bytecode.semantics import CallSemantics, NameSemantics
 from tracer_core.bytecode.tracebacks import history
 from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
@@ -21,6 +21,12 @@ class Machine:
 
     frames: list[Frame]
     names: NameSemantics
+
+    if TYPE_CHECKING:  # an attribute of the tracer, a property of `RealMachine`
+
+        @property
+        def calls(self) -> CallSemantics: ...
+
 
     def __init__(self) -> None:
         self.frames = []
@@ -175,14 +181,6 @@ class Machine:
         raise NotImplementedError
 
     def break_graph(self, kind: str, reason: str) -> Any:
-        raise NotImplementedError
-
-    def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Calls and pushes the result on the frame's stack, now or when an inlined frame returns."""
-        raise NotImplementedError
-
-    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Calls and returns the result; Python callees run in a nested loop."""
         raise NotImplementedError
 
     def getattr(self, obj: Any, name: str) -> Any:

@@ -55,7 +55,7 @@ class Numbers(Machine):
     provenance: Provenance
     recorder: Recorder
     #: id of a symbol -> (symbol, its value now, its source).
-    _numbers: dict[int, tuple[Any, Any, Source]]
+    numbers: dict[int, tuple[Any, Any, Source]]
     #: computed source -> how many operations its whole text has.
     _sizes: dict[Source, int]
     #: Whether sizes may be symbols in this trace.
@@ -68,7 +68,7 @@ class Numbers(Machine):
             return value
         symbol = torch_private.new_number(env, value, name)
         self.provenance.guard(GuardKind.TYPE, source, type(value))
-        self._numbers[id(symbol)] = symbol, value, source
+        self.numbers[id(symbol)] = symbol, value, source
         self.recorder.sizes.numbers[symbol.node.expr] = source, value, symbol
         return symbol
 
@@ -77,7 +77,7 @@ class Numbers(Machine):
         place of symbols; anything else as it is."""
         kind = type(value)
         if kind in SYMBOLS:
-            known = self._numbers.get(id(value))
+            known = self.numbers.get(id(value))
             if known is not None:
                 self.provenance.guard(GuardKind.EQ, known[2], known[1])
                 return known[1]
@@ -98,13 +98,13 @@ class Numbers(Machine):
 
     def beside(self, value: Any, other: Any) -> Any:
         """One operand of two: a symbol only if the other is a number or a tensor."""
-        if id(value) not in self._numbers or isinstance(other, (int, float, torch.Tensor, *SYMBOLS)):
+        if id(value) not in self.numbers or isinstance(other, (int, float, torch.Tensor, *SYMBOLS)):
             return value
         return self.concrete(value)
 
     def settled(self, value: Any, depth: int = 6) -> Any:
         """A value without symbols of the program's numbers in it, for code that is not interpreted."""
-        if id(value) in self._numbers:
+        if id(value) in self.numbers:
             return self.concrete(value)
         kind = type(value)
         if depth == 0 or kind not in (list, tuple, dict):
@@ -129,12 +129,12 @@ class Numbers(Machine):
         return (
             len(values) > 1
             and all(type(value) in _NUMBERS for value in values)
-            and any(id(value) in self._numbers for value in values)
+            and any(id(value) in self.numbers for value in values)
         )
 
     def operate(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """An operator, or a function of numbers, on numbers of which at least one is a symbol."""
-        sizes = [one for one in operands if type(one) is torch.SymInt and id(one) not in self._numbers]
+        sizes = [one for one in operands if type(one) is torch.SymInt and id(one) not in self.numbers]
         if sizes and self._stays_size(function, operands):
             return function(*operands)  # exact, and related to one another by the shape environment
         origins = [self.origin(operand) for operand in operands]
@@ -169,7 +169,7 @@ class Numbers(Machine):
 
     def origin(self, value: Any) -> tuple[Any, Source] | None:
         """(value now, source) of a symbol; None for a plain number, and for a size that no input has."""
-        known = self._numbers.get(id(value))
+        known = self.numbers.get(id(value))
         if known is not None:
             return known[1], known[2]
         return self._origin_of_size(value) if type(value) in SYMBOLS else None

@@ -32,7 +32,7 @@ _CHECKS: dict[str, Any] = {
 
 def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
     """Calls a special method without further arguments and checks its result as CPython does."""
-    result = tracer.call_value(method, [obj], {})
+    result = tracer.calls.call_value(method, [obj], {})
     if name in ("__hash__", "__index__"):
         result = tracer.settled(result)  # C code goes on with the number itself
     if isinstance(result, (torch.SymInt, torch.SymBool, torch.SymFloat)):

@@ -125,7 +125,7 @@ class Operations(AttributeWrites):
         if inplace:
             method = self.python_method(left, f"__i{name}__")
             if method is not None:
-                result = self.call_value(method, [left, right], {})
+                result = self.calls.call_value(method, [left, right], {})
                 if result is not NotImplemented:
                     return result
             elif isinstance(left, torch.Tensor) or isinstance(left, MUTABLE):
@@ -134,14 +134,14 @@ class Operations(AttributeWrites):
                     "+",
                     "*",
                 ):  # of a sequence C asks the other side first
-                    result = self.call_value(reflected, [right, left], {})
+                    result = self.calls.call_value(reflected, [right, left], {})
                     if result is not NotImplemented:
                         return result
                 return self.inplace(symbol, left, right)
         for method, args in self._candidates(name, left, right):
             if method is None:
                 continue
-            result = self.call_value(method, args, {})
+            result = self.calls.call_value(method, args, {})
             if result is not NotImplemented:
                 return result
         if self._no_operator(name, left, right):
@@ -226,7 +226,7 @@ class Operations(AttributeWrites):
             return self.operate(native, (value,))
         method = self.python_method(value, name)
         if method is not None:
-            return self.call_value(method, [value], {})
+            return self.calls.call_value(method, [value], {})
         if self.lacks(value, name):
             return native(value)  # raises Python's own error
         self._native_operands(value)
@@ -250,13 +250,13 @@ class Operations(AttributeWrites):
                 equal = self.python_method(receiver, "__eq__")
                 if equal is not None and self.static(type(receiver), "__ne__") is object.__ne__:
                     asked = True
-                    result = self.call_value(equal, [receiver, other], {})
+                    result = self.calls.call_value(equal, [receiver, other], {})
                     if result is not NotImplemented:
                         return not self.truth(result)
                 continue
             if method is not None:
                 asked = True
-                result = self.call_value(method, [receiver, other], {})
+                result = self.calls.call_value(method, [receiver, other], {})
                 if result is not NotImplemented:
                     return result
         if asked and symbol in ("==", "!="):
@@ -343,7 +343,7 @@ class Operations(AttributeWrites):
     def truth(self, value: Any) -> bool:
         if value is True or value is False or value is None:
             return value is True
-        if id(value) in self._numbers:
+        if id(value) in self.numbers:
             return bool(self.operate(operator.ne, (value, 0)))
         if isinstance(value, torch.Tensor):
             known = self.recorder.ranges.truth(value)

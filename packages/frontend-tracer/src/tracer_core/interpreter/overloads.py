@@ -68,7 +68,7 @@ class _Handlers:
             back = {stand_in: real for real, stand_in in self.made.items()}
             real_kinds = tuple(back.get(kind, kind) for kind in kinds)
             own = self.tracer.getattr(cls, "__torch_function__")
-            return self.tracer.call_value(
+            return self.tracer.calls.call_value(
                 own, [function, real_kinds, self.real(args), self.real(kwargs or {})], {}
             )
 

@@ -108,6 +108,11 @@ class RealMachine(Machine):
     raised = False
     names = EagerNames()
 
+    @property
+    def calls(self) -> RealMachine:
+        """The machine itself: a component that refers to it would keep the program's values until the next collection."""
+        return self
+
     def step(self, frames: list[Frame]) -> tuple[bool, Any]:
         """Runs one instruction of the innermost frame. (True, value) when the whole chain returned."""
         self.frames = frames
@@ -203,6 +208,13 @@ class RealMachine(Machine):
                 raise
             handled.__traceback__ = trace
             return function(*args, **kwargs)
+
+    def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
+        machine = RealMachine()
+        machine.frames = [frame]
+        if error is not None:
+            machine.unwind(error, 0)
+        return machine.run(0)
 
     def _names(self, function: Any) -> Any:
         frame = self.frames[-1]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame import Unread
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of, layout_of
 from tracer_core.interpreter.generators import TracedGenerator, acts_when_closed
 from tracer_core.interpreter.real import RealMachine
@@ -73,13 +73,6 @@ class _Host(RealMachine):
     """What a `TracedGenerator` asks of a machine, for real."""
 
     outer_step = 0
-
-    def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
-        machine = RealMachine()
-        machine.frames = [frame]
-        if error is not None:
-            machine.unwind(error, 0)
-        return machine.run(0)
 
     def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
         return getattr(obj, name, default)

@@ -26,6 +26,7 @@ from tracer_core.interpreter.calls import Calls
 from tracer_core.interpreter.carried import Carried
 from tracer_core.interpreter.generators import acts_when_closed
 from tracer_core.interpreter.names import Names
+from tracer_core.interpreter.native_calls import NativeCalls
 from tracer_core.interpreter.optimizer_scalars import number_in
 from tracer_core.provenance import Provenance, end_is_seen
 from tracer_core.recorder.fake import Fakes
@@ -65,7 +66,7 @@ class Raised(NamedTuple):
     passed: list[tuple[types.CodeType, int]]
 
 
-class Tracer(Calls):
+class Tracer(NativeCalls):
     """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked for by an
     earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
     are symbolic. natives: code that reached its recompile limit and is called as plain Python.
@@ -74,6 +75,7 @@ class Tracer(Calls):
 
     shapes: ShapePolicy
     names: Names
+    calls: Calls
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class Tracer(Calls):
     ) -> None:
         super().__init__()
         self.provenance = Provenance(shapes.dims_of, self._number, shapes.varies)
-        self._numbers, self._sizes = {}, {}
+        self.numbers, self._sizes = {}, {}
         self.effects = Effects(self.settle)
         self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
         self.symbolic = self.fakes.shape_env is not None
@@ -97,11 +99,12 @@ class Tracer(Calls):
             self.recorder.follow_data()
         self.recorder.may_follow_data = shapes.takes_data_sizes and not shapes.follows_data
         if not shapes.takes_numbers:
-            self.recorder.concrete = lambda leaf: self.concrete(leaf) if id(leaf) in self._numbers else leaf
-        self.forced, self.unbuildable, self.natives = forced, unbuildable, natives
+            self.recorder.concrete = lambda leaf: self.concrete(leaf) if id(leaf) in self.numbers else leaf
+        self.forced, self.unbuildable = forced, unbuildable
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
         self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
         self.names = Names(self)
+        self.calls = Calls(self, natives)
         self.raised: dict[int, Raised] = {}
         self._specials = {}
         self.methods_of, self.births = {}, {}
@@ -114,11 +117,9 @@ class Tracer(Calls):
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), torch._C._len_torch_function_stack()
         self._log_disabled = _FAKES_LOG.disabled
-        self.generators = []
         self.carried = Carried(self)
         self.provenance.stand_in = self.carried.generator
         self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
-        self.interpreted: dict[types.CodeType, types.FunctionType] = {}
         #: Values that the program gave to settings, at the end of the trace.
         self.settings_after: dict[str, Any] = {}
 
@@ -154,7 +155,7 @@ class Tracer(Calls):
     def check_generators(self, is_carried: Callable[[Any], bool] = lambda _: False) -> None:
         """A generator that the program left inside ``try`` or ``with`` is closed when its last reference goes, which
         a trace does not see: it is made for real. is_carried(generator): it goes on in the next segment."""
-        for made in self.generators:
+        for made in self.calls.generators:
             if not made.started or made.finished or is_carried(made):
                 continue
             if acts_when_closed(made.frame):
@@ -275,10 +276,6 @@ class Tracer(Calls):
         for part in (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects, self):
             vars(part).clear()
 
-    def run_nested(self, frame: Frame, error: BaseException | None = None) -> Any:
-        value = super().run_nested(frame, error)
-        return self.open(value) if type(value) is Unread else value
-
     def run_chain(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
         self.frames = frames
@@ -313,12 +310,12 @@ class Tracer(Calls):
         """The frames of a call of `function` with unread arguments."""
         if function is _MODULE_CALL and args:
             module = self.open(args[0])
-            frame = self.call_object(module, args[1:], kwargs)
+            frame = self.calls.call_object(module, args[1:], kwargs)
         else:
             if function.__code__.co_flags & _NOT_PLAIN or decode(function.__code__).unsupported:
                 self.provenance.constant(function)
                 function, args = _called_from_outside(function), [function, *args]
-            frame = self.frame_of(function, args, kwargs)
+            frame = self.calls.frame_of(function, args, kwargs)
         if type(frame) is not Frame:
             self.break_graph("native_python", "a module without a Python forward")
         return [frame]
@@ -341,7 +338,7 @@ class Tracer(Calls):
     def start_function(self, function: types.FunctionType, source: Source) -> None:
         if self.provenance.source_of(function) is None:
             self.provenance.register(function, source)
-        self.interpreted[function.__code__] = function
+        self.calls.interpreted[function.__code__] = function
         namespace = self.names.namespace_source(function)
         slot = self.provenance.sources.make(source, "slot", "__globals__")
         self.provenance.guard(GuardKind.SAME, slot, namespace)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 
 from tracer_core.bytecode.frame import Frame, Unread
-from tracer_core.bytecode.semantics import CallBinder, DefaultSemantics, NameSemantics
+from tracer_core.bytecode.semantics import CallBinder, CallSemantics, DefaultSemantics, NameSemantics
 from tracer_core.effects import Change, Effects
 from tracer_core.natives.effects import Effect
 from tracer_core.provenance import Provenance
@@ -46,11 +46,14 @@ class FrameRunner(Protocol):
         """What the program is told that asks whether it is being compiled."""
         ...
 
-    def run_nested(self, frame: Frame, error: BaseException | None = None) -> Any:
-        """Runs a frame to its end below native code."""
+    def run(self, base: int) -> Any:
+        """Runs until the frame at position `base` of the chain returns; gives its value."""
 
-    def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
-        """Runs the frame of a generator to its next ``yield``, or its end."""
+    def unwind(self, error: BaseException, base: int) -> None:
+        """Finds the handler of an exception in the chain; re-raises it when there is none."""
+
+    def start_function(self, function: types.FunctionType, source: Source) -> None:
+        """Notes a function of a frame that existed before the trace."""
 
     def handled(self) -> BaseException | None:
         """The exception being handled by the innermost frame that handles one."""
@@ -66,9 +69,11 @@ class FrameRunner(Protocol):
 
 
 class ScalarSemantics(Protocol):
-    """Numbers of the program, some of which are symbols. symbolic: whether sizes may be symbols in this trace."""
+    """Numbers of the program, some of which are symbols. symbolic: whether sizes may be symbols in this trace. numbers: id
+    of a symbol -> (symbol, its value now, its source)."""
 
     symbolic: bool
+    numbers: dict[int, tuple[Any, Any, Source]]
 
     def concrete(self, value: Any) -> Any:
         """The number behind a symbol, guarded by its value; anything else as it is."""
@@ -102,9 +107,6 @@ class SideEffectTracking(Protocol):
     def activity(self) -> tuple[int, int]:
         """Grows when the program changes something or runs an operator."""
         ...
-
-    def born(self, result: Any) -> Any:
-        """Notes where native code made an object."""
 
     def before_change(self, target: Any) -> None:
         """Saves a container before native code changes it in any way; guards all that it holds."""
@@ -203,6 +205,9 @@ class ClassSemantics(Protocol):
     def special(self, cls: type, name: str) -> Any:
         """What a class says about a special method, guarded; ABSENT if no class of the MRO has it."""
 
+    def instance_entry(self, obj: Any, name: str) -> Any:
+        """The value in the object's own dictionary, or ABSENT; guarded either way."""
+
     def static(self, cls: type, name: str) -> Any:
         """The same without guards."""
 
@@ -293,15 +298,11 @@ class OperatorSemantics(Protocol):
         ...
 
 
-class CallSemantics(Protocol):
-    """Calls: inline, record, run natively, or break. interpreted: every code object that was run, with a function that
-    has it. questions: calls of caches that were asked, by what they are called with."""
+class TracedCalls(CallSemantics, Protocol):
+    """Calls in a trace: inline, record, run natively, or break. interpreted: every code object that was run, with a
+    function that has it."""
 
     interpreted: dict[types.CodeType, types.FunctionType]
-    questions: dict[Any, Any]
-
-    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Calls and returns the result; Python callees run in a nested loop."""
 
     def prepare(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The result of a call, or the frame that computes it."""
@@ -309,8 +310,17 @@ class CallSemantics(Protocol):
     def frame_of(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A frame ready to run `function`; a TracedGenerator for a generator function."""
 
-    def start_function(self, function: types.FunctionType, source: Source) -> None:
-        """Notes a function of a frame that existed before the trace."""
+    def run_nested(self, frame: Frame, error: BaseException | None = None) -> Any:
+        """Runs a frame to its end below native code."""
+
+
+class NativeCallSemantics(Protocol):
+    """Calls of C functions and of torch's. questions: calls of caches that were asked, by what they are called with."""
+
+    questions: dict[Any, Any]
+
+    def call_native(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls a C function."""
 
     def apply_effect(self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Calls a C function by its row of the effect table."""
@@ -318,11 +328,17 @@ class CallSemantics(Protocol):
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Calls and records an operator of torch."""
 
+    def call_torch_node(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """A function that the user allowed in graphs: one node."""
+
     def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs native code; the tensor operators in it are recorded."""
 
     def native_reads(self, *values: Any) -> None:
         """Guards what a native function may read in its arguments."""
+
+    def born(self, result: Any) -> Any:
+        """Notes where native code made an object."""
 
 
 class TracedNames(NameSemantics, DefaultSemantics, Protocol):
@@ -351,11 +367,12 @@ class SymbolPolicy(Protocol):
 
 class Tracing(
     FrameRunner, ScalarSemantics, SideEffectTracking, ContainerSemantics, ClassSemantics, AttributeSemantics,
-    OperatorSemantics, CallSemantics, CallBinder, Protocol
+    OperatorSemantics, NativeCallSemantics, CallBinder, Protocol
 ):  # fmt: skip
     """One trace. provenance: where each object came from, and the guards. recorder: writes the graph."""
 
     provenance: Provenance
     recorder: Recorder
     names: TracedNames
+    calls: TracedCalls
     shapes: SymbolPolicy

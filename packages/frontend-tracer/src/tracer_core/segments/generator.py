@@ -358,7 +358,7 @@ class Generator:
             source = guarded.get(id(obj)) or self.tracer.provenance.source_of(obj)
             if source is not None and source.root.kind != "state" and source.base is not None:
                 paths[name] = source
-        functions = tuple(self.tracer.interpreted.values())
+        functions = tuple(self.tracer.calls.interpreted.values())
         return Portable(roots, paths, functions, tuple(self.tracer.provenance.constants))
 
 

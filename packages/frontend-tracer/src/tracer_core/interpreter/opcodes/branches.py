@@ -60,7 +60,7 @@ def jump_if_false_or_pop(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("GET_LEN")
 def get_len(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.call_value(len, [m.peek(f)], {}))
+    f.stack.append(m.calls.call_value(len, [m.peek(f)], {}))
 
 
 @opcode("MATCH_MAPPING", "MATCH_SEQUENCE")
@@ -86,7 +86,7 @@ def match_class(m: Machine, f: Frame, arg: int) -> None:
         raise TypeError(
             f"called match pattern must be a {'class' if sys.version_info >= (3, 12) else 'type'}"
         )
-    if not m.call_value(isinstance, [subject, cls], {}):
+    if not m.calls.call_value(isinstance, [subject, cls], {}):
         f.stack.append(None)
         return
     itself = arg == 1 and bool(cls.__flags__ & _MATCH_SELF) and not _has_match_args(m, cls)

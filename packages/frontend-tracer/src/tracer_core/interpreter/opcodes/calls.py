@@ -30,9 +30,9 @@ def call(m: Machine, f: Frame, arg: int) -> None:
     n = len(names)
     try:
         if n:
-            m.call(f, function, values[:-n], dict(zip(names, values[-n:], strict=True)))
+            m.calls.call(f, function, values[:-n], dict(zip(names, values[-n:], strict=True)))
         else:
-            m.call(f, function, values, {})
+            m.calls.call(f, function, values, {})
     except BaseException:
         f.kw_names = names
         raise
@@ -53,7 +53,7 @@ def call_function_ex(m: Machine, f: Frame, arg: int) -> None:
     for name in kwargs:
         if not isinstance(name, str):
             raise TypeError("keywords must be strings")
-    m.call(f, function, args, dict(kwargs))
+    m.calls.call(f, function, args, dict(kwargs))
 
 
 @opcode("MAKE_FUNCTION")

@@ -24,7 +24,7 @@ def build_list(m: Machine, f: Frame, arg: int) -> None:
 @opcode("BUILD_SET")
 def build_set(m: Machine, f: Frame, arg: int) -> None:
     items = m.pop_n(f, arg)
-    f.stack.append(m.names.made(m.call_value(set, [items], {})))
+    f.stack.append(m.names.made(m.calls.call_value(set, [items], {})))
 
 
 @opcode("BUILD_MAP")
@@ -59,7 +59,7 @@ def format_value(m: Machine, f: Frame, arg: Any) -> None:
     value = m.pop(f)
     convert = {0: None, 1: str, 2: repr, 3: ascii}[flags & 3] if isinstance(flags, int) else flags
     if convert is not None:
-        value = m.call_value(convert, [value], {})
+        value = m.calls.call_value(convert, [value], {})
     f.stack.append(m.format(value, spec))
 
 
@@ -77,7 +77,7 @@ def list_append(m: Machine, f: Frame, arg: int) -> None:
 @opcode("SET_ADD")
 def set_add(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
-    m.call_value(set.add, [m.peek(f, arg), value], {})
+    m.calls.call_value(set.add, [m.peek(f, arg), value], {})
 
 
 @opcode("MAP_ADD")
@@ -98,7 +98,7 @@ def list_extend(m: Machine, f: Frame, arg: int) -> None:
 @opcode("SET_UPDATE")
 def set_update(m: Machine, f: Frame, arg: int) -> None:
     items = m.spread(m.pop(f))
-    m.call_value(set.update, [m.peek(f, arg), items], {})
+    m.calls.call_value(set.update, [m.peek(f, arg), items], {})
 
 
 @opcode("DICT_UPDATE")

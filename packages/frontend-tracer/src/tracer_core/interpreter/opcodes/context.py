@@ -26,11 +26,11 @@ def before_with(m: Machine, f: Frame, arg: Any) -> None:
     enter = _bound(m, manager, "__enter__")
     leave = _bound(m, manager, "__exit__")
     f.stack.append(leave)
-    m.call(f, enter, [], {})
+    m.calls.call(f, enter, [], {})
 
 
 @opcode("WITH_EXCEPT_START")
 def with_except_start(m: Machine, f: Frame, arg: Any) -> None:
     error = m.peek(f, 1)
     leave = m.peek(f, 4)
-    m.call(f, leave, [type(error), error, m.getattr(error, "__traceback__")], {})
+    m.calls.call(f, leave, [type(error), error, m.getattr(error, "__traceback__")], {})

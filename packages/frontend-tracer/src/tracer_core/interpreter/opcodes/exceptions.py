@@ -57,7 +57,7 @@ def _split(m: Machine, error: Any, kinds: tuple[type, ...]) -> tuple[Any, Any]:
     if error is None:
         return None, None
     if isinstance(error, BaseExceptionGroup):
-        matched, left = m.call_value(m.getattr(error, "split"), [kinds], {})
+        matched, left = m.calls.call_value(m.getattr(error, "split"), [kinds], {})
         return left, matched
     if not isinstance(error, kinds):
         return error, None
@@ -125,7 +125,7 @@ def raise_varargs(m: Machine, f: Frame, arg: int) -> None:
     values = m.pop_n(f, arg)
     error = values[0]
     if isinstance(error, type):
-        kind, error = error, m.call_value(error, [], {})
+        kind, error = error, m.calls.call_value(error, [], {})
         if issubclass(kind, BaseException) and not isinstance(error, BaseException):
             raise TypeError(
                 f"calling {kind!r} should have returned an instance of BaseException, not {type(error)!r}"
@@ -135,7 +135,7 @@ def raise_varargs(m: Machine, f: Frame, arg: int) -> None:
     if arg == 2:
         cause = values[1]
         if isinstance(cause, type) and issubclass(cause, BaseException):
-            cause = m.call_value(cause, [], {})
+            cause = m.calls.call_value(cause, [], {})
         if not (cause is None or isinstance(cause, BaseException)):
             raise TypeError("exception causes must derive from BaseException")
         error.__cause__ = cause

@@ -188,7 +188,7 @@ def load_super_attr(m: Machine, f: Frame, arg: tuple[str, bool, bool]) -> None:
     if function is super:
         value = m.super_attribute(owner, obj, name)
     else:
-        value = m.getattr(m.call_value(function, [owner, obj], {}), name)
+        value = m.getattr(m.calls.call_value(function, [owner, obj], {}), name)
     if method:
         f.stack.append(NULL)
     f.stack.append(value)

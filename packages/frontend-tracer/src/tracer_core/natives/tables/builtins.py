@@ -120,7 +120,7 @@ def _asked_hook(tracer: Tracing, classes: Any, name: str, obj: Any) -> bool | No
     for cls, hook in zip(flat, hooks, strict=True):
         if plain is isinstance and type(obj) is cls:
             return True
-        if tracer.truth(tracer.call_value(hook, [cls, obj], {})) if hook else plain(obj, cls):
+        if tracer.truth(tracer.calls.call_value(hook, [cls, obj], {})) if hook else plain(obj, cls):
             return True
     return False
 
@@ -232,7 +232,7 @@ def object_unequal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
     equal = tracer.special(type(args[0]), "__eq__")
     if equal is not object.__eq__ and not isinstance(equal, types.FunctionType):
         tracer.break_graph("unknown_native", f"object.__ne__ of a {type(args[0]).__name__}")
-    said = tracer.call_value(equal, args, {})
+    said = tracer.calls.call_value(equal, args, {})
     return said if said is NotImplemented else not tracer.truth(said)
 
 
@@ -280,7 +280,7 @@ special(collections.OrderedDict)(_mapping_init(collections.OrderedDict))
 @special(collections.defaultdict)
 def defaultdict_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return collections.defaultdict(
-        args[0] if args else None, *(tracer.call_value(dict, [a], {}) for a in args[1:]), **kwargs
+        args[0] if args else None, *(tracer.calls.call_value(dict, [a], {}) for a in args[1:]), **kwargs
     )
 
 

@@ -27,7 +27,7 @@ def list_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
 @special(set.__init__)
 def set_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, *rest = args
-    items = tracer.call_value(set, rest, {})  # which compares the members as the program would
+    items = tracer.calls.call_value(set, rest, {})  # which compares the members as the program would
     tracer.before_change(target)
     set.__init__(target, items)
 
@@ -86,8 +86,8 @@ def _changes(function: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not tracer.provenance.is_fresh(args[0]):
             tracer.break_graph("finalizer", f"{function.__qualname__} of one that existed before")
-        frame = tracer.frame_of(function, args, kwargs)
-        return tracer.run_nested(frame)
+        frame = tracer.calls.frame_of(function, args, kwargs)
+        return tracer.calls.run_nested(frame)
 
     return handler
 

@@ -86,7 +86,7 @@ declare(PURE, [bytes.__mod__, bytearray.__mod__, *(c.__dict__["__rmod__"] for c 
 def fromkeys(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``cls.fromkeys(keys, value)``: args starts with the class."""
     cls, iterable, *value = args
-    result = tracer.call_value(cls, [], {})
+    result = tracer.calls.call_value(cls, [], {})
     for key in tracer.spread(iterable):
         tracer.setitem(result, key, value[0] if value else kwargs.get("value"))
     return result
@@ -99,7 +99,7 @@ def count_elements(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
     elements = tracer.spread(iterable)
     tracer.getattr(mapping, "get")  # what has none is refused even where there is nothing to count
     for element in elements:
-        known = tracer.call_value(tracer.getattr(mapping, "get"), [element, 0], {})
+        known = tracer.calls.call_value(tracer.getattr(mapping, "get"), [element, 0], {})
         tracer.setitem(mapping, element, tracer.binary("+", known, 1))
 
 
@@ -109,7 +109,7 @@ def missing(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     factory = tracer.getattr(target, "default_factory")
     if factory is None:
         raise KeyError(key)
-    value = tracer.call_value(factory, [], {})
+    value = tracer.calls.call_value(factory, [], {})
     tracer.setitem(target, key, value)
     return value
 
@@ -245,7 +245,7 @@ def _kind(target: Any) -> Any:
 @special(list.sort)
 def sort(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.before_change(args[0])
-    ordered = tracer.call_value(sorted, [list(args[0])], kwargs)
+    ordered = tracer.calls.call_value(sorted, [list(args[0])], kwargs)
     args[0][:] = ordered
 
 

@@ -34,7 +34,7 @@ def shallow(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return obj
     method = tracer.python_method(obj, "__copy__")
     if method is not None:
-        return tracer.call_value(method, [obj], {})
+        return tracer.calls.call_value(method, [obj], {})
     if isinstance(obj, torch.Tensor):
         tracer.break_graph("unsupported_value", "copy.copy of a tensor: another tensor on the same memory")
     if type(obj) in (list, dict, set, bytearray, collections.deque, *_DICTS):
@@ -83,7 +83,7 @@ def _deep(tracer: Tracing, obj: Any, memo: dict[int, Any]) -> Any:
     else:
         method = tracer.python_method(obj, "__deepcopy__")
         if method is not None:
-            made = tracer.call_value(method, [obj, memo], {})
+            made = tracer.calls.call_value(method, [obj, memo], {})
         else:
             made = _of_object(tracer, obj, lambda value: _deep(tracer, value, memo), memo)
     memo[id(obj)] = made

@@ -47,7 +47,7 @@ special(_abc.get_cache_token)(lambda tracer, args, kwargs: query(tracer, _abc.ge
 
 @special(types.FunctionType.__call__, types.MethodType.__call__)
 def call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.prepare(args[0], args[1:], kwargs)
+    return tracer.calls.prepare(args[0], args[1:], kwargs)
 
 
 @special(property.__get__)
@@ -59,7 +59,7 @@ def property_get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> An
         return held
     if held.fget is None:
         tracer.break_graph("native_python", "a property without a getter says its name")
-    return tracer.prepare(tracer.getattr(held, "fget"), [obj], {})
+    return tracer.calls.prepare(tracer.getattr(held, "fget"), [obj], {})
 
 
 @special(property.__set__)
@@ -67,7 +67,7 @@ def property_set(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> An
     held, obj, value = args
     if held.fset is None:
         tracer.break_graph("native_python", "a property without a setter says its name")
-    tracer.call_value(tracer.getattr(held, "fset"), [obj, value], {})
+    tracer.calls.call_value(tracer.getattr(held, "fset"), [obj, value], {})
 
 
 @special(types.MappingProxyType)
@@ -91,7 +91,7 @@ def _proxied(name: str) -> Callable[..., Any]:
         rest = [gc.get_referents(a)[0] if isinstance(a, types.MappingProxyType) else a for a in rest]
         if name in _PROXIED_OPERATORS:  # of which a proxy makes whole operators
             return _PROXIED_OPERATORS[name](tracer, mapping, *rest)
-        return tracer.call_value(getattr(dict, name), [mapping, *rest], kwargs)
+        return tracer.calls.call_value(getattr(dict, name), [mapping, *rest], kwargs)
 
     return handler
 

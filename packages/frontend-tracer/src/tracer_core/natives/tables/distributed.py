@@ -23,7 +23,7 @@ _module_call = name("nn.modules.module.Module._call_impl")
 
 @special(*names("nn.parallel.DistributedDataParallel.forward"))
 def replicated_forward(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.prepare(replicas.replicated_forward, args, kwargs)
+    return tracer.calls.prepare(replicas.replicated_forward, args, kwargs)
 
 
 @special(*names("nn.modules.module.Module._call_impl"))
@@ -35,8 +35,8 @@ def module_call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
         and isinstance(args[0], torch.nn.Module)
         and applied(tracer, has_shards, args[0])
     ):
-        return tracer.prepare(replicas.sharded_call, args, kwargs)
-    return tracer.frame_of(_module_call, args, kwargs)
+        return tracer.calls.prepare(replicas.sharded_call, args, kwargs)
+    return tracer.calls.frame_of(_module_call, args, kwargs)
 
 
 def has_shards(module: Any) -> bool:

@@ -36,7 +36,7 @@ def reduce_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if result is _NOTHING:
             raise TypeError("reduce() of empty iterable with no initial value")
     for item in items:
-        result = tracer.call_value(function, [result, item], {})
+        result = tracer.calls.call_value(function, [result, item], {})
     return result
 
 
@@ -65,7 +65,7 @@ def _call_partial(tracer: Tracing, partial: Any, args: list[Any], kwargs: dict[s
             slot = tracer.provenance.sources.make(source, "slot", name)
             value = tracer.provenance.read_varying(value, slot)
         parts.append(value)
-    return tracer.prepare(parts[0], [*tracer.spread(parts[1]), *args], {**tracer.mapping(parts[2]), **kwargs})
+    return tracer.calls.prepare(parts[0], [*tracer.spread(parts[1]), *args], {**tracer.mapping(parts[2]), **kwargs})
 
 
 def _call_weakref(tracer: Tracing, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -97,7 +97,7 @@ def _call_cached(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, query, _question(tracer, cached, args, kwargs))
     if all(isinstance(value, torch.Tensor) and torch_private.is_fake(value) for value in odd):
-        return tracer.prepare(cached.__wrapped__, args, kwargs)  # a new tensor is never found in a cache
+        return tracer.calls.prepare(cached.__wrapped__, args, kwargs)  # a new tensor is never found in a cache
     first = args[0] if args else None
     if (
         len(odd) == 1
@@ -165,7 +165,7 @@ def _call_generic(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[
     """What functools.singledispatch made."""
     if not args:
         raise TypeError(f"{function.__name__} requires at least 1 positional argument")
-    return tracer.prepare(_implementation(tracer, function.dispatch, args[0]), args, kwargs)
+    return tracer.calls.prepare(_implementation(tracer, function.dispatch, args[0]), args, kwargs)
 
 
 def _dispatch(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -179,11 +179,11 @@ def _implementation(tracer: Tracing, dispatch: Any, argument: Any) -> Any:
 
 def _call_wrapped(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """recursive_repr: the text of an object, which a thread does not ask for twice."""
-    return tracer.prepare(function.__wrapped__, args, kwargs)
+    return tracer.calls.prepare(function.__wrapped__, args, kwargs)
 
 
 def _stand_in(replacement: Any) -> Any:
-    return lambda tracer, function, args, kwargs: tracer.prepare(replacement, args, kwargs)
+    return lambda tracer, function, args, kwargs: tracer.calls.prepare(replacement, args, kwargs)
 
 
 _generic: Any = functools.singledispatch(lambda value: value)

@@ -65,7 +65,7 @@ def _unchanged(tracer: Tracing, region: Region) -> None:
 def _traced(tracer: Tracing, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """(graph, outer values, flat result, its structure) of a function, which leaves the main graph."""
     grad = torch.is_grad_enabled()
-    result = tracer.call_value(function, args, kwargs)
+    result = tracer.calls.call_value(function, args, kwargs)
     _unchanged(tracer, region)
     if torch.is_grad_enabled() != grad:
         tracer.break_graph("higher_order", f"{region.what} leaves another grad mode")
@@ -118,9 +118,9 @@ def apply_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
     try:
         separate = tracer.getattr(cls, "setup_context") is not torch.autograd.Function.setup_context
         forward = tracer.getattr(cls, "forward")
-        result = tracer.call_value(forward, rest if separate else [context, *rest], kwargs)
+        result = tracer.calls.call_value(forward, rest if separate else [context, *rest], kwargs)
         if separate:
-            tracer.call_value(tracer.getattr(cls, "setup_context"), [context, tuple(rest), result], {})
+            tracer.calls.call_value(tracer.getattr(cls, "setup_context"), [context, tuple(rest), result], {})
     finally:
         torch._C._set_grad_enabled(grad)
     _unchanged(tracer, region)
@@ -184,7 +184,7 @@ def checkpoint(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             "higher_order", "checkpoint() with context_fn=, debug=, or keywords and use_reentrant"
         )
     if not torch.is_grad_enabled():
-        return tracer.prepare(function, rest, named)  # there will be no backward to recompute for
+        return tracer.calls.prepare(function, rest, named)  # there will be no backward to recompute for
     region = _region(tracer, "checkpoint()")
     graph, outer, flat, structure = _traced(tracer, region, function, rest, named)
     given = {id(tracer.recorder.as_fake(a)) for a in rest if isinstance(a, torch.Tensor)}
@@ -361,7 +361,7 @@ def associative_scan(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -
         and all(isinstance(leaf, torch.Tensor) and -leaf.ndim <= dim < leaf.ndim and leaf.shape[dim] for leaf in leaves)
     ):
         tracer.break_graph("higher_order", "associative_scan() of arguments that torch may refuse")
-    return tracer.prepare(stand_ins.associative_scan, [combine_fn, xs, dim % leaves[0].ndim, reverse, combine_mode], {})
+    return tracer.calls.prepare(stand_ins.associative_scan, [combine_fn, xs, dim % leaves[0].ndim, reverse, combine_mode], {})
 
 
 @_node(*names("while_loop"))

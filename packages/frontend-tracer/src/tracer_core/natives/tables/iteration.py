@@ -25,7 +25,7 @@ def iter_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def _until(tracer: Tracing, function: Any, sentinel: Any) -> LazyIterator:
     def step() -> Any:
-        value = tracer.call_value(function, [], {})
+        value = tracer.calls.call_value(function, [], {})
         if objects.same_value(tracer, sentinel, value):
             raise StopIteration
         return value
@@ -49,7 +49,7 @@ def sorted_list(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> lis
         return sorted(*args, **kwargs)  # raises Python's own error
     items = tracer.spread(args[0])
     key = kwargs.get("key")
-    keys = items if key is None else [tracer.call_value(key, [item], {}) for item in items]
+    keys = items if key is None else [tracer.calls.call_value(key, [item], {}) for item in items]
     if not all(map(is_constant, keys)):
         keys = [SortKey(tracer, key) for key in keys]
     reverse = tracer.truth(kwargs.get("reverse", False))
@@ -71,7 +71,7 @@ def _extreme(pick: Any, symbol: str) -> Any:
         key = kwargs.get("key")
         best, best_key = ABSENT, None
         for item in items:
-            item_key = item if key is None else tracer.call_value(key, [item], {})
+            item_key = item if key is None else tracer.calls.call_value(key, [item], {})
             if best is ABSENT or tracer.truth(tracer.compare(symbol, item_key, best_key)):
                 best, best_key = item, item_key
         return best
@@ -134,7 +134,7 @@ def enumerate_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> An
 def map_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, *iterables = args
     rows = zip(*(_lazy(tracer, i) for i in iterables), strict=False)
-    return LazyIterator(tracer, "map", lambda: tracer.call_value(function, list(next(rows)), {}))
+    return LazyIterator(tracer, "map", lambda: tracer.calls.call_value(function, list(next(rows)), {}))
 
 
 @special(filter)
@@ -145,7 +145,7 @@ def filter_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     def step() -> Any:
         while True:
             item = next(items)
-            if tracer.truth(item if function is None else tracer.call_value(function, [item], {})):
+            if tracer.truth(item if function is None else tracer.calls.call_value(function, [item], {})):
                 return item
 
     return LazyIterator(tracer, "filter", step)
@@ -155,7 +155,7 @@ def filter_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def reversed_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     method = tracer.python_method(args[0], "__reversed__")
     if method is not None:
-        return tracer.call_value(method, [args[0]], {})
+        return tracer.calls.call_value(method, [args[0]], {})
     (value,) = args
     if isinstance(value, (list, tuple, dict, collections.deque, range, str, bytes)):
         tracer.native_reads(value)
@@ -165,7 +165,7 @@ def reversed_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
             tracer.break_graph("unknown_native", f"reversed() of a {type(value).__name__}")
         tracer.expand(value)
         return reversed(value)
-    rest = iter(range(tracer.call_value(len, [value], {}) - 1, -1, -1))
+    rest = iter(range(tracer.calls.call_value(len, [value], {}) - 1, -1, -1))
     return LazyIterator(tracer, "reversed", lambda: tracer.getitem(value, next(rest)))
 
 

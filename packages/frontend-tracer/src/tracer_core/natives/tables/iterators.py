@@ -72,7 +72,7 @@ def count(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return itertools.count(*args, **kwargs)
     if any(isinstance(value, _NO_NUMBERS) for value in (*args, *kwargs.values())):
         return itertools.count(*args, **kwargs)  # raises Python's own error
-    return tracer.prepare(stand_ins.count, args, kwargs)
+    return tracer.calls.prepare(stand_ins.count, args, kwargs)
 
 
 @special(itertools.chain.__dict__["from_iterable"])
@@ -86,7 +86,7 @@ def chain_from_iterable(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]
 def starmap(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function = args[0]
     rows = tracer.native_iterator(tracer.iterate(args[1]))
-    return LazyIterator(tracer, "starmap", lambda: tracer.call_value(function, tracer.spread(next(rows)), {}))
+    return LazyIterator(tracer, "starmap", lambda: tracer.calls.call_value(function, tracer.spread(next(rows)), {}))
 
 
 @special(itertools.filterfalse)
@@ -97,7 +97,7 @@ def filterfalse(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
     def step() -> Any:
         while True:
             item = next(items)
-            if not tracer.truth(item if function is None else tracer.call_value(function, [item], {})):
+            if not tracer.truth(item if function is None else tracer.calls.call_value(function, [item], {})):
                 return item
 
     return LazyIterator(tracer, "filterfalse", step)
@@ -132,7 +132,7 @@ def _while(keep: bool) -> Any:
                 item = next(items)
                 if not keep and not dropping:
                     return item
-                if tracer.truth(tracer.call_value(function, [item], {})):
+                if tracer.truth(tracer.calls.call_value(function, [item], {})):
                     if keep:
                         return item
                     continue
@@ -163,7 +163,7 @@ def accumulate(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         elif function is None:
             state[0] = tracer.binary("+", state[0], next(items))
         else:
-            state[0] = tracer.call_value(function, [state[0], next(items)], {})
+            state[0] = tracer.calls.call_value(function, [state[0], next(items)], {})
         return state[0]
 
     return LazyIterator(tracer, "accumulate", step)
@@ -171,7 +171,7 @@ def accumulate(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(itertools.groupby)
 def groupby(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.born(tracer.call_value(stand_ins.GroupBy, args, kwargs))
+    return tracer.born(tracer.calls.call_value(stand_ins.GroupBy, args, kwargs))
 
 
 def _next_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -26,7 +26,7 @@ def _asks(name: str, function: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         method = tracer.python_method(args[0], name) if args else None
         if method is not None:
-            return tracer.call_value(method, [*args, *kwargs.values()], {})
+            return tracer.calls.call_value(method, [*args, *kwargs.values()], {})
         if args and isinstance(args[0], SYMBOLS) and not kwargs:
             return tracer.operate(function, tuple(args))
         return _numeric(function)(tracer, args, kwargs)
@@ -76,7 +76,7 @@ def pow_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 3:
         method = tracer.python_method(args[0], "__pow__")
         if method is not None:
-            return tracer.call_value(method, args, {})
+            return tracer.calls.call_value(method, args, {})
         return _numeric(pow)(tracer, args, kwargs)
     if len(args) == 2 and not kwargs:
         return tracer.binary("**", *args)
@@ -95,7 +95,7 @@ def _binary(tracer: Tracing, name: str, function: Any, shown: str, args: list[An
         method = tracer.python_method(receiver, method_name)
         if method is not None:
             asked = True
-            result = tracer.call_value(method, [receiver, other], {})
+            result = tracer.calls.call_value(method, [receiver, other], {})
             if result is not NotImplemented:
                 return result
     if asked:
@@ -116,7 +116,7 @@ def dir_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         break_for_variables(tracer, dir)
     if method is None:
         tracer.break_graph("native_python", "dir() lists names that are not guarded")
-    return tracer.call_value(sorted, [tracer.call_value(method, [args[0]], {})], {})
+    return tracer.calls.call_value(sorted, [tracer.calls.call_value(method, [args[0]], {})], {})
 
 
 # -- methods of sequences that compare -------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def percent(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
 @special(functools.cmp_to_key)
 def cmp_to_key(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function = args[0] if args else kwargs["mycmp"]
-    return functools.cmp_to_key(lambda a, b: tracer.call_value(function, [a, b], {}))
+    return functools.cmp_to_key(lambda a, b: tracer.calls.call_value(function, [a, b], {}))
 
 
 # -- descriptors asked by hand -------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def _of_group(method: Any) -> Any:
         if not isinstance(condition, (type, tuple)):
             function, condition = (
                 condition,
-                lambda error: tracer.truth(tracer.call_value(function, [error], {})),
+                lambda error: tracer.truth(tracer.calls.call_value(function, [error], {})),
             )
         parts = method(group, condition)
         for part in parts if isinstance(parts, tuple) else (parts,):

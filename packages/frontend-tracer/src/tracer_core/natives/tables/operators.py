@@ -39,7 +39,7 @@ special(operator.neg)(lambda tracer, args, kwargs: tracer.unary("-", *args))
 special(operator.pos)(lambda tracer, args, kwargs: tracer.unary("+", *args))
 special(operator.invert)(lambda tracer, args, kwargs: tracer.unary("~", *args))
 special(operator.inv)(lambda tracer, args, kwargs: tracer.unary("~", *args))
-special(operator.abs)(lambda tracer, args, kwargs: tracer.call_value(abs, args, {}))
+special(operator.abs)(lambda tracer, args, kwargs: tracer.calls.call_value(abs, args, {}))
 special(operator.not_)(lambda tracer, args, kwargs: not tracer.truth(args[0]))
 special(operator.truth)(lambda tracer, args, kwargs: tracer.truth(args[0]))
 special(operator.getitem)(lambda tracer, args, kwargs: tracer.getitem(*args))
@@ -49,7 +49,7 @@ special(operator.contains)(lambda tracer, args, kwargs: tracer.contains(args[1],
 special(operator.is_)(lambda tracer, args, kwargs: tracer.same(*args))
 special(operator.is_not)(lambda tracer, args, kwargs: not tracer.same(*args))
 special(operator.index)(lambda tracer, args, kwargs: operator.index(tracer.index(args[0])))
-special(operator.call)(lambda tracer, args, kwargs: tracer.prepare(args[0], args[1:], kwargs))
+special(operator.call)(lambda tracer, args, kwargs: tracer.calls.prepare(args[0], args[1:], kwargs))
 special(operator.length_hint)(lambda tracer, args, kwargs: _length_hint(tracer, *args))
 special(operator.countOf)(lambda tracer, args, kwargs: _count_of(tracer, *args))
 special(operator.indexOf)(lambda tracer, args, kwargs: _index_of(tracer, *args))
@@ -74,7 +74,7 @@ def _length_hint(tracer: Tracing, value: Any, default: int = 0) -> Any:
         tracer.break_graph("native_python", f"length_hint() with a {type(default).__name__}")
     if tracer.python_method(value, "__length_hint__") or not hasattr(type(value), "__len__"):
         tracer.break_graph("unknown_native", f"length_hint() of a {type(value).__name__}")
-    return tracer.call_value(len, [value], {})
+    return tracer.calls.call_value(len, [value], {})
 
 
 def _count_of(tracer: Tracing, items: Any, value: Any) -> int:
@@ -128,4 +128,4 @@ def call_methodcaller(tracer: Tracing, caller: Any, args: list[Any], kwargs: dic
         maker, rest = described[0], list(described[1])
         name, named = maker.args[0], maker.keywords
         rest = [*maker.args[1:], *rest]
-    return tracer.prepare(tracer.getattr(args[0], name), rest, dict(named))
+    return tracer.calls.prepare(tracer.getattr(args[0], name), rest, dict(named))

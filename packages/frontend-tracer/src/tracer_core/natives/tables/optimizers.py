@@ -26,13 +26,13 @@ def _hidden_method(tracer: Tracing, function: Any, args: list[Any], kwargs: dict
     if not inner.__module__.startswith("torch.optim."):
         tracer.break_graph("disabled", f"torch hides {inner.__qualname__} from tracers")
     _demand_plain_parameters(tracer, args)
-    return tracer.prepare(inner, args, kwargs)
+    return tracer.calls.prepare(inner, args, kwargs)
 
 
 def _profiled_step(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Optimizer.step with the hooks and the profiler's label around it."""
     _demand_plain_parameters(tracer, args)
-    return tracer.frame_of(function, args, kwargs)
+    return tracer.calls.frame_of(function, args, kwargs)
 
 
 def _demand_plain_parameters(tracer: Tracing, args: list[Any]) -> None:
@@ -58,7 +58,7 @@ def _clipping(function: Any) -> None:
     def clip(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         given = args[0] if args else kwargs.get("parameters")
         _demand_plain(tracer, function.__name__, _parameters_in(given))
-        return tracer.frame_of(function, args, kwargs)
+        return tracer.calls.frame_of(function, args, kwargs)
 
     special(function)(clip)
 
@@ -79,7 +79,7 @@ def _use_grad(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str,
         tracer.break_graph(
             "native_python", f"{type(args[0]).__name__}.step(), for a backend without numbers as inputs"
         )
-    return tracer.prepare(stand_ins.use_grad_for_differentiable, [_free(tracer, function, "func"), args, kwargs], {})
+    return tracer.calls.prepare(stand_ins.use_grad_for_differentiable, [_free(tracer, function, "func"), args, kwargs], {})
 
 
 def _free(tracer: Tracing, function: Any, name: str) -> Any:

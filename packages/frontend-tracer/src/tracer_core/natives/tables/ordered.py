@@ -50,8 +50,8 @@ def _search(function: Any, inserts: bool) -> Callable[..., Any]:
         wrapped = [Ordered(tracer, item) for item in items]
         target = Ordered(tracer, value)
         if inserts and key is not None:
-            target = Ordered(tracer, tracer.call_value(key, [value], {}))
-        ranked = None if key is None else lambda item: Ordered(tracer, tracer.call_value(key, [item.key], {}))
+            target = Ordered(tracer, tracer.calls.call_value(key, [value], {}))
+        ranked = None if key is None else lambda item: Ordered(tracer, tracer.calls.call_value(key, [item.key], {}))
         at = function(wrapped, target, key=ranked, **named)
         if inserts:
             tracer.before_change(items)

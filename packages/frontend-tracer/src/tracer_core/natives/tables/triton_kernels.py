@@ -34,10 +34,10 @@ _TUNER = "Autotuner"
 def _python(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     module, name = function.__globals__.get("__name__", ""), function.__qualname__
     if not module.startswith("triton.runtime") or name in _PROXIES:
-        return tracer.frame_of(function, args, kwargs)
+        return tracer.calls.frame_of(function, args, kwargs)
     kernel = args[0] if args else None
     if name == "ConstexprFunction.__call__":  # triton.cdiv and its like, called on the host
-        return tracer.prepare(tracer.getattr(kernel, "fn"), args[1:], kwargs)
+        return tracer.calls.prepare(tracer.getattr(kernel, "fn"), args[1:], kwargs)
     if function.__name__ == "run" and type(kernel).__name__ in {*_KERNELS, _TUNER}:
         try:
             return _launch(tracer, kernel, args[1:], dict(kwargs))
@@ -94,7 +94,7 @@ def _constants(config: dict[str, Any]) -> tuple[tuple[str, Constant], ...]:
 def _sizes(tracer: Tracing, grid: Any, values: dict[str, Any]) -> list[Any]:
     """The three sizes of the grid for these values."""
     if callable(grid):
-        grid = tracer.call_value(grid, [values], {})
+        grid = tracer.calls.call_value(grid, [values], {})
     sizes = [*grid] if isinstance(grid, (tuple, list)) else [grid]
     if not 1 <= len(sizes) <= 3 or not all(isinstance(n, (int, torch.SymInt)) for n in sizes):
         raise Unclear(f"its grid is a {type(grid).__name__}")

@@ -28,4 +28,4 @@ if isinstance(typing.Generic.__dict__["__init_subclass__"], types.ClassMethodDes
 
     @special(typing.Generic.__dict__["__init_subclass__"])
     def generic_init_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        return tracer.call_value(typing._generic_init_subclass, args, kwargs)  # type: ignore[attr-defined]
+        return tracer.calls.call_value(typing._generic_init_subclass, args, kwargs)  # type: ignore[attr-defined]
