@@ -52,12 +52,12 @@ def test_internal_errors(fault: Exception, monkeypatch: pytest.MonkeyPatch, capl
 
 @pytest.mark.parametrize("always", [False, True])
 def test_calls_that_a_trace_cannot_follow(always: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tracer_core.interpreter.tracer import Tracer
+    from tracer_core.interpreter.native_calls import NativeCalls
 
     def refuses(*_: Any) -> Any:
         raise RunNatively("calls are nested too deep", always)
 
-    monkeypatch.setattr(Tracer, "call_torch", refuses)
+    monkeypatch.setattr(NativeCalls, "call_torch", refuses)
     with pytest.raises(TracerError, match="fullgraph=True, but scaled cannot be captured: calls are nested too deep"):
         tracer_core.compile(scaled, backend="eager", fullgraph=True)(torch.randn(3))
     x = torch.randn(3)

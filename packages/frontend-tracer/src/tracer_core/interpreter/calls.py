@@ -133,14 +133,14 @@ class Calls:
         if kind is types.FunctionType:
             return self.call_function(function, args, kwargs)
         if isinstance(function, _C_FUNCTIONS):
-            return self.tracer.call_native(function, args, kwargs)
+            return self.tracer.native_calls.call_native(function, args, kwargs)
         if isinstance(function, type):
             return instances.instantiate(self.tracer, function, args, kwargs)
         handler = CALLED_TYPES.get(kind)
         if handler is not None:
             return handler(self.tracer, function, args, kwargs)
         if policy.is_torch_operator(function):
-            return self.tracer.call_torch(function, args, kwargs)
+            return self.tracer.native_calls.call_torch(function, args, kwargs)
         return self.call_object(function, args, kwargs)
 
     def _method_part(self, method: Any, name: str) -> Any:
@@ -161,14 +161,14 @@ class Calls:
         if role is markers.FunctionRole.DISALLOW:
             self.tracer.break_graph("disabled", f"{function!r} was marked with disallow_in_graph")
         if role is markers.FunctionRole.ALLOW:
-            return self.tracer.call_torch_node(function, args, kwargs)
-        self.tracer.native_reads(*args, *kwargs.values())
+            return self.tracer.native_calls.call_torch_node(function, args, kwargs)
+        self.tracer.native_calls.native_reads(*args, *kwargs.values())
         return function(*args, **kwargs)
 
     def call_function(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         row = effect_of(function)
         if row is not None:
-            return self.tracer.apply_effect(row, function, args, kwargs)
+            return self.tracer.native_calls.apply_effect(row, function, args, kwargs)
         package = function.__globals__.get("__name__", "").partition(".")[0]
         handler = CALLED_CODES.get(function.__code__) or CALLED_PACKAGES.get(package)
         if handler is not None:
@@ -182,8 +182,8 @@ class Calls:
         if behind is not None:
             return self.prepare(behind.original, args, kwargs)
         if libraries.runs_natively(self.tracer, function, args, kwargs):
-            self.tracer.native_reads(*args, *kwargs.values())
-            return self.tracer.born(function(*args, **kwargs))
+            self.tracer.native_calls.native_reads(*args, *kwargs.values())
+            return self.tracer.native_calls.born(function(*args, **kwargs))
         if decision is policy.Decision.BREAK:
             plain = torch_private.before_tagging(function)
             if plain is not None:
@@ -192,8 +192,8 @@ class Calls:
         if decision is policy.Decision.NATIVE:
             if overloads.any_acts_as_tensor(args) or overloads.any_acts_as_tensor(kwargs.values()):
                 return overloads.call(self.tracer, function, args, kwargs)
-            self.tracer.native_reads(*args, *kwargs.values())
-            return self.tracer.native(function, *args, **kwargs)
+            self.tracer.native_calls.native_reads(*args, *kwargs.values())
+            return self.tracer.native_calls.native(function, *args, **kwargs)
         return self.frame_of(function, args, kwargs)
 
     def frame_of(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:

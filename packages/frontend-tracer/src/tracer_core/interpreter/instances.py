@@ -27,15 +27,15 @@ _SAFE_CLASSES = (
 def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     row = effect_of(cls)
     if row is not None:
-        return tracer.apply_effect(row, cls, args, kwargs)
+        return tracer.native_calls.apply_effect(row, cls, args, kwargs)
     if issubclass(cls, torch.Tensor):
         if cls is torch.Tensor:
-            return tracer.call_torch(cls, args, kwargs)
+            return tracer.native_calls.call_torch(cls, args, kwargs)
         tracer.break_graph("tensor_subclass", f"a {cls.__name__} is made")
     if isinstance(cls, enum.EnumMeta) or cls in _SAFE_CLASSES or issubclass(cls, enum.Enum):
-        tracer.native_reads(*args, *kwargs.values())
+        tracer.native_calls.native_reads(*args, *kwargs.values())
         # Seen by the recorder: range(tensor) asks the tensor for its value.
-        return tracer.native(cls, *args, **kwargs) if holds_tensor((args, kwargs)) else cls(*args, **kwargs)
+        return tracer.native_calls.native(cls, *args, **kwargs) if holds_tensor((args, kwargs)) else cls(*args, **kwargs)
     meta = type(cls)
     meta_call = tracer.static(meta, "__call__") if meta is type else tracer.special(meta, "__call__")
     if has_python(meta_call):
@@ -77,7 +77,7 @@ def new_object(tracer: Tracing, new: Any, cls: type, args: list[Any], kwargs: di
     ):
         if owner in (str, int, float, complex) and len(args) == 1 and not kwargs:
             args = [tracer.calls.call_value(owner, args, {})]
-        tracer.native_reads(*args)
+        tracer.native_calls.native_reads(*args)
         return owner.__new__(cls, *args, **kwargs)
     tracer.break_graph(
         "unknown_native", f"{getattr(owner, '__qualname__', owner)}.__new__ for {cls.__name__}"

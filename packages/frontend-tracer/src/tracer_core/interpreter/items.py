@@ -136,7 +136,7 @@ class Items(Operations):
             "typing", "types", "collections"):  # fmt: skip
             return container[key]
         if isinstance(container, ARRAY) and self.provenance.is_fresh(container) and is_constant(key):
-            return self.born(container[key])  # type: ignore[index]
+            return self.native_calls.born(container[key])  # type: ignore[index]
         if type(container) is types.MappingProxyType:
             return self.calls.call_value(types.MappingProxyType.__getitem__, [container, key], {})
         self.break_graph("unknown_native", f"subscript of a {type(container).__name__}")
@@ -236,7 +236,7 @@ class Items(Operations):
         if isinstance(value, torch.Tensor):
             if value.dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
-            return iter(self.native(torch.Tensor.unbind, value, 0))
+            return iter(self.native_calls.native(torch.Tensor.unbind, value, 0))
         method = self.python_method(value, "__iter__")
         if method is not None:
             return objects.ask(self, method, value, "__iter__")

@@ -27,7 +27,6 @@ class Machine:
         @property
         def calls(self) -> CallSemantics: ...
 
-
     def __init__(self) -> None:
         self.frames = []
 

@@ -263,7 +263,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
     if type(value) is types.SimpleNamespace:
         fields = tracer.mapping(tracer.getattr(value, "__dict__")).items()
         return f"namespace({', '.join(f'{name}={repr_of(tracer, item, inside)}' for name, item in fields)})"
-    tracer.native_reads(value)
+    tracer.native_calls.native_reads(value)
     if isinstance(value, _PRINTED_AS) and not all(map(is_constant, _held(value))):
         if tracer.special(type(value), "__repr__") is not object.__repr__ and type(value) in _PRINTED_AS:
             return repr(_with_texts(tracer, value))
@@ -357,7 +357,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
         return str(value)
     if tracer.static(type(value), "__str__") is object.__dict__["__str__"]:
         return repr_of(tracer, value)
-    tracer.native_reads(value)
+    tracer.native_calls.native_reads(value)
     _check_printed(tracer, value)
     return str(value)
 

@@ -25,6 +25,7 @@ from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.calls import Calls
 from tracer_core.interpreter.carried import Carried
 from tracer_core.interpreter.generators import acts_when_closed
+from tracer_core.interpreter.items import Items
 from tracer_core.interpreter.names import Names
 from tracer_core.interpreter.native_calls import NativeCalls
 from tracer_core.interpreter.optimizer_scalars import number_in
@@ -66,7 +67,7 @@ class Raised(NamedTuple):
     passed: list[tuple[types.CodeType, int]]
 
 
-class Tracer(NativeCalls):
+class Tracer(Items):
     """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked for by an
     earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
     are symbolic. natives: code that reached its recompile limit and is called as plain Python.
@@ -76,6 +77,7 @@ class Tracer(NativeCalls):
     shapes: ShapePolicy
     names: Names
     calls: Calls
+    native_calls: NativeCalls
 
     def __init__(
         self,
@@ -104,12 +106,11 @@ class Tracer(NativeCalls):
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
         self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
         self.names = Names(self)
+        self.native_calls = NativeCalls(self)
         self.calls = Calls(self, natives)
         self.raised: dict[int, Raised] = {}
         self._specials = {}
-        self.methods_of, self.births = {}, {}
-        #: Calls of caches that were asked, by what they are called with (natives/tables/functional.py).
-        self.questions: dict[Any, Any] = {}
+        self.methods_of = {}
         self.classes, self.positions, self.loops = {}, {}, {}
         self._lineages = set()
         self.tensor_attributes = {}

@@ -117,7 +117,7 @@ def guard_function(tracer: Tracing, function: types.FunctionType) -> bool:
     source = provenance.source_of(function) or provenance.constant(function)
     for name in ("__code__", "__defaults__", "__kwdefaults__"):
         value = provenance.read(getattr(function, name), provenance.sources.make(source, "slot", name))
-        tracer.native_reads(value)
+        tracer.native_calls.native_reads(value)
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     return all(is_constant(value) or isinstance(value, (type, types.FunctionType)) for value in held)
 

@@ -54,7 +54,7 @@ def _special_methods(cls: type) -> frozenset[str]:
 
 def read_values(tracer: Tracing, *values: Any) -> bool:
     """Guards values that native code reads all the way down. True if there is a tensor among them."""
-    tracer.native_reads(*values)
+    tracer.native_calls.native_reads(*values)
     return _check_all(tracer, values, _MAX_DEPTH)
 
 

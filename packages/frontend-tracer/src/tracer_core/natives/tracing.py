@@ -23,12 +23,14 @@ from tracer_core.source import Source
 
 class FrameRunner(Protocol):
     """The chain of frames. outer_step: number of the instruction of the outermost frame being run. steps: how many
-    instructions have run. nesting: how many calls below native code are being run."""
+    instructions have run. nesting: how many calls below native code are being run. raised: id -> exceptions that came
+    through a frame of the program."""
 
     frames: list[Frame]
     outer_step: int
     steps: int
     nesting: int
+    raised: dict[int, Any]
 
     def break_graph(self, kind: str, reason: str) -> NoReturn: ...
 
@@ -367,7 +369,7 @@ class SymbolPolicy(Protocol):
 
 class Tracing(
     FrameRunner, ScalarSemantics, SideEffectTracking, ContainerSemantics, ClassSemantics, AttributeSemantics,
-    OperatorSemantics, NativeCallSemantics, CallBinder, Protocol
+    OperatorSemantics, CallBinder, Protocol
 ):  # fmt: skip
     """One trace. provenance: where each object came from, and the guards. recorder: writes the graph."""
 
@@ -375,4 +377,5 @@ class Tracing(
     recorder: Recorder
     names: TracedNames
     calls: TracedCalls
+    native_calls: NativeCallSemantics
     shapes: SymbolPolicy

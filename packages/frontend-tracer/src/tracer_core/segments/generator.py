@@ -76,7 +76,7 @@ class Generator:
             tracer.names.made_here,
             tracer.attributes_of,
         )
-        self.rebuilder.births = tracer.births
+        self.rebuilder.births = tracer.native_calls.births
 
     def _flush(self, obj: Any) -> None:
         """Replays the changes of an object among the lines of the rebuilder."""

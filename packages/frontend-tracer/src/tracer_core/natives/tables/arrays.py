@@ -47,12 +47,12 @@ def _run(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]
             tracer.break_graph("unsupported_value", f"numpy.{name}() reads an array from before this segment")
         if not plain_data(tracer, value):
             tracer.break_graph("unknown_native", f"numpy.{name}() of a {type(value).__name__}")
-    tracer.native_reads(*args, *kwargs.values())
+    tracer.native_calls.native_reads(*args, *kwargs.values())
     if name in numpy_types.OUTSIDE:
         tracer.break_graph("side_effect_native", f"numpy.{name}()")
     try:
         with numpy_types.raising():
-            return tracer.born(function(*args, **kwargs))
+            return tracer.native_calls.born(function(*args, **kwargs))
     except FloatingPointError as error:
         tracer.break_graph("side_effect_native", f"numpy.{name}() warns: {error}")
 
@@ -97,7 +97,7 @@ class _Shared:
 def _tensor_of(tracer: Tracing, array: Any) -> Any:
     """A graph input that shares the array's memory."""
     handle = ("from_numpy", id(array), tracer.steps)
-    question = tracer.questions.setdefault(handle, _Shared())
+    question = tracer.native_calls.questions.setdefault(handle, _Shared())
     try:
         return applied(tracer, question, array)
     except TypeError as error:
@@ -112,7 +112,7 @@ def _sharing(function: Any) -> Callable[..., Any]:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if _is_input(tracer, args, kwargs):
             return _tensor_of(tracer, args[0])
-        return tracer.call_torch(function, args, kwargs)
+        return tracer.native_calls.call_torch(function, args, kwargs)
 
     return handler
 
@@ -124,5 +124,5 @@ for _function in names("from_numpy as_tensor asarray"):
 @special(*names("tensor"))
 def tensor(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if _is_input(tracer, args, kwargs):
-        return tracer.native(torch.Tensor.clone, _tensor_of(tracer, args[0]))
-    return tracer.call_torch(torch.tensor, args, kwargs)
+        return tracer.native_calls.native(torch.Tensor.clone, _tensor_of(tracer, args[0]))
+    return tracer.native_calls.call_torch(torch.tensor, args, kwargs)

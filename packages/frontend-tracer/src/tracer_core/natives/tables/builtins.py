@@ -37,7 +37,7 @@ def is_instance(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> boo
     if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         concrete = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}[type(obj)]
         return isinstance(obj, classes) or isinstance(concrete, classes)
-    tracer.native_reads(classes)
+    tracer.native_calls.native_reads(classes)
     hooked = _asked_hook(tracer, classes, "__instancecheck__", obj)
     if hooked is not None:
         return hooked
@@ -80,7 +80,7 @@ def _is_instance_by_word(tracer: Tracing, obj: Any, classes: Any) -> bool:
 @special(issubclass)
 def is_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     cls, classes = args
-    tracer.native_reads(classes)
+    tracer.native_calls.native_reads(classes)
     hooked = _asked_hook(tracer, classes, "__subclasscheck__", cls)
     if hooked is not None:
         return hooked
@@ -97,9 +97,9 @@ def _ask_registry(tracer: Tracing, kind: type, cls: Any) -> None:
     """Classes are registered with abstract classes at any time: the answer is asked again on every call."""
     if isinstance(cls, abc.ABCMeta) and cls not in kind.__mro__ and not tracer.made_class(kind):
         handle = (issubclass, kind, cls)
-        if handle not in tracer.questions and not tracer.made_class(cls):
-            tracer.questions[handle] = functools.partial(issubclass, kind, cls)
-            query(tracer, tracer.questions[handle])
+        if handle not in tracer.native_calls.questions and not tracer.made_class(cls):
+            tracer.native_calls.questions[handle] = functools.partial(issubclass, kind, cls)
+            query(tracer, tracer.native_calls.questions[handle])
 
 
 def _flat(classes: Any) -> list[Any]:
@@ -182,7 +182,7 @@ def length(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return tracer.length(obj)
     if isinstance(obj, dict):
         return len(tracer.keys(obj))
-    tracer.native_reads(obj)
+    tracer.native_calls.native_reads(obj)
     return len(obj)
 
 
@@ -295,7 +295,7 @@ def _number(kind: Any) -> Any:
                 and not kwargs
                 and tracer.recorder.refused(torch.Tensor.item, (value,), {}) is None
             ):
-                return tracer.call_torch(torch.Tensor.item, [value], {})
+                return tracer.native_calls.call_torch(torch.Tensor.item, [value], {})
             tracer.break_graph("data_dependent_value", f"{kind.__name__}() of a tensor")
         if type(value) is _SYMBOL_OF.get(kind):
             return value
@@ -313,7 +313,7 @@ def _number(kind: Any) -> Any:
             and not isinstance(value, _READABLE)
         ):
             return kind(*args, **kwargs)  # raises Python's own error
-        tracer.native_reads(*args)
+        tracer.native_calls.native_reads(*args)
         return kind(*args, **kwargs)
 
     return handler
@@ -343,7 +343,7 @@ def _text(kind: Any, answer: Any) -> Any:
         args = [tracer.concrete(args[0]), *args[1:]]
         if len(args) == 1 and not kwargs:
             return answer(tracer, args[0])
-        tracer.native_reads(*args)
+        tracer.native_calls.native_reads(*args)
         return kind(*args, **kwargs)
 
     return handler

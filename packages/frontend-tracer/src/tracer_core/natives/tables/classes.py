@@ -79,7 +79,7 @@ def fields(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(collections.namedtuple)
 def namedtuple(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    tracer.native_reads(*args, *kwargs.values())
+    tracer.native_calls.native_reads(*args, *kwargs.values())
     if not all(map(is_constant, [tuple(a) if isinstance(a, list) else a for a in (*args, *kwargs.values())])):
         tracer.break_graph("class_statement", "collections.namedtuple() of values that are not plain")
     kwargs.setdefault("module", tracer.frames[-1].globals.get("__name__", "__main__"))

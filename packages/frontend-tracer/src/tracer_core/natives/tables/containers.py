@@ -128,7 +128,7 @@ def _set_operation(method: Any) -> Any:
         sets = (set, frozenset)
         if method.__name__ == "__contains__":
             tracer.check_key(rest[0], target)
-            tracer.native_reads(target)
+            tracer.native_calls.native_reads(target)
             return method(target, *rest)
         rest = [
             other
@@ -136,7 +136,7 @@ def _set_operation(method: Any) -> Any:
             else [tracer.concrete(item) for item in tracer.spread(other)]
             for other in rest
         ]
-        tracer.native_reads(target, *rest)
+        tracer.native_calls.native_reads(target, *rest)
         elements = [item for other in rest if isinstance(other, (*sets, list)) for item in other]
         objects.settle_keys(tracer, [*target, *elements])
         if mutates:
@@ -324,7 +324,7 @@ def set_pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         target
     ):  # which member it gives depends on what was taken before
         tracer.break_graph("unsupported_mutation", "set.pop() of a set from before this segment")
-    tracer.native_reads(target)
+    tracer.native_calls.native_reads(target)
     tracer.before_change(target)
     return set.pop(target)
 

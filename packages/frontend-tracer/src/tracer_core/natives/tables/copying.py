@@ -38,7 +38,7 @@ def shallow(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if isinstance(obj, torch.Tensor):
         tracer.break_graph("unsupported_value", "copy.copy of a tensor: another tensor on the same memory")
     if type(obj) in (list, dict, set, bytearray, collections.deque, *_DICTS):
-        tracer.native_reads(obj)
+        tracer.native_calls.native_reads(obj)
         return copy.copy(obj)
     return _of_object(tracer, obj, lambda value: value)
 
@@ -76,7 +76,7 @@ def _deep(tracer: Tracing, obj: Any, memo: dict[int, Any]) -> Any:
             value = _deep(tracer, tracer.dict_get(obj, key, None), memo)
             made[_deep(tracer, key, memo)] = value
     elif type(obj) in (set, bytearray, collections.deque):
-        tracer.native_reads(obj)
+        tracer.native_calls.native_reads(obj)
         if type(obj) is not bytearray and not all(map(is_constant, obj)):
             tracer.break_graph("native_python", f"a {type(obj).__name__} of objects is copied deeply")
         made = copy.copy(obj)
@@ -114,4 +114,4 @@ def _tensor(tracer: Tracing, obj: torch.Tensor) -> Any:
     whole = obj.is_contiguous() and obj.untyped_storage().nbytes() == obj.numel() * obj.element_size()
     if type(obj) is not torch.Tensor or obj.requires_grad or obj.__dict__ or not whole:
         tracer.break_graph("unsupported_value", "copy.deepcopy of a parameter or of a view")
-    return tracer.native(torch.Tensor.clone, obj)
+    return tracer.native_calls.native(torch.Tensor.clone, obj)

@@ -118,9 +118,9 @@ def _question(
     """The call as an object: the same one for the same call, so that it is guarded once."""
     values = (*args, *kwargs.values())
     handle = (kind, id(cached), len(args), values, repr(values), tuple(kwargs))
-    known = tracer.questions.get(handle)
+    known = tracer.native_calls.questions.get(handle)
     if known is None:
-        known = tracer.questions[handle] = kind(cached, *args, **kwargs)
+        known = tracer.native_calls.questions[handle] = kind(cached, *args, **kwargs)
     return known
 
 

@@ -125,7 +125,7 @@ def apply_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
         torch._C._set_grad_enabled(grad)
     _unchanged(tracer, region)
     inside = region.drop()
-    tracer.native_reads(*rest, *kwargs.values())
+    tracer.native_calls.native_reads(*rest, *kwargs.values())
     with _Fakes(tracer.recorder):
         return tracer.recorder.call(FunctionCall(cls, inside), tuple(rest), kwargs)
 
@@ -201,7 +201,7 @@ def _transform(
 ) -> Any:
     """apply(function, *args, **kwargs), with the function interpreted inside the transform."""
     recorder = tracer.recorder
-    tracer.native_reads(*args, *kwargs.values())
+    tracer.native_calls.native_reads(*args, *kwargs.values())
     leaves, structure = pytree.tree_flatten((tuple(args), kwargs))
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor) and not is_constant(leaf):
@@ -288,7 +288,7 @@ def _make(maker: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _maker(maker: Any) -> Callable[..., Any]:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        tracer.native_reads(*args[1:], *kwargs.values())
+        tracer.native_calls.native_reads(*args[1:], *kwargs.values())
         return Transform(maker, args[0], tuple(args[1:]), kwargs)
 
     return handler

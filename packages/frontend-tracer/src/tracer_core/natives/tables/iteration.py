@@ -158,7 +158,7 @@ def reversed_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
         return tracer.calls.call_value(method, [args[0]], {})
     (value,) = args
     if isinstance(value, (list, tuple, dict, collections.deque, range, str, bytes)):
-        tracer.native_reads(value)
+        tracer.native_calls.native_reads(value)
         return reversed(value)
     if not (tracer.python_method(value, "__len__") and tracer.python_method(value, "__getitem__")):
         if type(value) not in _VIEWS:

@@ -171,7 +171,7 @@ def accumulate(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(itertools.groupby)
 def groupby(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.born(tracer.calls.call_value(stand_ins.GroupBy, args, kwargs))
+    return tracer.native_calls.born(tracer.calls.call_value(stand_ins.GroupBy, args, kwargs))
 
 
 def _next_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:

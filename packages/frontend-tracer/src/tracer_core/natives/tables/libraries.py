@@ -82,7 +82,7 @@ def _substitute(method: Any) -> Any:
         for match in named["pattern"].finditer(text):
             if named.get("count", 0) and done == named["count"]:
                 break
-            value = tracer.calls.call_value(repl, [tracer.born(match)], {})
+            value = tracer.calls.call_value(repl, [tracer.native_calls.born(match)], {})
             pieces += [text[end : match.start()], text[:0] if value is None else value]
             end, done = match.end(), done + 1
         pieces.append(text[end:])

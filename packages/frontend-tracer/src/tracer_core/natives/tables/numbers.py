@@ -32,7 +32,7 @@ def _converting(function: Any, convert: Any) -> Any:
         if any(isinstance(a, SYMBOLS) for a in args) and not kwargs:
             return tracer.operate(function, tuple(args))
         if reading.read_values(tracer, *args, *kwargs.values()):
-            return tracer.native(function, *args, **kwargs)
+            return tracer.native_calls.native(function, *args, **kwargs)
         return function(*args, **kwargs)
 
     return handler

@@ -39,9 +39,9 @@ def _numeric(function: Any) -> Any:
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(isinstance(a, torch.Tensor) for a in args):
-            return tracer.native(function, *args, **kwargs)
+            return tracer.native_calls.native(function, *args, **kwargs)
         plain = [tracer.payload(tracer.index(tracer.concrete(a))) for a in args]
-        tracer.native_reads(*plain, *kwargs.values())
+        tracer.native_calls.native_reads(*plain, *kwargs.values())
         if not all(map(is_constant, plain)):
             for value in plain:
                 if not isinstance(value, _NUMBERS) and type(value).__module__ not in (

@@ -97,7 +97,7 @@ special(typing.cast)(lambda tracer, args, kwargs: args[1])
 def item(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The number of a counter of steps, for optimizers: it is known before the graph runs."""
     number = None if kwargs else number_in(tracer, args[0])
-    return number if number is not None else tracer.call_torch(torch.Tensor.item, args, kwargs)
+    return number if number is not None else tracer.native_calls.call_torch(torch.Tensor.item, args, kwargs)
 
 
 @special(*names("_C._group_tensors_by_device_and_dtype"))

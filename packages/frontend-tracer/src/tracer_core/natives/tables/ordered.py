@@ -22,7 +22,7 @@ def _on_heap(function: Any) -> Callable[..., Any]:
         heap, *rest = args
         if not isinstance(heap, list):
             tracer.break_graph("native_python", f"{function.__name__}() of a {type(heap).__name__}")
-        tracer.native_reads(heap, *rest)
+        tracer.native_calls.native_reads(heap, *rest)
         tracer.before_change(heap)
         if is_plain(tracer, heap) and all(is_plain(tracer, item) for item in rest):
             return function(heap, *rest)
@@ -46,7 +46,7 @@ def _search(function: Any, inserts: bool) -> Callable[..., Any]:
         items, value, key = named.pop("a"), named.pop("x"), named.pop("key", None)
         if type(items) not in (list, tuple):
             tracer.break_graph("unknown_native", f"{function.__name__}() of a {type(items).__name__}")
-        tracer.native_reads(items)
+        tracer.native_calls.native_reads(items)
         wrapped = [Ordered(tracer, item) for item in items]
         target = Ordered(tracer, value)
         if inserts and key is not None:

@@ -171,7 +171,7 @@ def signature(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function = args[0].__func__ if type(args[0]) is types.MethodType else args[0]
     if type(function) is not types.FunctionType or kwargs or not guard_function(tracer, function):
         tracer.break_graph("native_python", "the signature of something that is no plain function is read")
-    return tracer.born(inspect.signature(args[0]))
+    return tracer.native_calls.born(inspect.signature(args[0]))
 
 
 def _current_thread(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -110,4 +110,4 @@ def requires_grad_(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
     if wanted is True and tracer.may_require_grad(tensor):
         tracer.recorder.require_grad(tensor)
         return tensor
-    return tracer.call_torch(torch.Tensor.requires_grad_, args, kwargs)
+    return tracer.native_calls.call_torch(torch.Tensor.requires_grad_, args, kwargs)

@@ -23,7 +23,7 @@ from tracer_core.torch_private.names import names
 
 def _set(function: Any, written: tuple[str, ...]) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        tracer.native_reads(*args, *kwargs.values())
+        tracer.native_calls.native_reads(*args, *kwargs.values())
         return tracer.recorder.state_call(function, tuple(args), written, kwargs)
 
     return handler
@@ -245,7 +245,7 @@ def _about_devices(function: Any) -> None:
 
     @special(function)
     def answer(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        tracer.native_reads(*args, *kwargs.values())
+        tracer.native_calls.native_reads(*args, *kwargs.values())
         if torch.cuda.is_available():
             query(tracer, torch._C._cuda_getDevice)
         return function(*args, **kwargs)

@@ -67,9 +67,9 @@ def _launch(tracer: Tracing, kernel: Any, args: list[Any], kwargs: dict[str, Any
     ]
     arguments = [*sizes, *given]
     _demand_plain(tracer, arguments, replaced)
-    made = tracer.call_torch(operator, arguments, {})
+    made = tracer.native_calls.call_torch(operator, arguments, {})
     for place, result in zip(replaced, made if isinstance(made, tuple) else (made,), strict=True):
-        tracer.call_torch(torch.Tensor.copy_, [arguments[place], result], {})
+        tracer.native_calls.call_torch(torch.Tensor.copy_, [arguments[place], result], {})
 
 
 #: What a kernel or tuner may have that runs code of the program at each launch.

@@ -12,7 +12,7 @@ from tracer_core.natives.tracing import Tracing
 
 def _in_module(kind: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        tracer.native_reads(*args, *kwargs.values())
+        tracer.native_calls.native_reads(*args, *kwargs.values())
         made = kind(*args, **kwargs)
         made.__module__ = tracer.frames[-1].function.__module__  # kind() itself found the tracer's
         return made
