@@ -12,6 +12,45 @@ from tracer_core.bytecode.code import GraphBreaker
 from tracer_core.bytecode.frame import Frame, Unread
 
 
+class ContainerSemantics(Protocol):
+    """Membership, subscripts, iteration and displays."""
+
+    def contains(self, item: Any, container: Any) -> bool: ...
+
+    def getitem(self, container: Any, key: Any) -> Any: ...
+
+    def setitem(self, container: Any, key: Any, value: Any) -> None: ...
+
+    def delitem(self, container: Any, key: Any) -> None: ...
+
+    def iterate(self, value: Any) -> Any:
+        """iter(value)"""
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        """(True, item) or (False, StopIteration value)."""
+        ...
+
+    def spread(self, value: Any, varies: bool = False) -> list[Any]:
+        """The items of any iterable, for unpacking and ``*args``. varies: a number may become a symbol."""
+        ...
+
+    def mapping(self, value: Any) -> dict[Any, Any]:
+        """The items of a mapping, for ``**kwargs`` and ``{**d}``."""
+        ...
+
+    def format(self, value: Any, spec: str) -> str: ...
+
+    def loop(self, value: Any) -> Any:
+        """iter(value) for a ``for`` loop, which alone gets to see the iterator."""
+
+    def list_append(self, target: Any, value: Any) -> None:
+        """In-place growth of a container made by the bytecode (comprehensions, displays)."""
+
+    def list_extend(self, target: Any, values: list[Any]) -> None: ...
+
+    def dict_update(self, target: Any, items: dict[Any, Any]) -> None: ...
+
+
 class NameSemantics(Protocol):
     """Globals, cells, imports, and the functions that the bytecode makes."""
 

@@ -67,7 +67,7 @@ class TextPart:
         return str(self._tracer.calls.call_value(repr, [self._value], {}))
 
     def __format__(self, spec: str) -> str:
-        return str(self._tracer.format(self._value, spec))
+        return str(self._tracer.containers.format(self._value, spec))
 
     def __index__(self) -> Any:
         return self._tracer.index(self._value)
@@ -82,7 +82,7 @@ class TextPart:
         return text_part(self._tracer, self._tracer.getattr(self._value, name))
 
     def __getitem__(self, key: Any) -> Any:
-        return text_part(self._tracer, self._tracer.getitem(self._value, key))
+        return text_part(self._tracer, self._tracer.containers.getitem(self._value, key))
 
 
 def text_part(tracer: Tracing, value: Any) -> Any:

@@ -114,7 +114,7 @@ def build_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
     namespace = _prepare(tracer, meta, name, bases, keywords)
     cell = run_body(tracer, body, namespace)
     if bases != tuple(written):
-        tracer.setitem(namespace, "__orig_bases__", tuple(written))
+        tracer.containers.setitem(namespace, "__orig_bases__", tuple(written))
     made = tracer.calls.call_value(meta, [name, bases, namespace], keywords)
     if isinstance(made, type) and type(cell) is types.CellType:
         _check_cell(cell, made, name)
@@ -219,7 +219,7 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             return tracer.calls.call_value(other.__func__, [best, name, bases, namespace], kwargs)
         meta = best
     _refuse(tracer, bases, meta, name)
-    entries = tracer.mapping(namespace)
+    entries = tracer.containers.mapping(namespace)
     if "__module__" not in entries and "__name__" in tracer.frames[-1].globals:
         entries["__module__"] = tracer.frames[-1].globals["__name__"]  # CPython asks the calling frame
     later = {key: value for key, value in entries.items() if tracer.python_method(value, "__set_name__")}

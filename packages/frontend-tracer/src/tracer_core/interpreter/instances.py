@@ -71,7 +71,7 @@ def new_object(tracer: Tracing, new: Any, cls: type, args: list[Any], kwargs: di
     if owner in (dict, list, set, collections.OrderedDict, collections.defaultdict, collections.deque):
         return owner.__new__(cls)
     if owner in (tuple, frozenset):
-        return owner.__new__(cls, *([tracer.spread(args[0])] if args else []))
+        return owner.__new__(cls, *([tracer.containers.spread(args[0])] if args else []))
     if owner in (str, int, float, bytes, complex) or (
         isinstance(owner, type) and issubclass(owner, BaseException)
     ):

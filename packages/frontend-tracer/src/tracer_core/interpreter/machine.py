@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.bytecode.frame import NULL, Frame, Unread
-from tracer_core.bytecode.semantics import CallSemantics, NameSemantics
+from tracer_core.bytecode.semantics import CallSemantics, ContainerSemantics, NameSemantics
 from tracer_core.bytecode.tracebacks import history
 from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
@@ -21,6 +21,7 @@ class Machine:
 
     frames: list[Frame]
     names: NameSemantics
+    containers: ContainerSemantics
 
     if TYPE_CHECKING:  # an attribute of the tracer, a property of `RealMachine`
 
@@ -207,54 +208,9 @@ class Machine:
         """left is right"""
         return left is right
 
-    def contains(self, item: Any, container: Any) -> bool:
-        raise NotImplementedError
-
-    def getitem(self, container: Any, key: Any) -> Any:
-        raise NotImplementedError
-
-    def setitem(self, container: Any, key: Any, value: Any) -> None:
-        raise NotImplementedError
-
-    def delitem(self, container: Any, key: Any) -> None:
-        raise NotImplementedError
-
-    def iterate(self, value: Any) -> Any:
-        """iter(value)"""
-        raise NotImplementedError
-
-    def advance(self, iterator: Any) -> tuple[bool, Any]:
-        """(True, item) or (False, StopIteration value)."""
-        raise NotImplementedError
-
-    def loop(self, value: Any) -> Any:
-        """iter(value) for a ``for`` loop, which alone gets to see the iterator."""
-        raise NotImplementedError
-
-    def spread(self, value: Any, varies: bool = False) -> list[Any]:
-        """The items of any iterable, for unpacking and ``*args``. varies: a number may become a symbol."""
-        raise NotImplementedError
-
-    def mapping(self, value: Any) -> dict[Any, Any]:
-        """The items of a mapping, for ``**kwargs`` and ``{**d}``."""
-        raise NotImplementedError
-
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
-        raise NotImplementedError
-
-    def format(self, value: Any, spec: str) -> str:
         raise NotImplementedError
 
     def concrete(self, value: Any) -> Any:
         """A value that is about to be hashed or otherwise looked at by C: no symbol."""
         return value
-
-    def list_append(self, target: Any, value: Any) -> None:
-        """In-place growth of a container made by the bytecode (comprehensions, displays)."""
-        target.append(value)
-
-    def list_extend(self, target: Any, values: list[Any]) -> None:
-        target.extend(values)
-
-    def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
-        target.update(items)

@@ -96,7 +96,7 @@ class Names:
                 self.tracer.break_graph("class_statement", f"an enumeration has its own {name}")
             namespace[name] = value
             return
-        self.tracer.setitem(namespace, name, value)
+        self.tracer.containers.setitem(namespace, name, value)
 
     def load_cell(self, cell: Any, name: str) -> Any:
         value = self.cell_contents(cell)

@@ -236,7 +236,7 @@ class NativeCalls:
         refused = self.recorder.refused(function, tuple(args), kwargs)
         if refused is not None:
             self.tracer.break_graph(*refused)
-        args = [self.tracer.spread(a) if isinstance(a, HOST_ITERATORS) else a for a in args]
+        args = [self.tracer.containers.spread(a) if isinstance(a, HOST_ITERATORS) else a for a in args]
         self.native_reads(*args, *kwargs.values())
         receiver = getattr(function, "__self__", None)
         if isinstance(receiver, torch.Tensor):

@@ -261,7 +261,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
             "unknown_native", "the text of an object is its address, which differs between runs"
         )
     if type(value) is types.SimpleNamespace:
-        fields = tracer.mapping(tracer.getattr(value, "__dict__")).items()
+        fields = tracer.containers.mapping(tracer.getattr(value, "__dict__")).items()
         return f"namespace({', '.join(f'{name}={repr_of(tracer, item, inside)}' for name, item in fields)})"
     tracer.native_calls.native_reads(value)
     if isinstance(value, _PRINTED_AS) and not all(map(is_constant, _held(value))):
@@ -317,11 +317,11 @@ def _repr_arguments(tracer: Tracing, args: tuple[Any, ...]) -> str:
 
 def _repr_container(tracer: Tracing, value: Any, inside: tuple[int, ...]) -> str:
     if type(value) is dict:
-        pairs = tracer.mapping(value).items()
+        pairs = tracer.containers.mapping(value).items()
         texts = [f"{repr_of(tracer, k, inside)}: {repr_of(tracer, v, inside)}" for k, v in pairs]
         return "{" + ", ".join(texts) + "}"
     left, right, empty = _BRACKETS[type(value)]
-    texts = [repr_of(tracer, item, inside) for item in tracer.spread(value)]
+    texts = [repr_of(tracer, item, inside) for item in tracer.containers.spread(value)]
     if type(value) is tuple and len(texts) == 1:
         return f"({texts[0]},)"
     return f"{left}{', '.join(texts)}{right}" if texts else empty
@@ -366,9 +366,9 @@ def percent(tracer: Tracing, template: str, values: Any) -> str:
     """template % values"""
     tracer.payload(template)
     if isinstance(values, dict):
-        parts: Any = {key: text_part(tracer, value) for key, value in tracer.mapping(values).items()}
+        parts: Any = {key: text_part(tracer, value) for key, value in tracer.containers.mapping(values).items()}
     elif isinstance(values, tuple):
-        parts = tuple(text_part(tracer, value) for value in tracer.spread(values))
+        parts = tuple(text_part(tracer, value) for value in tracer.containers.spread(values))
     else:
         if isinstance(values, collections.deque):  # it has items but is no mapping to C code
             tracer.break_graph("unknown_native", "a deque is formatted by %")

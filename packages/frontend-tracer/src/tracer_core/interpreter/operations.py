@@ -66,7 +66,7 @@ class Operations(AttributeWrites):
         """operator.index(value) where a method written in Python says it."""
         return objects.index(self, value)
 
-    def _native_operands(self, *values: Any) -> None:
+    def native_operands(self, *values: Any) -> None:
         """Guards what a native operator reads in its operands; breaks for unknown types."""
         for value in values:
             if isinstance(value, CONTAINERS):
@@ -103,7 +103,7 @@ class Operations(AttributeWrites):
 
     # -- operators --
 
-    def operator(self, function: Any, *operands: Any) -> Any:
+    def apply(self, function: Any, *operands: Any) -> Any:
         """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote it."""
         if overloads.any_acts_as_tensor(operands):
             return overloads.call(self, function, operands, {})
@@ -154,10 +154,10 @@ class Operations(AttributeWrites):
             return objects.percent(self, left, right)
         if symbol == "*":
             left, right = self._counts(left, right)
-        self._native_operands(left, right)
+        self.native_operands(left, right)
         if inplace and not isinstance(right, torch.Tensor):
             native = _INPLACE[symbol]  # the same, and where it fails it says so in other words
-        return self.operator(native, left, right)
+        return self.apply(native, left, right)
 
     def _candidates(self, name: str, left: Any, right: Any) -> list[tuple[Any, list[Any]]]:
         forward = (self.python_method(left, f"__{name}__"), [left, right])
@@ -209,15 +209,15 @@ class Operations(AttributeWrites):
 
     def inplace(self, symbol: str, left: Any, right: Any) -> Any:
         if isinstance(left, torch.Tensor):
-            self._native_operands(right)
-            return self.operator(_INPLACE[symbol], left, right)
+            self.native_operands(right)
+            return self.apply(_INPLACE[symbol], left, right)
         if isinstance(left, (list, collections.deque)) and symbol == "+":
-            items = self.spread(right)
+            items = self.containers.spread(right)
             self.before_append(left, items)
             (list if isinstance(left, list) else collections.deque).extend(left, items)  # type: ignore[arg-type]
             return left
         self.before_change(left)
-        self._native_operands(right)
+        self.native_operands(right)
         return _INPLACE[symbol](left, right)
 
     def unary(self, symbol: str, value: Any) -> Any:
@@ -229,8 +229,8 @@ class Operations(AttributeWrites):
             return self.calls.call_value(method, [value], {})
         if self.lacks(value, name):
             return native(value)  # raises Python's own error
-        self._native_operands(value)
-        return self.operator(native, value)
+        self.native_operands(value)
+        return self.apply(native, value)
 
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         name, reflected, native = _COMPARE[symbol]
@@ -272,8 +272,8 @@ class Operations(AttributeWrites):
             and not (is_constant(left) and is_constant(right))
         ):
             return objects.order(self, symbol, left, right)
-        self._native_operands(left, right)
-        return self.operator(native, left, right)
+        self.native_operands(left, right)
+        return self.apply(native, left, right)
 
     def _compare_values(self, name: str, left: Any, right: Any) -> Any:
         """The comparison of C of two numbers or texts, one of them of a subclass."""

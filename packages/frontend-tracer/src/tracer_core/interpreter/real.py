@@ -53,6 +53,52 @@ SAFE_ITERATORS = frozenset(
 ) | {enumerate, zip, reversed, type(reversed([])), type(reversed({}))}  # fmt: skip
 
 
+class EagerContainers:
+    """Containers, as CPython means them."""
+
+    def contains(self, item: Any, container: Any) -> bool:
+        return item in container
+
+    def getitem(self, container: Any, key: Any) -> Any:
+        return container[key]
+
+    def setitem(self, container: Any, key: Any, value: Any) -> None:
+        operator.setitem(container, key, value)
+
+    def delitem(self, container: Any, key: Any) -> None:
+        operator.delitem(container, key)
+
+    def iterate(self, value: Any) -> Any:
+        return iter(value)
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        try:
+            return True, next(iterator)
+        except StopIteration as stop:
+            return False, stop.value
+
+    def loop(self, value: Any) -> Any:
+        return iter(value)
+
+    def spread(self, value: Any, varies: bool = False) -> list[Any]:
+        return list(value)
+
+    def mapping(self, value: Any) -> dict[Any, Any]:
+        return dict(value)
+
+    def format(self, value: Any, spec: str) -> str:
+        return format(value, spec)
+
+    def list_append(self, target: Any, value: Any) -> None:
+        target.append(value)
+
+    def list_extend(self, target: Any, values: list[Any]) -> None:
+        target.extend(values)
+
+    def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
+        target.update(items)
+
+
 class EagerNames:
     """Names, as CPython means them."""
 
@@ -107,6 +153,7 @@ class RealMachine(Machine):
 
     raised = False
     names = EagerNames()
+    containers = EagerContainers()
 
     @property
     def calls(self) -> RealMachine:
@@ -256,41 +303,8 @@ class RealMachine(Machine):
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         return _COMPARE[symbol][2](left, right)
 
-    def contains(self, item: Any, container: Any) -> bool:
-        return item in container
-
-    def getitem(self, container: Any, key: Any) -> Any:
-        return container[key]
-
-    def setitem(self, container: Any, key: Any, value: Any) -> None:
-        operator.setitem(container, key, value)
-
-    def delitem(self, container: Any, key: Any) -> None:
-        operator.delitem(container, key)
-
-    def iterate(self, value: Any) -> Any:
-        return iter(value)
-
-    def advance(self, iterator: Any) -> tuple[bool, Any]:
-        try:
-            return True, next(iterator)
-        except StopIteration as stop:
-            return False, stop.value
-
-    def loop(self, value: Any) -> Any:
-        return iter(value)
-
-    def spread(self, value: Any, varies: bool = False) -> list[Any]:
-        return list(value)
-
-    def mapping(self, value: Any) -> dict[Any, Any]:
-        return dict(value)
-
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         return getattr(super(owner, obj), name)
-
-    def format(self, value: Any, spec: str) -> str:
-        return format(value, spec)
 
 
 # -- what `settle` may run ----------------------------------------------------------------------------

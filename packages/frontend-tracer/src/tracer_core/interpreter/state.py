@@ -23,7 +23,13 @@ from tracer_core.effects import Change, Effects
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.interpreter import objects
 from tracer_core.interpreter.numbers import Numbers
-from tracer_core.natives.tracing import NativeCallSemantics, TracedCalls, TracedNames, Tracing
+from tracer_core.natives.tracing import (
+    NativeCallSemantics,
+    TracedCalls,
+    TracedContainers,
+    TracedNames,
+    Tracing,
+)
 from tracer_core.provenance import Provenance, is_constant
 from tracer_core.recorder.record import Recorder
 from tracer_core.trace.graph_breaks import Break
@@ -33,6 +39,7 @@ class TraceState(Numbers, Tracing):
     """Mutable state of one trace."""
 
     names: TracedNames
+    containers: TracedContainers
     calls: TracedCalls
     native_calls: NativeCallSemantics
     provenance: Provenance

@@ -28,6 +28,7 @@ from tracer_core.interpreter.generators import acts_when_closed
 from tracer_core.interpreter.items import Items
 from tracer_core.interpreter.names import Names
 from tracer_core.interpreter.native_calls import NativeCalls
+from tracer_core.interpreter.operations import Operations
 from tracer_core.interpreter.optimizer_scalars import number_in
 from tracer_core.provenance import Provenance, end_is_seen
 from tracer_core.recorder.fake import Fakes
@@ -67,7 +68,7 @@ class Raised(NamedTuple):
     passed: list[tuple[types.CodeType, int]]
 
 
-class Tracer(Items):
+class Tracer(Operations):
     """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked for by an
     earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
     are symbolic. natives: code that reached its recompile limit and is called as plain Python.
@@ -76,6 +77,7 @@ class Tracer(Items):
 
     shapes: ShapePolicy
     names: Names
+    containers: Items
     calls: Calls
     native_calls: NativeCalls
 
@@ -105,20 +107,21 @@ class Tracer(Items):
         self.forced, self.unbuildable = forced, unbuildable
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
         self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
+        self.carried = Carried(self)
+        self.containers = Items(self, self.carried)
         self.names = Names(self)
         self.native_calls = NativeCalls(self)
         self.calls = Calls(self, natives)
         self.raised: dict[int, Raised] = {}
         self._specials = {}
         self.methods_of = {}
-        self.classes, self.positions, self.loops = {}, {}, {}
+        self.classes, self.positions = {}, {}
         self._lineages = set()
         self.tensor_attributes = {}
         self.dying: set[int] = set()
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), torch._C._len_torch_function_stack()
         self._log_disabled = _FAKES_LOG.disabled
-        self.carried = Carried(self)
         self.provenance.stand_in = self.carried.generator
         self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
         #: Values that the program gave to settings, at the end of the trace.
@@ -352,25 +355,6 @@ class Tracer(Items):
                 i = position + offset
                 source = self.provenance.sources.make(None, "state", (i, names[index]))
                 unread[i] = Unread(unread[i].value, source)
-
-    # -- displays: what a break left half-built existed before this segment --
-
-    def list_append(self, target: Any, value: Any) -> None:
-        before = self.mutations
-        self.before_append(target, [value])
-        if self.provenance.is_fresh(target):
-            self.mutations = before  # a comprehension's own list
-        target.append(value)
-
-    def list_extend(self, target: Any, values: list[Any]) -> None:
-        self.before_append(target, values)
-        target.extend(values)
-
-    def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
-        for key in items:
-            self.check_key(key, target)
-        self.before_change(target)
-        target.update(items)
 
 
 def _called_from_outside(function: types.FunctionType) -> types.FunctionType:

@@ -13,7 +13,13 @@ from typing import Any, NoReturn, Protocol
 import torch
 
 from tracer_core.bytecode.frame import Frame, Unread
-from tracer_core.bytecode.semantics import CallBinder, CallSemantics, DefaultSemantics, NameSemantics
+from tracer_core.bytecode.semantics import (
+    CallBinder,
+    CallSemantics,
+    ContainerSemantics,
+    DefaultSemantics,
+    NameSemantics,
+)
 from tracer_core.effects import Change, Effects
 from tracer_core.natives.effects import Effect
 from tracer_core.provenance import Provenance
@@ -126,8 +132,8 @@ class SideEffectTracking(Protocol):
         """Saves one slot (where: its descriptor) or class attribute (where: its name) before it is set."""
 
 
-class ContainerSemantics(Protocol):
-    """Containers and iterators, read without code of the program and guarded; and as the program reads them."""
+class GuardedReads(Protocol):
+    """Containers, read without code of the program."""
 
     def expand(self, obj: Any, depth: int = 8) -> None:
         """Guards everything that native code may read in a container that existed before the trace."""
@@ -154,36 +160,12 @@ class ContainerSemantics(Protocol):
     def check_key(self, key: Any, container: Any) -> None:
         """Makes sure that looking up a key runs no user code that was not interpreted."""
 
-    def unproxied(self, container: Any) -> Any:
-        """The dictionary behind a read-only view that the trace made; anything else as it is."""
 
-    def contains(self, item: Any, container: Any) -> bool: ...
-
-    def getitem(self, container: Any, key: Any) -> Any: ...
-
-    def setitem(self, container: Any, key: Any, value: Any) -> None: ...
-
-    def delitem(self, container: Any, key: Any) -> None: ...
-
-    def iterate(self, value: Any) -> Any:
-        """iter(value)"""
-
-    def advance(self, iterator: Any) -> tuple[bool, Any]:
-        """(True, item) or (False, StopIteration value)."""
-        ...
-
-    def spread(self, value: Any, varies: bool = False) -> list[Any]:
-        """The items of any iterable. varies: a number may become a symbol."""
-        ...
-
-    def mapping(self, value: Any) -> dict[Any, Any]:
-        """The items of a mapping."""
-        ...
+class TracedContainers(ContainerSemantics, Protocol):
+    """Containers and iterators in a trace."""
 
     def native_iterator(self, iterator: Any) -> Any:
         """An iterator that native code may advance: user code in it comes back to the interpreter."""
-
-    def format(self, value: Any, spec: str) -> str: ...
 
 
 class ClassSemantics(Protocol):
@@ -265,6 +247,9 @@ class AttributeSemantics(Protocol):
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         """An attribute of ``super(owner, obj)``."""
 
+    def unproxied(self, container: Any) -> Any:
+        """The dictionary behind a read-only view that the trace made; anything else as it is."""
+
     def attributes_of(self, tensor: torch.Tensor) -> dict[str, Any]:
         """What the program set on an intermediate tensor."""
         ...
@@ -278,6 +263,12 @@ class OperatorSemantics(Protocol):
     """Operators, comparisons and truth."""
 
     def binary(self, symbol: str, left: Any, right: Any) -> Any: ...
+
+    def apply(self, function: Any, *operands: Any) -> Any:
+        """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote it."""
+
+    def native_operands(self, *values: Any) -> None:
+        """Guards what a native operator reads in its operands; breaks for unknown types."""
 
     def inplace(self, symbol: str, left: Any, right: Any) -> Any:
         """``left += right`` for tensors and containers written in C."""
@@ -368,7 +359,7 @@ class SymbolPolicy(Protocol):
 
 
 class Tracing(
-    FrameRunner, ScalarSemantics, SideEffectTracking, ContainerSemantics, ClassSemantics, AttributeSemantics,
+    FrameRunner, ScalarSemantics, SideEffectTracking, GuardedReads, ClassSemantics, AttributeSemantics,
     OperatorSemantics, CallBinder, Protocol
 ):  # fmt: skip
     """One trace. provenance: where each object came from, and the guards. recorder: writes the graph."""
@@ -376,6 +367,7 @@ class Tracing(
     provenance: Provenance
     recorder: Recorder
     names: TracedNames
+    containers: TracedContainers
     calls: TracedCalls
     native_calls: NativeCallSemantics
     shapes: SymbolPolicy

@@ -73,8 +73,8 @@ def match_kind(m: Machine, f: Frame, arg: Any) -> None:
 @opcode("MATCH_KEYS")
 def match_keys(m: Machine, f: Frame, arg: Any) -> None:
     subject, keys = m.peek(f, 2), m.peek(f, 1)
-    if all(m.contains(key, subject) for key in keys):
-        f.stack.append(tuple(m.getitem(subject, key) for key in keys))
+    if all(m.containers.contains(key, subject) for key in keys):
+        f.stack.append(tuple(m.containers.getitem(subject, key) for key in keys))
     else:
         f.stack.append(None)
 

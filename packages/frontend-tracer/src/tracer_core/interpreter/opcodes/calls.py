@@ -43,11 +43,11 @@ def call_function_ex(m: Machine, f: Frame, arg: int) -> None:
     named = m.pop(f) if arg & 1 else {}
     positional = m.pop(f)
     function = m.pop(f)
-    kwargs = m.mapping(named) if arg & 1 else {}
+    kwargs = m.containers.mapping(named) if arg & 1 else {}
     if not (hasattr(type(positional), "__iter__") or hasattr(type(positional), "__getitem__")):
         kind = type(positional).__name__
         raise TypeError(f"{function_text(function)} argument after * must be an iterable, not {kind}")
-    args = m.spread(positional, varies=True)
+    args = m.containers.spread(positional, varies=True)
     if f.stack and f.stack[-1] is NULL:
         f.stack.pop()
     for name in kwargs:

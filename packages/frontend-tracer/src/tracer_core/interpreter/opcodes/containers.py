@@ -32,7 +32,7 @@ def build_map(m: Machine, f: Frame, arg: int) -> None:
     items = m.pop_n(f, 2 * arg)
     made: dict[Any, Any] = m.names.made({})
     for key, value in zip(items[::2], items[1::2], strict=True):
-        m.setitem(made, key, value)
+        m.containers.setitem(made, key, value)
     f.stack.append(made)
 
 
@@ -60,7 +60,7 @@ def format_value(m: Machine, f: Frame, arg: Any) -> None:
     convert = {0: None, 1: str, 2: repr, 3: ascii}[flags & 3] if isinstance(flags, int) else flags
     if convert is not None:
         value = m.calls.call_value(convert, [value], {})
-    f.stack.append(m.format(value, spec))
+    f.stack.append(m.containers.format(value, spec))
 
 
 @opcode("LIST_TO_TUPLE")
@@ -71,7 +71,7 @@ def list_to_tuple(m: Machine, f: Frame, arg: Any) -> None:
 @opcode("LIST_APPEND")
 def list_append(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
-    m.list_append(m.peek(f, arg), value)
+    m.containers.list_append(m.peek(f, arg), value)
 
 
 @opcode("SET_ADD")
@@ -83,7 +83,7 @@ def set_add(m: Machine, f: Frame, arg: int) -> None:
 @opcode("MAP_ADD")
 def map_add(m: Machine, f: Frame, arg: int) -> None:
     key, value = m.pop_n(f, 2)
-    m.setitem(m.peek(f, arg), key, value)
+    m.containers.setitem(m.peek(f, arg), key, value)
 
 
 @opcode("LIST_EXTEND")
@@ -91,13 +91,13 @@ def list_extend(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _may_iterate(value):
         raise TypeError(f"Value after * must be an iterable, not {type(value).__name__}")
-    items = m.spread(value, varies=True)
-    m.list_extend(m.peek(f, arg), items)
+    items = m.containers.spread(value, varies=True)
+    m.containers.list_extend(m.peek(f, arg), items)
 
 
 @opcode("SET_UPDATE")
 def set_update(m: Machine, f: Frame, arg: int) -> None:
-    items = m.spread(m.pop(f))
+    items = m.containers.spread(m.pop(f))
     m.calls.call_value(set.update, [m.peek(f, arg), items], {})
 
 
@@ -106,8 +106,8 @@ def dict_update(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _is_mapping(value):
         raise TypeError(f"'{type(value).__name__}' object is not a mapping")
-    items = m.mapping(value)
-    m.dict_update(m.peek(f, arg), items)
+    items = m.containers.mapping(value)
+    m.containers.dict_update(m.peek(f, arg), items)
 
 
 @opcode("DICT_MERGE")
@@ -117,13 +117,13 @@ def dict_merge(m: Machine, f: Frame, arg: int) -> None:
     if not _is_mapping(value):
         kind = type(value).__name__
         raise TypeError(f"{function_text(function)} argument after ** must be a mapping, not {kind}")
-    items = m.mapping(value)
+    items = m.containers.mapping(value)
     for key in items:
         if type(key) is not str and not isinstance(key, str):
             raise TypeError("keywords must be strings")
         if key in target:
             raise TypeError(f"{function_text(function)} got multiple values for keyword argument '{key}'")
-    m.dict_update(target, items)
+    m.containers.dict_update(target, items)
 
 
 def _may_iterate(value: Any) -> bool:
@@ -147,7 +147,7 @@ def unpack_sequence(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _may_iterate(value):
         raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
-    items = m.spread(value, varies=True)
+    items = m.containers.spread(value, varies=True)
     if len(items) < arg:
         raise ValueError(f"not enough values to unpack (expected {arg}, got {len(items)})")
     if len(items) > arg:
@@ -161,7 +161,7 @@ def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _may_iterate(value):
         raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
-    items = m.spread(value, varies=True)
+    items = m.containers.spread(value, varies=True)
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"

@@ -129,7 +129,7 @@ def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
     if type(namespace) is dict:
         return name in namespace, namespace.get(name)
     try:
-        return True, m.getitem(namespace, name)
+        return True, m.containers.getitem(namespace, name)
     except KeyError:
         return False, None
 
@@ -142,7 +142,7 @@ def store_name(m: Machine, f: Frame, arg: str) -> None:
 @opcode("DELETE_NAME")
 def delete_name(m: Machine, f: Frame, arg: str) -> None:
     try:
-        m.delitem(f.namespace, arg)
+        m.containers.delitem(f.namespace, arg)
     except KeyError:
         raise NameError(f"name '{arg}' is not defined") from None
 

@@ -54,34 +54,34 @@ def is_op(m: Machine, f: Frame, arg: int) -> None:
 @opcode("CONTAINS_OP")
 def contains_op(m: Machine, f: Frame, arg: int) -> None:
     item, container = m.pop_n(f, 2)
-    f.stack.append(m.contains(item, container) != bool(arg))
+    f.stack.append(m.containers.contains(item, container) != bool(arg))
 
 
 @opcode("BINARY_SUBSCR")
 def binary_subscr(m: Machine, f: Frame, arg: Any) -> None:
     container, key = m.pop_n(f, 2)
-    f.stack.append(m.getitem(container, key))
+    f.stack.append(m.containers.getitem(container, key))
 
 
 @opcode("STORE_SUBSCR")
 def store_subscr(m: Machine, f: Frame, arg: Any) -> None:
     value, container, key = m.pop_n(f, 3)
-    m.setitem(container, key, value)
+    m.containers.setitem(container, key, value)
 
 
 @opcode("DELETE_SUBSCR")
 def delete_subscr(m: Machine, f: Frame, arg: Any) -> None:
     container, key = m.pop_n(f, 2)
-    m.delitem(container, key)
+    m.containers.delitem(container, key)
 
 
 @opcode("BINARY_SLICE")
 def binary_slice(m: Machine, f: Frame, arg: Any) -> None:
     container, start, stop = m.pop_n(f, 3)
-    f.stack.append(m.getitem(container, slice(start, stop)))
+    f.stack.append(m.containers.getitem(container, slice(start, stop)))
 
 
 @opcode("STORE_SLICE")
 def store_slice(m: Machine, f: Frame, arg: Any) -> None:
     value, container, start, stop = m.pop_n(f, 4)
-    m.setitem(container, slice(start, stop), value)
+    m.containers.setitem(container, slice(start, stop), value)

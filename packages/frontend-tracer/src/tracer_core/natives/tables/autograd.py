@@ -60,13 +60,13 @@ def autograd_backward(
 ) -> None:
     if grad_variables is not None:
         tracer.break_graph("autograd_in_graph", "backward(grad_variables=)")
-    outputs = [tensors] if isinstance(tensors, torch.Tensor) else tracer.spread(tensors)
+    outputs = [tensors] if isinstance(tensors, torch.Tensor) else tracer.containers.spread(tensors)
     given: list[Any] = [None] * len(outputs)
     if grad_tensors is not None:
-        given = [grad_tensors] if isinstance(grad_tensors, torch.Tensor) else tracer.spread(grad_tensors)
+        given = [grad_tensors] if isinstance(grad_tensors, torch.Tensor) else tracer.containers.spread(grad_tensors)
     if inputs is not None:
         values = inputs.values() if type(inputs) is dict else inputs
-        inputs = [inputs] if isinstance(inputs, torch.Tensor) else tracer.spread(values)
+        inputs = [inputs] if isinstance(inputs, torch.Tensor) else tracer.containers.spread(values)
     tensors_given = all(isinstance(one, torch.Tensor) for one in outputs)
     if not (outputs and tensors_given and len(given) == len(outputs)) or inputs == []:
         tracer.break_graph("autograd_in_graph", "backward() of these arguments")
@@ -108,4 +108,4 @@ def autograd_grad(
 def _listed(tracer: Tracing, value: Any) -> list[Any]:
     if isinstance(value, torch.Tensor):
         return [value]
-    return tracer.spread(value) if isinstance(value, (list, tuple)) or not isinstance(value, dict) else []
+    return tracer.containers.spread(value) if isinstance(value, (list, tuple)) or not isinstance(value, dict) else []

@@ -243,7 +243,7 @@ def hash_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
 
 def _collect(kind: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        items = tracer.spread(args[0]) if args else []
+        items = tracer.containers.spread(args[0]) if args else []
         if kind in (set, frozenset):
             items = [tracer.concrete(item) for item in items]
             objects.settle_keys(tracer, items)
@@ -258,7 +258,7 @@ for _kind in (list, tuple, set, frozenset):
 
 @special(collections.deque)
 def deque_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    items = tracer.spread(args[0]) if args else []
+    items = tracer.containers.spread(args[0]) if args else []
     return collections.deque(items, *args[1:], **kwargs)
 
 
@@ -355,7 +355,7 @@ special(repr)(_text(repr, objects.repr_of))
 
 @special(format)
 def format_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
-    return str(tracer.format(args[0], args[1] if len(args) > 1 else ""))
+    return str(tracer.containers.format(args[0], args[1] if len(args) > 1 else ""))
 
 
 @special(super)

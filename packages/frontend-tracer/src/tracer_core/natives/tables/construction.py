@@ -13,7 +13,7 @@ from tracer_core.natives.tracing import Tracing
 
 
 def _items(tracer: Tracing, args: list[Any]) -> list[Any]:
-    return tracer.spread(args[0]) if args else []  # type: ignore[no-any-return]
+    return tracer.containers.spread(args[0]) if args else []  # type: ignore[no-any-return]
 
 
 @special(list.__init__)

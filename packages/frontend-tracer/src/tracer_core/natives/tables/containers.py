@@ -87,8 +87,8 @@ def fromkeys(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``cls.fromkeys(keys, value)``: args starts with the class."""
     cls, iterable, *value = args
     result = tracer.calls.call_value(cls, [], {})
-    for key in tracer.spread(iterable):
-        tracer.setitem(result, key, value[0] if value else kwargs.get("value"))
+    for key in tracer.containers.spread(iterable):
+        tracer.containers.setitem(result, key, value[0] if value else kwargs.get("value"))
     return result
 
 
@@ -96,11 +96,11 @@ def fromkeys(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def count_elements(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     """What collections.Counter counts with."""
     mapping, iterable = args
-    elements = tracer.spread(iterable)
+    elements = tracer.containers.spread(iterable)
     tracer.getattr(mapping, "get")  # what has none is refused even where there is nothing to count
     for element in elements:
         known = tracer.calls.call_value(tracer.getattr(mapping, "get"), [element, 0], {})
-        tracer.setitem(mapping, element, tracer.binary("+", known, 1))
+        tracer.containers.setitem(mapping, element, tracer.binary("+", known, 1))
 
 
 @special(collections.defaultdict.__missing__)
@@ -110,7 +110,7 @@ def missing(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if factory is None:
         raise KeyError(key)
     value = tracer.calls.call_value(factory, [], {})
-    tracer.setitem(target, key, value)
+    tracer.containers.setitem(target, key, value)
     return value
 
 
@@ -133,7 +133,7 @@ def _set_operation(method: Any) -> Any:
         rest = [
             other
             if is_slot or isinstance(other, sets)
-            else [tracer.concrete(item) for item in tracer.spread(other)]
+            else [tracer.concrete(item) for item in tracer.containers.spread(other)]
             for other in rest
         ]
         tracer.native_calls.native_reads(target, *rest)
@@ -158,7 +158,7 @@ def inplace(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(collections.deque.extendleft)
 def extendleft(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    items = tracer.spread(args[1])
+    items = tracer.containers.spread(args[1])
     tracer.before_change(args[0])
     collections.deque.extendleft(args[0], items)
 
@@ -171,7 +171,7 @@ def deque_equal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
 @special(list.extend, collections.deque.extend)
 def extend(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, iterable = args
-    items = tracer.spread(iterable)
+    items = tracer.containers.spread(iterable)
     tracer.before_append(target, items)
     type_of = list if isinstance(target, list) else collections.deque
     return type_of.extend(target, items)
@@ -289,7 +289,7 @@ def update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     items.update(kwargs)
     if isinstance(target, collections.OrderedDict):  # its update() goes through __setitem__
         for key, value in items.items():
-            tracer.setitem(target, key, value)
+            tracer.containers.setitem(target, key, value)
         return
     for key, value in items.items():
         tracer.check_key(key, target)
@@ -300,12 +300,12 @@ def update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def pairs_of(tracer: Tracing, source: Any, kind: type = dict) -> dict[Any, Any]:
     """What kind(source) reads: a mapping, or pairs."""
     if isinstance(source, dict) or tracer.has_attribute(source, "keys"):
-        found = tracer.mapping(source)
+        found = tracer.containers.mapping(source)
         objects.settle_keys(tracer, list(found))
         return dict(found)
     items: dict[Any, Any] = {}
-    for i, pair in enumerate(tracer.spread(source)):
-        parts = tracer.spread(pair)
+    for i, pair in enumerate(tracer.containers.spread(source)):
+        parts = tracer.containers.spread(pair)
         if len(parts) != 2 and kind is not dict:
             tracer.break_graph("native_python", f"{kind.__name__}() refuses its arguments")
         if len(parts) != 2:
@@ -332,7 +332,7 @@ def set_pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(set.update)
 def set_update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
-    items = [tracer.concrete(item) for iterable in rest for item in tracer.spread(iterable)]
+    items = [tracer.concrete(item) for iterable in rest for item in tracer.containers.spread(iterable)]
     objects.settle_keys(tracer, [*target, *items])
     tracer.before_append(target, items)
     set.update(target, items)
@@ -340,7 +340,7 @@ def set_update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(str.join, bytes.join, bytearray.join)
 def join(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    glue, *items = [tracer.payload(item) for item in (args[0], *tracer.spread(args[1]))]
+    glue, *items = [tracer.payload(item) for item in (args[0], *tracer.containers.spread(args[1]))]
     reading.read_values(tracer, glue, items)
     return glue.join(items)
 

@@ -28,7 +28,7 @@ _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 @special(functools.reduce)
 def reduce_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, iterable, *initial = args
-    items = tracer.native_iterator(tracer.iterate(iterable))
+    items = tracer.containers.native_iterator(tracer.containers.iterate(iterable))
     if initial:
         result = initial[0]
     else:
@@ -65,7 +65,8 @@ def _call_partial(tracer: Tracing, partial: Any, args: list[Any], kwargs: dict[s
             slot = tracer.provenance.sources.make(source, "slot", name)
             value = tracer.provenance.read_varying(value, slot)
         parts.append(value)
-    return tracer.calls.prepare(parts[0], [*tracer.spread(parts[1]), *args], {**tracer.mapping(parts[2]), **kwargs})
+    first, named = tracer.containers.spread(parts[1]), tracer.containers.mapping(parts[2])
+    return tracer.calls.prepare(parts[0], [*first, *args], {**named, **kwargs})
 
 
 def _call_weakref(tracer: Tracing, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

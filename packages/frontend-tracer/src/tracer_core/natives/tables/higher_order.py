@@ -260,7 +260,7 @@ def _grad(title: str, implementation: Any) -> Callable[..., Any]:
         def apply(run: Any, *parts: Any, **named: Any) -> Any:
             return implementation(run, argnums, has_aux, parts, named)
 
-        return _transform(tracer, title, apply, function, tracer.spread(parts), tracer.mapping(named))
+        return _transform(tracer, title, apply, function, tracer.containers.spread(parts), tracer.containers.mapping(named))
 
     return handler
 
@@ -329,7 +329,7 @@ def cond(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     predicate, if_true, if_false, *rest = args + [kwargs[n] for n in ("operands",) if n in kwargs]
     if not isinstance(predicate, torch.Tensor) or set(kwargs) - {"operands"}:
         tracer.break_graph("higher_order", "torch.cond() of a condition that is no tensor")
-    operands = tracer.spread(rest[0]) if rest else []
+    operands = tracer.containers.spread(rest[0]) if rest else []
     sides = []
     for function in (if_true, if_false):
         sides.append(_traced(tracer, _region(tracer, "torch.cond()"), function, list(operands), {}))
@@ -369,7 +369,7 @@ def while_loop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 3 or kwargs:
         tracer.break_graph("higher_order", "torch.while_loop() with keywords")
     condition, body, carried = args
-    recorder, carried = tracer.recorder, tracer.spread(carried)
+    recorder, carried = tracer.recorder, tracer.containers.spread(carried)
     if not all(isinstance(value, torch.Tensor) for value in carried):
         tracer.break_graph("higher_order", "torch.while_loop() carries what is no tensor")
     fakes = [recorder.as_fake(value) for value in carried]

@@ -20,7 +20,7 @@ from tracer_core.provenance import is_constant
 def iter_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1:
         return _until(tracer, *args)
-    return tracer.iterate(args[0])
+    return tracer.containers.iterate(args[0])
 
 
 def _until(tracer: Tracing, function: Any, sentinel: Any) -> LazyIterator:
@@ -35,7 +35,7 @@ def _until(tracer: Tracing, function: Any, sentinel: Any) -> LazyIterator:
 
 @special(next)
 def next_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    more, item = tracer.advance(args[0])
+    more, item = tracer.containers.advance(args[0])
     if more:
         return item
     if len(args) > 1:
@@ -47,7 +47,7 @@ def next_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def sorted_list(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         return sorted(*args, **kwargs)  # raises Python's own error
-    items = tracer.spread(args[0])
+    items = tracer.containers.spread(args[0])
     key = kwargs.get("key")
     keys = items if key is None else [tracer.calls.call_value(key, [item], {}) for item in items]
     if not all(map(is_constant, keys)):
@@ -59,7 +59,7 @@ def sorted_list(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> lis
 
 def _extreme(pick: Any, symbol: str) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        items = tracer.spread(args[0], varies=True) if len(args) == 1 else args
+        items = tracer.containers.spread(args[0], varies=True) if len(args) == 1 else args
         if not kwargs and tracer.among_numbers(items):
             return tracer.operate(pick, tuple(items))
         if kwargs.get("key") is None and all(map(is_constant, items)):
@@ -86,7 +86,7 @@ special(min)(_extreme(min, "<"))
 @special(sum)
 def sum_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     total = args[1] if len(args) > 1 else kwargs.get("start", 0)
-    items = tracer.spread(args[0], varies=True)
+    items = tracer.containers.spread(args[0], varies=True)
     if is_constant(total) and all(map(is_constant, items)):
         return sum(items, total)  # 3.12 adds floats with a correction
     for item in items:
@@ -105,9 +105,9 @@ def all_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _search(tracer: Tracing, iterable: Any, wanted: bool) -> bool:
-    iterator = tracer.iterate(iterable)
+    iterator = tracer.containers.iterate(iterable)
     while True:
-        more, item = tracer.advance(iterator)
+        more, item = tracer.containers.advance(iterator)
         if not more:
             return False
         if tracer.truth(item) is wanted:
@@ -116,8 +116,8 @@ def _search(tracer: Tracing, iterable: Any, wanted: bool) -> bool:
 
 def _lazy(tracer: Tracing, iterable: Any) -> Any:
     """An iterator of the same items that native iterators (zip, enumerate) may hold."""
-    iterator = tracer.iterate(iterable)
-    return tracer.native_iterator(iterator)
+    iterator = tracer.containers.iterate(iterable)
+    return tracer.containers.native_iterator(iterator)
 
 
 @special(zip)
@@ -166,7 +166,7 @@ def reversed_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
         tracer.expand(value)
         return reversed(value)
     rest = iter(range(tracer.calls.call_value(len, [value], {}) - 1, -1, -1))
-    return LazyIterator(tracer, "reversed", lambda: tracer.getitem(value, next(rest)))
+    return LazyIterator(tracer, "reversed", lambda: tracer.containers.getitem(value, next(rest)))
 
 
 _EMPTY: dict[Any, Any] = {}

@@ -19,7 +19,7 @@ def _of_iterators(function: Any) -> Any:
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         pools, rest, kwargs = _pools_of(tracer, function, args, kwargs)
-        return function(*(tracer.native_iterator(tracer.iterate(a)) for a in pools), *rest, **kwargs)
+        return function(*(tracer.containers.native_iterator(tracer.containers.iterate(a)) for a in pools), *rest, **kwargs)
 
     return handler
 
@@ -29,7 +29,7 @@ def _of_pools(function: Any) -> Any:
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         pools, rest, kwargs = _pools_of(tracer, function, args, kwargs)
-        return function(*(tracer.spread(a) for a in pools), *rest, **kwargs)
+        return function(*(tracer.containers.spread(a) for a in pools), *rest, **kwargs)
 
     return handler
 
@@ -77,22 +77,22 @@ def count(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(itertools.chain.__dict__["from_iterable"])
 def chain_from_iterable(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    outer = tracer.native_iterator(tracer.iterate(args[-1]))
-    inner = LazyIterator(tracer, "chain", lambda: tracer.native_iterator(tracer.iterate(next(outer))))
+    outer = tracer.containers.native_iterator(tracer.containers.iterate(args[-1]))
+    inner = LazyIterator(tracer, "chain", lambda: tracer.containers.native_iterator(tracer.containers.iterate(next(outer))))
     return itertools.chain.from_iterable(inner)
 
 
 @special(itertools.starmap)
 def starmap(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function = args[0]
-    rows = tracer.native_iterator(tracer.iterate(args[1]))
-    return LazyIterator(tracer, "starmap", lambda: tracer.calls.call_value(function, tracer.spread(next(rows)), {}))
+    rows = tracer.containers.native_iterator(tracer.containers.iterate(args[1]))
+    return LazyIterator(tracer, "starmap", lambda: tracer.calls.call_value(function, tracer.containers.spread(next(rows)), {}))
 
 
 @special(itertools.filterfalse)
 def filterfalse(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, iterable = args
-    items = tracer.native_iterator(tracer.iterate(iterable))
+    items = tracer.containers.native_iterator(tracer.containers.iterate(iterable))
 
     def step() -> Any:
         while True:
@@ -106,8 +106,8 @@ def filterfalse(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
 @special(itertools.compress)
 def compress(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     data, selectors = [*args, *(kwargs[name] for name in ("data", "selectors") if name in kwargs)]
-    items = tracer.native_iterator(tracer.iterate(data))
-    chosen = tracer.native_iterator(tracer.iterate(selectors))
+    items = tracer.containers.native_iterator(tracer.containers.iterate(data))
+    chosen = tracer.containers.native_iterator(tracer.containers.iterate(selectors))
 
     def step() -> Any:
         while True:
@@ -123,7 +123,7 @@ def _while(keep: bool) -> Any:
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         function = args[0]
-        items = tracer.native_iterator(tracer.iterate(args[1]))
+        items = tracer.containers.native_iterator(tracer.containers.iterate(args[1]))
         dropping = not keep
 
         def step() -> Any:
@@ -152,7 +152,7 @@ special(itertools.dropwhile)(_while(False))
 
 @special(itertools.accumulate)
 def accumulate(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    items = tracer.native_iterator(tracer.iterate(args[0]))
+    items = tracer.containers.native_iterator(tracer.containers.iterate(args[0]))
     function = args[1] if len(args) > 1 else kwargs.get("func")
     state: list[Any] = []
 
@@ -175,7 +175,7 @@ def groupby(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _next_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    more, item = tracer.advance(args[0])
+    more, item = tracer.containers.advance(args[0])
     if not more:
         raise StopIteration(item) if item is not None else StopIteration()
     return item

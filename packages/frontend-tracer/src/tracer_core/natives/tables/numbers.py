@@ -49,7 +49,7 @@ declare(PURE, _functions(cmath))
 @special(math.prod)
 def prod(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     total = kwargs.get("start", 1)
-    for item in tracer.spread(args[0]):
+    for item in tracer.containers.spread(args[0]):
         total = tracer.binary("*", total, item)
     return total
 
@@ -58,7 +58,7 @@ def _of_iterables(function: Any) -> Any:
     """A function of iterables of numbers."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        numbers = [[objects.number(tracer, item) for item in tracer.spread(a)] for a in args]
+        numbers = [[objects.number(tracer, item) for item in tracer.containers.spread(a)] for a in args]
         if any(isinstance(item, torch.Tensor) for items in numbers for item in items):
             tracer.break_graph("data_dependent_value", f"math.{function.__name__}() of tensors")
         return function(*numbers, **kwargs)

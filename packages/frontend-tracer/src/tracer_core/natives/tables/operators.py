@@ -42,10 +42,10 @@ special(operator.inv)(lambda tracer, args, kwargs: tracer.unary("~", *args))
 special(operator.abs)(lambda tracer, args, kwargs: tracer.calls.call_value(abs, args, {}))
 special(operator.not_)(lambda tracer, args, kwargs: not tracer.truth(args[0]))
 special(operator.truth)(lambda tracer, args, kwargs: tracer.truth(args[0]))
-special(operator.getitem)(lambda tracer, args, kwargs: tracer.getitem(*args))
-special(operator.setitem)(lambda tracer, args, kwargs: tracer.setitem(*args))
-special(operator.delitem)(lambda tracer, args, kwargs: tracer.delitem(*args))
-special(operator.contains)(lambda tracer, args, kwargs: tracer.contains(args[1], args[0]))
+special(operator.getitem)(lambda tracer, args, kwargs: tracer.containers.getitem(*args))
+special(operator.setitem)(lambda tracer, args, kwargs: tracer.containers.setitem(*args))
+special(operator.delitem)(lambda tracer, args, kwargs: tracer.containers.delitem(*args))
+special(operator.contains)(lambda tracer, args, kwargs: tracer.containers.contains(args[1], args[0]))
 special(operator.is_)(lambda tracer, args, kwargs: tracer.same(*args))
 special(operator.is_not)(lambda tracer, args, kwargs: not tracer.same(*args))
 special(operator.index)(lambda tracer, args, kwargs: operator.index(tracer.index(args[0])))
@@ -78,11 +78,11 @@ def _length_hint(tracer: Tracing, value: Any, default: int = 0) -> Any:
 
 
 def _count_of(tracer: Tracing, items: Any, value: Any) -> int:
-    return sum(objects.same_value(tracer, item, value) for item in tracer.spread(items))
+    return sum(objects.same_value(tracer, item, value) for item in tracer.containers.spread(items))
 
 
 def _index_of(tracer: Tracing, items: Any, value: Any) -> int:
-    for i, item in enumerate(tracer.spread(items)):
+    for i, item in enumerate(tracer.containers.spread(items)):
         if objects.same_value(tracer, item, value):
             return i
     raise ValueError("sequence.index(x): x not in sequence")
@@ -102,7 +102,7 @@ def _parts(tracer: Tracing, getter: Any) -> tuple[Any, ...]:
 def call_itemgetter(tracer: Tracing, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or kwargs:
         return getter(*args, **kwargs)  # raises Python's own error
-    found = tuple(tracer.getitem(args[0], key) for key in _parts(tracer, getter)[1])
+    found = tuple(tracer.containers.getitem(args[0], key) for key in _parts(tracer, getter)[1])
     return found if len(found) > 1 else found[0]
 
 

@@ -104,7 +104,7 @@ def item(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def group_tensors(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(args[0] if args else kwargs.get("tensorlistlist"), (list, tuple)):
         tracer.break_graph("native_python", "the arguments do not fit _group_tensors_by_device_and_dtype()")
-    lists = [tracer.spread(one) for one in tracer.spread(args[0] if args else kwargs["tensorlistlist"])]
+    lists = [tracer.containers.spread(one) for one in tracer.containers.spread(args[0] if args else kwargs["tensorlistlist"])]
     with_indices = args[1] if len(args) > 1 else kwargs.get("with_indices", False)
     groups: dict[Any, Any] = {}
     for index, first in enumerate(lists[0] if lists else []):
