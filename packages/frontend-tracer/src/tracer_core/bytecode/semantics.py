@@ -12,6 +12,22 @@ from tracer_core.bytecode.code import GraphBreaker
 from tracer_core.bytecode.frame import Frame, Unread
 
 
+class OperatorSemantics(Protocol):
+    """Operators, comparisons and truth."""
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any: ...
+
+    def unary(self, symbol: str, value: Any) -> Any: ...
+
+    def compare(self, symbol: str, left: Any, right: Any) -> Any: ...
+
+    def same(self, left: Any, right: Any) -> bool:
+        """``left is right``"""
+        ...
+
+    def truth(self, value: Any) -> bool: ...
+
+
 class ContainerSemantics(Protocol):
     """Membership, subscripts, iteration and displays."""
 

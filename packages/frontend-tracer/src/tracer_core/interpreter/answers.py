@@ -48,7 +48,7 @@ class SortKey:
         self.tracer, self.key = tracer, key
 
     def __lt__(self, other: SortKey) -> bool:
-        return bool(self.tracer.truth(self.tracer.compare("<", self.key, other.key)))
+        return bool(self.tracer.operators.truth(self.tracer.operators.compare("<", self.key, other.key)))
 
 
 class TextPart:
@@ -70,7 +70,7 @@ class TextPart:
         return str(self._tracer.containers.format(self._value, spec))
 
     def __index__(self) -> Any:
-        return self._tracer.index(self._value)
+        return self._tracer.operators.index(self._value)
 
     def __int__(self) -> Any:
         return self._tracer.calls.call_value(int, [self._value], {})

@@ -56,7 +56,7 @@ class Items:
         container = self.tracer.unproxied(container)
         method = self.tracer.python_method(container, "__contains__")
         if method is not None:
-            return self.tracer.truth(self.tracer.calls.call_value(method, [container, item], {}))
+            return self.tracer.operators.truth(self.tracer.calls.call_value(method, [container, item], {}))
         if isinstance(container, torch.Tensor):
             self.tracer.break_graph("data_dependent_value", "`in` on a tensor")
         item = self.tracer.concrete(item)
@@ -70,15 +70,15 @@ class Items:
             return self._contains_in_sequence(item, container)
         if isinstance(container, (bytearray, array.array)):
             self.tracer.expand(container)
-            item = self.tracer.index(item)
+            item = self.tracer.operators.index(item)
             if is_constant(item):
                 return item in container
         if isinstance(container, (str, bytes, range)):
-            item, container = self.tracer.payload(self.tracer.index(item)), self.tracer.payload(container)
+            item, container = self.tracer.payload(self.tracer.operators.index(item)), self.tracer.payload(container)
             return item in container
         if self.tracer.python_method(container, "__iter__") or isinstance(container, NATIVE_ITERATORS):
             return any(
-                item is other or self.tracer.truth(self.tracer.compare("==", item, other))
+                item is other or self.tracer.operators.truth(self.tracer.operators.compare("==", item, other))
                 for other in self.spread(container)
             )
         if isinstance(container, (set, frozenset)):
@@ -86,7 +86,7 @@ class Items:
         elif self.tracer.lacks(container, "__contains__", "__iter__", "__getitem__"):
             return item in container  # raises Python's own error
         else:
-            self.tracer.native_operands(item)
+            self.tracer.operators.native_operands(item)
         self.tracer.expand(container)
         if isinstance(container, (set, frozenset)) or type(container).__name__ in (
             "dict_keys",
@@ -97,11 +97,11 @@ class Items:
 
     def _contains_in_sequence(self, item: Any, container: Any) -> bool:
         for other in self.spread(container):
-            if self.tracer.same(item, other):
+            if self.tracer.operators.same(item, other):
                 return True
             if isinstance(item, torch.Tensor) or isinstance(other, torch.Tensor):
                 self.tracer.break_graph("data_dependent_branch", "`in` compares tensors")
-            if self.tracer.truth(self.tracer.compare("==", other, item)):
+            if self.tracer.operators.truth(self.tracer.operators.compare("==", other, item)):
                 return True
         return False
 
@@ -116,8 +116,8 @@ class Items:
             return self._dict_item(container, self.tracer.concrete(key))
         key = objects.plain_key(self.tracer, key)
         if isinstance(container, torch.Tensor):
-            self.tracer.native_operands(key)
-            return self.tracer.apply(operator.getitem, container, key)
+            self.tracer.operators.native_operands(key)
+            return self.tracer.operators.apply(operator.getitem, container, key)
         key = self.tracer.concrete(key)
         if isinstance(container, (list, tuple, collections.deque)) and type(key) in (int, bool):
             n = self.tracer.length(container)
@@ -132,7 +132,7 @@ class Items:
             self.tracer.break_graph("data_dependent_value", f"a tensor is the index of a {type(container).__name__}")
         if self.tracer.lacks(container, "__getitem__"):
             return container[key]  # raises Python's own error
-        self.tracer.native_operands(key)
+        self.tracer.operators.native_operands(key)
         self.tracer.expand(container)
         if isinstance(container, (*CONTAINERS, str, bytes, range, bytearray, array.array)) or type(container).__module__ in (
             "typing", "types", "collections"):  # fmt: skip
@@ -177,8 +177,8 @@ class Items:
             return
         if isinstance(container, torch.Tensor):
             key = objects.plain_key(self.tracer, key)
-            self.tracer.native_operands(key, value)
-            self.tracer.apply(operator.setitem, container, key, value)
+            self.tracer.operators.native_operands(key, value)
+            self.tracer.operators.apply(operator.setitem, container, key, value)
             return
         key = self.tracer.concrete(key)
         if isinstance(container, dict):
@@ -373,7 +373,7 @@ class Items:
             return str(self.tracer.calls.call_value(str, [value], {}))
         if self.tracer.lacks(value, "__format__"):
             return format(value, spec)  # raises Python's own error
-        self.tracer.native_operands(value)
+        self.tracer.operators.native_operands(value)
         return format(value, spec)
 
     # -- displays: what a break left half-built existed before this segment --

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.bytecode.frame import NULL, Frame, Unread
-from tracer_core.bytecode.semantics import CallSemantics, ContainerSemantics, NameSemantics
+from tracer_core.bytecode.semantics import CallSemantics, ContainerSemantics, NameSemantics, OperatorSemantics
 from tracer_core.bytecode.tracebacks import history
 from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
@@ -21,6 +21,7 @@ class Machine:
 
     frames: list[Frame]
     names: NameSemantics
+    operators: OperatorSemantics
     containers: ContainerSemantics
 
     if TYPE_CHECKING:  # an attribute of the tracer, a property of `RealMachine`
@@ -191,22 +192,6 @@ class Machine:
 
     def delattr(self, obj: Any, name: str) -> None:
         raise NotImplementedError
-
-    def truth(self, value: Any) -> bool:
-        raise NotImplementedError
-
-    def binary(self, symbol: str, left: Any, right: Any) -> Any:
-        raise NotImplementedError
-
-    def unary(self, symbol: str, value: Any) -> Any:
-        raise NotImplementedError
-
-    def compare(self, symbol: str, left: Any, right: Any) -> Any:
-        raise NotImplementedError
-
-    def same(self, left: Any, right: Any) -> bool:
-        """left is right"""
-        return left is right
 
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         raise NotImplementedError

@@ -75,11 +75,11 @@ def _equal_items(tracer: Tracing, left: Any, right: Any) -> bool:
 
 def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
     """How containers compare their elements: identity first, then ==."""
-    if tracer.same(left, right):
+    if tracer.operators.same(left, right):
         return True
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         tracer.break_graph("data_dependent_branch", "tensors are compared inside containers")
-    return bool(tracer.truth(tracer.compare("==", left, right)))
+    return bool(tracer.operators.truth(tracer.operators.compare("==", left, right)))
 
 
 def _equal_dicts(tracer: Tracing, left: Any, right: Any) -> bool:
@@ -103,8 +103,8 @@ def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
     mine, others = _items(tracer, left), _items(tracer, right)
     for a, b in zip(mine, others, strict=False):
         if not same_value(tracer, a, b):
-            return tracer.compare(symbol, a, b)
-    return tracer.compare(symbol, len(mine), len(others))
+            return tracer.operators.compare(symbol, a, b)
+    return tracer.operators.compare(symbol, len(mine), len(others))
 
 
 # -- hashing ------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ def settle_key(tracer: Tracing, key: Any, container: Any) -> None:
     number = _key_hash(tracer, key)
     for other in known:
         if (own or has_own_hash(tracer, other)) and _key_hash(tracer, other) == number:
-            tracer.truth(tracer.compare("==", other, key))
+            tracer.operators.truth(tracer.operators.compare("==", other, key))
     if tracer.activity() != before:
         tracer.break_graph(
             "unknown_native", f"__hash__ or __eq__ of a {type(key).__name__} does more than read"

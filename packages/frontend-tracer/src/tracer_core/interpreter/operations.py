@@ -21,9 +21,9 @@ import torch
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import objects, overloads
-from tracer_core.interpreter.attribute_writes import AttributeWrites
 from tracer_core.interpreter.entries import ABSENT, is_tensor_like
 from tracer_core.interpreter.numbers import SYMBOLS
+from tracer_core.natives.tracing import Tracing
 from tracer_core.numpy_types import ARRAY, DTYPE
 from tracer_core.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.torch_private.names import classes
@@ -57,25 +57,28 @@ def _only_constants(container: Any) -> bool:
     return all(is_constant(p) or (isinstance(p, CONTAINERS) and _only_constants(p)) for p in parts)
 
 
-class Operations(AttributeWrites):
+class Operations:
     """Operators of the tracer."""
+
+    def __init__(self, tracer: Tracing) -> None:
+        self.tracer, self.provenance, self.recorder = tracer, tracer.provenance, tracer.recorder
 
     # -- helpers --
 
     def index(self, value: Any) -> Any:
         """operator.index(value) where a method written in Python says it."""
-        return objects.index(self, value)
+        return objects.index(self.tracer, value)
 
     def native_operands(self, *values: Any) -> None:
         """Guards what a native operator reads in its operands; breaks for unknown types."""
         for value in values:
             if isinstance(value, CONTAINERS):
-                self.expand(value)
+                self.tracer.expand(value)
             elif not (is_constant(value) or is_tensor_like(value)):
                 self._check_native_operand(value)
 
     def _check_native_operand(self, value: Any) -> None:
-        if self.payload(value) is not value or overloads.acts_as_tensor(value):
+        if self.tracer.payload(value) is not value or overloads.acts_as_tensor(value):
             return
         cls = type(value)
         if isinstance(value, (*ARRAY, *DTYPE)) and self.provenance.is_fresh(value):
@@ -87,10 +90,10 @@ class Operations(AttributeWrites):
             "collections",
         ):
             safe = (type, types.ModuleType, torch.finfo, torch.iinfo, _COMPARED_BY_FUNCTION)
-            if isinstance(value, enum.Enum) and not self.python_method(value, "__eq__"):
+            if isinstance(value, enum.Enum) and not self.tracer.python_method(value, "__eq__"):
                 return  # a member of a str or int enumeration compares as its value does
             if not isinstance(value, safe) and not self.is_identity_comparable(value):
-                self.break_graph("unknown_native", f"an operator on a {cls.__module__}.{cls.__name__}")
+                self.tracer.break_graph("unknown_native", f"an operator on a {cls.__module__}.{cls.__name__}")
 
     def is_identity_comparable(self, value: Any) -> bool:
         """An instance whose operators are those of object, or of a known safe base."""
@@ -98,60 +101,60 @@ class Operations(AttributeWrites):
         if isinstance(value, _SAFE_INSTANCES):
             return True
         # An enum's hash is that of its member's name, which never changes.
-        hashes = isinstance(value, enum.Enum) or self.special(cls, "__hash__") is object.__hash__
-        return hashes and self.special(cls, "__eq__") is object.__eq__
+        hashes = isinstance(value, enum.Enum) or self.tracer.special(cls, "__hash__") is object.__hash__
+        return hashes and self.tracer.special(cls, "__eq__") is object.__eq__
 
     # -- operators --
 
     def apply(self, function: Any, *operands: Any) -> Any:
         """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote it."""
         if overloads.any_acts_as_tensor(operands):
-            return overloads.call(self, function, operands, {})
+            return overloads.call(self.tracer, function, operands, {})
         if any(isinstance(operand, torch.Tensor) for operand in operands):
-            self.guard_operator(function.__name__.strip("_"))
+            self.tracer.guard_operator(function.__name__.strip("_"))
             return self.recorder.call(function, operands, {})
         if any(type(operand) in SYMBOLS for operand in operands):
-            return self.operate(function, operands)
+            return self.tracer.operate(function, operands)
         return function(*operands)
 
     def binary(self, symbol: str, left: Any, right: Any) -> Any:
         written, inplace = symbol, symbol.endswith("=")
         symbol = symbol.rstrip("=")
         name, native = _BINARY[symbol]
-        if self.symbolic:
-            left, right = self.beside(left, right), self.beside(right, left)
-            if self.operates(left, right):
-                return self.operate(native, (left, right))
+        if self.tracer.symbolic:
+            left, right = self.tracer.beside(left, right), self.tracer.beside(right, left)
+            if self.tracer.operates(left, right):
+                return self.tracer.operate(native, (left, right))
         if inplace:
-            method = self.python_method(left, f"__i{name}__")
+            method = self.tracer.python_method(left, f"__i{name}__")
             if method is not None:
-                result = self.calls.call_value(method, [left, right], {})
+                result = self.tracer.calls.call_value(method, [left, right], {})
                 if result is not NotImplemented:
                     return result
             elif isinstance(left, torch.Tensor) or isinstance(left, MUTABLE):
-                reflected = self.python_method(right, f"__r{name}__") if isinstance(left, _EXTENDED) else None
+                reflected = self.tracer.python_method(right, f"__r{name}__") if isinstance(left, _EXTENDED) else None
                 if reflected is not None and symbol in (
                     "+",
                     "*",
                 ):  # of a sequence C asks the other side first
-                    result = self.calls.call_value(reflected, [right, left], {})
+                    result = self.tracer.calls.call_value(reflected, [right, left], {})
                     if result is not NotImplemented:
                         return result
                 return self.inplace(symbol, left, right)
         for method, args in self._candidates(name, left, right):
             if method is None:
                 continue
-            result = self.calls.call_value(method, args, {})
+            result = self.tracer.calls.call_value(method, args, {})
             if result is not NotImplemented:
                 return result
         if self._no_operator(name, left, right):
             return (_INPLACE[symbol] if inplace else native)(left, right)  # raises Python's own error
-        if self.python_method(left, f"__{name}__") or self.python_method(right, f"__r{name}__"):
+        if self.tracer.python_method(left, f"__{name}__") or self.tracer.python_method(right, f"__r{name}__"):
             kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
             shown = "** or pow()" if symbol == "**" and not inplace else written
             raise TypeError(f"unsupported operand type(s) for {shown}: {kinds}")
         if symbol == "%" and isinstance(left, str):
-            return objects.percent(self, left, right)
+            return objects.percent(self.tracer, left, right)
         if symbol == "*":
             left, right = self._counts(left, right)
         self.native_operands(left, right)
@@ -160,15 +163,15 @@ class Operations(AttributeWrites):
         return self.apply(native, left, right)
 
     def _candidates(self, name: str, left: Any, right: Any) -> list[tuple[Any, list[Any]]]:
-        forward = (self.python_method(left, f"__{name}__"), [left, right])
+        forward = (self.tracer.python_method(left, f"__{name}__"), [left, right])
         reflected = (
-            self.python_method(right, f"__r{name}__") if type(left) is not type(right) else None,
+            self.tracer.python_method(right, f"__r{name}__") if type(left) is not type(right) else None,
             [right, left],
         )
         if symbol_is_text_formatting(name, left, right):
             return []
         if reflected[0] is not None and issubclass(type(right), type(left)):
-            own = self.special(type(left), f"__r{name}__") if type(left).__flags__ & HEAP_TYPE else None
+            own = self.tracer.special(type(left), f"__r{name}__") if type(left).__flags__ & HEAP_TYPE else None
             return [reflected, forward] if own is not reflected[0] else [forward, reflected]
         if forward[0] is None and reflected[0] is not None:
             if self._native_handles(name, left, right) or self._values_handle(name, left, right):
@@ -178,7 +181,7 @@ class Operations(AttributeWrites):
     def _no_operator(self, name: str, left: Any, right: Any) -> bool:
         """Whether neither operand's class knows the operator, so that no code at all would run."""
         known = (int, float, complex, str, list, tuple, dict, type(None))
-        free = [self.lacks(left, f"__{name}__"), self.lacks(right, f"__r{name}__")]
+        free = [self.tracer.lacks(left, f"__{name}__"), self.tracer.lacks(right, f"__r{name}__")]
         return any(free) and all(
             lacking or type(value) in known for lacking, value in zip(free, (left, right), strict=True)
         ) and not (name == "mod" and isinstance(left, str))  # fmt: skip
@@ -191,7 +194,7 @@ class Operations(AttributeWrites):
 
     def _values_handle(self, name: str, left: Any, right: Any) -> bool:
         """Whether the operator of C of the left operand knows the right one's kind of number."""
-        mine, other = self.payload(left), self.payload(right)
+        mine, other = self.tracer.payload(left), self.tracer.payload(right)
         if type(mine) not in _HOLDERS or type(other) not in _HOLDERS:
             return False
         method = getattr(type(mine), f"__{name}__", None)
@@ -212,51 +215,51 @@ class Operations(AttributeWrites):
             self.native_operands(right)
             return self.apply(_INPLACE[symbol], left, right)
         if isinstance(left, (list, collections.deque)) and symbol == "+":
-            items = self.containers.spread(right)
-            self.before_append(left, items)
+            items = self.tracer.containers.spread(right)
+            self.tracer.before_append(left, items)
             (list if isinstance(left, list) else collections.deque).extend(left, items)  # type: ignore[arg-type]
             return left
-        self.before_change(left)
+        self.tracer.before_change(left)
         self.native_operands(right)
         return _INPLACE[symbol](left, right)
 
     def unary(self, symbol: str, value: Any) -> Any:
         name, native = _UNARY[symbol]
         if type(value) in SYMBOLS:
-            return self.operate(native, (value,))
-        method = self.python_method(value, name)
+            return self.tracer.operate(native, (value,))
+        method = self.tracer.python_method(value, name)
         if method is not None:
-            return self.calls.call_value(method, [value], {})
-        if self.lacks(value, name):
+            return self.tracer.calls.call_value(method, [value], {})
+        if self.tracer.lacks(value, name):
             return native(value)  # raises Python's own error
         self.native_operands(value)
         return self.apply(native, value)
 
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         name, reflected, native = _COMPARE[symbol]
-        if self.symbolic:
-            left, right = self.beside(left, right), self.beside(right, left)
+        if self.tracer.symbolic:
+            left, right = self.tracer.beside(left, right), self.tracer.beside(right, left)
         order = [(left, name, right), (right, reflected, left)]
         if type(right) is not type(left) and issubclass(type(right), type(left)):
             order.reverse()
         asked = False
         for receiver, method_name, other in order:
-            method = self.python_method(receiver, method_name)
+            method = self.tracer.python_method(receiver, method_name)
             if method is None and isinstance(receiver, _HOLDERS) and isinstance(other, _HOLDERS):
                 result = self._compare_values(method_name, receiver, other)
                 if result is not NotImplemented:
                     return result
             if method is None and method_name == "__ne__":
-                equal = self.python_method(receiver, "__eq__")
-                if equal is not None and self.static(type(receiver), "__ne__") is object.__ne__:
+                equal = self.tracer.python_method(receiver, "__eq__")
+                if equal is not None and self.tracer.static(type(receiver), "__ne__") is object.__ne__:
                     asked = True
-                    result = self.calls.call_value(equal, [receiver, other], {})
+                    result = self.tracer.calls.call_value(equal, [receiver, other], {})
                     if result is not NotImplemented:
                         return not self.truth(result)
                 continue
             if method is not None:
                 asked = True
-                result = self.calls.call_value(method, [receiver, other], {})
+                result = self.tracer.calls.call_value(method, [receiver, other], {})
                 if result is not NotImplemented:
                     return result
         if asked and symbol in ("==", "!="):
@@ -271,13 +274,13 @@ class Operations(AttributeWrites):
             and type(left) in (list, tuple)
             and not (is_constant(left) and is_constant(right))
         ):
-            return objects.order(self, symbol, left, right)
+            return objects.order(self.tracer, symbol, left, right)
         self.native_operands(left, right)
         return self.apply(native, left, right)
 
     def _compare_values(self, name: str, left: Any, right: Any) -> Any:
         """The comparison of C of two numbers or texts, one of them of a subclass."""
-        mine, other = self.payload(left), self.payload(right)
+        mine, other = self.tracer.payload(left), self.tracer.payload(right)
         if type(mine) not in _HOLDERS or type(other) not in _HOLDERS or (mine is left and other is right):
             return NotImplemented
         return getattr(type(mine), name)(mine, other)
@@ -288,7 +291,7 @@ class Operations(AttributeWrites):
             return False
         known = (int, float, complex, str, list, tuple, dict, type(None))
         sides = ((left, name), (right, reflected))
-        silent = [self.python_method(value, method) or self.lacks(value, method) for value, method in sides]
+        silent = [self.tracer.python_method(value, method) or self.tracer.lacks(value, method) for value, method in sides]
         return any(silent) and all(
             quiet or type(value) in known for quiet, value in zip(silent, (left, right), strict=True)
         )
@@ -296,19 +299,19 @@ class Operations(AttributeWrites):
     def _equal(self, left: Any, right: Any) -> bool:
         if isinstance(left, CONTAINERS) and isinstance(right, CONTAINERS):
             if not (self._plain(left) and self._plain(right)):
-                return objects.equal(self, left, right)
+                return objects.equal(self.tracer, left, right)
         if type(left) is type(right) is types.SimpleNamespace:
-            return objects.equal(self, self.getattr(left, "__dict__"), self.getattr(right, "__dict__"))
+            return objects.equal(self.tracer, self.tracer.getattr(left, "__dict__"), self.tracer.getattr(right, "__dict__"))
         for value in (left, right):
             if isinstance(value, CONTAINERS):
-                self.expand(value)
+                self.tracer.expand(value)
             elif not is_constant(value):
-                if self.payload(value) is not value:
+                if self.tracer.payload(value) is not value:
                     continue
                 if self.is_identity_comparable(value):
                     continue
                 self._check_native_operand(value)
-        equal = bool(self.payload(left) == self.payload(right))
+        equal = bool(self.tracer.payload(left) == self.tracer.payload(right))
         if not equal:
             self._guard_difference(left, right)
         return equal
@@ -318,7 +321,7 @@ class Operations(AttributeWrites):
         if not isinstance(left, CONTAINERS) and not isinstance(right, CONTAINERS):
             self.same(left, right)
         elif type(left) is type(right) and not (_only_constants(left) or _only_constants(right)):
-            self.break_graph("unknown_native", "containers of objects are compared, and differ")
+            self.tracer.break_graph("unknown_native", "containers of objects are compared, and differ")
 
     def _plain(self, container: Any, depth: int = 6) -> bool:
         """Whether comparing the container runs no user code."""
@@ -343,38 +346,38 @@ class Operations(AttributeWrites):
     def truth(self, value: Any) -> bool:
         if value is True or value is False or value is None:
             return value is True
-        if id(value) in self.numbers:
-            return bool(self.operate(operator.ne, (value, 0)))
+        if id(value) in self.tracer.numbers:
+            return bool(self.tracer.operate(operator.ne, (value, 0)))
         if isinstance(value, torch.Tensor):
             known = self.recorder.ranges.truth(value)
             if known is not None:
                 return known
-            self.break_graph("data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}")
+            self.tracer.break_graph("data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}")
         if isinstance(value, CONTAINERS):
-            method = self.python_method(value, "__bool__") or self.python_method(value, "__len__")
+            method = self.tracer.python_method(value, "__bool__") or self.tracer.python_method(value, "__len__")
             if method is None:
                 return self._truth_of_container(value)
         for name in ("__bool__", "__len__"):
-            method = self.python_method(value, name)
+            method = self.tracer.python_method(value, name)
             if method is not None:
-                return bool(objects.ask(self, method, value, name))
-        value = self.payload(value)
+                return bool(objects.ask(self.tracer, method, value, name))
+        value = self.tracer.payload(value)
         if isinstance(value, (bytearray, array.array)):
-            self.expand(value)
+            self.tracer.expand(value)
             return bool(value)
-        decided = any(self.static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
+        decided = any(self.tracer.static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
         if decided and not (
             is_constant(value) or self.provenance.is_fresh(value) or isinstance(value, (enum.Enum, type))
         ):
-            self.break_graph("unknown_native", f"the truth of a {type(value).__name__}")
+            self.tracer.break_graph("unknown_native", f"the truth of a {type(value).__name__}")
         return bool(value)
 
     def _truth_of_container(self, value: Any) -> bool:
         if isinstance(value, dict):
-            return bool(self.keys(value))
+            return bool(self.tracer.keys(value))
         if isinstance(value, (list, tuple)):
-            return self.length(value) != 0
-        self.expand(value)
+            return self.tracer.length(value) != 0
+        self.tracer.expand(value)
         return bool(value)
 
 

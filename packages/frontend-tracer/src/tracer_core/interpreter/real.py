@@ -53,6 +53,27 @@ SAFE_ITERATORS = frozenset(
 ) | {enumerate, zip, reversed, type(reversed([])), type(reversed({}))}  # fmt: skip
 
 
+class EagerOperators:
+    """Operators, as CPython means them."""
+
+    def truth(self, value: Any) -> bool:
+        return bool(value)
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any:
+        if symbol.endswith("="):
+            return _INPLACE[symbol[:-1]](left, right)
+        return _BINARY[symbol][1](left, right)
+
+    def unary(self, symbol: str, value: Any) -> Any:
+        return _UNARY[symbol][1](value)
+
+    def compare(self, symbol: str, left: Any, right: Any) -> Any:
+        return _COMPARE[symbol][2](left, right)
+
+    def same(self, left: Any, right: Any) -> bool:
+        return left is right
+
+
 class EagerContainers:
     """Containers, as CPython means them."""
 
@@ -153,6 +174,7 @@ class RealMachine(Machine):
 
     raised = False
     names = EagerNames()
+    operators = EagerOperators()
     containers = EagerContainers()
 
     @property
@@ -288,20 +310,6 @@ class RealMachine(Machine):
 
     def delattr(self, obj: Any, name: str) -> None:
         delattr(obj, name)
-
-    def truth(self, value: Any) -> bool:
-        return bool(value)
-
-    def binary(self, symbol: str, left: Any, right: Any) -> Any:
-        if symbol.endswith("="):
-            return _INPLACE[symbol[:-1]](left, right)
-        return _BINARY[symbol][1](left, right)
-
-    def unary(self, symbol: str, value: Any) -> Any:
-        return _UNARY[symbol][1](value)
-
-    def compare(self, symbol: str, left: Any, right: Any) -> Any:
-        return _COMPARE[symbol][2](left, right)
 
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         return getattr(super(owner, obj), name)

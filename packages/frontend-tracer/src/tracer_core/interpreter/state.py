@@ -28,6 +28,7 @@ from tracer_core.natives.tracing import (
     TracedCalls,
     TracedContainers,
     TracedNames,
+    TracedOperators,
     Tracing,
 )
 from tracer_core.provenance import Provenance, is_constant
@@ -40,6 +41,7 @@ class TraceState(Numbers, Tracing):
 
     names: TracedNames
     containers: TracedContainers
+    operators: TracedOperators
     calls: TracedCalls
     native_calls: NativeCallSemantics
     provenance: Provenance

@@ -22,6 +22,7 @@ from tracer_core.bytecode.tracebacks import continues, is_raised_again
 from tracer_core.effects import Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
+from tracer_core.interpreter.attribute_writes import AttributeWrites
 from tracer_core.interpreter.calls import Calls
 from tracer_core.interpreter.carried import Carried
 from tracer_core.interpreter.generators import acts_when_closed
@@ -68,7 +69,7 @@ class Raised(NamedTuple):
     passed: list[tuple[types.CodeType, int]]
 
 
-class Tracer(Operations):
+class Tracer(AttributeWrites):
     """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked for by an
     earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
     are symbolic. natives: code that reached its recompile limit and is called as plain Python.
@@ -77,6 +78,7 @@ class Tracer(Operations):
 
     shapes: ShapePolicy
     names: Names
+    operators: Operations
     containers: Items
     calls: Calls
     native_calls: NativeCalls
@@ -108,6 +110,7 @@ class Tracer(Operations):
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
         self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
         self.carried = Carried(self)
+        self.operators = Operations(self)
         self.containers = Items(self, self.carried)
         self.names = Names(self)
         self.native_calls = NativeCalls(self)

@@ -19,6 +19,7 @@ from tracer_core.bytecode.semantics import (
     ContainerSemantics,
     DefaultSemantics,
     NameSemantics,
+    OperatorSemantics,
 )
 from tracer_core.effects import Change, Effects
 from tracer_core.natives.effects import Effect
@@ -99,6 +100,9 @@ class ScalarSemantics(Protocol):
 
     def operate(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """Applies an operator to numbers of which at least one is a symbol."""
+
+    def beside(self, value: Any, other: Any) -> Any:
+        """One operand of two: a symbol only if the other is a number or a tensor."""
 
     def payload(self, value: Any) -> Any:
         """What C code sees of an object of a subclass of a number or text: its value, guarded. Others as they are."""
@@ -259,10 +263,8 @@ class AttributeSemantics(Protocol):
         ...
 
 
-class OperatorSemantics(Protocol):
-    """Operators, comparisons and truth."""
-
-    def binary(self, symbol: str, left: Any, right: Any) -> Any: ...
+class TracedOperators(OperatorSemantics, Protocol):
+    """Operators in a trace."""
 
     def apply(self, function: Any, *operands: Any) -> Any:
         """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote it."""
@@ -272,16 +274,6 @@ class OperatorSemantics(Protocol):
 
     def inplace(self, symbol: str, left: Any, right: Any) -> Any:
         """``left += right`` for tensors and containers written in C."""
-
-    def unary(self, symbol: str, value: Any) -> Any: ...
-
-    def compare(self, symbol: str, left: Any, right: Any) -> Any: ...
-
-    def same(self, left: Any, right: Any) -> bool:
-        """``left is right``"""
-        ...
-
-    def truth(self, value: Any) -> bool: ...
 
     def index(self, value: Any) -> Any:
         """operator.index(value) where a method written in Python says it."""
@@ -360,7 +352,7 @@ class SymbolPolicy(Protocol):
 
 class Tracing(
     FrameRunner, ScalarSemantics, SideEffectTracking, GuardedReads, ClassSemantics, AttributeSemantics,
-    OperatorSemantics, CallBinder, Protocol
+    CallBinder, Protocol
 ):  # fmt: skip
     """One trace. provenance: where each object came from, and the guards. recorder: writes the graph."""
 
@@ -368,6 +360,7 @@ class Tracing(
     recorder: Recorder
     names: TracedNames
     containers: TracedContainers
+    operators: TracedOperators
     calls: TracedCalls
     native_calls: NativeCallSemantics
     shapes: SymbolPolicy

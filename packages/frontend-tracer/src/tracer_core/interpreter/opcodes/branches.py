@@ -20,13 +20,13 @@ def jump(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
 def pop_jump_if_true(m: Machine, f: Frame, arg: int) -> None:
-    if m.truth(m.pop(f)):
+    if m.operators.truth(m.pop(f)):
         f.ip = arg
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
 def pop_jump_if_false(m: Machine, f: Frame, arg: int) -> None:
-    if not m.truth(m.pop(f)):
+    if not m.operators.truth(m.pop(f)):
         f.ip = arg
 
 
@@ -44,7 +44,7 @@ def pop_jump_if_not_none(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("JUMP_IF_TRUE_OR_POP")
 def jump_if_true_or_pop(m: Machine, f: Frame, arg: int) -> None:
-    if m.truth(m.peek(f)):
+    if m.operators.truth(m.peek(f)):
         f.ip = arg
     else:
         f.stack.pop()
@@ -52,7 +52,7 @@ def jump_if_true_or_pop(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("JUMP_IF_FALSE_OR_POP")
 def jump_if_false_or_pop(m: Machine, f: Frame, arg: int) -> None:
-    if not m.truth(m.peek(f)):
+    if not m.operators.truth(m.peek(f)):
         f.ip = arg
     else:
         f.stack.pop()

@@ -175,7 +175,7 @@ def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
 def call_intrinsic_1(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if arg == 5:
-        f.stack.append(m.unary("+", value))
+        f.stack.append(m.operators.unary("+", value))
     elif arg == 6:
         f.stack.append(m.names.made(tuple(value)))
     elif arg == 3:

@@ -120,7 +120,7 @@ def _asked_hook(tracer: Tracing, classes: Any, name: str, obj: Any) -> bool | No
     for cls, hook in zip(flat, hooks, strict=True):
         if plain is isinstance and type(obj) is cls:
             return True
-        if tracer.truth(tracer.calls.call_value(hook, [cls, obj], {})) if hook else plain(obj, cls):
+        if tracer.operators.truth(tracer.calls.call_value(hook, [cls, obj], {})) if hook else plain(obj, cls):
             return True
     return False
 
@@ -233,7 +233,7 @@ def object_unequal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
     if equal is not object.__eq__ and not isinstance(equal, types.FunctionType):
         tracer.break_graph("unknown_native", f"object.__ne__ of a {type(args[0]).__name__}")
     said = tracer.calls.call_value(equal, args, {})
-    return said if said is NotImplemented else not tracer.truth(said)
+    return said if said is NotImplemented else not tracer.operators.truth(said)
 
 
 @special(hash, object.__hash__)
@@ -333,7 +333,7 @@ for _number_type in (int, float, complex, bytes, bytearray):
 
 @special(bool)
 def bool_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return bool(tracer.truth(args[0])) if args else False
+    return bool(tracer.operators.truth(args[0])) if args else False
 
 
 def _text(kind: Any, answer: Any) -> Any:

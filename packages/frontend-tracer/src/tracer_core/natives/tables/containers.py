@@ -100,7 +100,7 @@ def count_elements(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
     tracer.getattr(mapping, "get")  # what has none is refused even where there is nothing to count
     for element in elements:
         known = tracer.calls.call_value(tracer.getattr(mapping, "get"), [element, 0], {})
-        tracer.containers.setitem(mapping, element, tracer.binary("+", known, 1))
+        tracer.containers.setitem(mapping, element, tracer.operators.binary("+", known, 1))
 
 
 @special(collections.defaultdict.__missing__)
@@ -153,7 +153,7 @@ for _cls in (set, frozenset):
 
 @special(list.__iadd__, collections.deque.__iadd__, dict.__ior__, collections.OrderedDict.__ior__)
 def inplace(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.inplace("+" if isinstance(args[0], (list, collections.deque)) else "|", *args)
+    return tracer.operators.inplace("+" if isinstance(args[0], (list, collections.deque)) else "|", *args)
 
 
 @special(collections.deque.extendleft)

@@ -28,10 +28,10 @@ _GENERIC = (
 _PROXIED = "get keys values items copy __getitem__ __contains__ __len__ __iter__ __reversed__ __eq__ __ne__ __or__ __ror__"
 
 _PROXIED_OPERATORS: dict[str, Callable[..., Any]] = {
-    "__eq__": lambda tracer, mine, other: tracer.compare("==", mine, other),
-    "__ne__": lambda tracer, mine, other: tracer.compare("!=", mine, other),
-    "__or__": lambda tracer, mine, other: tracer.binary("|", mine, other),
-    "__ror__": lambda tracer, mine, other: tracer.binary("|", other, mine),
+    "__eq__": lambda tracer, mine, other: tracer.operators.compare("==", mine, other),
+    "__ne__": lambda tracer, mine, other: tracer.operators.compare("!=", mine, other),
+    "__or__": lambda tracer, mine, other: tracer.operators.binary("|", mine, other),
+    "__ror__": lambda tracer, mine, other: tracer.operators.binary("|", other, mine),
 }
 
 declare(SHALLOW, [cls.__dict__["__class_getitem__"] for cls in _GENERIC])

@@ -104,7 +104,7 @@ def _call_cached(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str
         len(odd) == 1
         and first is odd[0]
         and not tracer.provenance.is_fresh(first)
-        and tracer.is_identity_comparable(first)
+        and tracer.operators.is_identity_comparable(first)
     ):
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, _WithRest), first)

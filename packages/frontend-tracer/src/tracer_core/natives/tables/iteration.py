@@ -52,7 +52,7 @@ def sorted_list(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> lis
     keys = items if key is None else [tracer.calls.call_value(key, [item], {}) for item in items]
     if not all(map(is_constant, keys)):
         keys = [SortKey(tracer, key) for key in keys]
-    reverse = tracer.truth(kwargs.get("reverse", False))
+    reverse = tracer.operators.truth(kwargs.get("reverse", False))
     order = sorted(range(len(items)), key=keys.__getitem__, reverse=reverse)
     return [items[i] for i in order]
 
@@ -72,7 +72,7 @@ def _extreme(pick: Any, symbol: str) -> Any:
         best, best_key = ABSENT, None
         for item in items:
             item_key = item if key is None else tracer.calls.call_value(key, [item], {})
-            if best is ABSENT or tracer.truth(tracer.compare(symbol, item_key, best_key)):
+            if best is ABSENT or tracer.operators.truth(tracer.operators.compare(symbol, item_key, best_key)):
                 best, best_key = item, item_key
         return best
 
@@ -90,7 +90,7 @@ def sum_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if is_constant(total) and all(map(is_constant, items)):
         return sum(items, total)  # 3.12 adds floats with a correction
     for item in items:
-        total = tracer.binary("+", total, item)
+        total = tracer.operators.binary("+", total, item)
     return total
 
 
@@ -110,7 +110,7 @@ def _search(tracer: Tracing, iterable: Any, wanted: bool) -> bool:
         more, item = tracer.containers.advance(iterator)
         if not more:
             return False
-        if tracer.truth(item) is wanted:
+        if tracer.operators.truth(item) is wanted:
             return True
 
 
@@ -145,7 +145,7 @@ def filter_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     def step() -> Any:
         while True:
             item = next(items)
-            if tracer.truth(item if function is None else tracer.calls.call_value(function, [item], {})):
+            if tracer.operators.truth(item if function is None else tracer.calls.call_value(function, [item], {})):
                 return item
 
     return LazyIterator(tracer, "filter", step)
@@ -177,5 +177,5 @@ _VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
 def range_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if any(isinstance(a, torch.Tensor) for a in args):
         tracer.break_graph("data_dependent_value", "range() of a tensor")
-    args = [tracer.index(a) for a in args]
+    args = [tracer.operators.index(a) for a in args]
     return range(*(int(a) if isinstance(a, torch.SymInt) else a for a in args))

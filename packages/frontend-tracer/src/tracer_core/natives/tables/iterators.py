@@ -97,7 +97,7 @@ def filterfalse(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
     def step() -> Any:
         while True:
             item = next(items)
-            if not tracer.truth(item if function is None else tracer.calls.call_value(function, [item], {})):
+            if not tracer.operators.truth(item if function is None else tracer.calls.call_value(function, [item], {})):
                 return item
 
     return LazyIterator(tracer, "filterfalse", step)
@@ -112,7 +112,7 @@ def compress(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     def step() -> Any:
         while True:
             item = next(items)
-            if tracer.truth(next(chosen)):
+            if tracer.operators.truth(next(chosen)):
                 return item
 
     return LazyIterator(tracer, "compress", step)
@@ -132,7 +132,7 @@ def _while(keep: bool) -> Any:
                 item = next(items)
                 if not keep and not dropping:
                     return item
-                if tracer.truth(tracer.calls.call_value(function, [item], {})):
+                if tracer.operators.truth(tracer.calls.call_value(function, [item], {})):
                     if keep:
                         return item
                     continue
@@ -161,7 +161,7 @@ def accumulate(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             initial = kwargs.get("initial")
             state.append(next(items) if initial is None else initial)
         elif function is None:
-            state[0] = tracer.binary("+", state[0], next(items))
+            state[0] = tracer.operators.binary("+", state[0], next(items))
         else:
             state[0] = tracer.calls.call_value(function, [state[0], next(items)], {})
         return state[0]

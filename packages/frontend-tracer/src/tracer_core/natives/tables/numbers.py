@@ -50,7 +50,7 @@ declare(PURE, _functions(cmath))
 def prod(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     total = kwargs.get("start", 1)
     for item in tracer.containers.spread(args[0]):
-        total = tracer.binary("*", total, item)
+        total = tracer.operators.binary("*", total, item)
     return total
 
 

@@ -40,7 +40,7 @@ def _numeric(function: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(isinstance(a, torch.Tensor) for a in args):
             return tracer.native_calls.native(function, *args, **kwargs)
-        plain = [tracer.payload(tracer.index(tracer.concrete(a))) for a in args]
+        plain = [tracer.payload(tracer.operators.index(tracer.concrete(a))) for a in args]
         tracer.native_calls.native_reads(*plain, *kwargs.values())
         if not all(map(is_constant, plain)):
             for value in plain:
@@ -67,7 +67,7 @@ for _function in (bin, hex, oct, chr):
 @special(divmod)
 def divmod_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 2 and tracer.symbolic and tracer.operates(*args):
-        return tracer.binary("//", *args), tracer.binary("%", *args)
+        return tracer.operators.binary("//", *args), tracer.operators.binary("%", *args)
     return _binary(tracer, "divmod", divmod, "divmod()", args)
 
 
@@ -79,7 +79,7 @@ def pow_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             return tracer.calls.call_value(method, args, {})
         return _numeric(pow)(tracer, args, kwargs)
     if len(args) == 2 and not kwargs:
-        return tracer.binary("**", *args)
+        return tracer.operators.binary("**", *args)
     return _numeric(pow)(tracer, args, kwargs)
 
 
@@ -276,7 +276,7 @@ def _of_group(method: Any) -> Any:
         if not isinstance(condition, (type, tuple)):
             function, condition = (
                 condition,
-                lambda error: tracer.truth(tracer.calls.call_value(function, [error], {})),
+                lambda error: tracer.operators.truth(tracer.calls.call_value(function, [error], {})),
             )
         parts = method(group, condition)
         for part in parts if isinstance(parts, tuple) else (parts,):

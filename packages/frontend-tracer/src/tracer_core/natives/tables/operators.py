@@ -20,11 +20,11 @@ _COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="
 
 
 def _binary(symbol: str) -> Any:
-    return lambda tracer, args, kwargs: tracer.binary(symbol, *args)
+    return lambda tracer, args, kwargs: tracer.operators.binary(symbol, *args)
 
 
 def _compare(symbol: str) -> Any:
-    return lambda tracer, args, kwargs: tracer.compare(symbol, *args)
+    return lambda tracer, args, kwargs: tracer.operators.compare(symbol, *args)
 
 
 for _name, _symbol in _BINARY.items():
@@ -35,20 +35,20 @@ for _concat, _symbol in ((operator.concat, "+"), (operator.iconcat, "+=")):
     special(_concat)(lambda tracer, args, kwargs, _symbol=_symbol: _concatenated(tracer, _symbol, *args))
 for _name, _symbol in _COMPARE.items():
     special(getattr(operator, _name))(_compare(_symbol))
-special(operator.neg)(lambda tracer, args, kwargs: tracer.unary("-", *args))
-special(operator.pos)(lambda tracer, args, kwargs: tracer.unary("+", *args))
-special(operator.invert)(lambda tracer, args, kwargs: tracer.unary("~", *args))
-special(operator.inv)(lambda tracer, args, kwargs: tracer.unary("~", *args))
+special(operator.neg)(lambda tracer, args, kwargs: tracer.operators.unary("-", *args))
+special(operator.pos)(lambda tracer, args, kwargs: tracer.operators.unary("+", *args))
+special(operator.invert)(lambda tracer, args, kwargs: tracer.operators.unary("~", *args))
+special(operator.inv)(lambda tracer, args, kwargs: tracer.operators.unary("~", *args))
 special(operator.abs)(lambda tracer, args, kwargs: tracer.calls.call_value(abs, args, {}))
-special(operator.not_)(lambda tracer, args, kwargs: not tracer.truth(args[0]))
-special(operator.truth)(lambda tracer, args, kwargs: tracer.truth(args[0]))
+special(operator.not_)(lambda tracer, args, kwargs: not tracer.operators.truth(args[0]))
+special(operator.truth)(lambda tracer, args, kwargs: tracer.operators.truth(args[0]))
 special(operator.getitem)(lambda tracer, args, kwargs: tracer.containers.getitem(*args))
 special(operator.setitem)(lambda tracer, args, kwargs: tracer.containers.setitem(*args))
 special(operator.delitem)(lambda tracer, args, kwargs: tracer.containers.delitem(*args))
 special(operator.contains)(lambda tracer, args, kwargs: tracer.containers.contains(args[1], args[0]))
-special(operator.is_)(lambda tracer, args, kwargs: tracer.same(*args))
-special(operator.is_not)(lambda tracer, args, kwargs: not tracer.same(*args))
-special(operator.index)(lambda tracer, args, kwargs: operator.index(tracer.index(args[0])))
+special(operator.is_)(lambda tracer, args, kwargs: tracer.operators.same(*args))
+special(operator.is_not)(lambda tracer, args, kwargs: not tracer.operators.same(*args))
+special(operator.index)(lambda tracer, args, kwargs: operator.index(tracer.operators.index(args[0])))
 special(operator.call)(lambda tracer, args, kwargs: tracer.calls.prepare(args[0], args[1:], kwargs))
 special(operator.length_hint)(lambda tracer, args, kwargs: _length_hint(tracer, *args))
 special(operator.countOf)(lambda tracer, args, kwargs: _count_of(tracer, *args))
@@ -63,7 +63,7 @@ def _concatenated(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
         tracer.break_graph(
             "native_python", f"concat() of a {type(left).__name__} and a {type(right).__name__}"
         )
-    return tracer.binary(symbol, left, right)
+    return tracer.operators.binary(symbol, left, right)
 
 
 _SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque)
