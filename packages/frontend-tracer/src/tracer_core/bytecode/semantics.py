@@ -12,6 +12,26 @@ from tracer_core.bytecode.code import GraphBreaker
 from tracer_core.bytecode.frame import Frame, Unread
 
 
+class AttributeSemantics(Protocol):
+    """Reading attributes."""
+
+    def getattr(self, obj: Any, name: str) -> Any: ...
+
+    def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
+        """getattr with a default."""
+
+    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
+        """An attribute of ``super(owner, obj)``."""
+
+
+class AttributeWriteSemantics(Protocol):
+    """Setting and deleting attributes."""
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None: ...
+
+    def delattr(self, obj: Any, name: str) -> None: ...
+
+
 class OperatorSemantics(Protocol):
     """Operators, comparisons and truth."""
 

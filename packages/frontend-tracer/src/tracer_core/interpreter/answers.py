@@ -79,7 +79,7 @@ class TextPart:
         return self._tracer.calls.call_value(float, [self._value], {})
 
     def __getattr__(self, name: str) -> Any:
-        return text_part(self._tracer, self._tracer.getattr(self._value, name))
+        return text_part(self._tracer, self._tracer.attributes.getattr(self._value, name))
 
     def __getitem__(self, key: Any) -> Any:
         return text_part(self._tracer, self._tracer.containers.getitem(self._value, key))

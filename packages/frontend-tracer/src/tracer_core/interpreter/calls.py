@@ -50,6 +50,7 @@ class Calls:
 
     def __init__(self, tracer: Tracing, natives: Set[types.CodeType]) -> None:
         self.tracer, self.provenance, self.natives = tracer, tracer.provenance, natives
+        self.entries, self.native_calls = tracer.entries, tracer.native_calls
         #: Every code object that was run, with a function that has it.
         self.interpreted: dict[types.CodeType, types.FunctionType] = {}
         #: Generators with handlers (try, with), which may run when they are closed.
@@ -133,14 +134,14 @@ class Calls:
         if kind is types.FunctionType:
             return self.call_function(function, args, kwargs)
         if isinstance(function, _C_FUNCTIONS):
-            return self.tracer.native_calls.call_native(function, args, kwargs)
+            return self.native_calls.call_native(function, args, kwargs)
         if isinstance(function, type):
             return instances.instantiate(self.tracer, function, args, kwargs)
         handler = CALLED_TYPES.get(kind)
         if handler is not None:
             return handler(self.tracer, function, args, kwargs)
         if policy.is_torch_operator(function):
-            return self.tracer.native_calls.call_torch(function, args, kwargs)
+            return self.native_calls.call_torch(function, args, kwargs)
         return self.call_object(function, args, kwargs)
 
     def _method_part(self, method: Any, name: str) -> Any:
@@ -161,14 +162,14 @@ class Calls:
         if role is markers.FunctionRole.DISALLOW:
             self.tracer.break_graph("disabled", f"{function!r} was marked with disallow_in_graph")
         if role is markers.FunctionRole.ALLOW:
-            return self.tracer.native_calls.call_torch_node(function, args, kwargs)
-        self.tracer.native_calls.native_reads(*args, *kwargs.values())
+            return self.native_calls.call_torch_node(function, args, kwargs)
+        self.native_calls.native_reads(*args, *kwargs.values())
         return function(*args, **kwargs)
 
     def call_function(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
         row = effect_of(function)
         if row is not None:
-            return self.tracer.native_calls.apply_effect(row, function, args, kwargs)
+            return self.native_calls.apply_effect(row, function, args, kwargs)
         package = function.__globals__.get("__name__", "").partition(".")[0]
         handler = CALLED_CODES.get(function.__code__) or CALLED_PACKAGES.get(package)
         if handler is not None:
@@ -182,8 +183,8 @@ class Calls:
         if behind is not None:
             return self.prepare(behind.original, args, kwargs)
         if libraries.runs_natively(self.tracer, function, args, kwargs):
-            self.tracer.native_calls.native_reads(*args, *kwargs.values())
-            return self.tracer.native_calls.born(function(*args, **kwargs))
+            self.native_calls.native_reads(*args, *kwargs.values())
+            return self.native_calls.born(function(*args, **kwargs))
         if decision is policy.Decision.BREAK:
             plain = torch_private.before_tagging(function)
             if plain is not None:
@@ -192,8 +193,8 @@ class Calls:
         if decision is policy.Decision.NATIVE:
             if overloads.any_acts_as_tensor(args) or overloads.any_acts_as_tensor(kwargs.values()):
                 return overloads.call(self.tracer, function, args, kwargs)
-            self.tracer.native_calls.native_reads(*args, *kwargs.values())
-            return self.tracer.native_calls.native(function, *args, **kwargs)
+            self.native_calls.native_reads(*args, *kwargs.values())
+            return self.native_calls.native(function, *args, **kwargs)
         return self.frame_of(function, args, kwargs)
 
     def frame_of(self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -232,12 +233,12 @@ class Calls:
         # A compiled module needs nothing here: its class's __call__ is marked, and `call_function` puts the
         # original's in its place with the module itself, whose attributes have sources, as self.
         if isinstance(function, torch.nn.Module) and self._plain_module(function):
-            return self.prepare(self.tracer.getattr(function, "forward"), args, kwargs)
+            return self.prepare(self.tracer.attributes.getattr(function, "forward"), args, kwargs)
         if isinstance(function, torch.nn.Module) and self.tracer.frames and self._has_backward_hooks(function):
             self.tracer.break_graph("autograd_in_graph", f"a {cls.__name__} with backward hooks is called")
-        method = self.tracer.static(cls, "__call__")
+        method = self.entries.static(cls, "__call__")
         if has_python(method):
-            self.tracer.class_entry(cls, "__call__")
+            self.entries.class_entry(cls, "__call__")
             return self.prepare(method, [function, *args], kwargs)
         if method is not ABSENT and not isinstance(function, (*_C_FUNCTIONS, types.FunctionType)):
             if isinstance(method, types.FunctionType) or (hasattr(method, "__get__") and not isinstance(
@@ -249,18 +250,18 @@ class Calls:
 
     def _plain_module(self, module: torch.nn.Module) -> bool:
         """Whether calling the module is calling its forward: no hooks, guarded."""
-        if self.tracer.static(type(module), "__call__") is not _MODULE_CALL:
+        if self.entries.static(type(module), "__call__") is not _MODULE_CALL:
             return False
         names = torch.nn.modules.module.__dict__
         if any(names[table] for table in _GLOBAL_HOOKS) or module._backward_hooks:
             return False
-        self.tracer.class_entry(type(module), "__call__")
+        self.entries.class_entry(type(module), "__call__")
         for table in _HOOK_TABLES:
-            hooks = self.tracer.instance_entry(module, table)
+            hooks = self.entries.instance_entry(module, table)
             if hooks is ABSENT or len(hooks):
                 return False  # whatever is done then reads the hooks that it relies on
             self.tracer.keys(hooks)
-        if self.tracer.instance_entry(module, "_compiled_call_impl") is not ABSENT:
+        if self.entries.instance_entry(module, "_compiled_call_impl") is not ABSENT:
             return False
         holder = self.provenance.constant(torch.nn.modules.module)
         for table in _GLOBAL_HOOKS:
@@ -271,7 +272,7 @@ class Calls:
         return True
 
     def _has_backward_hooks(self, module: torch.nn.Module) -> bool:
-        tables = [self.tracer.instance_entry(module, name) for name in _HOOK_TABLES if "backward" in name]
+        tables = [self.entries.instance_entry(module, name) for name in _HOOK_TABLES if "backward" in name]
         if any(table is not ABSENT and self.tracer.keys(table) for table in tables):
             return True
         names = torch.nn.modules.module.__dict__

@@ -124,7 +124,7 @@ def build_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
 def _resolve_bases(tracer: Tracing, written: list[Any]) -> tuple[Any, ...]:
     bases: list[Any] = []
     for base in written:
-        entries = None if isinstance(base, type) else tracer.getattr_or(base, "__mro_entries__", None)
+        entries = None if isinstance(base, type) else tracer.attributes.getattr_or(base, "__mro_entries__", None)
         if entries is None:
             bases.append(base)
             continue
@@ -171,7 +171,7 @@ def _static(cls: type, name: str) -> Any:
 def _prepare(tracer: Tracing, meta: Any, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     if meta is type:
         return {}
-    prepare = tracer.getattr_or(meta, "__prepare__", None)
+    prepare = tracer.attributes.getattr_or(meta, "__prepare__", None)
     if prepare is None:
         return {}
     if isinstance(prepare, types.BuiltinFunctionType):
@@ -214,7 +214,7 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.break_graph("native_python", "the arguments do not fit type.__new__()")
     best = winner(meta, bases)
     if best is not meta:
-        other = tracer.class_entry(best, "__new__")[1]
+        other = tracer.entries.class_entry(best, "__new__")[1]
         if isinstance(other, staticmethod):
             return tracer.calls.call_value(other.__func__, [best, name, bases, namespace], kwargs)
         meta = best
@@ -222,7 +222,7 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     entries = tracer.containers.mapping(namespace)
     if "__module__" not in entries and "__name__" in tracer.frames[-1].globals:
         entries["__module__"] = tracer.frames[-1].globals["__name__"]  # CPython asks the calling frame
-    later = {key: value for key, value in entries.items() if tracer.python_method(value, "__set_name__")}
+    later = {key: value for key, value in entries.items() if tracer.entries.python_method(value, "__set_name__")}
     entries.update(dict.fromkeys(later, _Later()))
     hooked = any(_hook(base) is not _OBJECT_HOOK for base in bases if isinstance(base, type))
     made = _make(tracer, meta, name, bases, entries, {} if hooked else kwargs)
@@ -232,7 +232,7 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     for key, value in later.items():
         _set_name(tracer, made, key, value)
     if hooked:
-        tracer.calls.call_value(tracer.super_attribute(made, made, "__init_subclass__"), [], kwargs)
+        tracer.calls.call_value(tracer.attributes.super_attribute(made, made, "__init_subclass__"), [], kwargs)
     return made
 
 
@@ -250,7 +250,7 @@ def _make(
 
 
 def _set_name(tracer: Tracing, made: type, key: str, value: Any) -> None:
-    method = tracer.python_method(value, "__set_name__")
+    method = tracer.entries.python_method(value, "__set_name__")
     try:
         tracer.calls.call_value(method, [value, made, key], {})
     except Exception as error:
@@ -264,7 +264,7 @@ def _set_name(tracer: Tracing, made: type, key: str, value: Any) -> None:
 def note_class(tracer: Tracing, made: type, **recipe: Any) -> None:
     """Notes that the trace made a class, and the functions in it. recipe: how to make it again, where its
     contents do not say it."""
-    tracer.classes[id(made)] = MadeClass(made, tracer.outer_step, recipe)
+    tracer.entries.classes[id(made)] = MadeClass(made, tracer.outer_step, recipe)
     for value in made.__dict__.values():
         note_functions(tracer, value)
 
@@ -341,4 +341,4 @@ def set_class_attribute(tracer: Tracing, cls: type, name: str, value: Any) -> No
     else:
         type.__setattr__(cls, name, value)
         note_functions(tracer, value)
-    tracer.forget_entries()
+    tracer.entries.forget_entries()

@@ -14,7 +14,7 @@ import torch
 
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.layout import HEAP_TYPE
-from tracer_core.interpreter.state import TraceState
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import is_constant
 from tracer_core.source import Source
 
@@ -38,29 +38,33 @@ def is_tensor_like(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-class Entries(TraceState):
-    """What classes, objects and cells hold, of the tracer."""
+class Entries:
+    """What classes and objects hold, of the tracer. Mutable."""
 
-    #: (class, name) -> what `class_entry` found; emptied when the program changes a class.
-    _specials: dict[tuple[type, str], tuple[type | None, Any]]
-    _lineages: set[type]
-    #: class -> its special methods in Python (natives/reading.py).
-    methods_of: dict[type, frozenset[str]]
+    def __init__(self, tracer: Tracing) -> None:
+        self.tracer, self.provenance, self.effects = tracer, tracer.provenance, tracer.effects
+        #: id -> classes that the trace made.
+        self.classes: dict[int, Any] = {}
+        #: (class, name) -> what `class_entry` found; emptied when the program changes a class.
+        self._specials: dict[tuple[type, str], tuple[type | None, Any]] = {}
+        self._lineages: set[type] = set()
+        #: class -> its special methods in Python (natives/reading.py).
+        self.methods_of: dict[type, frozenset[str]] = {}
 
     # -- of classes --
 
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """(class that defines it, raw value) along the MRO, guarded for classes that can change."""
         owner, value = found = self._entry(cls, name)
-        if type(value) in _NUMBERS and owner is not None and self._is_guarded(owner, name):
-            self.provenance.guard(GuardKind.EQ, self._entry_source(owner, name), value)
+        if type(value) in _NUMBERS and owner is not None and self.is_guarded(owner, name):
+            self.provenance.guard(GuardKind.EQ, self.entry_source(owner, name), value)
         return found
 
     def read_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """`class_entry` for an attribute that the program reads: a number that changes is a symbol."""
         owner, value = self._entry(cls, name)
-        if type(value) in _NUMBERS and owner is not None and self._is_guarded(owner, name):
-            value = self.provenance.read_varying(value, self._entry_source(owner, name))
+        if type(value) in _NUMBERS and owner is not None and self.is_guarded(owner, name):
+            value = self.provenance.read_varying(value, self.entry_source(owner, name))
         return owner, value
 
     def _entry(self, cls: type, name: str) -> tuple[type | None, Any]:
@@ -71,26 +75,26 @@ class Entries(TraceState):
             found = self._specials[handle] = self._find_class_entry(cls, name)
         return found
 
-    def _is_guarded(self, owner: type, name: str) -> bool:
+    def is_guarded(self, owner: type, name: str) -> bool:
         """Whether a class's entry can be another one at the next call, and is not the program's own doing."""
         changes = owner.__flags__ & HEAP_TYPE and self.effects.attribute(owner, name) is None
         return bool(changes) and not self.made_class(owner)
 
-    def _entry_source(self, owner: type, name: str) -> Source:
-        return self.provenance.sources.make(self._namespace(owner), "key", name)
+    def entry_source(self, owner: type, name: str) -> Source:
+        return self.provenance.sources.make(self.namespace_of(owner), "key", name)
 
     def _find_class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         self.guard_lineage(cls)
         for owner in cls.__mro__:
             namespace = owner.__dict__
-            guarded = self._is_guarded(owner, name)
+            guarded = self.is_guarded(owner, name)
             if name in namespace:
                 value = namespace[name]
                 if guarded and type(value) not in _NUMBERS:
-                    self._read_class_entry(value, self._entry_source(owner, name))
+                    self.read_class_entry(value, self.entry_source(owner, name))
                 return owner, value
             if guarded:
-                self.provenance.guard(GuardKind.HAS_NOT, self._namespace(owner), name)
+                self.provenance.guard(GuardKind.HAS_NOT, self.namespace_of(owner), name)
         return None, ABSENT
 
     def made_class(self, cls: Any) -> bool:
@@ -105,7 +109,7 @@ class Entries(TraceState):
                 if owner.__flags__ & HEAP_TYPE and not self.made_class(owner):
                     self.provenance.guard(GuardKind.MRO, self.provenance.constant(owner), owner.__mro__)
 
-    def _read_class_entry(self, value: Any, source: Source) -> None:
+    def read_class_entry(self, value: Any, source: Source) -> None:
         """Guards a value found on a class. What it holds is guarded where it is read, as for any object."""
         if isinstance(value, (tuple, torch.Tensor)):
             self.provenance.read(value, source)
@@ -133,7 +137,7 @@ class Entries(TraceState):
         if has_python(found):
             return found
         if isinstance(found, _WRAPPED) and not isinstance(obj, type):
-            self.break_graph("unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}")
+            self.tracer.break_graph("unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}")
         return None
 
     def lacks(self, value: Any, *names: str) -> bool:
@@ -150,7 +154,7 @@ class Entries(TraceState):
         for method in (f"__{name}__", f"__r{name}__"):
             self.special(torch.Tensor, method)
 
-    def _namespace(self, cls: type) -> Source:
+    def namespace_of(self, cls: type) -> Source:
         return self.provenance.sources.make(self.provenance.constant(cls), "dict")
 
     @staticmethod
@@ -162,10 +166,10 @@ class Entries(TraceState):
 
     # -- of objects --
 
-    def _is_data_descriptor(self, raw: Any) -> bool:
-        return any(self._type_has(raw, name) is not ABSENT for name in ("__set__", "__delete__"))
+    def is_data_descriptor(self, raw: Any) -> bool:
+        return any(self.type_has(raw, name) is not ABSENT for name in ("__set__", "__delete__"))
 
-    def _type_has(self, raw: Any, name: str) -> Any:
+    def type_has(self, raw: Any, name: str) -> Any:
         """What the type of a class's value says about a method of descriptors; guarded where it can change."""
         kind = type(raw)
         return self.special(kind, name) if kind.__flags__ & HEAP_TYPE else self.static(kind, name)
@@ -206,7 +210,7 @@ class Entries(TraceState):
             return None
         return found if isinstance(found, dict) else None
 
-    def _dict_of(self, obj: Any) -> dict[str, Any]:
+    def dict_of(self, obj: Any) -> dict[str, Any]:
         namespace = self.instance_dict(obj)
         if namespace is None:
             raise AttributeError(f"'{type(obj).__name__}' object has no attribute '__dict__'")
@@ -215,7 +219,7 @@ class Entries(TraceState):
             self.provenance.register(namespace, self.provenance.sources.make(source, "dict"))
         return namespace
 
-    def _class_value(self, raw: Any) -> Any:
+    def class_value(self, raw: Any) -> Any:
         """A plain value found on a class: its identity is guarded; what it holds may be read."""
         if self.provenance.source_of(raw) is None and not self.provenance.is_fresh(raw):
             self.provenance.constant(raw)

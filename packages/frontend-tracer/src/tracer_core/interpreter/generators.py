@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.semantics import CallSemantics
+from tracer_core.bytecode.semantics import AttributeSemantics, CallSemantics
 from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
 
@@ -23,7 +23,8 @@ class GeneratorHost(Protocol):
     @property
     def calls(self) -> CallSemantics: ...
 
-    def getattr_or(self, obj: Any, name: str, default: Any) -> Any: ...
+    @property
+    def attributes(self) -> AttributeSemantics: ...
 
 
 class TracedGenerator:
@@ -101,7 +102,7 @@ class TracedGenerator:
         throw = (
             inner.throw
             if isinstance(inner, HOST_ITERATORS[:1])
-            else self.machine.getattr_or(inner, "throw", None)
+            else self.machine.attributes.getattr_or(inner, "throw", None)
         )
         if throw is None:
             return self._resume(error)
@@ -128,7 +129,7 @@ class TracedGenerator:
         close = (
             inner.close
             if isinstance(inner, HOST_ITERATORS[:1])
-            else self.machine.getattr_or(inner, "close", None)
+            else self.machine.attributes.getattr_or(inner, "close", None)
         )
         try:
             if close is not None:

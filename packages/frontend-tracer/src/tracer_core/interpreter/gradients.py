@@ -33,7 +33,7 @@ def read(tracer: Tracing, tensor: torch.Tensor) -> Any:
     if source is None:
         if not tensor.is_leaf:
             tracer.break_graph(_KIND, "the gradient of an intermediate tensor is read")
-        return tracer.attributes_of(tensor).get("grad")
+        return tracer.attributes.attributes_of(tensor).get("grad")
     tracer.provenance.follows_late = True
     return tracer.provenance.read(tensor.grad, tracer.provenance.sources.make(source, "grad"))
 
@@ -48,7 +48,7 @@ def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
     if tracer.provenance.source_of(tensor) is not None:
         tracer.effects.set_gradient(tensor, value)
     elif tensor.is_leaf:
-        tracer.tensor_attributes.setdefault(id(tensor), {})["grad"] = value
+        tracer.attributes.tensor_attributes.setdefault(id(tensor), {})["grad"] = value
     else:
         tracer.break_graph(_KIND, "the gradient of an intermediate tensor is set")
 

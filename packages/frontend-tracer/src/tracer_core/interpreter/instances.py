@@ -37,7 +37,7 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
         # Seen by the recorder: range(tensor) asks the tensor for its value.
         return tracer.native_calls.native(cls, *args, **kwargs) if holds_tensor((args, kwargs)) else cls(*args, **kwargs)
     meta = type(cls)
-    meta_call = tracer.static(meta, "__call__") if meta is type else tracer.special(meta, "__call__")
+    meta_call = tracer.entries.static(meta, "__call__") if meta is type else tracer.entries.special(meta, "__call__")
     if has_python(meta_call):
         return tracer.calls.prepare(meta_call, [cls, *args], kwargs)
     return construct(tracer, cls, args, kwargs)
@@ -45,11 +45,11 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
 
 def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """type.__call__: ``__new__``, then ``__init__``."""
-    if tracer.static(cls, "__del__") is not ABSENT:
+    if tracer.entries.static(cls, "__del__") is not ABSENT:
         tracer.break_graph("finalizer", f"a {cls.__qualname__} is made")
     if issubclass(cls, torch.autograd.Function):
         tracer.break_graph("higher_order", f"{cls.__name__} is an autograd.Function")
-    _, new = tracer.class_entry(cls, "__new__")
+    _, new = tracer.entries.class_entry(cls, "__new__")
     if isinstance(new, staticmethod):
         new = new.__func__
     if new is object.__new__:
@@ -86,9 +86,9 @@ def new_object(tracer: Tracing, new: Any, cls: type, args: list[Any], kwargs: di
 
 def _initialise(tracer: Tracing, obj: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     cls = type(obj)
-    _, init = tracer.class_entry(cls, "__init__")
+    _, init = tracer.entries.class_entry(cls, "__init__")
     if init is object.__init__:
-        if (args or kwargs) and tracer.static(cls, "__new__") is object.__new__:
+        if (args or kwargs) and tracer.entries.static(cls, "__new__") is object.__new__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         return obj
     if not has_python(init):

@@ -47,16 +47,17 @@ class Items:
 
     def __init__(self, tracer: Tracing, carried: Carried) -> None:
         self.tracer, self.carried = tracer, carried
+        self.entries, self.operators = tracer.entries, tracer.operators
         self.provenance, self.effects = tracer.provenance, tracer.effects
         #: id of the iterator of a ``for`` loop -> itself, the list or tuple that it goes over, and that one's
         #: items.
         self.loops: dict[int, tuple[Any, Any, list[Any]]] = {}
 
     def contains(self, item: Any, container: Any) -> bool:
-        container = self.tracer.unproxied(container)
-        method = self.tracer.python_method(container, "__contains__")
+        container = self.tracer.attributes.unproxied(container)
+        method = self.entries.python_method(container, "__contains__")
         if method is not None:
-            return self.tracer.operators.truth(self.tracer.calls.call_value(method, [container, item], {}))
+            return self.operators.truth(self.tracer.calls.call_value(method, [container, item], {}))
         if isinstance(container, torch.Tensor):
             self.tracer.break_graph("data_dependent_value", "`in` on a tensor")
         item = self.tracer.concrete(item)
@@ -70,23 +71,23 @@ class Items:
             return self._contains_in_sequence(item, container)
         if isinstance(container, (bytearray, array.array)):
             self.tracer.expand(container)
-            item = self.tracer.operators.index(item)
+            item = self.operators.index(item)
             if is_constant(item):
                 return item in container
         if isinstance(container, (str, bytes, range)):
-            item, container = self.tracer.payload(self.tracer.operators.index(item)), self.tracer.payload(container)
+            item, container = self.tracer.payload(self.operators.index(item)), self.tracer.payload(container)
             return item in container
-        if self.tracer.python_method(container, "__iter__") or isinstance(container, NATIVE_ITERATORS):
+        if self.entries.python_method(container, "__iter__") or isinstance(container, NATIVE_ITERATORS):
             return any(
-                item is other or self.tracer.operators.truth(self.tracer.operators.compare("==", item, other))
+                item is other or self.operators.truth(self.operators.compare("==", item, other))
                 for other in self.spread(container)
             )
         if isinstance(container, (set, frozenset)):
             self.tracer.check_key(item, container)
-        elif self.tracer.lacks(container, "__contains__", "__iter__", "__getitem__"):
+        elif self.entries.lacks(container, "__contains__", "__iter__", "__getitem__"):
             return item in container  # raises Python's own error
         else:
-            self.tracer.operators.native_operands(item)
+            self.operators.native_operands(item)
         self.tracer.expand(container)
         if isinstance(container, (set, frozenset)) or type(container).__name__ in (
             "dict_keys",
@@ -97,27 +98,27 @@ class Items:
 
     def _contains_in_sequence(self, item: Any, container: Any) -> bool:
         for other in self.spread(container):
-            if self.tracer.operators.same(item, other):
+            if self.operators.same(item, other):
                 return True
             if isinstance(item, torch.Tensor) or isinstance(other, torch.Tensor):
                 self.tracer.break_graph("data_dependent_branch", "`in` compares tensors")
-            if self.tracer.operators.truth(self.tracer.operators.compare("==", other, item)):
+            if self.operators.truth(self.operators.compare("==", other, item)):
                 return True
         return False
 
     # -- subscripts --
 
     def getitem(self, container: Any, key: Any) -> Any:
-        container = self.tracer.unproxied(container)
-        method = self.tracer.python_method(container, "__getitem__")
+        container = self.tracer.attributes.unproxied(container)
+        method = self.entries.python_method(container, "__getitem__")
         if method is not None:
             return self.tracer.calls.call_value(method, [container, key], {})
         if isinstance(container, dict):
             return self._dict_item(container, self.tracer.concrete(key))
         key = objects.plain_key(self.tracer, key)
         if isinstance(container, torch.Tensor):
-            self.tracer.operators.native_operands(key)
-            return self.tracer.operators.apply(operator.getitem, container, key)
+            self.operators.native_operands(key)
+            return self.operators.apply(operator.getitem, container, key)
         key = self.tracer.concrete(key)
         if isinstance(container, (list, tuple, collections.deque)) and type(key) in (int, bool):
             n = self.tracer.length(container)
@@ -130,9 +131,9 @@ class Items:
         parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
         if any(isinstance(part, torch.Tensor) for part in parts):
             self.tracer.break_graph("data_dependent_value", f"a tensor is the index of a {type(container).__name__}")
-        if self.tracer.lacks(container, "__getitem__"):
+        if self.entries.lacks(container, "__getitem__"):
             return container[key]  # raises Python's own error
-        self.tracer.operators.native_operands(key)
+        self.operators.native_operands(key)
         self.tracer.expand(container)
         if isinstance(container, (*CONTAINERS, str, bytes, range, bytearray, array.array)) or type(container).__module__ in (
             "typing", "types", "collections"):  # fmt: skip
@@ -144,7 +145,7 @@ class Items:
         self.tracer.break_graph("unknown_native", f"subscript of a {type(container).__name__}")
 
     def _class_getitem(self, cls: type, key: Any) -> Any:
-        method = self.tracer.python_method(cls, "__getitem__")
+        method = self.entries.python_method(cls, "__getitem__")
         if method is not None:
             return self.tracer.calls.call_value(method, [cls, key], {})
         return cls[key]  # type: ignore[index]
@@ -153,7 +154,7 @@ class Items:
         value = self.tracer.dict_get(container, key, ABSENT, varies=True)
         if value is not ABSENT:
             return value
-        missing = self.tracer.python_method(container, "__missing__")
+        missing = self.entries.python_method(container, "__missing__")
         if missing is not None:
             return self.tracer.calls.call_value(missing, [container, key], {})
         if isinstance(container, collections.defaultdict):
@@ -171,14 +172,14 @@ class Items:
         return value
 
     def setitem(self, container: Any, key: Any, value: Any) -> None:
-        method = self.tracer.python_method(container, "__setitem__")
+        method = self.entries.python_method(container, "__setitem__")
         if method is not None:
             self.tracer.calls.call_value(method, [container, key, value], {})
             return
         if isinstance(container, torch.Tensor):
             key = objects.plain_key(self.tracer, key)
-            self.tracer.operators.native_operands(key, value)
-            self.tracer.operators.apply(operator.setitem, container, key, value)
+            self.operators.native_operands(key, value)
+            self.operators.apply(operator.setitem, container, key, value)
             return
         key = self.tracer.concrete(key)
         if isinstance(container, dict):
@@ -199,7 +200,7 @@ class Items:
             self.tracer.expand(value)
         elif isinstance(container, (list, bytearray)):
             value = self.tracer.payload(value)
-            if not is_constant(value) and not self.tracer.lacks(value, "__iter__", "__getitem__"):
+            if not is_constant(value) and not self.entries.lacks(value, "__iter__", "__getitem__"):
                 items = self.spread(value)
                 if isinstance(container, bytearray) and not all(type(item) is int for item in items):
                     self.tracer.break_graph("unsupported_mutation", "a slice of a bytearray is set to other than int")
@@ -207,7 +208,7 @@ class Items:
         return value  # anything but the right items raises Python's own error
 
     def delitem(self, container: Any, key: Any) -> None:
-        method = self.tracer.python_method(container, "__delitem__")
+        method = self.entries.python_method(container, "__delitem__")
         if method is not None:
             self.tracer.calls.call_value(method, [container, key], {})
             return
@@ -224,7 +225,7 @@ class Items:
 
     def _change(self, container: Any, name: str) -> None:
         if not isinstance(container, MUTABLE):
-            if is_constant(container) or isinstance(container, tuple) or self.tracer.lacks(container, name):
+            if is_constant(container) or isinstance(container, tuple) or self.entries.lacks(container, name):
                 return  # the operation raises Python's own error
             self.tracer.break_graph("unsupported_mutation", f"an item of a {type(container).__name__} is set")
         self.tracer.before_change(container)
@@ -234,12 +235,12 @@ class Items:
     def iterate(self, value: Any) -> Any:
         if isinstance(value, NATIVE_ITERATORS):
             return value
-        value = self.tracer.unproxied(value)
+        value = self.tracer.attributes.unproxied(value)
         if isinstance(value, torch.Tensor):
             if value.dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
             return iter(self.tracer.native_calls.native(torch.Tensor.unbind, value, 0))
-        method = self.tracer.python_method(value, "__iter__")
+        method = self.entries.python_method(value, "__iter__")
         if method is not None:
             return objects.ask(self.tracer, method, value, "__iter__")
         if isinstance(value, (list, tuple, dict)):
@@ -247,9 +248,9 @@ class Items:
         value = self.tracer.payload(value)
         if is_constant(value):
             return iter(value)
-        if self.tracer.python_method(value, "__getitem__"):
+        if self.entries.python_method(value, "__getitem__"):
             return self._by_subscripts(value)
-        if self.tracer.lacks(value, "__iter__", "__getitem__"):
+        if self.entries.lacks(value, "__iter__", "__getitem__"):
             return iter(value)  # raises Python's own error
         self.tracer.expand(value)
         if isinstance(value, (set, frozenset)):
@@ -299,7 +300,7 @@ class Items:
 
     def _is_sequence(self, value: Any) -> bool:
         """Whether looping over a value takes the items of a list or tuple by position."""
-        return isinstance(value, (list, tuple)) and self.tracer.python_method(value, "__iter__") is None
+        return isinstance(value, (list, tuple)) and self.entries.python_method(value, "__iter__") is None
 
     def _next_of_loop(self, iterator: Any, container: Any, items: list[Any]) -> tuple[bool, Any]:
         """`advance` for a loop over a list or tuple with symbols among its items."""
@@ -314,13 +315,13 @@ class Items:
         loop = self.loops.get(id(iterator))
         if loop is not None:
             return self._next_of_loop(*loop)
-        method = self.tracer.python_method(iterator, "__next__")
+        method = self.entries.python_method(iterator, "__next__")
         if method is not None and not isinstance(iterator, HOST_ITERATORS):
             try:
                 return True, self.tracer.calls.call_value(method, [iterator], {})
             except StopIteration as stop:
                 return False, stop.value
-        if self.tracer.lacks(iterator, "__next__"):
+        if self.entries.lacks(iterator, "__next__"):
             return True, next(iterator)  # raises Python's own error
         if not self.provenance.is_fresh(iterator) and not isinstance(iterator, HOST_ITERATORS):
             known = self.carried.next_of(iterator) if self.tracer.nesting else None
@@ -354,11 +355,11 @@ class Items:
             items.append(item)
 
     def mapping(self, value: Any) -> dict[Any, Any]:
-        value = self.tracer.unproxied(value)
-        if isinstance(value, dict) and not self.tracer.python_method(value, "keys"):
+        value = self.tracer.attributes.unproxied(value)
+        if isinstance(value, dict) and not self.entries.python_method(value, "keys"):
             objects.settle_keys(self.tracer, list(dict.keys(value)))
             return {key: self.tracer.dict_get(value, key, None, varies=True) for key in self.tracer.keys(value)}
-        keys = self.spread(self.tracer.calls.call_value(self.tracer.getattr(value, "keys"), [], {}))
+        keys = self.spread(self.tracer.calls.call_value(self.tracer.attributes.getattr(value, "keys"), [], {}))
         objects.settle_keys(self.tracer, keys)
         return {key: self.getitem(value, key) for key in keys}
 
@@ -366,14 +367,14 @@ class Items:
         if isinstance(value, torch.Tensor):
             self.tracer.break_graph("data_dependent_value", "a tensor is formatted")
         value = self.tracer.concrete(value)
-        method = self.tracer.python_method(value, "__format__")
+        method = self.entries.python_method(value, "__format__")
         if method is not None:
             return format(Answer(self.tracer.calls.call_value(method, [value, spec], {})))
         if not spec:
             return str(self.tracer.calls.call_value(str, [value], {}))
-        if self.tracer.lacks(value, "__format__"):
+        if self.entries.lacks(value, "__format__"):
             return format(value, spec)  # raises Python's own error
-        self.tracer.operators.native_operands(value)
+        self.operators.native_operands(value)
         return format(value, spec)
 
     # -- displays: what a break left half-built existed before this segment --
@@ -399,7 +400,7 @@ class Items:
         """An iterator that native code may advance: user code in it comes back to the interpreter."""
         if isinstance(iterator, HOST_ITERATORS):
             return iterator
-        if self.tracer.python_method(iterator, "__next__"):
+        if self.entries.python_method(iterator, "__next__"):
             return LazyIterator(self.tracer, type(iterator).__name__, lambda: _next(self, iterator))
         if not self.provenance.is_fresh(iterator):
             self.tracer.break_graph(

@@ -11,7 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.bytecode.frame import NULL, Frame, Unread
-from tracer_core.bytecode.semantics import CallSemantics, ContainerSemantics, NameSemantics, OperatorSemantics
+from tracer_core.bytecode.semantics import (
+    AttributeSemantics,
+    AttributeWriteSemantics,
+    CallSemantics,
+    ContainerSemantics,
+    NameSemantics,
+    OperatorSemantics,
+)
 from tracer_core.bytecode.tracebacks import history
 from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
@@ -21,6 +28,8 @@ class Machine:
 
     frames: list[Frame]
     names: NameSemantics
+    attribute_writes: AttributeWriteSemantics
+    attributes: AttributeSemantics
     operators: OperatorSemantics
     containers: ContainerSemantics
 
@@ -182,18 +191,6 @@ class Machine:
         raise NotImplementedError
 
     def break_graph(self, kind: str, reason: str) -> Any:
-        raise NotImplementedError
-
-    def getattr(self, obj: Any, name: str) -> Any:
-        raise NotImplementedError
-
-    def setattr(self, obj: Any, name: str, value: Any) -> None:
-        raise NotImplementedError
-
-    def delattr(self, obj: Any, name: str) -> None:
-        raise NotImplementedError
-
-    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         raise NotImplementedError
 
     def concrete(self, value: Any) -> Any:

@@ -51,6 +51,7 @@ class NativeCalls:
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance, self.recorder = tracer, tracer.provenance, tracer.recorder
+        self.entries = tracer.entries
         #: id -> (step, object) of what native code made.
         self.births: dict[int, tuple[int, Any]] = {}
         #: Calls of caches that were asked, by what they are called with (natives/tables/functional.py).
@@ -78,7 +79,7 @@ class NativeCalls:
         cls = function.__self__
         if row.kind is EffectKind.SPECIAL:
             return self.apply_effect(row, function, [cls, *args], kwargs)
-        if any(has_python(self.tracer.static(cls, name)) for name in ("__new__", "__init__")):
+        if any(has_python(self.entries.static(cls, name)) for name in ("__new__", "__init__")):
             self.tracer.break_graph("unknown_native", f"{function.__qualname__} makes a {cls.__name__}")
         return self.apply_effect(row, function, args, kwargs)
 
@@ -171,7 +172,7 @@ class NativeCalls:
                 value, (type, enum.Enum, torch.nn.Module)
             ):
                 for name in _ASKED_BY_C:
-                    if self.tracer.python_method(value, name):
+                    if self.entries.python_method(value, name):
                         self.tracer.break_graph(
                             "unknown_native",
                             f"{getattr(function, '__qualname__', function)} may ask {type(value).__name__}.{name}",

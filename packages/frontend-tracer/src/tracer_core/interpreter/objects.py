@@ -113,7 +113,7 @@ def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
 def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
     """hash(value). inside: nobody sees the number, so it may be that of an object's address."""
     value = tracer.concrete(value)
-    method = tracer.python_method(value, "__hash__")
+    method = tracer.entries.python_method(value, "__hash__")
     if method is not None:
         return int(ask(tracer, method, value, "__hash__"))
     value = tracer.payload(value)
@@ -140,7 +140,7 @@ def has_own_hash(tracer: Tracing, value: Any) -> bool:
         return False
     if type(value) in (tuple, frozenset):
         return any(has_own_hash(tracer, item) for item in value)
-    return bool(tracer.python_method(value, "__hash__") or tracer.python_method(value, "__eq__"))
+    return bool(tracer.entries.python_method(value, "__hash__") or tracer.entries.python_method(value, "__eq__"))
 
 
 def settle_key(tracer: Tracing, key: Any, container: Any) -> None:
@@ -201,7 +201,7 @@ def _key_hash(tracer: Tracing, key: Any) -> int:
 
 def index(tracer: Tracing, value: Any) -> Any:
     """operator.index(value), where the object has a method written in Python."""
-    method = tracer.python_method(value, "__index__")
+    method = tracer.entries.python_method(value, "__index__")
     if method is not None:
         return ask(tracer, method, value, "__index__")
     return tracer.payload(value) if isinstance(value, int) else value
@@ -222,7 +222,7 @@ def plain_key(tracer: Tracing, key: Any) -> Any:
 def number(tracer: Tracing, value: Any) -> Any:
     """What a function of math makes of its argument: __float__, then __index__."""
     for name in ("__float__", "__index__"):
-        method = tracer.python_method(value, name)
+        method = tracer.entries.python_method(value, name)
         if method is not None:
             return ask(tracer, method, value, name)
     return tracer.payload(value)
@@ -242,7 +242,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
     value = tracer.concrete(value)
-    method = tracer.python_method(value, "__repr__")
+    method = tracer.entries.python_method(value, "__repr__")
     if method is not None:
         return str(ask(tracer, method, value, "__repr__"))
     value = tracer.payload(value)
@@ -253,19 +253,19 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
             return "{...}" if type(value) is dict else "[...]"
         return _repr_container(tracer, value, (*inside, id(value)))
     if isinstance(value, BaseException):
-        return f"{type(value).__name__}{_repr_arguments(tracer, tracer.getattr(value, 'args'))}"
-    if tracer.static(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(
+        return f"{type(value).__name__}{_repr_arguments(tracer, tracer.attributes.getattr(value, 'args'))}"
+    if tracer.entries.static(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(
         value, (type, types.ModuleType)
     ):
         tracer.break_graph(
             "unknown_native", "the text of an object is its address, which differs between runs"
         )
     if type(value) is types.SimpleNamespace:
-        fields = tracer.containers.mapping(tracer.getattr(value, "__dict__")).items()
+        fields = tracer.containers.mapping(tracer.attributes.getattr(value, "__dict__")).items()
         return f"namespace({', '.join(f'{name}={repr_of(tracer, item, inside)}' for name, item in fields)})"
     tracer.native_calls.native_reads(value)
     if isinstance(value, _PRINTED_AS) and not all(map(is_constant, _held(value))):
-        if tracer.special(type(value), "__repr__") is not object.__repr__ and type(value) in _PRINTED_AS:
+        if tracer.entries.special(type(value), "__repr__") is not object.__repr__ and type(value) in _PRINTED_AS:
             return repr(_with_texts(tracer, value))
         tracer.break_graph("unknown_native", f"a {type(value).__name__} of objects is printed")
     _check_printed(tracer, value)
@@ -332,17 +332,17 @@ def str_of(tracer: Tracing, value: Any) -> str:
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
     value = tracer.concrete(value)
-    method = tracer.python_method(value, "__str__")
+    method = tracer.entries.python_method(value, "__str__")
     if method is not None:
         return str(ask(tracer, method, value, "__str__"))
-    by_repr = tracer.static(type(value), "__str__") is object.__dict__["__str__"]
-    if by_repr and tracer.python_method(value, "__repr__"):
+    by_repr = tracer.entries.static(type(value), "__str__") is object.__dict__["__str__"]
+    if by_repr and tracer.entries.python_method(value, "__repr__"):
         return repr_of(tracer, value)  # what the __str__ of numbers and objects does
     value = tracer.payload(value)
     if is_constant(value):
         return str(value)
-    if isinstance(value, BaseException) and tracer.static(type(value), "__str__") in _ERROR_TEXTS:
-        args = tracer.getattr(value, "args")
+    if isinstance(value, BaseException) and tracer.entries.static(type(value), "__str__") in _ERROR_TEXTS:
+        args = tracer.attributes.getattr(value, "args")
         if not args:
             return ""
         if len(args) != 1:
@@ -355,7 +355,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
                 "unsupported_value", f"the text of a {type(value).__name__} from before this segment"
             )
         return str(value)
-    if tracer.static(type(value), "__str__") is object.__dict__["__str__"]:
+    if tracer.entries.static(type(value), "__str__") is object.__dict__["__str__"]:
         return repr_of(tracer, value)
     tracer.native_calls.native_reads(value)
     _check_printed(tracer, value)

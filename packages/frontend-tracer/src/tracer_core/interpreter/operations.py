@@ -62,6 +62,7 @@ class Operations:
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance, self.recorder = tracer, tracer.provenance, tracer.recorder
+        self.entries, self.attributes = tracer.entries, tracer.attributes
 
     # -- helpers --
 
@@ -90,7 +91,7 @@ class Operations:
             "collections",
         ):
             safe = (type, types.ModuleType, torch.finfo, torch.iinfo, _COMPARED_BY_FUNCTION)
-            if isinstance(value, enum.Enum) and not self.tracer.python_method(value, "__eq__"):
+            if isinstance(value, enum.Enum) and not self.entries.python_method(value, "__eq__"):
                 return  # a member of a str or int enumeration compares as its value does
             if not isinstance(value, safe) and not self.is_identity_comparable(value):
                 self.tracer.break_graph("unknown_native", f"an operator on a {cls.__module__}.{cls.__name__}")
@@ -101,8 +102,8 @@ class Operations:
         if isinstance(value, _SAFE_INSTANCES):
             return True
         # An enum's hash is that of its member's name, which never changes.
-        hashes = isinstance(value, enum.Enum) or self.tracer.special(cls, "__hash__") is object.__hash__
-        return hashes and self.tracer.special(cls, "__eq__") is object.__eq__
+        hashes = isinstance(value, enum.Enum) or self.entries.special(cls, "__hash__") is object.__hash__
+        return hashes and self.entries.special(cls, "__eq__") is object.__eq__
 
     # -- operators --
 
@@ -111,7 +112,7 @@ class Operations:
         if overloads.any_acts_as_tensor(operands):
             return overloads.call(self.tracer, function, operands, {})
         if any(isinstance(operand, torch.Tensor) for operand in operands):
-            self.tracer.guard_operator(function.__name__.strip("_"))
+            self.entries.guard_operator(function.__name__.strip("_"))
             return self.recorder.call(function, operands, {})
         if any(type(operand) in SYMBOLS for operand in operands):
             return self.tracer.operate(function, operands)
@@ -126,13 +127,13 @@ class Operations:
             if self.tracer.operates(left, right):
                 return self.tracer.operate(native, (left, right))
         if inplace:
-            method = self.tracer.python_method(left, f"__i{name}__")
+            method = self.entries.python_method(left, f"__i{name}__")
             if method is not None:
                 result = self.tracer.calls.call_value(method, [left, right], {})
                 if result is not NotImplemented:
                     return result
             elif isinstance(left, torch.Tensor) or isinstance(left, MUTABLE):
-                reflected = self.tracer.python_method(right, f"__r{name}__") if isinstance(left, _EXTENDED) else None
+                reflected = self.entries.python_method(right, f"__r{name}__") if isinstance(left, _EXTENDED) else None
                 if reflected is not None and symbol in (
                     "+",
                     "*",
@@ -149,7 +150,7 @@ class Operations:
                 return result
         if self._no_operator(name, left, right):
             return (_INPLACE[symbol] if inplace else native)(left, right)  # raises Python's own error
-        if self.tracer.python_method(left, f"__{name}__") or self.tracer.python_method(right, f"__r{name}__"):
+        if self.entries.python_method(left, f"__{name}__") or self.entries.python_method(right, f"__r{name}__"):
             kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
             shown = "** or pow()" if symbol == "**" and not inplace else written
             raise TypeError(f"unsupported operand type(s) for {shown}: {kinds}")
@@ -163,15 +164,15 @@ class Operations:
         return self.apply(native, left, right)
 
     def _candidates(self, name: str, left: Any, right: Any) -> list[tuple[Any, list[Any]]]:
-        forward = (self.tracer.python_method(left, f"__{name}__"), [left, right])
+        forward = (self.entries.python_method(left, f"__{name}__"), [left, right])
         reflected = (
-            self.tracer.python_method(right, f"__r{name}__") if type(left) is not type(right) else None,
+            self.entries.python_method(right, f"__r{name}__") if type(left) is not type(right) else None,
             [right, left],
         )
         if symbol_is_text_formatting(name, left, right):
             return []
         if reflected[0] is not None and issubclass(type(right), type(left)):
-            own = self.tracer.special(type(left), f"__r{name}__") if type(left).__flags__ & HEAP_TYPE else None
+            own = self.entries.special(type(left), f"__r{name}__") if type(left).__flags__ & HEAP_TYPE else None
             return [reflected, forward] if own is not reflected[0] else [forward, reflected]
         if forward[0] is None and reflected[0] is not None:
             if self._native_handles(name, left, right) or self._values_handle(name, left, right):
@@ -181,7 +182,7 @@ class Operations:
     def _no_operator(self, name: str, left: Any, right: Any) -> bool:
         """Whether neither operand's class knows the operator, so that no code at all would run."""
         known = (int, float, complex, str, list, tuple, dict, type(None))
-        free = [self.tracer.lacks(left, f"__{name}__"), self.tracer.lacks(right, f"__r{name}__")]
+        free = [self.entries.lacks(left, f"__{name}__"), self.entries.lacks(right, f"__r{name}__")]
         return any(free) and all(
             lacking or type(value) in known for lacking, value in zip(free, (left, right), strict=True)
         ) and not (name == "mod" and isinstance(left, str))  # fmt: skip
@@ -227,10 +228,10 @@ class Operations:
         name, native = _UNARY[symbol]
         if type(value) in SYMBOLS:
             return self.tracer.operate(native, (value,))
-        method = self.tracer.python_method(value, name)
+        method = self.entries.python_method(value, name)
         if method is not None:
             return self.tracer.calls.call_value(method, [value], {})
-        if self.tracer.lacks(value, name):
+        if self.entries.lacks(value, name):
             return native(value)  # raises Python's own error
         self.native_operands(value)
         return self.apply(native, value)
@@ -244,14 +245,14 @@ class Operations:
             order.reverse()
         asked = False
         for receiver, method_name, other in order:
-            method = self.tracer.python_method(receiver, method_name)
+            method = self.entries.python_method(receiver, method_name)
             if method is None and isinstance(receiver, _HOLDERS) and isinstance(other, _HOLDERS):
                 result = self._compare_values(method_name, receiver, other)
                 if result is not NotImplemented:
                     return result
             if method is None and method_name == "__ne__":
-                equal = self.tracer.python_method(receiver, "__eq__")
-                if equal is not None and self.tracer.static(type(receiver), "__ne__") is object.__ne__:
+                equal = self.entries.python_method(receiver, "__eq__")
+                if equal is not None and self.entries.static(type(receiver), "__ne__") is object.__ne__:
                     asked = True
                     result = self.tracer.calls.call_value(equal, [receiver, other], {})
                     if result is not NotImplemented:
@@ -291,7 +292,7 @@ class Operations:
             return False
         known = (int, float, complex, str, list, tuple, dict, type(None))
         sides = ((left, name), (right, reflected))
-        silent = [self.tracer.python_method(value, method) or self.tracer.lacks(value, method) for value, method in sides]
+        silent = [self.entries.python_method(value, method) or self.entries.lacks(value, method) for value, method in sides]
         return any(silent) and all(
             quiet or type(value) in known for quiet, value in zip(silent, (left, right), strict=True)
         )
@@ -301,7 +302,8 @@ class Operations:
             if not (self._plain(left) and self._plain(right)):
                 return objects.equal(self.tracer, left, right)
         if type(left) is type(right) is types.SimpleNamespace:
-            return objects.equal(self.tracer, self.tracer.getattr(left, "__dict__"), self.tracer.getattr(right, "__dict__"))
+            one, other = (self.attributes.getattr(value, "__dict__") for value in (left, right))
+            return objects.equal(self.tracer, one, other)
         for value in (left, right):
             if isinstance(value, CONTAINERS):
                 self.tracer.expand(value)
@@ -354,18 +356,18 @@ class Operations:
                 return known
             self.tracer.break_graph("data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}")
         if isinstance(value, CONTAINERS):
-            method = self.tracer.python_method(value, "__bool__") or self.tracer.python_method(value, "__len__")
+            method = self.entries.python_method(value, "__bool__") or self.entries.python_method(value, "__len__")
             if method is None:
                 return self._truth_of_container(value)
         for name in ("__bool__", "__len__"):
-            method = self.tracer.python_method(value, name)
+            method = self.entries.python_method(value, name)
             if method is not None:
                 return bool(objects.ask(self.tracer, method, value, name))
         value = self.tracer.payload(value)
         if isinstance(value, (bytearray, array.array)):
             self.tracer.expand(value)
             return bool(value)
-        decided = any(self.tracer.static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
+        decided = any(self.entries.static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
         if decided and not (
             is_constant(value) or self.provenance.is_fresh(value) or isinstance(value, (enum.Enum, type))
         ):

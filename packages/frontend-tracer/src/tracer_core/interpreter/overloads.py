@@ -67,7 +67,7 @@ class _Handlers:
         def handler(_: Any, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
             back = {stand_in: real for real, stand_in in self.made.items()}
             real_kinds = tuple(back.get(kind, kind) for kind in kinds)
-            own = self.tracer.getattr(cls, "__torch_function__")
+            own = self.tracer.attributes.getattr(cls, "__torch_function__")
             return self.tracer.calls.call_value(
                 own, [function, real_kinds, self.real(args), self.real(kwargs or {})], {}
             )

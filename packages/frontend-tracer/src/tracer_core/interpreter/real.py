@@ -74,6 +74,25 @@ class EagerOperators:
         return left is right
 
 
+class EagerAttributes:
+    """Attributes, as CPython means them."""
+
+    def getattr(self, obj: Any, name: str) -> Any:
+        return getattr(obj, name)
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        setattr(obj, name, value)
+
+    def delattr(self, obj: Any, name: str) -> None:
+        delattr(obj, name)
+
+    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
+        return getattr(super(owner, obj), name)
+
+    def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
+        return getattr(obj, name, default)
+
+
 class EagerContainers:
     """Containers, as CPython means them."""
 
@@ -173,7 +192,9 @@ class RealMachine(Machine):
     """See the module's docstring. Mutable. raised: the last instruction raised an exception."""
 
     raised = False
+    outer_step = 0
     names = EagerNames()
+    attributes = attribute_writes = EagerAttributes()
     operators = EagerOperators()
     containers = EagerContainers()
 
@@ -301,18 +322,6 @@ class RealMachine(Machine):
             if value is not NULL:
                 found[name] = value
         return sorted(found) if function is dir else found
-
-    def getattr(self, obj: Any, name: str) -> Any:
-        return getattr(obj, name)
-
-    def setattr(self, obj: Any, name: str, value: Any) -> None:
-        setattr(obj, name, value)
-
-    def delattr(self, obj: Any, name: str) -> None:
-        delattr(obj, name)
-
-    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
-        return getattr(super(owner, obj), name)
 
 
 # -- what `settle` may run ----------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class Shell:
             raise StopIteration
         (frame,) = frames_of((layout,), self.values)
         self.values = ()
-        running = TracedGenerator(_Host(), frame)
+        running = TracedGenerator(RealMachine(), frame)
         running.started = self.facts.started
         try:
             return running.send(sent) if error is None else running.throw(error)
@@ -67,15 +67,6 @@ class Shell:
                 layout, values = layout_of(frame)
                 self.facts, self.values = _interned(Facts(layout, running.started)), tuple(values)
             frame.generator = None
-
-
-class _Host(RealMachine):
-    """What a `TracedGenerator` asks of a machine, for real."""
-
-    outer_step = 0
-
-    def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
-        return getattr(obj, name, default)
 
 
 _known_facts: dict[Facts, Facts] = {}

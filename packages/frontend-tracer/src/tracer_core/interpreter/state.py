@@ -24,7 +24,10 @@ from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.interpreter import objects
 from tracer_core.interpreter.numbers import Numbers
 from tracer_core.natives.tracing import (
+    ClassEntries,
     NativeCallSemantics,
+    TracedAttributes,
+    TracedAttributeWrites,
     TracedCalls,
     TracedContainers,
     TracedNames,
@@ -42,6 +45,9 @@ class TraceState(Numbers, Tracing):
     names: TracedNames
     containers: TracedContainers
     operators: TracedOperators
+    attributes: TracedAttributes
+    attribute_writes: TracedAttributeWrites
+    entries: ClassEntries
     calls: TracedCalls
     native_calls: NativeCallSemantics
     provenance: Provenance
@@ -52,8 +58,6 @@ class TraceState(Numbers, Tracing):
     mutations: int = 0
     #: id of a dictionary from before the trace, as long as it is unchanged -> key -> its position; all are guarded.
     positions: dict[int, dict[Any, int]]
-    #: id -> classes that the trace made.
-    classes: dict[int, Any]
 
     def activity(self) -> tuple[int, int]:
         """Grows when the program changes something or runs an operator."""

@@ -23,14 +23,17 @@ from tracer_core.effects import Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.attribute_writes import AttributeWrites
+from tracer_core.interpreter.attributes import Attributes
 from tracer_core.interpreter.calls import Calls
 from tracer_core.interpreter.carried import Carried
+from tracer_core.interpreter.entries import Entries
 from tracer_core.interpreter.generators import acts_when_closed
 from tracer_core.interpreter.items import Items
 from tracer_core.interpreter.names import Names
 from tracer_core.interpreter.native_calls import NativeCalls
 from tracer_core.interpreter.operations import Operations
 from tracer_core.interpreter.optimizer_scalars import number_in
+from tracer_core.interpreter.state import TraceState
 from tracer_core.provenance import Provenance, end_is_seen
 from tracer_core.recorder.fake import Fakes
 from tracer_core.recorder.record import Recorder
@@ -69,7 +72,7 @@ class Raised(NamedTuple):
     passed: list[tuple[types.CodeType, int]]
 
 
-class Tracer(AttributeWrites):
+class Tracer(TraceState):
     """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked for by an
     earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
     are symbolic. natives: code that reached its recompile limit and is called as plain Python.
@@ -78,6 +81,9 @@ class Tracer(AttributeWrites):
 
     shapes: ShapePolicy
     names: Names
+    entries: Entries
+    attributes: Attributes
+    attribute_writes: AttributeWrites
     operators: Operations
     containers: Items
     calls: Calls
@@ -110,17 +116,16 @@ class Tracer(AttributeWrites):
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
         self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
         self.carried = Carried(self)
+        self.entries = Entries(self)
+        self.attributes = Attributes(self, self.entries)
+        self.attribute_writes = AttributeWrites(self, self.entries)
         self.operators = Operations(self)
         self.containers = Items(self, self.carried)
         self.names = Names(self)
         self.native_calls = NativeCalls(self)
         self.calls = Calls(self, natives)
         self.raised: dict[int, Raised] = {}
-        self._specials = {}
-        self.methods_of = {}
-        self.classes, self.positions = {}, {}
-        self._lineages = set()
-        self.tensor_attributes = {}
+        self.positions = {}
         self.dying: set[int] = set()
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), torch._C._len_torch_function_stack()

@@ -34,9 +34,9 @@ _MAX_DEPTH = 8
 
 def special_methods(tracer: Tracing, cls: type) -> frozenset[str]:
     """The special methods of a class that are Python code and that native code might call."""
-    known: frozenset[str] | None = tracer.methods_of.get(cls)
+    known: frozenset[str] | None = tracer.entries.methods_of.get(cls)
     if known is None:
-        known = tracer.methods_of[cls] = _special_methods(cls)
+        known = tracer.entries.methods_of[cls] = _special_methods(cls)
     return known
 
 

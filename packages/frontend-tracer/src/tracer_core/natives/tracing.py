@@ -14,6 +14,8 @@ import torch
 
 from tracer_core.bytecode.frame import Frame, Unread
 from tracer_core.bytecode.semantics import (
+    AttributeSemantics,
+    AttributeWriteSemantics,
     CallBinder,
     CallSemantics,
     ContainerSemantics,
@@ -110,11 +112,10 @@ class ScalarSemantics(Protocol):
 
 class SideEffectTracking(Protocol):
     """What existed before the trace is saved before it is changed. mutations: how often the program changed anything,
-    fresh objects included. tensor_attributes: id of an intermediate tensor -> what the program set on it."""
+    fresh objects included."""
 
     effects: Effects
     mutations: int
-    tensor_attributes: dict[int, dict[str, Any]]
 
     def activity(self) -> tuple[int, int]:
         """Grows when the program changes something or runs an operator."""
@@ -172,7 +173,7 @@ class TracedContainers(ContainerSemantics, Protocol):
         """An iterator that native code may advance: user code in it comes back to the interpreter."""
 
 
-class ClassSemantics(Protocol):
+class ClassEntries(Protocol):
     """The dictionary entries that decide what an attribute is. classes: id -> classes that the trace made. methods_of:
     class -> its special methods in Python."""
 
@@ -213,43 +214,22 @@ class ClassSemantics(Protocol):
         ...
 
 
-class AttributeSemantics(Protocol):
-    """Attributes: CPython's descriptor protocol, with guards."""
+class TracedAttributes(AttributeSemantics, Protocol):
+    """Reading attributes in a trace: CPython's descriptor protocol, with guards. tensor_attributes: id of an intermediate
+    tensor -> what the program set on it."""
 
-    def getattr(self, obj: Any, name: str) -> Any: ...
-
-    def setattr(self, obj: Any, name: str, value: Any) -> None: ...
-
-    def delattr(self, obj: Any, name: str) -> None: ...
-
-    def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
-        """getattr with a default."""
+    tensor_attributes: dict[int, dict[str, Any]]
 
     def has_attribute(self, obj: Any, name: str) -> bool: ...
 
     def generic_getattr(self, obj: Any, name: str) -> Any:
         """object.__getattribute__"""
 
-    def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
-        """object.__setattr__"""
-
-    def generic_delattr(self, obj: Any, name: str) -> None:
-        """object.__delattr__"""
-
     def get_descriptor(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         """What a descriptor found on a class gives for an object."""
 
-    def delete_descriptor(self, raw: Any, obj: Any, name: str) -> None:
-        """Deletes an object's value of a data descriptor."""
-
     def plain_class_attribute(self, cls: type, name: str) -> Any:
         """type.__getattribute__"""
-
-    def set_class_attribute(self, cls: type, name: str, value: Any) -> None:
-        """type.__setattr__; value: ABSENT deletes."""
-
-    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
-        """An attribute of ``super(owner, obj)``."""
 
     def unproxied(self, container: Any) -> Any:
         """The dictionary behind a read-only view that the trace made; anything else as it is."""
@@ -257,6 +237,22 @@ class AttributeSemantics(Protocol):
     def attributes_of(self, tensor: torch.Tensor) -> dict[str, Any]:
         """What the program set on an intermediate tensor."""
         ...
+
+
+class TracedAttributeWrites(AttributeWriteSemantics, Protocol):
+    """Setting and deleting attributes in a trace."""
+
+    def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
+        """object.__setattr__"""
+
+    def generic_delattr(self, obj: Any, name: str) -> None:
+        """object.__delattr__"""
+
+    def delete_descriptor(self, raw: Any, obj: Any, name: str) -> None:
+        """Deletes an object's value of a data descriptor."""
+
+    def set_class_attribute(self, cls: type, name: str, value: Any) -> None:
+        """type.__setattr__; value: ABSENT deletes."""
 
     def may_require_grad(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is an intermediate that becomes a leaf of autograd's graph, which is being recorded."""
@@ -351,7 +347,7 @@ class SymbolPolicy(Protocol):
 
 
 class Tracing(
-    FrameRunner, ScalarSemantics, SideEffectTracking, GuardedReads, ClassSemantics, AttributeSemantics,
+    FrameRunner, ScalarSemantics, SideEffectTracking, GuardedReads,
     CallBinder, Protocol
 ):  # fmt: skip
     """One trace. provenance: where each object came from, and the guards. recorder: writes the graph."""
@@ -360,6 +356,9 @@ class Tracing(
     recorder: Recorder
     names: TracedNames
     containers: TracedContainers
+    entries: ClassEntries
+    attributes: TracedAttributes
+    attribute_writes: TracedAttributeWrites
     operators: TracedOperators
     calls: TracedCalls
     native_calls: NativeCallSemantics

@@ -70,11 +70,11 @@ class Generator:
             self._output,
             tracer.provenance.origin_of,
             tracer.frames_passed,
-            tracer.classes,
+            tracer.entries.classes,
             tracer.owner_of_traceback,
             self._flush,
             tracer.names.made_here,
-            tracer.attributes_of,
+            tracer.attributes.attributes_of,
         )
         self.rebuilder.births = tracer.native_calls.births
 

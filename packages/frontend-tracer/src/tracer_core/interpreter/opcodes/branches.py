@@ -96,7 +96,7 @@ def match_class(m: Machine, f: Frame, arg: int) -> None:
         if name in wanted[:i]:
             raise TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}")
         try:
-            parts.append(m.getattr(subject, name))
+            parts.append(m.attributes.getattr(subject, name))
         except AttributeError:
             f.stack.append(None)
             return
@@ -105,7 +105,7 @@ def match_class(m: Machine, f: Frame, arg: int) -> None:
 
 def _has_match_args(m: Machine, cls: type) -> bool:
     try:
-        m.getattr(cls, "__match_args__")
+        m.attributes.getattr(cls, "__match_args__")
     except AttributeError:
         return False
     return True
@@ -116,7 +116,7 @@ def _positional(m: Machine, cls: type, count: int) -> list[str]:
     if count == 0:
         return []
     written = _has_match_args(m, cls)
-    accepted = m.getattr(cls, "__match_args__") if written else ()
+    accepted = m.attributes.getattr(cls, "__match_args__") if written else ()
     if not isinstance(accepted, tuple):
         raise TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {type(accepted).__name__})")
     if len(accepted) < count:

@@ -13,7 +13,7 @@ def _bound(m: Machine, manager: Any, name: str) -> Any:
     """The manager's special method, looked up on its type as CPython does."""
     for cls in type(manager).__mro__:
         if name in cls.__dict__:
-            return m.getattr(manager, name)
+            return m.attributes.getattr(manager, name)
     missed = " (missed __exit__ method)" if name == "__exit__" else ""
     raise TypeError(
         f"'{type(manager).__name__}' object does not support the context manager protocol{missed}"
@@ -33,4 +33,4 @@ def before_with(m: Machine, f: Frame, arg: Any) -> None:
 def with_except_start(m: Machine, f: Frame, arg: Any) -> None:
     error = m.peek(f, 1)
     leave = m.peek(f, 4)
-    m.calls.call(f, leave, [type(error), error, m.getattr(error, "__traceback__")], {})
+    m.calls.call(f, leave, [type(error), error, m.attributes.getattr(error, "__traceback__")], {})

@@ -57,7 +57,7 @@ def _split(m: Machine, error: Any, kinds: tuple[type, ...]) -> tuple[Any, Any]:
     if error is None:
         return None, None
     if isinstance(error, BaseExceptionGroup):
-        matched, left = m.calls.call_value(m.getattr(error, "split"), [kinds], {})
+        matched, left = m.calls.call_value(m.attributes.getattr(error, "split"), [kinds], {})
         return left, matched
     if not isinstance(error, kinds):
         return error, None

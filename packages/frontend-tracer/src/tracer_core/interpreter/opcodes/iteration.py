@@ -57,7 +57,7 @@ def send(m: Machine, f: Frame, arg: int) -> None:
         more, item = m.containers.advance(receiver)
     else:
         try:
-            more, item = True, m.calls.call_value(m.getattr(receiver, "send"), [value], {})
+            more, item = True, m.calls.call_value(m.attributes.getattr(receiver, "send"), [value], {})
         except StopIteration as stop:
             more, item = False, stop.value
     if more:

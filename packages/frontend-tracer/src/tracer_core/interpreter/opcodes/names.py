@@ -167,7 +167,7 @@ def delete_global(m: Machine, f: Frame, arg: str) -> None:
 def load_attr(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
     name, method = arg
     obj = m.pop(f)
-    value = m.getattr(obj, name)
+    value = m.attributes.getattr(obj, name)
     if method:
         f.stack.append(NULL)
     f.stack.append(value)
@@ -176,7 +176,7 @@ def load_attr(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
 @opcode("LOAD_METHOD")
 def load_method(m: Machine, f: Frame, arg: str) -> None:
     obj = m.pop(f)
-    value = m.getattr(obj, arg)
+    value = m.attributes.getattr(obj, arg)
     f.stack.append(NULL)
     f.stack.append(value)
 
@@ -186,9 +186,9 @@ def load_super_attr(m: Machine, f: Frame, arg: tuple[str, bool, bool]) -> None:
     name, method, _ = arg
     function, owner, obj = m.pop_n(f, 3)
     if function is super:
-        value = m.super_attribute(owner, obj, name)
+        value = m.attributes.super_attribute(owner, obj, name)
     else:
-        value = m.getattr(m.calls.call_value(function, [owner, obj], {}), name)
+        value = m.attributes.getattr(m.calls.call_value(function, [owner, obj], {}), name)
     if method:
         f.stack.append(NULL)
     f.stack.append(value)
@@ -197,12 +197,12 @@ def load_super_attr(m: Machine, f: Frame, arg: tuple[str, bool, bool]) -> None:
 @opcode("STORE_ATTR")
 def store_attr(m: Machine, f: Frame, arg: str) -> None:
     value, obj = m.pop_n(f, 2)
-    m.setattr(obj, arg, value)
+    m.attribute_writes.setattr(obj, arg, value)
 
 
 @opcode("DELETE_ATTR")
 def delete_attr(m: Machine, f: Frame, arg: str) -> None:
-    m.delattr(m.pop(f), arg)
+    m.attribute_writes.delattr(m.pop(f), arg)
 
 
 @opcode("IMPORT_NAME")
@@ -215,7 +215,7 @@ def import_name(m: Machine, f: Frame, arg: str) -> None:
 def import_from(m: Machine, f: Frame, arg: str) -> None:
     module = m.peek(f)
     try:
-        value = m.getattr(module, arg)
+        value = m.attributes.getattr(module, arg)
     except AttributeError:
         value = m.names.import_name(f, f"{module.__name__}.{arg}", ("*",), 0)
     f.stack.append(value)

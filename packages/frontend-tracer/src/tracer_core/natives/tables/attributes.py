@@ -25,9 +25,9 @@ def _is_name_of_class(tracer: Tracing, args: list[Any]) -> None:
 def get_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     _is_name(args)
     if len(args) == 2:
-        return tracer.getattr(args[0], args[1])
+        return tracer.attributes.getattr(args[0], args[1])
     try:
-        return tracer.getattr(args[0], args[1])
+        return tracer.attributes.getattr(args[0], args[1])
     except AttributeError:
         return args[2]
 
@@ -35,52 +35,52 @@ def get_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> A
 @special(hasattr)
 def has_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     _is_name(args)
-    return bool(tracer.has_attribute(*args))
+    return bool(tracer.attributes.has_attribute(*args))
 
 
 @special(setattr)
 def set_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name(args)
-    tracer.setattr(*args)
+    tracer.attribute_writes.setattr(*args)
 
 
 @special(delattr)
 def delete_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name(args)
-    tracer.delattr(*args)
+    tracer.attribute_writes.delattr(*args)
 
 
 @special(object.__setattr__)
 def object_setattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name(args)
-    tracer.generic_setattr(*args)
+    tracer.attribute_writes.generic_setattr(*args)
 
 
 @special(type.__setattr__)
 def type_setattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name_of_class(tracer, args)
-    tracer.set_class_attribute(args[0], args[1], args[2])
+    tracer.attribute_writes.set_class_attribute(args[0], args[1], args[2])
 
 
 @special(type.__delattr__)
 def type_delattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name_of_class(tracer, args)
-    tracer.set_class_attribute(args[0], args[1], ABSENT)
+    tracer.attribute_writes.set_class_attribute(args[0], args[1], ABSENT)
 
 
 @special(type.__getattribute__)
 def type_getattribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     _is_name(args)
-    return tracer.plain_class_attribute(*args)
+    return tracer.attributes.plain_class_attribute(*args)
 
 
 @special(object.__getattribute__)
 def object_getattribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     _is_name(args)
-    return tracer.generic_getattr(*args)
+    return tracer.attributes.generic_getattr(*args)
 
 
 @special(object.__delattr__)
 def object_delattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name(args)
-    tracer.generic_delattr(*args)
+    tracer.attribute_writes.generic_delattr(*args)

@@ -43,12 +43,12 @@ def is_instance(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> boo
         return hooked
     if isinstance(obj, HOST_ITERATORS):
         return isinstance(_stand_in(obj), classes)
-    tracer.guard_lineage(type(obj))
+    tracer.entries.guard_lineage(type(obj))
     if _says_its_class(tracer, type(obj)):
         return _is_instance_by_word(tracer, obj, classes)
     for cls in _flat(classes):
         if type(cls) is not type:
-            tracer.special(type(cls), "__instancecheck__")
+            tracer.entries.special(type(cls), "__instancecheck__")
             _ask_registry(tracer, type(obj), cls)
     return isinstance(obj, classes)
 
@@ -57,8 +57,8 @@ def _says_its_class(tracer: Tracing, kind: type) -> bool:
     """Whether ``obj.__class__``, which isinstance asks, is code of the program."""
     if not kind.__flags__ & HEAP_TYPE:
         return False
-    return tracer.special(kind, "__class__") is not object.__dict__["__class__"] or has_python(
-        tracer.special(kind, "__getattribute__")
+    return tracer.entries.special(kind, "__class__") is not object.__dict__["__class__"] or has_python(
+        tracer.entries.special(kind, "__getattribute__")
     )
 
 
@@ -71,7 +71,7 @@ def _is_instance_by_word(tracer: Tracing, obj: Any, classes: Any) -> bool:
             tracer.break_graph(
                 "unknown_native", f"{type(cls).__name__} asks a {type(obj).__name__} for its __class__"
             )
-        said = tracer.getattr_or(obj, "__class__", None)
+        said = tracer.attributes.getattr_or(obj, "__class__", None)
         if isinstance(said, type) and cls in said.__mro__:
             return True
     return False
@@ -85,19 +85,19 @@ def is_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> boo
     if hooked is not None:
         return hooked
     if isinstance(cls, type):
-        tracer.guard_lineage(cls)
+        tracer.entries.guard_lineage(cls)
     for other in _flat(classes):
         if type(other) is not type:
-            tracer.special(type(other), "__subclasscheck__")
+            tracer.entries.special(type(other), "__subclasscheck__")
             _ask_registry(tracer, cls, other)
     return issubclass(cls, classes)
 
 
 def _ask_registry(tracer: Tracing, kind: type, cls: Any) -> None:
     """Classes are registered with abstract classes at any time: the answer is asked again on every call."""
-    if isinstance(cls, abc.ABCMeta) and cls not in kind.__mro__ and not tracer.made_class(kind):
+    if isinstance(cls, abc.ABCMeta) and cls not in kind.__mro__ and not tracer.entries.made_class(kind):
         handle = (issubclass, kind, cls)
-        if handle not in tracer.native_calls.questions and not tracer.made_class(cls):
+        if handle not in tracer.native_calls.questions and not tracer.entries.made_class(cls):
             tracer.native_calls.questions[handle] = functools.partial(issubclass, kind, cls)
             query(tracer, tracer.native_calls.questions[handle])
 
@@ -126,7 +126,7 @@ def _asked_hook(tracer: Tracing, classes: Any, name: str, obj: Any) -> bool | No
 
 
 def _hook(tracer: Tracing, cls: Any, name: str) -> Any:
-    found = tracer.python_method(cls, name) if isinstance(cls, type) else None
+    found = tracer.entries.python_method(cls, name) if isinstance(cls, type) else None
     return None if found is None or found.__module__.partition(".")[0] in _KNOWN_METACLASSES else found
 
 
@@ -169,15 +169,15 @@ def type_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(len)
 def length(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (obj,) = args
-    method = tracer.python_method(obj, "__len__")
+    method = tracer.entries.python_method(obj, "__len__")
     if method is not None:
         return objects.ask(tracer, method, obj, "__len__")
-    if tracer.lacks(obj, "__len__"):
+    if tracer.entries.lacks(obj, "__len__"):
         return len(obj)  # raises Python's own error
     if isinstance(obj, torch.Tensor):
         if obj.dim() == 0:
             raise TypeError("len() of a 0-d tensor")
-        return tracer.getattr(obj, "shape")[0]
+        return tracer.attributes.getattr(obj, "shape")[0]
     if isinstance(obj, (list, tuple)):
         return tracer.length(obj)
     if isinstance(obj, dict):
@@ -203,7 +203,7 @@ def vars_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not args:
         break_for_variables(tracer, vars)
     try:
-        return tracer.getattr(args[0], "__dict__")
+        return tracer.attributes.getattr(args[0], "__dict__")
     except AttributeError:
         raise TypeError("vars() argument must have __dict__ attribute") from None
 
@@ -229,7 +229,7 @@ def object_equal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> An
 @special(object.__ne__)
 def object_unequal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The opposite of what ``__eq__`` says."""
-    equal = tracer.special(type(args[0]), "__eq__")
+    equal = tracer.entries.special(type(args[0]), "__eq__")
     if equal is not object.__eq__ and not isinstance(equal, types.FunctionType):
         tracer.break_graph("unknown_native", f"object.__ne__ of a {type(args[0]).__name__}")
     said = tracer.calls.call_value(equal, args, {})
@@ -302,14 +302,14 @@ def _number(kind: Any) -> Any:
         if type(value) in _SYMBOL_TYPES and len(args) == 1 and not kwargs:
             return tracer.operate(kind, (value,)) if kind in _SYMBOL_OF else kind(tracer.concrete(value))
         for name in _NUMBER_METHODS[kind]:
-            method = tracer.python_method(value, name)
+            method = tracer.entries.python_method(value, name)
             if method is not None:
                 return kind(objects.ask(tracer, method, value, name))
         if tracer.payload(value) is not value:
             return kind(tracer.payload(value), *args[1:], **kwargs)
         if (
             len(args) == 1
-            and tracer.lacks(value, *_NUMBER_METHODS[kind])
+            and tracer.entries.lacks(value, *_NUMBER_METHODS[kind])
             and not isinstance(value, _READABLE)
         ):
             return kind(*args, **kwargs)  # raises Python's own error

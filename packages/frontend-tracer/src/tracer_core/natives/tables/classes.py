@@ -40,7 +40,7 @@ def type_call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(_abc._abc_init)
 def abc_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     (cls,) = args
-    if not tracer.made_class(cls):
+    if not tracer.entries.made_class(cls):
         tracer.break_graph("unsupported_mutation", f"the abstract methods of {cls.__name__} are collected")
     _abc._abc_init(cls)
 
@@ -49,7 +49,7 @@ def abc_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
 def process_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What @dataclass does to a class: code is written and run by the standard library."""
     cls = args[0]
-    if not tracer.made_class(cls):
+    if not tracer.entries.made_class(cls):
         tracer.break_graph("class_statement", f"{cls.__name__}, which existed before, becomes a dataclass")
     for name, value in cls.__dict__.items():
         held = [value.default, value.default_factory] if isinstance(value, dataclasses.Field) else [value]
@@ -59,7 +59,7 @@ def process_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> A
             )
     made = dataclasses._process_class(*args, **kwargs)  # type: ignore[attr-defined]
     class_making.note_class(tracer, made)
-    tracer.forget_entries()
+    tracer.entries.forget_entries()
     return made
 
 
@@ -68,9 +68,9 @@ def fields(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Nothing of an instance is read but its class."""
     (owner,) = args
     cls = owner if isinstance(owner, type) else type(owner)
-    _, held = tracer.class_entry(cls, "__dataclass_fields__")
+    _, held = tracer.entries.class_entry(cls, "__dataclass_fields__")
     found = dataclasses.fields(owner)  # raises Python's own error
-    if not isinstance(held, dict) or tracer.made_class(cls):
+    if not isinstance(held, dict) or tracer.entries.made_class(cls):
         return found
     for field in found:
         tracer.dict_get(held, field.name, None)  # by its path, so that another process finds it
@@ -92,7 +92,7 @@ def namedtuple(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def typed_namedtuple(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     meta, name, bases, namespace = args
     held = [value for key, value in namespace.items() if key not in ("__annotations__", "__orig_bases__")]
-    if any(isinstance(value, torch.Tensor) or tracer.python_method(value, "__set_name__") for value in held):
+    if any(isinstance(value, torch.Tensor) or tracer.entries.python_method(value, "__set_name__") for value in held):
         tracer.break_graph("class_statement", f"the named tuple {name} holds a tensor or a descriptor")
     made = typing.NamedTupleMeta.__new__(meta, name, bases, namespace)  # type: ignore[attr-defined]
     class_making.note_class(tracer, made)

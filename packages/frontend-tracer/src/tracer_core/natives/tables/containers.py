@@ -97,16 +97,16 @@ def count_elements(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
     """What collections.Counter counts with."""
     mapping, iterable = args
     elements = tracer.containers.spread(iterable)
-    tracer.getattr(mapping, "get")  # what has none is refused even where there is nothing to count
+    tracer.attributes.getattr(mapping, "get")  # what has none is refused even where there is nothing to count
     for element in elements:
-        known = tracer.calls.call_value(tracer.getattr(mapping, "get"), [element, 0], {})
+        known = tracer.calls.call_value(tracer.attributes.getattr(mapping, "get"), [element, 0], {})
         tracer.containers.setitem(mapping, element, tracer.operators.binary("+", known, 1))
 
 
 @special(collections.defaultdict.__missing__)
 def missing(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key = args
-    factory = tracer.getattr(target, "default_factory")
+    factory = tracer.attributes.getattr(target, "default_factory")
     if factory is None:
         raise KeyError(key)
     value = tracer.calls.call_value(factory, [], {})
@@ -224,7 +224,7 @@ def delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
 @special(dict.pop, collections.OrderedDict.pop)
 def pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key, *rest = args
-    if tracer.python_method(key, "__hash__") or not is_constant(key):
+    if tracer.entries.python_method(key, "__hash__") or not is_constant(key):
         if type(target) is dict and not tracer.keys(target):  # an empty one does not ask for the hash
             key = ""
     tracer.check_key(key, target)
@@ -299,7 +299,7 @@ def update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 def pairs_of(tracer: Tracing, source: Any, kind: type = dict) -> dict[Any, Any]:
     """What kind(source) reads: a mapping, or pairs."""
-    if isinstance(source, dict) or tracer.has_attribute(source, "keys"):
+    if isinstance(source, dict) or tracer.attributes.has_attribute(source, "keys"):
         found = tracer.containers.mapping(source)
         objects.settle_keys(tracer, list(found))
         return dict(found)

@@ -32,7 +32,7 @@ def shallow(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (obj,) = args
     if is_constant(obj) or isinstance(obj, _ITSELF) or type(obj) is tuple:
         return obj
-    method = tracer.python_method(obj, "__copy__")
+    method = tracer.entries.python_method(obj, "__copy__")
     if method is not None:
         return tracer.calls.call_value(method, [obj], {})
     if isinstance(obj, torch.Tensor):
@@ -81,7 +81,7 @@ def _deep(tracer: Tracing, obj: Any, memo: dict[int, Any]) -> Any:
             tracer.break_graph("native_python", f"a {type(obj).__name__} of objects is copied deeply")
         made = copy.copy(obj)
     else:
-        method = tracer.python_method(obj, "__deepcopy__")
+        method = tracer.entries.python_method(obj, "__deepcopy__")
         if method is not None:
             made = tracer.calls.call_value(method, [obj, memo], {})
         else:
@@ -94,14 +94,14 @@ def _of_object(tracer: Tracing, obj: Any, value_of: Any, memo: dict[int, Any] | 
     """An object whose state is its ``__dict__``, made without its ``__init__``."""
     cls = type(obj)
     plain = cls.__dictoffset__ and not any(getattr(base, "__slots__", ()) for base in cls.__mro__)
-    own = any(has_python(tracer.special(cls, name)) for name in _DESCRIBES_ITSELF)
+    own = any(has_python(tracer.entries.special(cls, name)) for name in _DESCRIBES_ITSELF)
     registered = cls in copyreg.dispatch_table or isinstance(obj, torch.nn.Module)
-    if not plain or own or registered or tracer.special(cls, "__new__") is not object.__new__:
+    if not plain or own or registered or tracer.entries.special(cls, "__new__") is not object.__new__:
         tracer.break_graph("native_python", f"a {cls.__name__} is copied")
     made = object.__new__(cls)
     if memo is not None:
         memo[id(obj)] = made
-    namespace = tracer.getattr(obj, "__dict__")
+    namespace = tracer.attributes.getattr(obj, "__dict__")
     for name in tracer.keys(namespace):
         made.__dict__[name] = value_of(tracer.dict_get(namespace, name, None))
     return made

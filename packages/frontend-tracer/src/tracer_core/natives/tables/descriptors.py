@@ -59,7 +59,7 @@ def property_get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> An
         return held
     if held.fget is None:
         tracer.break_graph("native_python", "a property without a getter says its name")
-    return tracer.calls.prepare(tracer.getattr(held, "fget"), [obj], {})
+    return tracer.calls.prepare(tracer.attributes.getattr(held, "fget"), [obj], {})
 
 
 @special(property.__set__)
@@ -67,7 +67,7 @@ def property_set(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> An
     held, obj, value = args
     if held.fset is None:
         tracer.break_graph("native_python", "a property without a setter says its name")
-    tracer.calls.call_value(tracer.getattr(held, "fset"), [obj, value], {})
+    tracer.calls.call_value(tracer.attributes.getattr(held, "fset"), [obj, value], {})
 
 
 @special(types.MappingProxyType)

@@ -175,7 +175,7 @@ def _dispatch(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str,
 
 
 def _implementation(tracer: Tracing, dispatch: Any, argument: Any) -> Any:
-    return query(tracer, functools.partial(dispatch, tracer.getattr(argument, "__class__")))
+    return query(tracer, functools.partial(dispatch, tracer.attributes.getattr(argument, "__class__")))
 
 
 def _call_wrapped(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -116,11 +116,11 @@ def apply_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
     grad = torch.is_grad_enabled()
     torch._C._set_grad_enabled(False)
     try:
-        separate = tracer.getattr(cls, "setup_context") is not torch.autograd.Function.setup_context
-        forward = tracer.getattr(cls, "forward")
+        separate = tracer.attributes.getattr(cls, "setup_context") is not torch.autograd.Function.setup_context
+        forward = tracer.attributes.getattr(cls, "forward")
         result = tracer.calls.call_value(forward, rest if separate else [context, *rest], kwargs)
         if separate:
-            tracer.calls.call_value(tracer.getattr(cls, "setup_context"), [context, tuple(rest), result], {})
+            tracer.calls.call_value(tracer.attributes.getattr(cls, "setup_context"), [context, tuple(rest), result], {})
     finally:
         torch._C._set_grad_enabled(grad)
     _unchanged(tracer, region)

@@ -153,14 +153,14 @@ def filter_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(reversed)
 def reversed_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    method = tracer.python_method(args[0], "__reversed__")
+    method = tracer.entries.python_method(args[0], "__reversed__")
     if method is not None:
         return tracer.calls.call_value(method, [args[0]], {})
     (value,) = args
     if isinstance(value, (list, tuple, dict, collections.deque, range, str, bytes)):
         tracer.native_calls.native_reads(value)
         return reversed(value)
-    if not (tracer.python_method(value, "__len__") and tracer.python_method(value, "__getitem__")):
+    if not (tracer.entries.python_method(value, "__len__") and tracer.entries.python_method(value, "__getitem__")):
         if type(value) not in _VIEWS:
             tracer.break_graph("unknown_native", f"reversed() of a {type(value).__name__}")
         tracer.expand(value)

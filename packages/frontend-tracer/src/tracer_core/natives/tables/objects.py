@@ -24,7 +24,7 @@ def _asks(name: str, function: Any) -> Any:
     """A function of one object (and plain arguments) that one special method answers."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        method = tracer.python_method(args[0], name) if args else None
+        method = tracer.entries.python_method(args[0], name) if args else None
         if method is not None:
             return tracer.calls.call_value(method, [*args, *kwargs.values()], {})
         if args and isinstance(args[0], SYMBOLS) and not kwargs:
@@ -49,7 +49,7 @@ def _numeric(function: Any) -> Any:
                     "fractions",
                     "decimal",
                 ):
-                    if not tracer.lacks(value, "__index__", "__float__"):
+                    if not tracer.entries.lacks(value, "__index__", "__float__"):
                         tracer.break_graph(
                             "unknown_native", f"{function.__name__} of a {type(value).__name__}"
                         )
@@ -74,7 +74,7 @@ def divmod_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(pow)
 def pow_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 3:
-        method = tracer.python_method(args[0], "__pow__")
+        method = tracer.entries.python_method(args[0], "__pow__")
         if method is not None:
             return tracer.calls.call_value(method, args, {})
         return _numeric(pow)(tracer, args, kwargs)
@@ -92,7 +92,7 @@ def _binary(tracer: Tracing, name: str, function: Any, shown: str, args: list[An
         order.reverse()
     asked = False
     for receiver, method_name, other in order:
-        method = tracer.python_method(receiver, method_name)
+        method = tracer.entries.python_method(receiver, method_name)
         if method is not None:
             asked = True
             result = tracer.calls.call_value(method, [receiver, other], {})
@@ -111,7 +111,7 @@ def ascii_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
 
 @special(dir)
 def dir_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    method = tracer.python_method(args[0], "__dir__") if args else None
+    method = tracer.entries.python_method(args[0], "__dir__") if args else None
     if not args:
         break_for_variables(tracer, dir)
     if method is None:
@@ -220,14 +220,14 @@ def cmp_to_key(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(classmethod.__get__, staticmethod.__get__)
 def descriptor_get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     raw, obj, *rest = args
-    return tracer.get_descriptor(raw, obj, rest[0] if rest else type(obj), "__func__")
+    return tracer.attributes.get_descriptor(raw, obj, rest[0] if rest else type(obj), "__func__")
 
 
 @special(property.__delete__)
 def property_delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     if args[0].fdel is None:
         tracer.break_graph("native_python", "a property without a deleter says its name")
-    tracer.delete_descriptor(args[0], args[1], "?")
+    tracer.attribute_writes.delete_descriptor(args[0], args[1], "?")
 
 
 # -- identities ----------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def _of_group(method: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         group, condition = args
         tracer.look_into(group)
-        if tracer.python_method(group, "derive"):
+        if tracer.entries.python_method(group, "derive"):
             tracer.break_graph(
                 "unknown_native", f"{type(group).__name__}.derive is asked by {method.__name__}"
             )

@@ -72,7 +72,7 @@ _SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque)
 def _length_hint(tracer: Tracing, value: Any, default: int = 0) -> Any:
     if type(default) is not int:
         tracer.break_graph("native_python", f"length_hint() with a {type(default).__name__}")
-    if tracer.python_method(value, "__length_hint__") or not hasattr(type(value), "__len__"):
+    if tracer.entries.python_method(value, "__length_hint__") or not hasattr(type(value), "__len__"):
         tracer.break_graph("unknown_native", f"length_hint() of a {type(value).__name__}")
     return tracer.calls.call_value(len, [value], {})
 
@@ -113,7 +113,7 @@ def call_attrgetter(tracer: Tracing, getter: Any, args: list[Any], kwargs: dict[
     for path in _parts(tracer, getter)[1]:
         value = args[0]
         for name in path.split("."):
-            value = tracer.getattr(value, name)
+            value = tracer.attributes.getattr(value, name)
         found.append(value)
     return tuple(found) if len(found) > 1 else found[0]
 
@@ -128,4 +128,4 @@ def call_methodcaller(tracer: Tracing, caller: Any, args: list[Any], kwargs: dic
         maker, rest = described[0], list(described[1])
         name, named = maker.args[0], maker.keywords
         rest = [*maker.args[1:], *rest]
-    return tracer.calls.prepare(tracer.getattr(args[0], name), rest, dict(named))
+    return tracer.calls.prepare(tracer.attributes.getattr(args[0], name), rest, dict(named))

@@ -44,7 +44,7 @@ for _query in (sys.getrecursionlimit, sys.getswitchinterval, gc.isenabled, gc.ge
 def exc_info(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     error = tracer.handled()
     return (
-        (None, None, None) if error is None else (type(error), error, tracer.getattr(error, "__traceback__"))
+        (None, None, None) if error is None else (type(error), error, tracer.attributes.getattr(error, "__traceback__"))
     )
 
 

@@ -107,7 +107,7 @@ def requires_grad_(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
         return tensor
     if wanted is False and not tracer.recorder.as_fake(tensor).requires_grad:
         return tensor
-    if wanted is True and tracer.may_require_grad(tensor):
+    if wanted is True and tracer.attribute_writes.may_require_grad(tensor):
         tracer.recorder.require_grad(tensor)
         return tensor
     return tracer.native_calls.call_torch(torch.Tensor.requires_grad_, args, kwargs)

@@ -169,13 +169,13 @@ def reset_variable(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
 
 @special(*names("inference_mode.__enter__"))
 def enter_inference_mode(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    handle = InferenceHandle(tracer.recorder, tracer.getattr(args[0], "mode"))
-    tracer.setattr(args[0], "_inference_mode_context", handle)
+    handle = InferenceHandle(tracer.recorder, tracer.attributes.getattr(args[0], "mode"))
+    tracer.attribute_writes.setattr(args[0], "_inference_mode_context", handle)
 
 
 @special(*names("inference_mode.__exit__"))
 def exit_inference_mode(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    handle = tracer.getattr(args[0], "_inference_mode_context")
+    handle = tracer.attributes.getattr(args[0], "_inference_mode_context")
     if not isinstance(handle, InferenceHandle):
         tracer.break_graph("side_effect_native", "inference mode, entered before this segment, is left")
     handle.close()
@@ -184,14 +184,14 @@ def exit_inference_mode(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]
 @special(*names("profiler.record_function.__enter__"))
 def enter_record_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A label for the profiler has no effect on values: it is not in the graph."""
-    name, note = tracer.getattr(args[0], "name"), tracer.getattr(args[0], "args")
-    tracer.setattr(args[0], "record", ProfilerHandle(name, note))
+    name, note = tracer.attributes.getattr(args[0], "name"), tracer.attributes.getattr(args[0], "args")
+    tracer.attribute_writes.setattr(args[0], "record", ProfilerHandle(name, note))
     return args[0]
 
 
 @special(*names("profiler.record_function.__exit__"))
 def exit_record_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    handle = tracer.getattr(args[0], "record")
+    handle = tracer.attributes.getattr(args[0], "record")
     if not isinstance(handle, ProfilerHandle):
         tracer.break_graph("side_effect_native", "record_function, entered before this segment, is left")
     handle.is_open = False

@@ -37,7 +37,7 @@ def _python(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, A
         return tracer.calls.frame_of(function, args, kwargs)
     kernel = args[0] if args else None
     if name == "ConstexprFunction.__call__":  # triton.cdiv and its like, called on the host
-        return tracer.calls.prepare(tracer.getattr(kernel, "fn"), args[1:], kwargs)
+        return tracer.calls.prepare(tracer.attributes.getattr(kernel, "fn"), args[1:], kwargs)
     if function.__name__ == "run" and type(kernel).__name__ in {*_KERNELS, _TUNER}:
         try:
             return _launch(tracer, kernel, args[1:], dict(kwargs))
