@@ -87,7 +87,7 @@ class TextPart:
 
 def text_part(tracer: Tracing, value: Any) -> Any:
     """`value` itself where C code may see it: text and numbers of Python's own types."""
-    value = tracer.concrete(value)
+    value = tracer.scalars.concrete(value)
     return (
         value
         if type(value) in (str, int, float, bool, complex, bytes, type(None))

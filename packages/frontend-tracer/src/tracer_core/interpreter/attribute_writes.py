@@ -59,7 +59,7 @@ class AttributeWrites:
         if torch_private.is_fake(tensor):
             self.tracer.attributes.tensor_attributes.setdefault(id(tensor), {})[name] = value
             return
-        self.tracer.before_store(tensor.__dict__, name, tensor)
+        self.tracer.side_effects.before_store(tensor.__dict__, name, tensor)
         tensor.__dict__[name] = value
 
     @staticmethod
@@ -88,7 +88,7 @@ class AttributeWrites:
             return
         library = cls.__module__.partition(".")[0]
         before_and_now = (cls.__dict__.get(name, ()), value)
-        plain = all(is_constant(one) or id(one) in self.tracer.numbers for one in before_and_now)
+        plain = all(is_constant(one) or id(one) in self.tracer.scalars.numbers for one in before_and_now)
         plain = plain and not name.startswith("__")
         own = library in ("torch", "tracer_core") and not plain
         if name in type.__dict__ or own or not cls.__flags__ & HEAP_TYPE:
@@ -102,7 +102,7 @@ class AttributeWrites:
                 type.__delattr__(cls, name)  # raises CPython's own error
             if not known:
                 self.provenance.guard(GuardKind.HAS, self.entries.namespace_of(cls), name)
-        self.tracer.before_attribute(cls, name)
+        self.tracer.side_effects.before_attribute(cls, name)
         if value is ABSENT:
             type.__delattr__(cls, name)
         else:
@@ -121,7 +121,7 @@ class AttributeWrites:
                 object.__setattr__(obj, name, value)  # raises CPython's own error
                 return
             self.tracer.break_graph("unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is set")
-        self.tracer.before_store(namespace, name, obj)
+        self.tracer.side_effects.before_store(namespace, name, obj)
         namespace[name] = value
 
     def _set_descriptor(self, raw: Any, obj: Any, name: str, value: Any) -> None:
@@ -140,11 +140,11 @@ class AttributeWrites:
 
     def _set_slot(self, raw: Any, obj: Any, name: str, value: Any) -> None:
         """A value that a C descriptor stores; value: ABSENT deletes it."""
-        self.tracer.mutations += 1
+        self.tracer.side_effects.mutations += 1
         if not self.provenance.is_fresh(obj) and not kind_is_slot(raw):
             self.tracer.break_graph("unsupported_mutation", f"slot {name!r} of a {type(obj).__name__} is set")
         known = self.effects.attribute(obj, raw)
-        change = self.tracer.before_attribute(obj, raw)
+        change = self.tracer.side_effects.before_attribute(obj, raw)
         if change is not None and known is None and value is ABSENT:
             kind = GuardKind.UNSET if change.before is MISSING else GuardKind.IS_SET
             self.provenance.guard(kind, self.provenance.source_of(obj), raw)  # type: ignore[arg-type]
@@ -210,7 +210,7 @@ class AttributeWrites:
     def _delete_entry(self, obj: Any, namespace: dict[str, Any], name: str) -> None:
         """Deletes from an object's own dictionary."""
         if self._instance_presence(obj, namespace, name):
-            self.tracer.before_remove(namespace, name, obj)
+            self.tracer.side_effects.before_remove(namespace, name, obj)
             del namespace[name]
             return
         # CPython names what is missing in the way that it does for this very object.

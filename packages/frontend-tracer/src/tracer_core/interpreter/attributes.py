@@ -68,8 +68,8 @@ class Attributes:
     # -- reading --
 
     def getattr(self, obj: Any, name: str) -> Any:
-        if type(obj) in SYMBOLS and (id(obj) in self.tracer.numbers or hasattr(float, name) or hasattr(int, name)):
-            obj = self.tracer.concrete(obj)  # a method of numbers: as Python's own has it
+        if type(obj) in SYMBOLS and (id(obj) in self.tracer.scalars.numbers or hasattr(float, name) or hasattr(int, name)):
+            obj = self.tracer.scalars.concrete(obj)  # a method of numbers: as Python's own has it
         if isinstance(obj, torch.Tensor):
             return self._tensor_attribute(obj, name)
         if isinstance(obj, types.ModuleType):
@@ -145,7 +145,7 @@ class Attributes:
     def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         """A descriptor written in C that is not one of Python's own."""
         if isinstance(raw, collections._tuplegetter) and isinstance(obj, tuple):  # type: ignore[attr-defined]
-            return self.tracer.list_item(obj, raw.__reduce__()[1][0], varies=True)
+            return self.tracer.reads.list_item(obj, raw.__reduce__()[1][0], varies=True)
         if type(raw).__name__ in ("partialmethod", "cached_property", "_lru_cache_wrapper") or callable(raw):
             return raw.__get__(obj, cls)
         self.tracer.break_graph("unknown_native", f"descriptor {type(raw).__name__} for attribute {name!r}")
@@ -187,7 +187,7 @@ class Attributes:
             members = self.entries.instance_entry(obj, table)
             if members is ABSENT:
                 continue
-            value = self.tracer.dict_get(members, name, ABSENT)
+            value = self.tracer.reads.dict_get(members, name, ABSENT)
             if value is not ABSENT:
                 return value
         raise AttributeError(f"'{type(obj).__name__}' object has no attribute '{name}'", name=name, obj=obj)

@@ -112,9 +112,9 @@ class Calls:
 
     def prepare(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The result of a call, or the frame that computes it."""
-        if self.tracer.numbers and not keeps_symbols(function):
-            args = [self.tracer.settled(value) for value in args]
-            kwargs = {name: self.tracer.settled(value) for name, value in kwargs.items()}
+        if self.tracer.scalars.numbers and not keeps_symbols(function):
+            args = [self.tracer.scalars.settled(value) for value in args]
+            kwargs = {name: self.tracer.scalars.settled(value) for name, value in kwargs.items()}
         kind = type(function)
         if kind is types.MethodType:
             if isinstance(function.__self__, HOST_ITERATORS):
@@ -260,7 +260,7 @@ class Calls:
             hooks = self.entries.instance_entry(module, table)
             if hooks is ABSENT or len(hooks):
                 return False  # whatever is done then reads the hooks that it relies on
-            self.tracer.keys(hooks)
+            self.tracer.reads.keys(hooks)
         if self.entries.instance_entry(module, "_compiled_call_impl") is not ABSENT:
             return False
         holder = self.provenance.constant(torch.nn.modules.module)
@@ -273,7 +273,7 @@ class Calls:
 
     def _has_backward_hooks(self, module: torch.nn.Module) -> bool:
         tables = [self.entries.instance_entry(module, name) for name in _HOOK_TABLES if "backward" in name]
-        if any(table is not ABSENT and self.tracer.keys(table) for table in tables):
+        if any(table is not ABSENT and self.tracer.reads.keys(table) for table in tables):
             return True
         names = torch.nn.modules.module.__dict__
         return any(names[name] for name in _GLOBAL_HOOKS if "backward" in name)

@@ -81,7 +81,7 @@ class Carried:
         else:
             item = provenance.read_varying(item, source)
         self.taken[id(iterator)] = iterator, steps + 1
-        tracer.mutations += 1
+        tracer.side_effects.mutations += 1
         return (False, None) if item is END else (True, item)
 
     def _has_changed(self, container: Any) -> bool:

@@ -44,7 +44,7 @@ def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
         tracer.break_graph(
             "tensor_metadata_mutation", "attribute 'grad' of a tensor is set to what is not like it"
         )
-    tracer.mutations += 1
+    tracer.side_effects.mutations += 1
     if tracer.provenance.source_of(tensor) is not None:
         tracer.effects.set_gradient(tensor, value)
     elif tensor.is_leaf:

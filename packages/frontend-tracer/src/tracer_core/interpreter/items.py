@@ -60,22 +60,22 @@ class Items:
             return self.operators.truth(self.tracer.calls.call_value(method, [container, item], {}))
         if isinstance(container, torch.Tensor):
             self.tracer.break_graph("data_dependent_value", "`in` on a tensor")
-        item = self.tracer.concrete(item)
+        item = self.tracer.scalars.concrete(item)
         if isinstance(container, dict):
             if is_constant(item):
-                return self.tracer.dict_get(container, item, ABSENT) is not ABSENT
-            self.tracer.check_key(item, container)
-            self.tracer.keys(container)
+                return self.tracer.reads.dict_get(container, item, ABSENT) is not ABSENT
+            self.tracer.reads.check_key(item, container)
+            self.tracer.reads.keys(container)
             return dict.__contains__(container, item)
         if isinstance(container, (list, tuple, collections.deque)):
             return self._contains_in_sequence(item, container)
         if isinstance(container, (bytearray, array.array)):
-            self.tracer.expand(container)
+            self.tracer.reads.expand(container)
             item = self.operators.index(item)
             if is_constant(item):
                 return item in container
         if isinstance(container, (str, bytes, range)):
-            item, container = self.tracer.payload(self.operators.index(item)), self.tracer.payload(container)
+            item, container = self.tracer.scalars.payload(self.operators.index(item)), self.tracer.scalars.payload(container)
             return item in container
         if self.entries.python_method(container, "__iter__") or isinstance(container, NATIVE_ITERATORS):
             return any(
@@ -83,12 +83,12 @@ class Items:
                 for other in self.spread(container)
             )
         if isinstance(container, (set, frozenset)):
-            self.tracer.check_key(item, container)
+            self.tracer.reads.check_key(item, container)
         elif self.entries.lacks(container, "__contains__", "__iter__", "__getitem__"):
             return item in container  # raises Python's own error
         else:
             self.operators.native_operands(item)
-        self.tracer.expand(container)
+        self.tracer.reads.expand(container)
         if isinstance(container, (set, frozenset)) or type(container).__name__ in (
             "dict_keys",
             "dict_values",
@@ -114,18 +114,18 @@ class Items:
         if method is not None:
             return self.tracer.calls.call_value(method, [container, key], {})
         if isinstance(container, dict):
-            return self._dict_item(container, self.tracer.concrete(key))
+            return self._dict_item(container, self.tracer.scalars.concrete(key))
         key = objects.plain_key(self.tracer, key)
         if isinstance(container, torch.Tensor):
             self.operators.native_operands(key)
             return self.operators.apply(operator.getitem, container, key)
-        key = self.tracer.concrete(key)
+        key = self.tracer.scalars.concrete(key)
         if isinstance(container, (list, tuple, collections.deque)) and type(key) in (int, bool):
-            n = self.tracer.length(container)
+            n = self.tracer.reads.length(container)
             if not -n <= key < n:
                 base = next(kind for kind in (tuple, list, collections.deque) if isinstance(container, kind))
                 raise IndexError(f"{base.__name__} index out of range")
-            return self.tracer.list_item(container, key if key >= 0 else key + n, varies=True)
+            return self.tracer.reads.list_item(container, key if key >= 0 else key + n, varies=True)
         if isinstance(container, type):
             return self._class_getitem(container, key)
         parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
@@ -134,7 +134,7 @@ class Items:
         if self.entries.lacks(container, "__getitem__"):
             return container[key]  # raises Python's own error
         self.operators.native_operands(key)
-        self.tracer.expand(container)
+        self.tracer.reads.expand(container)
         if isinstance(container, (*CONTAINERS, str, bytes, range, bytearray, array.array)) or type(container).__module__ in (
             "typing", "types", "collections"):  # fmt: skip
             return container[key]
@@ -151,7 +151,7 @@ class Items:
         return cls[key]  # type: ignore[index]
 
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
-        value = self.tracer.dict_get(container, key, ABSENT, varies=True)
+        value = self.tracer.reads.dict_get(container, key, ABSENT, varies=True)
         if value is not ABSENT:
             return value
         missing = self.entries.python_method(container, "__missing__")
@@ -181,12 +181,12 @@ class Items:
             self.operators.native_operands(key, value)
             self.operators.apply(operator.setitem, container, key, value)
             return
-        key = self.tracer.concrete(key)
+        key = self.tracer.scalars.concrete(key)
         if isinstance(container, dict):
-            self.tracer.check_key(key, container)
+            self.tracer.reads.check_key(key, container)
             if type(key) in _UNHASHABLE:
                 hash(key)  # raises Python's own error, before anything is noted as changed
-            self.tracer.before_store(container, key)
+            self.tracer.side_effects.before_store(container, key)
         else:
             key = objects.plain_key(self.tracer, key)
             if isinstance(key, slice):
@@ -197,9 +197,9 @@ class Items:
     def _slice_value(self, container: Any, value: Any) -> Any:
         """What ``container[a:b] = value`` reads of the value: all its items."""
         if isinstance(value, (bytearray, array.array)):
-            self.tracer.expand(value)
+            self.tracer.reads.expand(value)
         elif isinstance(container, (list, bytearray)):
-            value = self.tracer.payload(value)
+            value = self.tracer.scalars.payload(value)
             if not is_constant(value) and not self.entries.lacks(value, "__iter__", "__getitem__"):
                 items = self.spread(value)
                 if isinstance(container, bytearray) and not all(type(item) is int for item in items):
@@ -212,12 +212,12 @@ class Items:
         if method is not None:
             self.tracer.calls.call_value(method, [container, key], {})
             return
-        key = self.tracer.concrete(key)
+        key = self.tracer.scalars.concrete(key)
         if isinstance(container, dict):
-            self.tracer.check_key(key, container)
-            if not self.tracer.has_key(container, key):
+            self.tracer.reads.check_key(key, container)
+            if not self.tracer.reads.has_key(container, key):
                 raise KeyError(key)
-            self.tracer.before_remove(container, key)
+            self.tracer.side_effects.before_remove(container, key)
         else:
             key = objects.plain_key(self.tracer, key)
             self._change(container, "__delitem__")
@@ -228,7 +228,7 @@ class Items:
             if is_constant(container) or isinstance(container, tuple) or self.entries.lacks(container, name):
                 return  # the operation raises Python's own error
             self.tracer.break_graph("unsupported_mutation", f"an item of a {type(container).__name__} is set")
-        self.tracer.before_change(container)
+        self.tracer.side_effects.before_change(container)
 
     # -- iteration --
 
@@ -245,16 +245,16 @@ class Items:
             return objects.ask(self.tracer, method, value, "__iter__")
         if isinstance(value, (list, tuple, dict)):
             return self._iterate_container(value)
-        value = self.tracer.payload(value)
+        value = self.tracer.scalars.payload(value)
         if is_constant(value):
             return iter(value)
         if self.entries.python_method(value, "__getitem__"):
             return self._by_subscripts(value)
         if self.entries.lacks(value, "__iter__", "__getitem__"):
             return iter(value)  # raises Python's own error
-        self.tracer.expand(value)
+        self.tracer.reads.expand(value)
         if isinstance(value, (set, frozenset)):
-            self.tracer.guard_order(value)
+            self.tracer.reads.guard_order(value)
         if isinstance(value, (*CONTAINERS, bytearray, array.array)) or type(value).__name__ in _VIEW_NAMES:
             return iter(value)
         if isinstance(value, ARRAY) and self.provenance.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
@@ -280,10 +280,10 @@ class Items:
             return iter(value)
         # The iterator of the container itself: the program may change it while it loops.
         if isinstance(value, dict):
-            self.tracer.keys(value)
+            self.tracer.reads.keys(value)
         else:
-            for i in range(self.tracer.length(value)):
-                self.tracer.list_item(value, i)
+            for i in range(self.tracer.reads.length(value)):
+                self.tracer.reads.list_item(value, i)
         return iter(value)
 
     def loop(self, value: Any) -> Any:
@@ -291,7 +291,7 @@ class Items:
             return self.iterate(value)
         if not any(type(item) in (int, float) for item in value):
             return self.iterate(value)
-        items = [self.tracer.list_item(value, i, varies=True) for i in range(self.tracer.length(value))]
+        items = [self.tracer.reads.list_item(value, i, varies=True) for i in range(self.tracer.reads.length(value))]
         if not any(type(item) in SYMBOLS for item in items):
             return self.iterate(value)
         iterator = iter(value)
@@ -342,9 +342,9 @@ class Items:
 
     def spread(self, value: Any, varies: bool = False) -> list[Any]:
         if type(value) in (list, tuple) or (varies and self._is_sequence(value)):
-            return [self.tracer.list_item(value, i, varies) for i in range(self.tracer.length(value))]
+            return [self.tracer.reads.list_item(value, i, varies) for i in range(self.tracer.reads.length(value))]
         if type(value).__name__ in _VIEW_NAMES or is_constant(value):
-            self.tracer.expand(value)
+            self.tracer.reads.expand(value)
             return list(value)
         iterator = self.iterate(value)
         items: list[Any] = []
@@ -358,7 +358,7 @@ class Items:
         value = self.tracer.attributes.unproxied(value)
         if isinstance(value, dict) and not self.entries.python_method(value, "keys"):
             objects.settle_keys(self.tracer, list(dict.keys(value)))
-            return {key: self.tracer.dict_get(value, key, None, varies=True) for key in self.tracer.keys(value)}
+            return {key: self.tracer.reads.dict_get(value, key, None, varies=True) for key in self.tracer.reads.keys(value)}
         keys = self.spread(self.tracer.calls.call_value(self.tracer.attributes.getattr(value, "keys"), [], {}))
         objects.settle_keys(self.tracer, keys)
         return {key: self.getitem(value, key) for key in keys}
@@ -366,7 +366,7 @@ class Items:
     def format(self, value: Any, spec: str) -> str:
         if isinstance(value, torch.Tensor):
             self.tracer.break_graph("data_dependent_value", "a tensor is formatted")
-        value = self.tracer.concrete(value)
+        value = self.tracer.scalars.concrete(value)
         method = self.entries.python_method(value, "__format__")
         if method is not None:
             return format(Answer(self.tracer.calls.call_value(method, [value, spec], {})))
@@ -380,20 +380,20 @@ class Items:
     # -- displays: what a break left half-built existed before this segment --
 
     def list_append(self, target: Any, value: Any) -> None:
-        before = self.tracer.mutations
-        self.tracer.before_append(target, [value])
+        before = self.tracer.side_effects.mutations
+        self.tracer.side_effects.before_append(target, [value])
         if self.provenance.is_fresh(target):
-            self.tracer.mutations = before  # a comprehension's own list
+            self.tracer.side_effects.mutations = before  # a comprehension's own list
         target.append(value)
 
     def list_extend(self, target: Any, values: list[Any]) -> None:
-        self.tracer.before_append(target, values)
+        self.tracer.side_effects.before_append(target, values)
         target.extend(values)
 
     def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
         for key in items:
-            self.tracer.check_key(key, target)
-        self.tracer.before_change(target)
+            self.tracer.reads.check_key(key, target)
+        self.tracer.side_effects.before_change(target)
         target.update(items)
 
     def native_iterator(self, iterator: Any) -> Any:

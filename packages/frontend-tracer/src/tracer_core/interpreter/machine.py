@@ -8,7 +8,7 @@ changed nothing that `undo` of the subclass does not restore, and the frame's st
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracer_core.bytecode.frame import NULL, Frame, Unread
 from tracer_core.bytecode.semantics import (
@@ -185,14 +185,8 @@ class Machine:
             )
         return value
 
-    # Meanings, given by the subclasses.
-
     def open(self, unread: Unread) -> Any:
-        raise NotImplementedError
+        return unread.value
 
-    def break_graph(self, kind: str, reason: str) -> Any:
-        raise NotImplementedError
-
-    def concrete(self, value: Any) -> Any:
-        """A value that is about to be hashed or otherwise looked at by C: no symbol."""
-        return value
+    def break_graph(self, kind: str, reason: str) -> NoReturn:
+        raise Break(kind, reason)

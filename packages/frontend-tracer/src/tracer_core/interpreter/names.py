@@ -80,14 +80,14 @@ class Names:
 
     def store_global(self, frame: Frame, name: str, value: Any) -> None:
         self.namespace_source(frame.function)
-        self.tracer.before_store(frame.globals, name)
+        self.tracer.side_effects.before_store(frame.globals, name)
         frame.globals[name] = value
 
     def delete_global(self, frame: Frame, name: str) -> None:
         self.namespace_source(frame.function)
-        if not self.tracer.has_key(frame.globals, name):
+        if not self.tracer.reads.has_key(frame.globals, name):
             raise NameError(f"name '{name}' is not defined", name=name)
-        self.tracer.before_remove(frame.globals, name)
+        self.tracer.side_effects.before_remove(frame.globals, name)
         del frame.globals[name]
 
     def store_name(self, namespace: Any, name: str, value: Any) -> None:
@@ -119,7 +119,7 @@ class Names:
         return self.provenance.read_varying(value, self.provenance.sources.make(source, "contents"))
 
     def store_cell(self, cell: Any, value: Any) -> None:
-        self.tracer.mutations += 1
+        self.tracer.side_effects.mutations += 1
         if self.provenance.source_of(cell) is not None:
             self.effects.begin(cell)
         if value is NULL:

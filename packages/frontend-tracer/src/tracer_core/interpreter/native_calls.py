@@ -119,7 +119,7 @@ class NativeCalls:
                 stores = getattr(function, "__name__", "") in _STORING
                 self._settle_arguments(function, args, args[:1] if stores else args)
                 self.native_reads(*args[1:], *kwargs.values())
-                self.tracer.before_change(args[0])
+                self.tracer.side_effects.before_change(args[0])
         if instances.holds_tensor((args, kwargs)):
             return self.native(function, *args, **kwargs)
         return function(*args, **kwargs)
@@ -149,9 +149,9 @@ class NativeCalls:
 
     def _pure(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if getattr(function, "__module__", "") in ("math", "cmath"):
-            args = [self.tracer.payload(objects.number(self.tracer, value)) for value in args]
+            args = [self.tracer.scalars.payload(objects.number(self.tracer, value)) for value in args]
         elif getattr(function, "__objclass__", None) in _PRIMITIVES:
-            args = [self.tracer.payload(value) for value in args]
+            args = [self.tracer.scalars.payload(value) for value in args]
         self._settle_arguments(function, args, args)
         if reading.read_values(self.tracer, *args, *kwargs.values()):
             return self.native(function, *args, **kwargs)
@@ -209,7 +209,7 @@ class NativeCalls:
         """Guards what a native function may read in its arguments."""
         for value in values:
             if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
-                self.tracer.expand(value)
+                self.tracer.reads.expand(value)
             elif is_constant(value) or is_tensor_like(value):
                 continue
             elif (
@@ -217,9 +217,9 @@ class NativeCalls:
                 and not isinstance(value, enum.Enum)
                 and not self.provenance.is_fresh(value)
             ):
-                self.tracer.payload(value)
+                self.tracer.scalars.payload(value)
             elif isinstance(value, (bytearray, array.array)):
-                self.tracer.expand(value)
+                self.tracer.reads.expand(value)
             elif _is_opaque_data(value) and not self.provenance.is_fresh(value):
                 self.tracer.break_graph(
                     "unsupported_value", f"native code reads the contents of a {type(value).__name__}"

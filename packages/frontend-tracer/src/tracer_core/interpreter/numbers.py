@@ -19,10 +19,8 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
-from tracer_core.interpreter.machine import Machine
 from tracer_core.natives.taking_numbers import COMPUTED_CALLS
-from tracer_core.provenance import Provenance
-from tracer_core.recorder.record import Recorder
+from tracer_core.natives.tracing import Tracing
 from tracer_core.source import Source, payload
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -49,17 +47,15 @@ _HOLDERS = (int, float, complex, str, bytes)
 _LARGEST = 2**31  # beyond, an int is no size and no index, and a graph's arithmetic on it may overflow
 
 
-class Numbers(Machine):
-    """The part of a trace that knows its changing numbers. Mutable."""
+class Numbers:
+    """The part of a trace that knows its changing numbers. Mutable. symbolic: whether sizes may be symbols in this trace."""
 
-    provenance: Provenance
-    recorder: Recorder
-    #: id of a symbol -> (symbol, its value now, its source).
-    numbers: dict[int, tuple[Any, Any, Source]]
-    #: computed source -> how many operations its whole text has.
-    _sizes: dict[Source, int]
-    #: Whether sizes may be symbols in this trace.
-    symbolic: bool
+    def __init__(self, tracer: Tracing, symbolic: bool) -> None:
+        self.provenance, self.recorder, self.symbolic = tracer.provenance, tracer.recorder, symbolic
+        #: id of a symbol -> (symbol, its value now, its source).
+        self.numbers: dict[int, tuple[Any, Any, Source]] = {}
+        #: computed source -> how many operations its whole text has.
+        self._sizes: dict[Source, int] = {}
 
     def number(self, value: Any, source: Source, name: str) -> Any:
         """The symbol for a number read at `source`; the number itself if it must not vary."""

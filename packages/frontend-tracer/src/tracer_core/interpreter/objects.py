@@ -34,7 +34,7 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
     """Calls a special method without further arguments and checks its result as CPython does."""
     result = tracer.calls.call_value(method, [obj], {})
     if name in ("__hash__", "__index__"):
-        result = tracer.settled(result)  # C code goes on with the number itself
+        result = tracer.scalars.settled(result)  # C code goes on with the number itself
     if isinstance(result, (torch.SymInt, torch.SymBool, torch.SymFloat)):
         return result
     if isinstance(result, torch.Tensor):
@@ -63,7 +63,7 @@ def equal(tracer: Tracing, left: Any, right: Any) -> bool:
 
 
 def _items(tracer: Tracing, container: Any) -> list[Any]:
-    return [tracer.list_item(container, i) for i in range(tracer.length(container))]
+    return [tracer.reads.list_item(container, i) for i in range(tracer.reads.length(container))]
 
 
 def _equal_items(tracer: Tracing, left: Any, right: Any) -> bool:
@@ -84,16 +84,16 @@ def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
 
 def _equal_dicts(tracer: Tracing, left: Any, right: Any) -> bool:
     if isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict):
-        if not _equal_items(tracer, list(tracer.keys(left)), list(tracer.keys(right))):
+        if not _equal_items(tracer, list(tracer.reads.keys(left)), list(tracer.reads.keys(right))):
             return False
-    mine, others = tracer.keys(left), tracer.keys(right)
+    mine, others = tracer.reads.keys(left), tracer.reads.keys(right)
     if len(mine) != len(others):
         return False
     missing = object()
     for key in mine:
         settle_key(tracer, key, right)
-        other = tracer.dict_get(right, key, missing)
-        if other is missing or not same_value(tracer, tracer.dict_get(left, key, None), other):
+        other = tracer.reads.dict_get(right, key, missing)
+        if other is missing or not same_value(tracer, tracer.reads.dict_get(left, key, None), other):
             return False
     return True
 
@@ -112,11 +112,11 @@ def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
 
 def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
     """hash(value). inside: nobody sees the number, so it may be that of an object's address."""
-    value = tracer.concrete(value)
+    value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__hash__")
     if method is not None:
         return int(ask(tracer, method, value, "__hash__"))
-    value = tracer.payload(value)
+    value = tracer.scalars.payload(value)
     if is_constant(value):
         return hash(value)
     if type(value) in (tuple, frozenset):
@@ -146,7 +146,7 @@ def has_own_hash(tracer: Tracing, value: Any) -> bool:
 def settle_key(tracer: Tracing, key: Any, container: Any) -> None:
     """Interprets what a lookup of `key` in a dictionary or set asks of user code. Afterwards C code may ask the
     same again: the answers are guarded, and giving them changed nothing."""
-    tracer.payload(key)
+    tracer.scalars.payload(key)
     known = [other for other in _keys(container) if other is not key]
     own = has_own_hash(tracer, key)
     if not own and not any(has_own_hash(tracer, other) for other in known):
@@ -154,16 +154,16 @@ def settle_key(tracer: Tracing, key: Any, container: Any) -> None:
     if type(key).__hash__ is None:
         hash(key)  # raises Python's own error
     if not tracer.provenance.is_fresh(container):
-        tracer.keys(container) if isinstance(container, dict) else tracer.expand(container)
+        tracer.reads.keys(container) if isinstance(container, dict) else tracer.reads.expand(container)
     for one in (key, *known):
         if has_own_hash(tracer, one):
             _settle_fields(tracer, one)
-    before = tracer.activity()
+    before = tracer.side_effects.activity()
     number = _key_hash(tracer, key)
     for other in known:
         if (own or has_own_hash(tracer, other)) and _key_hash(tracer, other) == number:
             tracer.operators.truth(tracer.operators.compare("==", other, key))
-    if tracer.activity() != before:
+    if tracer.side_effects.activity() != before:
         tracer.break_graph(
             "unknown_native", f"__hash__ or __eq__ of a {type(key).__name__} does more than read"
         )
@@ -171,10 +171,10 @@ def settle_key(tracer: Tracing, key: Any, container: Any) -> None:
 
 def _settle_fields(tracer: Tracing, obj: Any) -> None:
     """An object whose methods C code calls holds numbers, not what stands for them in the trace."""
-    tracer.settled(getattr(obj, "__dict__", None))
+    tracer.scalars.settled(getattr(obj, "__dict__", None))
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
         held = getattr(obj, name, None)
-        number = tracer.settled(held)
+        number = tracer.scalars.settled(held)
         if number is not held:
             object.__setattr__(obj, name, number)
 
@@ -204,7 +204,7 @@ def index(tracer: Tracing, value: Any) -> Any:
     method = tracer.entries.python_method(value, "__index__")
     if method is not None:
         return ask(tracer, method, value, "__index__")
-    return tracer.payload(value) if isinstance(value, int) else value
+    return tracer.scalars.payload(value) if isinstance(value, int) else value
 
 
 def plain_key(tracer: Tracing, key: Any) -> Any:
@@ -225,7 +225,7 @@ def number(tracer: Tracing, value: Any) -> Any:
         method = tracer.entries.python_method(value, name)
         if method is not None:
             return ask(tracer, method, value, name)
-    return tracer.payload(value)
+    return tracer.scalars.payload(value)
 
 
 # -- text ---------------------------------------------------------------------------------------------------
@@ -241,11 +241,11 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
     """repr(value), the objects in containers included."""
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
-    value = tracer.concrete(value)
+    value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__repr__")
     if method is not None:
         return str(ask(tracer, method, value, "__repr__"))
-    value = tracer.payload(value)
+    value = tracer.scalars.payload(value)
     if is_constant(value):
         return repr(value)
     if type(value) in _BRACKETS or type(value) is dict:
@@ -331,14 +331,14 @@ def str_of(tracer: Tracing, value: Any) -> str:
     """str(value)"""
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
-    value = tracer.concrete(value)
+    value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__str__")
     if method is not None:
         return str(ask(tracer, method, value, "__str__"))
     by_repr = tracer.entries.static(type(value), "__str__") is object.__dict__["__str__"]
     if by_repr and tracer.entries.python_method(value, "__repr__"):
         return repr_of(tracer, value)  # what the __str__ of numbers and objects does
-    value = tracer.payload(value)
+    value = tracer.scalars.payload(value)
     if is_constant(value):
         return str(value)
     if isinstance(value, BaseException) and tracer.entries.static(type(value), "__str__") in _ERROR_TEXTS:
@@ -347,7 +347,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
             return ""
         if len(args) != 1:
             return repr_of(tracer, args)
-        only = tracer.list_item(args, 0)
+        only = tracer.reads.list_item(args, 0)
         return repr_of(tracer, only) if issubclass(type(value), KeyError) else str_of(tracer, only)
     if isinstance(value, BaseException):
         if not tracer.provenance.is_fresh(value):
@@ -364,7 +364,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
 
 def percent(tracer: Tracing, template: str, values: Any) -> str:
     """template % values"""
-    tracer.payload(template)
+    tracer.scalars.payload(template)
     if isinstance(values, dict):
         parts: Any = {key: text_part(tracer, value) for key, value in tracer.containers.mapping(values).items()}
     elif isinstance(values, tuple):

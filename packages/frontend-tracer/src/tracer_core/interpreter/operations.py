@@ -74,12 +74,12 @@ class Operations:
         """Guards what a native operator reads in its operands; breaks for unknown types."""
         for value in values:
             if isinstance(value, CONTAINERS):
-                self.tracer.expand(value)
+                self.tracer.reads.expand(value)
             elif not (is_constant(value) or is_tensor_like(value)):
                 self._check_native_operand(value)
 
     def _check_native_operand(self, value: Any) -> None:
-        if self.tracer.payload(value) is not value or overloads.acts_as_tensor(value):
+        if self.tracer.scalars.payload(value) is not value or overloads.acts_as_tensor(value):
             return
         cls = type(value)
         if isinstance(value, (*ARRAY, *DTYPE)) and self.provenance.is_fresh(value):
@@ -115,17 +115,17 @@ class Operations:
             self.entries.guard_operator(function.__name__.strip("_"))
             return self.recorder.call(function, operands, {})
         if any(type(operand) in SYMBOLS for operand in operands):
-            return self.tracer.operate(function, operands)
+            return self.tracer.scalars.operate(function, operands)
         return function(*operands)
 
     def binary(self, symbol: str, left: Any, right: Any) -> Any:
         written, inplace = symbol, symbol.endswith("=")
         symbol = symbol.rstrip("=")
         name, native = _BINARY[symbol]
-        if self.tracer.symbolic:
-            left, right = self.tracer.beside(left, right), self.tracer.beside(right, left)
-            if self.tracer.operates(left, right):
-                return self.tracer.operate(native, (left, right))
+        if self.tracer.scalars.symbolic:
+            left, right = self.tracer.scalars.beside(left, right), self.tracer.scalars.beside(right, left)
+            if self.tracer.scalars.operates(left, right):
+                return self.tracer.scalars.operate(native, (left, right))
         if inplace:
             method = self.entries.python_method(left, f"__i{name}__")
             if method is not None:
@@ -195,7 +195,7 @@ class Operations:
 
     def _values_handle(self, name: str, left: Any, right: Any) -> bool:
         """Whether the operator of C of the left operand knows the right one's kind of number."""
-        mine, other = self.tracer.payload(left), self.tracer.payload(right)
+        mine, other = self.tracer.scalars.payload(left), self.tracer.scalars.payload(right)
         if type(mine) not in _HOLDERS or type(other) not in _HOLDERS:
             return False
         method = getattr(type(mine), f"__{name}__", None)
@@ -217,17 +217,17 @@ class Operations:
             return self.apply(_INPLACE[symbol], left, right)
         if isinstance(left, (list, collections.deque)) and symbol == "+":
             items = self.tracer.containers.spread(right)
-            self.tracer.before_append(left, items)
+            self.tracer.side_effects.before_append(left, items)
             (list if isinstance(left, list) else collections.deque).extend(left, items)  # type: ignore[arg-type]
             return left
-        self.tracer.before_change(left)
+        self.tracer.side_effects.before_change(left)
         self.native_operands(right)
         return _INPLACE[symbol](left, right)
 
     def unary(self, symbol: str, value: Any) -> Any:
         name, native = _UNARY[symbol]
         if type(value) in SYMBOLS:
-            return self.tracer.operate(native, (value,))
+            return self.tracer.scalars.operate(native, (value,))
         method = self.entries.python_method(value, name)
         if method is not None:
             return self.tracer.calls.call_value(method, [value], {})
@@ -238,8 +238,8 @@ class Operations:
 
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         name, reflected, native = _COMPARE[symbol]
-        if self.tracer.symbolic:
-            left, right = self.tracer.beside(left, right), self.tracer.beside(right, left)
+        if self.tracer.scalars.symbolic:
+            left, right = self.tracer.scalars.beside(left, right), self.tracer.scalars.beside(right, left)
         order = [(left, name, right), (right, reflected, left)]
         if type(right) is not type(left) and issubclass(type(right), type(left)):
             order.reverse()
@@ -281,7 +281,7 @@ class Operations:
 
     def _compare_values(self, name: str, left: Any, right: Any) -> Any:
         """The comparison of C of two numbers or texts, one of them of a subclass."""
-        mine, other = self.tracer.payload(left), self.tracer.payload(right)
+        mine, other = self.tracer.scalars.payload(left), self.tracer.scalars.payload(right)
         if type(mine) not in _HOLDERS or type(other) not in _HOLDERS or (mine is left and other is right):
             return NotImplemented
         return getattr(type(mine), name)(mine, other)
@@ -306,14 +306,14 @@ class Operations:
             return objects.equal(self.tracer, one, other)
         for value in (left, right):
             if isinstance(value, CONTAINERS):
-                self.tracer.expand(value)
+                self.tracer.reads.expand(value)
             elif not is_constant(value):
-                if self.tracer.payload(value) is not value:
+                if self.tracer.scalars.payload(value) is not value:
                     continue
                 if self.is_identity_comparable(value):
                     continue
                 self._check_native_operand(value)
-        equal = bool(self.tracer.payload(left) == self.tracer.payload(right))
+        equal = bool(self.tracer.scalars.payload(left) == self.tracer.scalars.payload(right))
         if not equal:
             self._guard_difference(left, right)
         return equal
@@ -348,8 +348,8 @@ class Operations:
     def truth(self, value: Any) -> bool:
         if value is True or value is False or value is None:
             return value is True
-        if id(value) in self.tracer.numbers:
-            return bool(self.tracer.operate(operator.ne, (value, 0)))
+        if id(value) in self.tracer.scalars.numbers:
+            return bool(self.tracer.scalars.operate(operator.ne, (value, 0)))
         if isinstance(value, torch.Tensor):
             known = self.recorder.ranges.truth(value)
             if known is not None:
@@ -363,9 +363,9 @@ class Operations:
             method = self.entries.python_method(value, name)
             if method is not None:
                 return bool(objects.ask(self.tracer, method, value, name))
-        value = self.tracer.payload(value)
+        value = self.tracer.scalars.payload(value)
         if isinstance(value, (bytearray, array.array)):
-            self.tracer.expand(value)
+            self.tracer.reads.expand(value)
             return bool(value)
         decided = any(self.entries.static(type(value), name) is not ABSENT for name in ("__bool__", "__len__"))
         if decided and not (
@@ -376,10 +376,10 @@ class Operations:
 
     def _truth_of_container(self, value: Any) -> bool:
         if isinstance(value, dict):
-            return bool(self.tracer.keys(value))
+            return bool(self.tracer.reads.keys(value))
         if isinstance(value, (list, tuple)):
-            return self.tracer.length(value) != 0
-        self.tracer.expand(value)
+            return self.tracer.reads.length(value) != 0
+        self.tracer.reads.expand(value)
         return bool(value)
 
 

@@ -45,5 +45,5 @@ def _number(tracer: Tracing, value: Any) -> Any:
 
 def _applied(tracer: Tracing, function: Any, *operands: Any) -> Any:
     if any(type(operand) in SYMBOLS for operand in operands):
-        return tracer.operate(function, operands)
+        return tracer.scalars.operate(function, operands)
     return function(*operands)

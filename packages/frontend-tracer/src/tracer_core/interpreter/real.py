@@ -15,14 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tracer_core.bytecode.code import asks_for_locals
-from tracer_core.bytecode.frame import NULL, Frame, Unread, contents
+from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.bytecode.tracebacks import extended
 from tracer_core.errors import TracerError
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.instances import outside_class
 from tracer_core.interpreter.machine import Machine
 from tracer_core.interpreter.operations import _BINARY, _COMPARE, _INPLACE, _UNARY
-from tracer_core.trace.graph_breaks import Break
 
 __all__ = ["RealMachine", "opcodes"]
 
@@ -254,12 +253,6 @@ class RealMachine(Machine):
         """Runs the chain to its end."""
         self.frames = frames
         return self.run(0)
-
-    def open(self, unread: Unread) -> Any:
-        return unread.value
-
-    def break_graph(self, kind: str, reason: str) -> Any:
-        raise Break(kind, reason)
 
     def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         frame.stack.append(self.call_value(function, args, kwargs))

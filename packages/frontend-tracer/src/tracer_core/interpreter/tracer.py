@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import types
 from collections.abc import Callable, Set
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,6 @@ from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame, Unread
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of
 from tracer_core.bytecode.tracebacks import continues, is_raised_again
-from tracer_core.effects import Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.attribute_writes import AttributeWrites
@@ -28,12 +28,16 @@ from tracer_core.interpreter.calls import Calls
 from tracer_core.interpreter.carried import Carried
 from tracer_core.interpreter.entries import Entries
 from tracer_core.interpreter.generators import acts_when_closed
+from tracer_core.interpreter.guarded_reads import GuardedReads
 from tracer_core.interpreter.items import Items
+from tracer_core.interpreter.machine import Machine
 from tracer_core.interpreter.names import Names
 from tracer_core.interpreter.native_calls import NativeCalls
+from tracer_core.interpreter.numbers import Numbers
 from tracer_core.interpreter.operations import Operations
 from tracer_core.interpreter.optimizer_scalars import number_in
-from tracer_core.interpreter.state import TraceState
+from tracer_core.interpreter.side_effects import SideEffects
+from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import Provenance, end_is_seen
 from tracer_core.recorder.fake import Fakes
 from tracer_core.recorder.record import Recorder
@@ -60,6 +64,8 @@ _STAND_INS = (
     "'Hashed'",
     "'SortKey'",
 )
+_TORCH = torch.__path__[0]
+_OWN = str(Path(__file__).parents[1])
 _FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
@@ -72,7 +78,7 @@ class Raised(NamedTuple):
     passed: list[tuple[types.CodeType, int]]
 
 
-class Tracer(TraceState):
+class Tracer(Machine, Tracing):
     """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked for by an
     earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
     are symbolic. natives: code that reached its recompile limit and is called as plain Python.
@@ -80,6 +86,9 @@ class Tracer(TraceState):
     doubts: a program that fails may be traced again with the other answer."""
 
     shapes: ShapePolicy
+    side_effects: SideEffects
+    scalars: Numbers
+    reads: GuardedReads
     names: Names
     entries: Entries
     attributes: Attributes
@@ -98,24 +107,23 @@ class Tracer(TraceState):
         as_eager: bool = False,
     ) -> None:
         super().__init__()
-        self.provenance = Provenance(shapes.dims_of, self._number, shapes.varies)
-        self.numbers, self._sizes = {}, {}
-        self.effects = Effects(self.settle)
-        self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
-        self.symbolic = self.fakes.shape_env is not None
-        self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
-        self.recorder.step = lambda: self.outer_step
-        self.recorder.number_in = lambda tensor: number_in(self, tensor)
-        self.shapes = shapes
-        if shapes.follows_data:
-            self.recorder.follow_data()
-        self.recorder.may_follow_data = shapes.takes_data_sizes and not shapes.follows_data
-        if not shapes.takes_numbers:
-            self.recorder.concrete = lambda leaf: self.concrete(leaf) if id(leaf) in self.numbers else leaf
-        self.forced, self.unbuildable = forced, unbuildable
+        self.shapes, self.forced, self.unbuildable = shapes, forced, unbuildable
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
         self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
         self.carried = Carried(self)
+        self.provenance = Provenance(shapes.dims_of, self._number, shapes.varies, self.carried.generator)
+        self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
+        self.recorder = Recorder(
+            self.fakes, self.provenance.source_of, self._dims, self.where, lambda: self.outer_step,
+            number_in=lambda tensor: number_in(self, tensor), concrete=None if shapes.takes_numbers else self._concrete,
+            may_follow_data=shapes.takes_data_sizes and not shapes.follows_data,
+        )  # fmt: skip
+        if shapes.follows_data:
+            self.recorder.follow_data()
+        self.side_effects = SideEffects(self)
+        self.effects = self.side_effects.effects
+        self.scalars = Numbers(self, self.fakes.shape_env is not None)
+        self.reads = GuardedReads(self)
         self.entries = Entries(self)
         self.attributes = Attributes(self, self.entries)
         self.attribute_writes = AttributeWrites(self, self.entries)
@@ -125,15 +133,29 @@ class Tracer(TraceState):
         self.native_calls = NativeCalls(self)
         self.calls = Calls(self, natives)
         self.raised: dict[int, Raised] = {}
-        self.positions = {}
         self.dying: set[int] = set()
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), torch._C._len_torch_function_stack()
         self._log_disabled = _FAKES_LOG.disabled
-        self.provenance.stand_in = self.carried.generator
         self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
         #: Values that the program gave to settings, at the end of the trace.
         self.settings_after: dict[str, Any] = {}
+
+    def where(self) -> str:
+        """``file:line in function`` of the innermost frame of the user's code."""
+        shown = [
+            frame for frame in self.frames if not frame.code.raw.co_filename.startswith(_OWN)
+        ] or self.frames
+        for frame in reversed(shown):
+            if not frame.code.raw.co_filename.startswith(_TORCH):
+                return frame.where
+        return shown[-1].where if shown else "?"
+
+    def open(self, unread: Unread) -> Any:
+        return self.provenance.read_varying(unread.value, unread.source)
+
+    def _concrete(self, leaf: Any) -> Any:
+        return self.scalars.concrete(leaf) if id(leaf) in self.scalars.numbers else leaf
 
     def is_compiling(self) -> bool:
         if not self.as_eager and not self.told_compiling:
@@ -146,14 +168,14 @@ class Tracer(TraceState):
 
     def _number(self, value: Any, source: Source, always: bool) -> Any:
         if always or self.shapes.varies(value, source):
-            return self.number(value, source, source.name)
+            return self.scalars.number(value, source, source.name)
         return value
 
     def before_step(self, base: int) -> None:
         self.steps += 1
         if self.nesting == 0:
             self.outer_step = self.steps
-            self._mutations_at_step = self.mutations
+            self._mutations_at_step = self.side_effects.mutations
             wanted = self.forced.get(self.steps)
             if wanted is not None:
                 raise Break(*wanted)
@@ -299,7 +321,7 @@ class Tracer(TraceState):
             with torch_private.saved_tensors_unseen():
                 return self.run(0)
         except Break as broken:
-            if self.steps == self.outer_step and self.mutations == self._mutations_at_step:
+            if self.steps == self.outer_step and self.side_effects.mutations == self._mutations_at_step:
                 raise
             # A part of the instruction was interpreted already, and fresh objects may have changed.
             raise Restart(self.outer_step, broken.kind, broken.reason) from None

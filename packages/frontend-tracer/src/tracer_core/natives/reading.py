@@ -115,7 +115,7 @@ def _check(tracer: Tracing, value: Any, depth: int) -> bool:
     ):
         _refuse(tracer, value)
     if isinstance(value, (bytearray, array.array)):
-        tracer.expand(value)
+        tracer.reads.expand(value)
         return False
     if not tracer.provenance.is_fresh(value) and not isinstance(value, enum.Enum) and type(value) is not object:
         tracer.break_graph("unsupported_value", f"native code reads the contents of a {type(value).__name__}")

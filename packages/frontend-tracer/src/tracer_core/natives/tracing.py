@@ -114,7 +114,6 @@ class SideEffectTracking(Protocol):
     """What existed before the trace is saved before it is changed. mutations: how often the program changed anything,
     fresh objects included."""
 
-    effects: Effects
     mutations: int
 
     def activity(self) -> tuple[int, int]:
@@ -145,6 +144,12 @@ class GuardedReads(Protocol):
 
     def guard_order(self, obj: Any) -> None:
         """Guards the order in which a loop meets the members of a set."""
+
+    def guard_keys(self, source: Any, found: list[Any]) -> None:
+        """Guards the keys of a dictionary, in their order."""
+
+    def guard_members(self, source: Any, members: Any) -> None:
+        """Guards the members of a set."""
 
     def length(self, obj: Any) -> int: ...
 
@@ -346,20 +351,21 @@ class SymbolPolicy(Protocol):
     takes_numbers: bool
 
 
-class Tracing(
-    FrameRunner, ScalarSemantics, SideEffectTracking, GuardedReads,
-    CallBinder, Protocol
-):  # fmt: skip
+class Tracing(FrameRunner, CallBinder, Protocol):
     """One trace. provenance: where each object came from, and the guards. recorder: writes the graph."""
 
     provenance: Provenance
+    effects: Effects
     recorder: Recorder
+    scalars: ScalarSemantics
+    side_effects: SideEffectTracking
+    reads: GuardedReads
     names: TracedNames
-    containers: TracedContainers
     entries: ClassEntries
     attributes: TracedAttributes
     attribute_writes: TracedAttributeWrites
     operators: TracedOperators
+    containers: TracedContainers
     calls: TracedCalls
     native_calls: NativeCallSemantics
     shapes: SymbolPolicy

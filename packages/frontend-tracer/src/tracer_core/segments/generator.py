@@ -98,8 +98,8 @@ class Generator:
             node = recorder.node_of(value)
         else:
             if not value.node.expr.free_symbols:
-                return repr(self.tracer.concrete(value))
-            origin = self.tracer.origin(value)
+                return repr(self.tracer.scalars.concrete(value))
+            origin = self.tracer.scalars.origin(value)
             if origin is not None:
                 return self.variant.use(origin[1])
             node = recorder.sizes.node(value.node.expr)

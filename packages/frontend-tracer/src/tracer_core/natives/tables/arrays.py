@@ -38,8 +38,8 @@ def plain_data(tracer: Tracing, value: Any, depth: int = 6) -> bool:
 def _run(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A NumPy function of plain data runs while tracing."""
     name = getattr(function, "__name__", type(function).__name__)
-    args = [tracer.concrete(tracer.settled(value)) for value in args]
-    kwargs = {key: tracer.concrete(tracer.settled(value)) for key, value in kwargs.items()}
+    args = [tracer.scalars.concrete(tracer.scalars.settled(value)) for value in args]
+    kwargs = {key: tracer.scalars.concrete(tracer.scalars.settled(value)) for key, value in kwargs.items()}
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
             tracer.break_graph("data_dependent_value", f"numpy.{name}() of a tensor")

@@ -179,9 +179,9 @@ def length(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             raise TypeError("len() of a 0-d tensor")
         return tracer.attributes.getattr(obj, "shape")[0]
     if isinstance(obj, (list, tuple)):
-        return tracer.length(obj)
+        return tracer.reads.length(obj)
     if isinstance(obj, dict):
-        return len(tracer.keys(obj))
+        return len(tracer.reads.keys(obj))
     tracer.native_calls.native_reads(obj)
     return len(obj)
 
@@ -245,7 +245,7 @@ def _collect(kind: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         items = tracer.containers.spread(args[0]) if args else []
         if kind in (set, frozenset):
-            items = [tracer.concrete(item) for item in items]
+            items = [tracer.scalars.concrete(item) for item in items]
             objects.settle_keys(tracer, items)
         return kind(items)
 
@@ -300,13 +300,13 @@ def _number(kind: Any) -> Any:
         if type(value) is _SYMBOL_OF.get(kind):
             return value
         if type(value) in _SYMBOL_TYPES and len(args) == 1 and not kwargs:
-            return tracer.operate(kind, (value,)) if kind in _SYMBOL_OF else kind(tracer.concrete(value))
+            return tracer.scalars.operate(kind, (value,)) if kind in _SYMBOL_OF else kind(tracer.scalars.concrete(value))
         for name in _NUMBER_METHODS[kind]:
             method = tracer.entries.python_method(value, name)
             if method is not None:
                 return kind(objects.ask(tracer, method, value, name))
-        if tracer.payload(value) is not value:
-            return kind(tracer.payload(value), *args[1:], **kwargs)
+        if tracer.scalars.payload(value) is not value:
+            return kind(tracer.scalars.payload(value), *args[1:], **kwargs)
         if (
             len(args) == 1
             and tracer.entries.lacks(value, *_NUMBER_METHODS[kind])
@@ -340,7 +340,7 @@ def _text(kind: Any, answer: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not args:
             return ""
-        args = [tracer.concrete(args[0]), *args[1:]]
+        args = [tracer.scalars.concrete(args[0]), *args[1:]]
         if len(args) == 1 and not kwargs:
             return answer(tracer, args[0])
         tracer.native_calls.native_reads(*args)

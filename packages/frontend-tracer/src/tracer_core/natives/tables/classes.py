@@ -73,7 +73,7 @@ def fields(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(held, dict) or tracer.entries.made_class(cls):
         return found
     for field in found:
-        tracer.dict_get(held, field.name, None)  # by its path, so that another process finds it
+        tracer.reads.dict_get(held, field.name, None)  # by its path, so that another process finds it
     return found
 
 

@@ -20,7 +20,7 @@ def _items(tracer: Tracing, args: list[Any]) -> list[Any]:
 def list_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, *rest = args
     items = _items(tracer, rest)
-    tracer.before_change(target)
+    tracer.side_effects.before_change(target)
     list.__init__(target, items)
 
 
@@ -28,7 +28,7 @@ def list_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
 def set_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, *rest = args
     items = tracer.calls.call_value(set, rest, {})  # which compares the members as the program would
-    tracer.before_change(target)
+    tracer.side_effects.before_change(target)
     set.__init__(target, items)
 
 

@@ -127,20 +127,20 @@ def _set_operation(method: Any) -> Any:
         target, *rest = args
         sets = (set, frozenset)
         if method.__name__ == "__contains__":
-            tracer.check_key(rest[0], target)
+            tracer.reads.check_key(rest[0], target)
             tracer.native_calls.native_reads(target)
             return method(target, *rest)
         rest = [
             other
             if is_slot or isinstance(other, sets)
-            else [tracer.concrete(item) for item in tracer.containers.spread(other)]
+            else [tracer.scalars.concrete(item) for item in tracer.containers.spread(other)]
             for other in rest
         ]
         tracer.native_calls.native_reads(target, *rest)
         elements = [item for other in rest if isinstance(other, (*sets, list)) for item in other]
         objects.settle_keys(tracer, [*target, *elements])
         if mutates:
-            tracer.before_change(target)
+            tracer.side_effects.before_change(target)
         return method(target, *rest)
 
     return handler
@@ -159,7 +159,7 @@ def inplace(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(collections.deque.extendleft)
 def extendleft(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     items = tracer.containers.spread(args[1])
-    tracer.before_change(args[0])
+    tracer.side_effects.before_change(args[0])
     collections.deque.extendleft(args[0], items)
 
 
@@ -172,7 +172,7 @@ def deque_equal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
 def extend(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, iterable = args
     items = tracer.containers.spread(iterable)
-    tracer.before_append(target, items)
+    tracer.side_effects.before_append(target, items)
     type_of = list if isinstance(target, list) else collections.deque
     return type_of.extend(target, items)
 
@@ -189,10 +189,10 @@ def _append(add: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         target, value = args
         if isinstance(target, set):
-            value = tracer.concrete(value)
-            tracer.check_key(value, args[0])
+            value = tracer.scalars.concrete(value)
+            tracer.reads.check_key(value, args[0])
             _must_hash(value)
-        tracer.before_append(target, [value])
+        tracer.side_effects.before_append(target, [value])
         return add(target, value)
 
     return handler
@@ -205,19 +205,19 @@ for _add in (list.append, collections.deque.append, set.add):
 @special(dict.__setitem__, collections.OrderedDict.__setitem__)
 def store(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, key, value = args
-    key = tracer.concrete(key)
-    tracer.check_key(key, target)
+    key = tracer.scalars.concrete(key)
+    tracer.reads.check_key(key, target)
     _must_hash(key)
-    tracer.before_store(target, key)
+    tracer.side_effects.before_store(target, key)
     _kind(target).__setitem__(target, key, value)
 
 
 @special(dict.__delitem__, collections.OrderedDict.__delitem__)
 def delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, key = args
-    if not tracer.has_key(target, key):
+    if not tracer.reads.has_key(target, key):
         raise KeyError(key)
-    tracer.before_remove(target, key)
+    tracer.side_effects.before_remove(target, key)
     _kind(target).__delitem__(target, key)
 
 
@@ -225,15 +225,15 @@ def delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
 def pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key, *rest = args
     if tracer.entries.python_method(key, "__hash__") or not is_constant(key):
-        if type(target) is dict and not tracer.keys(target):  # an empty one does not ask for the hash
+        if type(target) is dict and not tracer.reads.keys(target):  # an empty one does not ask for the hash
             key = ""
-    tracer.check_key(key, target)
-    value = tracer.dict_get(target, key, ABSENT)
+    tracer.reads.check_key(key, target)
+    value = tracer.reads.dict_get(target, key, ABSENT)
     if value is ABSENT:
         if rest or "default" in kwargs:
             return rest[0] if rest else kwargs["default"]
         raise KeyError(args[1])
-    tracer.before_remove(target, key)
+    tracer.side_effects.before_remove(target, key)
     return _kind(target).pop(target, key)
 
 
@@ -244,19 +244,19 @@ def _kind(target: Any) -> Any:
 
 @special(list.sort)
 def sort(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    tracer.before_change(args[0])
+    tracer.side_effects.before_change(args[0])
     ordered = tracer.calls.call_value(sorted, [list(args[0])], kwargs)
     args[0][:] = ordered
 
 
 @special(dict.get)
 def get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.dict_get(args[0], args[1], args[2] if len(args) > 2 else None, varies=True)
+    return tracer.reads.dict_get(args[0], args[1], args[2] if len(args) > 2 else None, varies=True)
 
 
 @special(dict.__getitem__)
 def getitem(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value = tracer.dict_get(args[0], args[1], ABSENT, varies=True)
+    value = tracer.reads.dict_get(args[0], args[1], ABSENT, varies=True)
     if value is ABSENT:
         raise KeyError(args[1])
     return value
@@ -264,18 +264,18 @@ def getitem(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(dict.__contains__)
 def contains(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.dict_get(args[0], args[1], ABSENT) is not ABSENT
+    return tracer.reads.dict_get(args[0], args[1], ABSENT) is not ABSENT
 
 
 @special(dict.setdefault, collections.OrderedDict.setdefault)
 def setdefault(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key = args[0], args[1]
-    value = tracer.dict_get(target, key, ABSENT, varies=True)
+    value = tracer.reads.dict_get(target, key, ABSENT, varies=True)
     if value is not ABSENT:
         return value
     value = args[2] if len(args) > 2 else None
-    tracer.check_key(key, target)
-    tracer.before_store(target, key)
+    tracer.reads.check_key(key, target)
+    tracer.side_effects.before_store(target, key)
     _kind(target).__setitem__(target, key, value)
     return value
 
@@ -292,8 +292,8 @@ def update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             tracer.containers.setitem(target, key, value)
         return
     for key, value in items.items():
-        tracer.check_key(key, target)
-        tracer.before_store(target, key)
+        tracer.reads.check_key(key, target)
+        tracer.side_effects.before_store(target, key)
         dict.__setitem__(target, key, value)
 
 
@@ -311,8 +311,8 @@ def pairs_of(tracer: Tracing, source: Any, kind: type = dict) -> dict[Any, Any]:
         if len(parts) != 2:
             length = f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"
             raise ValueError(length)
-        key = tracer.concrete(parts[0])
-        tracer.check_key(key, items)
+        key = tracer.scalars.concrete(parts[0])
+        tracer.reads.check_key(key, items)
         items[key] = parts[1]
     return items
 
@@ -325,22 +325,22 @@ def set_pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     ):  # which member it gives depends on what was taken before
         tracer.break_graph("unsupported_mutation", "set.pop() of a set from before this segment")
     tracer.native_calls.native_reads(target)
-    tracer.before_change(target)
+    tracer.side_effects.before_change(target)
     return set.pop(target)
 
 
 @special(set.update)
 def set_update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
-    items = [tracer.concrete(item) for iterable in rest for item in tracer.containers.spread(iterable)]
+    items = [tracer.scalars.concrete(item) for iterable in rest for item in tracer.containers.spread(iterable)]
     objects.settle_keys(tracer, [*target, *items])
-    tracer.before_append(target, items)
+    tracer.side_effects.before_append(target, items)
     set.update(target, items)
 
 
 @special(str.join, bytes.join, bytearray.join)
 def join(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    glue, *items = [tracer.payload(item) for item in (args[0], *tracer.containers.spread(args[1]))]
+    glue, *items = [tracer.scalars.payload(item) for item in (args[0], *tracer.containers.spread(args[1]))]
     reading.read_values(tracer, glue, items)
     return glue.join(items)
 

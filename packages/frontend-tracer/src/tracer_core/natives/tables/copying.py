@@ -52,7 +52,7 @@ def deep(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _deep(tracer: Tracing, obj: Any, memo: dict[int, Any]) -> Any:
-    obj = tracer.concrete(obj)
+    obj = tracer.scalars.concrete(obj)
     if is_constant(obj) or isinstance(obj, _ITSELF):
         return obj
     known = memo.get(id(obj), ABSENT)
@@ -63,17 +63,17 @@ def _deep(tracer: Tracing, obj: Any, memo: dict[int, Any]) -> Any:
         made = _tensor(tracer, obj)
     elif type(obj) is list:
         made = memo[id(obj)] = []
-        for i in range(tracer.length(obj)):
-            made.append(_deep(tracer, tracer.list_item(obj, i), memo))
+        for i in range(tracer.reads.length(obj)):
+            made.append(_deep(tracer, tracer.reads.list_item(obj, i), memo))
     elif type(obj) is tuple:
-        made = tuple(_deep(tracer, tracer.list_item(obj, i), memo) for i in range(len(obj)))
+        made = tuple(_deep(tracer, tracer.reads.list_item(obj, i), memo) for i in range(len(obj)))
         if all(a is b for a, b in zip(made, obj, strict=True)):
             made = obj
         made = memo.get(id(obj), made)
     elif type(obj) in _DICTS:
         made = memo[id(obj)] = type(obj)()
-        for key in tracer.keys(obj):
-            value = _deep(tracer, tracer.dict_get(obj, key, None), memo)
+        for key in tracer.reads.keys(obj):
+            value = _deep(tracer, tracer.reads.dict_get(obj, key, None), memo)
             made[_deep(tracer, key, memo)] = value
     elif type(obj) in (set, bytearray, collections.deque):
         tracer.native_calls.native_reads(obj)
@@ -102,8 +102,8 @@ def _of_object(tracer: Tracing, obj: Any, value_of: Any, memo: dict[int, Any] | 
     if memo is not None:
         memo[id(obj)] = made
     namespace = tracer.attributes.getattr(obj, "__dict__")
-    for name in tracer.keys(namespace):
-        made.__dict__[name] = value_of(tracer.dict_get(namespace, name, None))
+    for name in tracer.reads.keys(namespace):
+        made.__dict__[name] = value_of(tracer.reads.dict_get(namespace, name, None))
     return made
 
 

@@ -60,8 +60,8 @@ def sorted_list(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> lis
 def _extreme(pick: Any, symbol: str) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         items = tracer.containers.spread(args[0], varies=True) if len(args) == 1 else args
-        if not kwargs and tracer.among_numbers(items):
-            return tracer.operate(pick, tuple(items))
+        if not kwargs and tracer.scalars.among_numbers(items):
+            return tracer.scalars.operate(pick, tuple(items))
         if kwargs.get("key") is None and all(map(is_constant, items)):
             return pick(items, **{name: value for name, value in kwargs.items() if name != "key"})
         if not items:
@@ -163,7 +163,7 @@ def reversed_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
     if not (tracer.entries.python_method(value, "__len__") and tracer.entries.python_method(value, "__getitem__")):
         if type(value) not in _VIEWS:
             tracer.break_graph("unknown_native", f"reversed() of a {type(value).__name__}")
-        tracer.expand(value)
+        tracer.reads.expand(value)
         return reversed(value)
     rest = iter(range(tracer.calls.call_value(len, [value], {}) - 1, -1, -1))
     return LazyIterator(tracer, "reversed", lambda: tracer.containers.getitem(value, next(rest)))

@@ -30,7 +30,7 @@ def _converting(function: Any, convert: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         args = [convert(tracer, a) for a in args]
         if any(isinstance(a, SYMBOLS) for a in args) and not kwargs:
-            return tracer.operate(function, tuple(args))
+            return tracer.scalars.operate(function, tuple(args))
         if reading.read_values(tracer, *args, *kwargs.values()):
             return tracer.native_calls.native(function, *args, **kwargs)
         return function(*args, **kwargs)

@@ -28,7 +28,7 @@ def _asks(name: str, function: Any) -> Any:
         if method is not None:
             return tracer.calls.call_value(method, [*args, *kwargs.values()], {})
         if args and isinstance(args[0], SYMBOLS) and not kwargs:
-            return tracer.operate(function, tuple(args))
+            return tracer.scalars.operate(function, tuple(args))
         return _numeric(function)(tracer, args, kwargs)
 
     return handler
@@ -40,7 +40,7 @@ def _numeric(function: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(isinstance(a, torch.Tensor) for a in args):
             return tracer.native_calls.native(function, *args, **kwargs)
-        plain = [tracer.payload(tracer.operators.index(tracer.concrete(a))) for a in args]
+        plain = [tracer.scalars.payload(tracer.operators.index(tracer.scalars.concrete(a))) for a in args]
         tracer.native_calls.native_reads(*plain, *kwargs.values())
         if not all(map(is_constant, plain)):
             for value in plain:
@@ -66,7 +66,7 @@ for _function in (bin, hex, oct, chr):
 
 @special(divmod)
 def divmod_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) == 2 and tracer.symbolic and tracer.operates(*args):
+    if len(args) == 2 and tracer.scalars.symbolic and tracer.scalars.operates(*args):
         return tracer.operators.binary("//", *args), tracer.operators.binary("%", *args)
     return _binary(tracer, "divmod", divmod, "divmod()", args)
 
@@ -125,8 +125,8 @@ def dir_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _equal_items(tracer: Tracing, container: Any, wanted: Any) -> Any:
     """(position, item) of each item that equals `wanted`, found one at a time."""
     position = 0
-    while position < tracer.length(container):
-        item = tracer.list_item(container, position)
+    while position < tracer.reads.length(container):
+        item = tracer.reads.list_item(container, position)
         if objects.same_value(tracer, item, wanted):
             yield position, item
         position += 1
@@ -158,7 +158,7 @@ def index(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
 def remove(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     container, wanted = args
     for position, _item in _equal_items(tracer, container, wanted):
-        tracer.before_change(container)
+        tracer.side_effects.before_change(container)
         del container[position]
         return
     if isinstance(container, list):
@@ -297,5 +297,5 @@ def add_note(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     error, note = args
     if not tracer.provenance.is_fresh(error):
         tracer.break_graph("unsupported_mutation", "a note is added to an exception from before this segment")
-    tracer.mutations += 1
+    tracer.side_effects.mutations += 1
     error.add_note(note)

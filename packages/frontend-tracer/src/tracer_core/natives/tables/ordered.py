@@ -23,7 +23,7 @@ def _on_heap(function: Any) -> Callable[..., Any]:
         if not isinstance(heap, list):
             tracer.break_graph("native_python", f"{function.__name__}() of a {type(heap).__name__}")
         tracer.native_calls.native_reads(heap, *rest)
-        tracer.before_change(heap)
+        tracer.side_effects.before_change(heap)
         if is_plain(tracer, heap) and all(is_plain(tracer, item) for item in rest):
             return function(heap, *rest)
         wrapped = [Ordered(tracer, item) for item in heap]
@@ -54,7 +54,7 @@ def _search(function: Any, inserts: bool) -> Callable[..., Any]:
         ranked = None if key is None else lambda item: Ordered(tracer, tracer.calls.call_value(key, [item.key], {}))
         at = function(wrapped, target, key=ranked, **named)
         if inserts:
-            tracer.before_change(items)
+            tracer.side_effects.before_change(items)
             items.insert(at, value)
             return None
         return at

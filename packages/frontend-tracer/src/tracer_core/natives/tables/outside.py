@@ -57,7 +57,7 @@ if hasattr(sys, "_getframemodulename"):
 
     @special(sys._getframemodulename)
     def getframemodulename(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        depth = tracer.concrete(args[0] if args else kwargs.get("depth", 0))
+        depth = tracer.scalars.concrete(args[0] if args else kwargs.get("depth", 0))
         if type(depth) is not int or depth >= len(tracer.frames):
             tracer.break_graph(
                 "side_effect_native", "the caller of the compiled function is asked for its module"

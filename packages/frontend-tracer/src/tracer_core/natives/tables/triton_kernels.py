@@ -141,7 +141,7 @@ def _bound(kernel: Any, args: list[Any], kwargs: dict[str, Any], later: set[str]
 def _parameter(tracer: Tracing, kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
     annotation = triton_launches.function_of(kernel).__annotations__.get(name, "")
     if "constexpr" in (annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")):
-        return name, "constant", _constant(tracer.concrete(tracer.settled(value)))
+        return name, "constant", _constant(tracer.scalars.concrete(tracer.scalars.settled(value)))
     if isinstance(value, torch.Tensor):
         return name, "Tensor", None
     for kind, schema in (

@@ -1,9 +1,4 @@
-"""What all parts of the tracer share: provenance, effects, recorder, the frame chain.
-
-In: the pieces of one trace. Out: `TraceState`, the base of the tracer's mixins. What always holds: an
-object is *fresh* when the trace made it (or native code made it from fresh parts) and *sourced* when it
-existed before and has a path; nothing sourced is changed before `before_change` saved it.
-"""
+"""Containers that existed before the trace, read without code of the program: each read is guarded."""
 
 from __future__ import annotations
 
@@ -12,161 +7,30 @@ import collections
 import enum
 import math
 import types
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from tracer_core.bytecode.frame import Unread
-from tracer_core.effects import Change, Effects
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.interpreter import objects
-from tracer_core.interpreter.numbers import Numbers
 from tracer_core.natives.tracing import (
-    ClassEntries,
-    NativeCallSemantics,
-    TracedAttributes,
-    TracedAttributeWrites,
-    TracedCalls,
-    TracedContainers,
-    TracedNames,
-    TracedOperators,
     Tracing,
 )
-from tracer_core.provenance import Provenance, is_constant
-from tracer_core.recorder.record import Recorder
-from tracer_core.trace.graph_breaks import Break
+from tracer_core.provenance import is_constant
 
 
-class TraceState(Numbers, Tracing):
-    """Mutable state of one trace."""
+class GuardedReads:
+    """Reads of the tracer. Mutable."""
 
-    names: TracedNames
-    containers: TracedContainers
-    operators: TracedOperators
-    attributes: TracedAttributes
-    attribute_writes: TracedAttributeWrites
-    entries: ClassEntries
-    calls: TracedCalls
-    native_calls: NativeCallSemantics
-    provenance: Provenance
-    effects: Effects
-    recorder: Recorder
-    steps: int
-    #: How often the program changed anything, fresh objects included.
-    mutations: int = 0
-    #: id of a dictionary from before the trace, as long as it is unchanged -> key -> its position; all are guarded.
-    positions: dict[int, dict[Any, int]]
-
-    def activity(self) -> tuple[int, int]:
-        """Grows when the program changes something or runs an operator."""
-        return self.mutations, self.recorder.op_count
-
-    def where(self) -> str:
-        """``file:line in function`` of the innermost frame of the user's code."""
-        shown = [
-            frame for frame in self.frames if not frame.code.raw.co_filename.startswith(_OWN)
-        ] or self.frames
-        for frame in reversed(shown):
-            if not frame.code.raw.co_filename.startswith(_TORCH):
-                return frame.where
-        return shown[-1].where if shown else "?"
-
-    def break_graph(self, kind: str, reason: str) -> NoReturn:
-        raise Break(kind, reason)
-
-    def open(self, unread: Unread) -> Any:
-        return self.provenance.read_varying(unread.value, unread.source)
-
-    # -- what existed before is saved before it is changed --
-
-    def before_change(self, target: Any) -> None:
-        """Saves a container before native code changes it in any way; guards all that it holds."""
-        self.mutations += 1
-        if self.provenance.source_of(target) is None:
-            return
-        known = self.effects.peek(target)
-        if known is None or not known.whole:
-            self.expand(target)
-            self._begin(target).whole = True
-
-    def _begin(self, target: Any) -> Change:
-        change = self.effects.begin(target)
-        if change is None:
-            self.break_graph("unsupported_mutation", f"a {type(target).__name__} is changed")
-        return change
-
-    def _begin_entry(self, target: dict[Any, Any], owner: Any) -> Change | None:
-        source = self.provenance.source_of(target if owner is None else owner)
-        if source is None:
-            return None
-        if owner is not None and self.provenance.source_of(target) is None:
-            self.provenance.register(target, self.provenance.sources.make(source, "dict"))
-        return self._begin(target)
-
-    def before_store(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
-        """Saves a dictionary before one entry is set. owner: the object whose `__dict__` it is."""
-        self.mutations += 1
-        if owner is None and not is_constant(key):
-            self.before_change(target)
-        change = self._begin_entry(target, owner)
-        if change is not None:
-            change.store(key)
-
-    def before_remove(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
-        """Saves a dictionary before one entry, which is there, is deleted."""
-        self.mutations += 1
-        if owner is None and not is_constant(key):
-            self.before_change(target)
-        change = self._begin_entry(target, owner)
-        if change is not None:
-            if not change.decided(key):
-                self.provenance.guard(GuardKind.HAS, self.provenance.source_of(target), key)  # type: ignore[arg-type]
-            change.remove(key)
-
-    def before_append(self, target: Any, values: Sequence[Any]) -> None:
-        """Saves a list, deque or set before values are added to it: what it held is not looked at."""
-        self.mutations += 1
-        if self.provenance.source_of(target) is not None:
-            change = self._begin(target)
-            if not change.whole:
-                change.added.extend(values)
-
-    def before_attribute(self, obj: Any, where: Any) -> Change | None:
-        """Saves one slot (where: its descriptor) or class attribute (where: its name) before it is set."""
-        self.mutations += 1
-        if isinstance(obj, type):
-            self.provenance.constant(obj)
-        elif self.provenance.source_of(obj) is None:
-            return None
-        return self.effects.begin_attribute(obj, where)
-
-    def settle(self, change: Change) -> None:
-        """Guards everything that a changed object held before: the trace reads all of it."""
-        change.whole = True
-        source = self.provenance.source_of(change.obj)
-        if source is None or change.kind not in (dict, list, set, collections.OrderedDict, collections.deque):
-            return
-        before = change.before
-        if isinstance(before, dict):
-            self._guard_keys(source, list(before))
-            for key, value in before.items():
-                if key not in change.written and key not in change.removed:
-                    self.provenance.item(change.obj, key, value, "key")
-        elif change.kind is set:
-            self._guard_members(source, before)
-        else:
-            self.provenance.guard(GuardKind.LEN, source, len(before))
-            for i, value in enumerate(before):
-                self.provenance.item(change.obj, i, value)
-
-    # -- sourced containers --
+    def __init__(self, tracer: Tracing) -> None:
+        self.tracer, self.provenance, self.effects = tracer, tracer.provenance, tracer.effects
+        #: id of a dictionary from before the trace, as long as it is unchanged -> key -> its position; all are guarded.
+        self.positions: dict[int, dict[Any, int]] = {}
 
     def expand(self, obj: Any, depth: int = 8) -> None:
         """Guards everything that native code may read in a container that existed before the trace."""
         if depth == 0:
-            self.break_graph(
+            self.tracer.break_graph(
                 "unsupported_value", "a container nested more than 8 deep is read by native code"
             )
         if is_constant(obj) or isinstance(obj, torch.Tensor):
@@ -184,7 +48,7 @@ class TraceState(Numbers, Tracing):
             self._expand_set(obj)
             return
         elif isinstance(obj, _VIEWS) and not self.provenance.is_fresh(obj):
-            self.break_graph("unknown_native", f"a {type(obj).__name__} made before this segment is read")
+            self.tracer.break_graph("unknown_native", f"a {type(obj).__name__} made before this segment is read")
         else:
             return
         for child in children:
@@ -195,7 +59,7 @@ class TraceState(Numbers, Tracing):
         source = self.provenance.source_of(obj)
         if source is None:
             return
-        self._guard_members(source, obj)
+        self.guard_members(source, obj)
 
     def guard_order(self, obj: Any) -> None:
         """The order in which a loop meets the members of a set: equal sets may differ in it."""
@@ -205,9 +69,9 @@ class TraceState(Numbers, Tracing):
             members = list(set.__iter__(obj) if isinstance(obj, set) else frozenset.__iter__(obj))
             self.provenance.guard(GuardKind.KEYS, source, members if change is None else change.before)
 
-    def _guard_members(self, source: Any, members: Any) -> None:
+    def guard_members(self, source: Any, members: Any) -> None:
         if not all(is_constant(member) or isinstance(member, type) for member in members):
-            self.break_graph("unsupported_value", "a set of objects that existed before the trace is read")
+            self.tracer.break_graph("unsupported_value", "a set of objects that existed before the trace is read")
         self.provenance.guard(GuardKind.KEYS, source, frozenset(members))
 
     def _expand_buffer(self, obj: Any) -> None:
@@ -216,7 +80,7 @@ class TraceState(Numbers, Tracing):
         if source is None or self.effects.changed(obj) is not None:
             return
         if len(obj) > _BUFFER_LIMIT:
-            self.break_graph("unsupported_value", f"a {type(obj).__name__} of {len(obj)} elements is read")
+            self.tracer.break_graph("unsupported_value", f"a {type(obj).__name__} of {len(obj)} elements is read")
         self.provenance.guard(GuardKind.DATA, source, data_of(obj))
 
     def length(self, obj: Any) -> int:
@@ -240,10 +104,10 @@ class TraceState(Numbers, Tracing):
         source = self.provenance.source_of(obj)
         if source is None or self.effects.changed(obj) is not None:
             return found
-        self._guard_keys(source, found)
+        self.guard_keys(source, found)
         return found
 
-    def _guard_keys(self, source: Any, found: list[Any]) -> None:
+    def guard_keys(self, source: Any, found: list[Any]) -> None:
         if not found:
             self.provenance.guard(GuardKind.EMPTY, source)
         elif all(is_constant(key) for key in found):
@@ -255,11 +119,11 @@ class TraceState(Numbers, Tracing):
 
     def check_key(self, key: Any, container: Any) -> None:
         if type(key) not in _SIMPLE_KEYS or not _SIMPLE_KEYS.issuperset(map(type, container)):
-            objects.settle_key(self, key, container)
+            objects.settle_key(self.tracer, key, container)
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
         """dict.get without user code; an entry or its absence is guarded. varies: a number may become a symbol."""
-        key = self.concrete(key)
+        key = self.tracer.scalars.concrete(key)
         self.check_key(key, obj)
         source = self.provenance.source_of(obj)
         change = self.effects.peek(obj)
@@ -275,13 +139,13 @@ class TraceState(Numbers, Tracing):
 
     def _is_settled(self, key: Any) -> bool:
         """Whether `check_key` has interpreted, or guarded, what a lookup of this key asks."""
-        return objects.has_own_hash(self, key) or self.payload(key) is not key
+        return objects.has_own_hash(self.tracer, key) or self.tracer.scalars.payload(key) is not key
 
     def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool) -> Any:
         """The entry of a key that is compared by identity (or is a tuple of such): every key is guarded."""
         parts = key if type(key) is tuple else (key,)
         if not all(is_constant(part) or _by_identity(part) or self._is_settled(part) for part in parts):
-            self.break_graph("unknown_native", f"a dictionary is read by a {type(key).__name__}")
+            self.tracer.break_graph("unknown_native", f"a dictionary is read by a {type(key).__name__}")
         change = self.effects.peek(obj)
         known = self.positions.get(id(obj)) if change is None else None
         if known is None:  # an optimizer asks for its state parameter by parameter
@@ -318,6 +182,7 @@ def _is_literal(key: Any) -> bool:
     return type(key) in _LITERALS or (type(key) is float and math.isfinite(key))
 
 
+_SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 
 
@@ -331,9 +196,6 @@ def _by_identity(value: Any) -> bool:
 
 _IDENTITY_HASHES = (object.__hash__, type.__hash__)
 _IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
-_TORCH = torch.__path__[0]
-_OWN = str(Path(__file__).parents[1])
-_SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 #: The longest bytearray or array whose contents are compared on every call.
 _BUFFER_LIMIT = 4096
 #: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.
