@@ -12,6 +12,22 @@ from tracer_core.bytecode.code import GraphBreaker
 from tracer_core.bytecode.frame import Frame, Unread
 
 
+class ExceptionSemantics(Protocol):
+    """Where exceptions come from."""
+
+    def passed(self, frame: Frame, error: BaseException) -> None:
+        """Called for each frame that an exception comes through, the one that catches it included."""
+
+    def history(self, error: BaseException) -> Any:
+        """Where an exception was raised and went through: two parts of a group have the same."""
+
+    def same_history(self, original: BaseException, part: BaseException) -> None:
+        """Notes that `part` was split from a group."""
+
+    def look_into(self, group: BaseException) -> None:
+        """Called before what a group of exceptions holds decides something."""
+
+
 class AttributeSemantics(Protocol):
     """Reading attributes."""
 

@@ -80,7 +80,7 @@ class Attributes:
             parts: Any = obj
             return self.super_attribute(parts.__thisclass__, parts.__self__, name)
         if name == "__traceback__" and isinstance(obj, BaseException):
-            return self.tracer.traceback_of(obj)
+            return self.tracer.exceptions.traceback_of(obj)
         cls = type(obj)
         if cls is TracedGenerator and name in ("__name__", "__qualname__"):
             return obj.name if name == "__name__" else obj.code_name

@@ -16,10 +16,10 @@ from tracer_core.bytecode.semantics import (
     AttributeWriteSemantics,
     CallSemantics,
     ContainerSemantics,
+    ExceptionSemantics,
     NameSemantics,
     OperatorSemantics,
 )
-from tracer_core.bytecode.tracebacks import history
 from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
 
@@ -28,6 +28,7 @@ class Machine:
 
     frames: list[Frame]
     names: NameSemantics
+    exceptions: ExceptionSemantics
     attribute_writes: AttributeWriteSemantics
     attributes: AttributeSemantics
     operators: OperatorSemantics
@@ -95,7 +96,7 @@ class Machine:
         self._set_context(error)
         while True:
             frame = self.frames[-1]
-            self.passed(frame, error)
+            self.exceptions.passed(frame, error)
             target = self.find_handler(frame)
             if target is not None:
                 del frame.stack[target.depth :]
@@ -113,9 +114,6 @@ class Machine:
                     del error  # its traceback has this frame, and with it all callers and their results
             self.frames[-1].last = self.frames[-1].ip - 1
 
-    def passed(self, frame: Frame, error: BaseException) -> None:
-        """Called for each frame that an exception comes through, the one that catches it included."""
-
     def handled(self) -> BaseException | None:
         """The exception being handled by the innermost frame that handles one."""
         for frame in reversed(self.frames):
@@ -125,16 +123,6 @@ class Machine:
                     error = frame.exceptions[-1] = self.open(error)
                 return error  # type: ignore[no-any-return]
         return None
-
-    def history(self, error: BaseException) -> Any:
-        """Where an exception was raised and went through: two parts of a group have the same."""
-        return history(error)
-
-    def same_history(self, original: BaseException, part: BaseException) -> None:
-        """Notes that `part` was split from a group."""
-
-    def look_into(self, group: BaseException) -> None:
-        """Called before what a group of exceptions holds decides something."""
 
     def _set_context(self, error: BaseException) -> None:
         """An exception raised while another is handled has that one as its context."""

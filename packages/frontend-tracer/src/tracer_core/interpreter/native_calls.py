@@ -138,7 +138,7 @@ class NativeCalls:
             # Words for a misfit are the function's own; where the program raised it, they are the program's.
             said = function in _SAYS_AS_OPERATORS or unbound(function) in _SAYS_AS_OPERATORS
             plain = said or _raised_beside(error, row.handler)
-            if id(error) not in self.tracer.raised and not plain:
+            if not (self.tracer.exceptions.was_raised(error) or plain):
                 self.tracer.break_graph("native_python", f"{name}() refuses its arguments")
             raise
         except (IndexError, ValueError) as error:

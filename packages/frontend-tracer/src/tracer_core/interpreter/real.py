@@ -16,7 +16,7 @@ from typing import Any
 
 from tracer_core.bytecode.code import asks_for_locals
 from tracer_core.bytecode.frame import NULL, Frame, contents
-from tracer_core.bytecode.tracebacks import extended
+from tracer_core.bytecode.tracebacks import extended, history
 from tracer_core.errors import TracerError
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.instances import outside_class
@@ -50,6 +50,22 @@ _ITERABLES: tuple[Any, ...] = (
 SAFE_ITERATORS = frozenset(
     type(iter(x)) for x in _ITERABLES
 ) | {enumerate, zip, reversed, type(reversed([])), type(reversed({}))}  # fmt: skip
+
+
+class EagerExceptions:
+    """Exceptions, as CPython means them."""
+
+    def passed(self, frame: Frame, error: BaseException) -> None:
+        error.__traceback__ = extended(error.__traceback__, frame)
+
+    def history(self, error: BaseException) -> Any:
+        return history(error)
+
+    def same_history(self, original: BaseException, part: BaseException) -> None:
+        """Does nothing: the traceback that `history` reads is kept by CPython."""
+
+    def look_into(self, group: BaseException) -> None:
+        """Does nothing: there are no guards to make."""
 
 
 class EagerOperators:
@@ -193,6 +209,7 @@ class RealMachine(Machine):
     raised = False
     outer_step = 0
     names = EagerNames()
+    exceptions = EagerExceptions()
     attributes = attribute_writes = EagerAttributes()
     operators = EagerOperators()
     containers = EagerContainers()
@@ -245,9 +262,6 @@ class RealMachine(Machine):
         if loads is not None:
             frame.ip, frame.stack = loads
         return False, None
-
-    def passed(self, frame: Frame, error: BaseException) -> None:
-        error.__traceback__ = extended(error.__traceback__, frame)
 
     def finish(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end."""

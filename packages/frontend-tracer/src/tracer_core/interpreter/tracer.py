@@ -11,7 +11,7 @@ import logging
 import types
 from collections.abc import Callable, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -19,7 +19,6 @@ from tracer_core import torch_private
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame, Unread
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of
-from tracer_core.bytecode.tracebacks import continues, is_raised_again
 from tracer_core.guards.guard import GuardKind
 from tracer_core.interpreter import opcodes  # fills the handler table
 from tracer_core.interpreter.attribute_writes import AttributeWrites
@@ -36,6 +35,7 @@ from tracer_core.interpreter.native_calls import NativeCalls
 from tracer_core.interpreter.numbers import Numbers
 from tracer_core.interpreter.operations import Operations
 from tracer_core.interpreter.optimizer_scalars import number_in
+from tracer_core.interpreter.raised import RaisedExceptions
 from tracer_core.interpreter.side_effects import SideEffects
 from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import Provenance, end_is_seen
@@ -69,15 +69,6 @@ _OWN = str(Path(__file__).parents[1])
 _FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
-class Raised(NamedTuple):
-    """An exception of the trace. step: where it was raised first. passed: (code, instruction) of the frames it came
-    through, innermost first."""
-
-    error: BaseException
-    step: int
-    passed: list[tuple[types.CodeType, int]]
-
-
 class Tracer(Machine, Tracing):
     """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked for by an
     earlier attempt. unbuildable: types of values that no call could make again. shapes: decides which dimensions
@@ -90,6 +81,7 @@ class Tracer(Machine, Tracing):
     scalars: Numbers
     reads: GuardedReads
     names: Names
+    exceptions: RaisedExceptions
     entries: Entries
     attributes: Attributes
     attribute_writes: AttributeWrites
@@ -124,6 +116,7 @@ class Tracer(Machine, Tracing):
         self.effects = self.side_effects.effects
         self.scalars = Numbers(self, self.fakes.shape_env is not None)
         self.reads = GuardedReads(self)
+        self.exceptions = RaisedExceptions(self)
         self.entries = Entries(self)
         self.attributes = Attributes(self, self.entries)
         self.attribute_writes = AttributeWrites(self, self.entries)
@@ -132,12 +125,10 @@ class Tracer(Machine, Tracing):
         self.names = Names(self)
         self.native_calls = NativeCalls(self)
         self.calls = Calls(self, natives)
-        self.raised: dict[int, Raised] = {}
         self.dying: set[int] = set()
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), torch._C._len_torch_function_stack()
         self._log_disabled = _FAKES_LOG.disabled
-        self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
         #: Values that the program gave to settings, at the end of the trace.
         self.settings_after: dict[str, Any] = {}
 
@@ -238,76 +229,26 @@ class Tracer(Machine, Tracing):
             self.closed = True
 
     def unwind(self, error: BaseException, base: int) -> None:
-        if id(error) not in self.raised:
+        if not self.exceptions.was_raised(error):
             if isinstance(error, self.recorder.values_needed):
                 broken = self.recorder.broken or Break("data_dependent_value", str(error).partition("\n")[0])
                 raise Restart(self.outer_step, broken.kind, broken.reason)
             said = error.args[0] if error.args else None
             if type(said) is str and any(name in said for name in _STAND_INS):
                 raise Restart(self.outer_step, "native_python", f"{type(error).__name__} is raised")
-            self.raised[id(error)] = Raised(error, self.outer_step, [])
+            self.exceptions.note(error)
         try:
             super().unwind(error, base)
         finally:
             del error  # see there
 
-    def passed(self, frame: Frame, error: BaseException) -> None:
-        entries = self.raised[id(error)].passed
-        if not (is_raised_again(frame) and entries and entries[-1][0] is frame.code.raw):
-            entries.append((frame.code.raw, frame.last))
-
-    def history(self, error: BaseException) -> Any:
-        passed = [(raw, last) for raw, last in self.frames_passed(error) if not continues(decode(raw), last)]
-        return passed, super().history(error)
-
-    def same_history(self, original: BaseException, part: BaseException) -> None:
-        """A part of a group came the way that the group came."""
-        known = self.raised.get(id(original))
-        if known is not None:
-            self.raised[id(part)] = Raised(part, known.step, list(known.passed))
-
-    def look_into(self, group: BaseException) -> None:
-        """No guard says what is in a group from before this segment."""
-        if isinstance(group, BaseExceptionGroup):
-            if not self.provenance.is_fresh(group):
-                self.break_graph("unsupported_value", "an exception group from before this segment is split")
-            for part in group.exceptions:
-                self.look_into(part)
-
-    def first_raised(self, error: BaseException) -> int:
-        """The step at which an exception, or the first of those that it was raised from or while handling, was
-        raised in this trace; 0 if none was."""
-        steps, seen, chain = [], set(), [error]
-        while chain:
-            one = chain.pop()
-            if id(one) in seen:
-                continue
-            seen.add(id(one))
-            known = self.raised.get(id(one))
-            steps += [known.step] if known is not None else []
-            chain += [link for link in (one.__cause__, one.__context__) if link is not None]
-        return min(steps, default=0)
-
-    def frames_passed(self, error: BaseException) -> tuple[tuple[types.CodeType, int], ...]:
-        """The interpreted frames that an exception came through in this trace, innermost first."""
-        known = self.raised.get(id(error))
-        return () if known is None else tuple(known.passed)
-
-    def traceback_of(self, error: BaseException) -> Any:
-        source = self.provenance.source_of(error)
-        if source is not None and id(error) not in self.raised:
-            slot = self.provenance.sources.make(source, "slot", "__traceback__")
-            return self.provenance.read(error.__traceback__, slot)
-        self.tracebacks[id(error.__traceback__)] = error.__traceback__, error
-        return error.__traceback__
-
-    def owner_of_traceback(self, entry: types.TracebackType) -> BaseException | None:
-        """The exception that this trace read a traceback of."""
-        return self.tracebacks[id(entry)][1] if id(entry) in self.tracebacks else None
-
     def forget(self) -> None:
         """Breaks the cycles of a finished trace: the program's objects need not wait for the collector."""
-        for part in (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects, self):
+        components = (
+            self.side_effects, self.scalars, self.reads, self.exceptions, self.entries, self.attributes, self.attribute_writes,
+            self.operators, self.containers, self.names, self.native_calls, self.calls,
+        )  # fmt: skip
+        for part in (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects, *components, self):
             vars(part).clear()
 
     def run_chain(self, frames: list[Frame]) -> Any:

@@ -20,6 +20,7 @@ from tracer_core.bytecode.semantics import (
     CallSemantics,
     ContainerSemantics,
     DefaultSemantics,
+    ExceptionSemantics,
     NameSemantics,
     OperatorSemantics,
 )
@@ -32,14 +33,12 @@ from tracer_core.source import Source
 
 class FrameRunner(Protocol):
     """The chain of frames. outer_step: number of the instruction of the outermost frame being run. steps: how many
-    instructions have run. nesting: how many calls below native code are being run. raised: id -> exceptions that came
-    through a frame of the program."""
+    instructions have run. nesting: how many calls below native code are being run."""
 
     frames: list[Frame]
     outer_step: int
     steps: int
     nesting: int
-    raised: dict[int, Any]
 
     def break_graph(self, kind: str, reason: str) -> NoReturn: ...
 
@@ -69,11 +68,13 @@ class FrameRunner(Protocol):
     def handled(self) -> BaseException | None:
         """The exception being handled by the innermost frame that handles one."""
 
-    def same_history(self, original: BaseException, part: BaseException) -> None:
-        """Notes that `part` was split from a group."""
 
-    def look_into(self, group: BaseException) -> None:
-        """Called before what a group of exceptions holds decides something."""
+class TracedExceptions(ExceptionSemantics, Protocol):
+    """Exceptions in a trace."""
+
+    def was_raised(self, error: BaseException) -> bool:
+        """Whether an exception came through a frame of the program."""
+        ...
 
     def traceback_of(self, error: BaseException) -> Any:
         """``error.__traceback__``, which can be carried out of the trace only with the exception."""
@@ -360,6 +361,7 @@ class Tracing(FrameRunner, CallBinder, Protocol):
     scalars: ScalarSemantics
     side_effects: SideEffectTracking
     reads: GuardedReads
+    exceptions: TracedExceptions
     names: TracedNames
     entries: ClassEntries
     attributes: TracedAttributes

@@ -79,7 +79,7 @@ def reraise_star(m: Machine, original: Any, found: list[Any]) -> Any:
         return found[0]
     for error in (original, *found):
         if error is not None:
-            m.look_into(error)
+            m.exceptions.look_into(error)
     raised = [e for e in found if e is not None and not _is_part(m, e, original)]
     again = [e for e in found if e is not None and _is_part(m, e, original)]
     kept = {id(leaf) for e in again for leaf in _leaves(e)}
@@ -95,7 +95,7 @@ def _subgroup(m: Machine, original: BaseExceptionGroup[Any], kept: set[int]) -> 
     """The part of a group with these leaves."""
     found = original.subgroup(lambda error: id(error) in kept)
     if found is not None:
-        m.same_history(original, found)
+        m.exceptions.same_history(original, found)
     return found
 
 
@@ -103,7 +103,7 @@ def _is_part(m: Machine, error: BaseException, original: BaseException) -> bool:
     """Whether an exception was split from the original and raised again as it was."""
     return (
         getattr(error, "__notes__", None) == getattr(original, "__notes__", None)
-        and m.history(error) == m.history(original)
+        and m.exceptions.history(error) == m.exceptions.history(original)
         and error.__cause__ is original.__cause__
         and error.__context__ is original.__context__
     )

@@ -268,7 +268,7 @@ def _of_group(method: Any) -> Any:
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         group, condition = args
-        tracer.look_into(group)
+        tracer.exceptions.look_into(group)
         if tracer.entries.python_method(group, "derive"):
             tracer.break_graph(
                 "unknown_native", f"{type(group).__name__}.derive is asked by {method.__name__}"
@@ -281,7 +281,7 @@ def _of_group(method: Any) -> Any:
         parts = method(group, condition)
         for part in parts if isinstance(parts, tuple) else (parts,):
             if part is not None and part is not group:
-                tracer.same_history(group, part)
+                tracer.exceptions.same_history(group, part)
         return parts
 
     return handler
