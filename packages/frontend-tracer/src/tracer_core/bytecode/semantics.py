@@ -21,6 +21,10 @@ class ExceptionSemantics(Protocol):
     def history(self, error: BaseException) -> Any:
         """Where an exception was raised and went through: two parts of a group have the same."""
 
+    def type_name(self, value: Any) -> str:
+        """The name of a value's type, for the message of an exception that is about to be raised."""
+        ...
+
     def same_history(self, original: BaseException, part: BaseException) -> None:
         """Notes that `part` was split from a group."""
 

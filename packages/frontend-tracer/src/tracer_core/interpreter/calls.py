@@ -96,7 +96,7 @@ class Calls:
         if rule is None or rule == "discard":
             return value
         if value is not None:
-            raise TypeError(f"__init__() should return None, not '{type(value).__name__}'")
+            raise TypeError(f"__init__() should return None, not '{self.tracer.exceptions.type_name(value)}'")
         return rule[1]
 
     def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
@@ -245,7 +245,7 @@ class Calls:
                 method, (types.WrapperDescriptorType, types.MethodDescriptorType))):  # fmt: skip
                 return self.prepare(method.__get__(function, cls), args, kwargs)
         if method is ABSENT:
-            raise TypeError(f"'{cls.__name__}' object is not callable")
+            raise TypeError(f"'{self.tracer.exceptions.type_name(function)}' object is not callable")
         self.tracer.break_graph("unknown_native", f"a {cls.__module__}.{cls.__qualname__} is called")
 
     def _plain_module(self, module: torch.nn.Module) -> bool:

@@ -213,7 +213,7 @@ class Entries:
     def dict_of(self, obj: Any) -> dict[str, Any]:
         namespace = self.instance_dict(obj)
         if namespace is None:
-            raise AttributeError(f"'{type(obj).__name__}' object has no attribute '__dict__'")
+            raise AttributeError(f"'{type(obj).__name__}' object has no attribute '__dict__'", name="__dict__", obj=obj)
         source = self.provenance.source_of(obj)
         if source is not None and self.provenance.source_of(namespace) is None:
             self.provenance.register(namespace, self.provenance.sources.make(source, "dict"))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.semantics import AttributeSemantics, CallSemantics
+from tracer_core.bytecode.semantics import AttributeSemantics, CallSemantics, ExceptionSemantics
 from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
 
@@ -22,6 +22,9 @@ class GeneratorHost(Protocol):
 
     @property
     def calls(self) -> CallSemantics: ...
+
+    @property
+    def exceptions(self) -> ExceptionSemantics: ...
 
     @property
     def attributes(self) -> AttributeSemantics: ...
@@ -75,7 +78,7 @@ class TracedGenerator:
             else:
                 error = value if isinstance(value, error) else call(error, [value], {})
         if not isinstance(error, BaseException):
-            kind = type(error).__name__
+            kind = self.machine.exceptions.type_name(error)
             raise TypeError(
                 f"exceptions must be classes or instances deriving from BaseException, not {kind}"
             )

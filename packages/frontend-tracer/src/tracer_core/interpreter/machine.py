@@ -88,7 +88,7 @@ class Machine:
             if type(value) is Unread:
                 value = self.open(value)
             if value is not None:
-                raise TypeError(f"__init__() should return None, not '{type(value).__name__}'")
+                raise TypeError(f"__init__() should return None, not '{self.exceptions.type_name(value)}'")
             caller.stack.append(rule[1])
 
     def unwind(self, error: BaseException, base: int) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tracer_core import torch_private
+from tracer_core.bytecode.tracebacks import raising_instruction
 from tracer_core.guards.layout import HEAP_TYPE
 from tracer_core.interpreter import instances, objects, overloads
 from tracer_core.interpreter.entries import has_python, is_tensor_like
@@ -42,8 +43,8 @@ _SAYS_AS_OPERATORS = frozenset(
      type, type.__new__, builtins.__build_class__, dict.get, dict.__getitem__, dict.setdefault, dict.pop, dict.__contains__,
      typing.Generic.__dict__["__init_subclass__"]}
 )  # fmt: skip
-#: How Python says that a handler took an argument that is not there.
-_MISSING = ("list index out of range", "not enough values to unpack", "too many values to unpack")
+#: How a handler takes its arguments.
+_TAKING = frozenset({"BINARY_SUBSCR", "UNPACK_SEQUENCE", "UNPACK_EX"})
 
 
 class NativeCalls:
@@ -143,7 +144,7 @@ class NativeCalls:
             raise
         except (IndexError, ValueError) as error:
             # The handler itself found an argument missing, which Python would say in its own way.
-            if str(error).startswith(_MISSING) and _raised_in(error, row.handler):
+            if _lacks_argument(error, row.handler):
                 self.tracer.break_graph("native_python", f"the arguments do not fit {name}()")
             raise
 
@@ -251,23 +252,16 @@ class NativeCalls:
         return self.recorder.call(function, tuple(args), kwargs)
 
 
-def _raised_in(error: BaseException, handler: Any) -> bool:
-    """Whether an exception comes from a handler's own line."""
-    raised = _raised_at(error)
-    return raised is not None and raised is getattr(handler, "__code__", None)
+def _lacks_argument(error: BaseException, handler: Any) -> bool:
+    """Whether a handler found an argument missing: a subscript or an unpacking of its own raised."""
+    raised = raising_instruction(error)
+    return raised is not None and raised[0].f_code is getattr(handler, "__code__", None) and raised[1] in _TAKING
 
 
 def _raised_beside(error: BaseException, handler: Any) -> bool:
     """Whether an exception comes from a line of the handler's module, which raises Python's own errors."""
-    raised, own = _raised_at(error), getattr(handler, "__code__", None)
-    return raised is not None and own is not None and raised.co_filename == own.co_filename
-
-
-def _raised_at(error: BaseException) -> types.CodeType | None:
-    entry = error.__traceback__
-    while entry is not None and entry.tb_next is not None:
-        entry = entry.tb_next
-    return None if entry is None else entry.tb_frame.f_code
+    raised, own = raising_instruction(error), getattr(handler, "__code__", None)
+    return raised is not None and own is not None and raised[0].f_code.co_filename == own.co_filename
 
 
 def _is_opaque_data(value: Any) -> bool:

@@ -151,7 +151,7 @@ class Operations:
         if self._no_operator(name, left, right):
             return (_INPLACE[symbol] if inplace else native)(left, right)  # raises Python's own error
         if self.entries.python_method(left, f"__{name}__") or self.entries.python_method(right, f"__r{name}__"):
-            kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
+            kinds = self._types_of(left, right)
             shown = "** or pow()" if symbol == "**" and not inplace else written
             raise TypeError(f"unsupported operand type(s) for {shown}: {kinds}")
         if symbol == "%" and isinstance(left, str):
@@ -162,6 +162,9 @@ class Operations:
         if inplace and not isinstance(right, torch.Tensor):
             native = _INPLACE[symbol]  # the same, and where it fails it says so in other words
         return self.apply(native, left, right)
+
+    def _types_of(self, left: Any, right: Any) -> str:
+        return " and ".join(f"'{self.tracer.exceptions.type_name(value)}'" for value in (left, right))
 
     def _candidates(self, name: str, left: Any, right: Any) -> list[tuple[Any, list[Any]]]:
         forward = (self.entries.python_method(left, f"__{name}__"), [left, right])
@@ -268,7 +271,7 @@ class Operations:
         if symbol in ("==", "!=") and not is_tensor_like(left) and not is_tensor_like(right):
             return self._equal(left, right) == (symbol == "==")
         if self._no_order(asked, name, reflected, left, right):
-            kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
+            kinds = self._types_of(left, right)
             raise TypeError(f"'{symbol}' not supported between instances of {kinds}")
         if (
             type(left) is type(right)

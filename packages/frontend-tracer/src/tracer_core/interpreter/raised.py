@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 from typing import Any, NamedTuple
 
+import torch
+
+from tracer_core import torch_private
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.tracebacks import continues, history, is_raised_again
+from tracer_core.bytecode.tracebacks import continues, history, is_own, is_raised_again, raising_instruction
+from tracer_core.interpreter.answers import Answer, Hashed, SortKey, TextPart
+from tracer_core.interpreter.generators import LazyIterator
+from tracer_core.interpreter.numbers import SYMBOLS
 from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.graph_breaks import Restart
+
+#: What stands for an object of the program, of another type than that.
+_STAND_INS = (LazyIterator, TextPart, Answer, Hashed, SortKey, *SYMBOLS)
+#: Containers are looked into so far.
+_MOST_ITEMS = 1000
+_RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
+
+
+def may_name_stand_in(error: BaseException) -> bool:
+    """Whether an exception's message may show what stands for an object of the program: C code raised it, or Python code
+    of a library that is about types, where a variable holds a stand-in. Exceptions about a missing entry and arithmetic
+    show none; the tracer's own messages name types by `type_name`."""
+    if isinstance(error, AttributeError) and isinstance(error.obj, _STAND_INS):
+        return True
+    raised = raising_instruction(error)
+    if raised is None or isinstance(error, (LookupError, ArithmeticError)):
+        return False
+    frame, opcode = raised
+    if opcode in _RAISES and (is_own(frame) or not isinstance(error, TypeError)):
+        return False
+    return _holds_stand_in(list(frame.f_locals.values()), 4)
+
+
+def _holds_stand_in(value: Any, depth: int) -> bool:
+    if isinstance(value, (*_STAND_INS, torch.Tensor)):
+        return not isinstance(value, torch.Tensor) or torch_private.is_fake(value)
+    if depth == 0 or type(value) not in (list, tuple, dict):
+        return False
+    items = itertools.islice(value.values() if type(value) is dict else value, _MOST_ITEMS)
+    return any(_holds_stand_in(item, depth - 1) for item in items)
 
 
 class Raised(NamedTuple):
@@ -44,6 +82,12 @@ class RaisedExceptions:
     def history(self, error: BaseException) -> Any:
         passed = [(raw, last) for raw, last in self.frames_passed(error) if not continues(decode(raw), last)]
         return passed, history(error)
+
+    def type_name(self, value: Any) -> str:
+        """The trace does not know the name of what a stand-in stands for: the exception is raised for real."""
+        if _holds_stand_in(value, 0):
+            raise Restart(self.tracer.outer_step, "native_python", "TypeError is raised")
+        return type(value).__name__
 
     def same_history(self, original: BaseException, part: BaseException) -> None:
         """A part of a group came the way that the group came."""

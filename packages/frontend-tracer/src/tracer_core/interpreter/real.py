@@ -61,6 +61,9 @@ class EagerExceptions:
     def history(self, error: BaseException) -> Any:
         return history(error)
 
+    def type_name(self, value: Any) -> str:
+        return type(value).__name__
+
     def same_history(self, original: BaseException, part: BaseException) -> None:
         """Does nothing: the traceback that `history` reads is kept by CPython."""
 

@@ -35,7 +35,7 @@ from tracer_core.interpreter.native_calls import NativeCalls
 from tracer_core.interpreter.numbers import Numbers
 from tracer_core.interpreter.operations import Operations
 from tracer_core.interpreter.optimizer_scalars import number_in
-from tracer_core.interpreter.raised import RaisedExceptions
+from tracer_core.interpreter.raised import RaisedExceptions, may_name_stand_in
 from tracer_core.interpreter.side_effects import SideEffects
 from tracer_core.natives.tracing import Tracing
 from tracer_core.provenance import Provenance, end_is_seen
@@ -52,18 +52,6 @@ _MODULE_CALL = torch.nn.Module.__call__
 #: Code flags of generator functions, coroutine functions and asynchronous generators.
 _NOT_PLAIN = 0x20 | 0x80 | 0x200
 _STEP_LIMIT = 3_000_000
-#: Names that Python's own messages give to what stands for an object of the program.
-_STAND_INS = (
-    "LazyIterator",
-    "TextPart",
-    "FakeTensor",
-    "SymInt",
-    "SymFloat",
-    "SymBool",
-    "'Answer'",
-    "'Hashed'",
-    "'SortKey'",
-)
 _TORCH = torch.__path__[0]
 _OWN = str(Path(__file__).parents[1])
 _FAKES_LOG = logging.getLogger("torch._subclasses.fake_tensor")
@@ -233,8 +221,7 @@ class Tracer(Machine, Tracing):
             if isinstance(error, self.recorder.values_needed):
                 broken = self.recorder.broken or Break("data_dependent_value", str(error).partition("\n")[0])
                 raise Restart(self.outer_step, broken.kind, broken.reason)
-            said = error.args[0] if error.args else None
-            if type(said) is str and any(name in said for name in _STAND_INS):
+            if may_name_stand_in(error):
                 raise Restart(self.outer_step, "native_python", f"{type(error).__name__} is raised")
             self.exceptions.note(error)
         try:

@@ -118,12 +118,12 @@ def _positional(m: Machine, cls: type, count: int) -> list[str]:
     written = _has_match_args(m, cls)
     accepted = m.attributes.getattr(cls, "__match_args__") if written else ()
     if not isinstance(accepted, tuple):
-        raise TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {type(accepted).__name__})")
+        raise TypeError(f"{cls.__name__}.__match_args__ must be a tuple (got {m.exceptions.type_name(accepted)})")
     if len(accepted) < count:
         allowed = 1 if not written and cls.__flags__ & _MATCH_SELF else len(accepted)
         plural = "" if allowed == 1 else "s"
         raise TypeError(f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)")
     for name in accepted[:count]:
         if not isinstance(name, str):
-            raise TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
+            raise TypeError(f"__match_args__ elements must be strings (got {m.exceptions.type_name(name)})")
     return list(accepted[:count])

@@ -45,7 +45,7 @@ def call_function_ex(m: Machine, f: Frame, arg: int) -> None:
     function = m.pop(f)
     kwargs = m.containers.mapping(named) if arg & 1 else {}
     if not (hasattr(type(positional), "__iter__") or hasattr(type(positional), "__getitem__")):
-        kind = type(positional).__name__
+        kind = m.exceptions.type_name(positional)
         raise TypeError(f"{function_text(function)} argument after * must be an iterable, not {kind}")
     args = m.containers.spread(positional, varies=True)
     if f.stack and f.stack[-1] is NULL:

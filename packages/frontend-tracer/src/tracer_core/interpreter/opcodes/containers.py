@@ -90,7 +90,7 @@ def map_add(m: Machine, f: Frame, arg: int) -> None:
 def list_extend(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _may_iterate(value):
-        raise TypeError(f"Value after * must be an iterable, not {type(value).__name__}")
+        raise TypeError(f"Value after * must be an iterable, not {m.exceptions.type_name(value)}")
     items = m.containers.spread(value, varies=True)
     m.containers.list_extend(m.peek(f, arg), items)
 
@@ -105,7 +105,7 @@ def set_update(m: Machine, f: Frame, arg: int) -> None:
 def dict_update(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _is_mapping(value):
-        raise TypeError(f"'{type(value).__name__}' object is not a mapping")
+        raise TypeError(f"'{m.exceptions.type_name(value)}' object is not a mapping")
     items = m.containers.mapping(value)
     m.containers.dict_update(m.peek(f, arg), items)
 
@@ -115,7 +115,7 @@ def dict_merge(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     target, function = m.peek(f, arg), m.peek(f, arg + 2)
     if not _is_mapping(value):
-        kind = type(value).__name__
+        kind = m.exceptions.type_name(value)
         raise TypeError(f"{function_text(function)} argument after ** must be a mapping, not {kind}")
     items = m.containers.mapping(value)
     for key in items:
@@ -146,7 +146,7 @@ def function_text(function: Any) -> str:
 def unpack_sequence(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _may_iterate(value):
-        raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
+        raise TypeError(f"cannot unpack non-iterable {m.exceptions.type_name(value)} object")
     items = m.containers.spread(value, varies=True)
     if len(items) < arg:
         raise ValueError(f"not enough values to unpack (expected {arg}, got {len(items)})")
@@ -160,7 +160,7 @@ def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
     before, after = arg & 0xFF, arg >> 8
     value = m.pop(f)
     if not _may_iterate(value):
-        raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
+        raise TypeError(f"cannot unpack non-iterable {m.exceptions.type_name(value)} object")
     items = m.containers.spread(value, varies=True)
     if len(items) < before + after:
         raise ValueError(

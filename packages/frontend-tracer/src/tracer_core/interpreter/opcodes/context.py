@@ -16,7 +16,7 @@ def _bound(m: Machine, manager: Any, name: str) -> Any:
             return m.attributes.getattr(manager, name)
     missed = " (missed __exit__ method)" if name == "__exit__" else ""
     raise TypeError(
-        f"'{type(manager).__name__}' object does not support the context manager protocol{missed}"
+        f"'{m.exceptions.type_name(manager)}' object does not support the context manager protocol{missed}"
     )
 
 

@@ -99,7 +99,7 @@ def _binary(tracer: Tracing, name: str, function: Any, shown: str, args: list[An
             if result is not NotImplemented:
                 return result
     if asked:
-        kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
+        kinds = " and ".join(f"'{tracer.exceptions.type_name(value)}'" for value in (left, right))
         raise TypeError(f"unsupported operand type(s) for {shown}: {kinds}")
     return _numeric(function)(tracer, args, {})
 
