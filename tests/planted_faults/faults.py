@@ -122,9 +122,9 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     Fault("keyword defaults of functions are lost", "rebuild", "rebuild.py", '    "__kwdefaults__",\n', ""),
     Fault("maxlen of a deque is lost", "rebuild", "rebuild_containers.py", ", {obj.maxlen!r})", ", None)"),
     # -- effects --
-    Fault("list.append changes nothing known", "effects", "interpreter/state.py",
+    Fault("list.append changes nothing known", "effects", "interpreter/side_effects.py",
     "            if not change.whole:\n                change.added.extend(values)\n", ""),
-    Fault("containers are changed without being saved", "effects", "interpreter/state.py",
+    Fault("containers are changed without being saved", "effects", "interpreter/side_effects.py",
     "            self._begin(target).whole = True\n", "            pass\n"),
     Fault("a stored key is not noted", "effects", "effects.py", "        self.written.setdefault(key)\n",
     "        pass\n"),

@@ -25,7 +25,7 @@ from tests.random_programs.table_arguments import (
     RECEIVERS,
     REFUSED_MODULES,
 )
-from tracer_core.interpreter import tracer  # noqa: F401  (importing it fills the table)
+from tracer_core.natives import tables  # noqa: F401  (importing it fills the table)
 from tracer_core.natives.effects import EFFECTS, EffectKind, row_name
 
 

@@ -1,6 +1,6 @@
 """Changes that a trace made to objects that existed before it.
 
-In: a call to one of the `before_...` methods (interpreter/state.py) ahead of each mutation. Out: `restore`, which
+In: a call to one of the `before_...` methods (interpreter/side_effects.py) ahead of each mutation. Out: `restore`, which
 gives every object back, and for each a `Change`, which the generated code replays after the graph ran.
 What always holds: after `restore`, each object has exactly the contents that it had when the trace began; it
 may be called again after it was interrupted.

@@ -1,25 +1,17 @@
-"""The loop that runs frames, and what an instruction may ask for.
+"""The loop that runs frames.
 
-In: a chain of frames. Out: the value that the outermost one returns. `Machine` knows bytecode but not
-what a call, an attribute or a truth value *means*: subclasses do. `RealMachine` (real.py) means what
-CPython means; `Tracer` (tracer.py) records. What always holds: an instruction that raises `Break` has
-changed nothing that `undo` of the subclass does not restore, and the frame's stack is as before it.
+In: a chain of frames. Out: the value that the outermost one returns. `Machine` knows bytecode but not what a call, an
+attribute or a truth value *means*: it asks its components (bytecode/semantics.py). Those of `RealMachine` (real.py) mean
+what CPython means; those of `Tracer` (tracer.py) record. What always holds: an instruction that raises `Break` has changed
+nothing that the tracer's effects do not restore, and the frame's stack is as before it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tracer_core.bytecode import semantics
 from tracer_core.bytecode.frame import NULL, Frame, Unread
-from tracer_core.bytecode.semantics import (
-    AttributeSemantics,
-    AttributeWriteSemantics,
-    CallSemantics,
-    ContainerSemantics,
-    ExceptionSemantics,
-    NameSemantics,
-    OperatorSemantics,
-)
 from tracer_core.trace.graph_breaks import Break, Restart, RunNatively
 
 
@@ -27,17 +19,17 @@ class Machine:
     """Runs `frames`, a stack of frames; the last one is active."""
 
     frames: list[Frame]
-    names: NameSemantics
-    exceptions: ExceptionSemantics
-    attribute_writes: AttributeWriteSemantics
-    attributes: AttributeSemantics
-    operators: OperatorSemantics
-    containers: ContainerSemantics
+    names: semantics.NameSemantics
+    exceptions: semantics.ExceptionSemantics
+    attribute_writes: semantics.AttributeWriteSemantics
+    attributes: semantics.AttributeSemantics
+    operators: semantics.OperatorSemantics
+    containers: semantics.ContainerSemantics
 
     if TYPE_CHECKING:  # an attribute of the tracer, a property of `RealMachine`
 
         @property
-        def calls(self) -> CallSemantics: ...
+        def calls(self) -> semantics.CallSemantics: ...
 
     def __init__(self) -> None:
         self.frames = []

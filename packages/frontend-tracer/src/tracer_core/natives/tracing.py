@@ -12,18 +12,8 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
+from tracer_core.bytecode import semantics
 from tracer_core.bytecode.frame import Frame, Unread
-from tracer_core.bytecode.semantics import (
-    AttributeSemantics,
-    AttributeWriteSemantics,
-    CallBinder,
-    CallSemantics,
-    ContainerSemantics,
-    DefaultSemantics,
-    ExceptionSemantics,
-    NameSemantics,
-    OperatorSemantics,
-)
 from tracer_core.effects import Change, Effects
 from tracer_core.natives.effects import Effect
 from tracer_core.provenance import Provenance
@@ -69,7 +59,7 @@ class FrameRunner(Protocol):
         """The exception being handled by the innermost frame that handles one."""
 
 
-class TracedExceptions(ExceptionSemantics, Protocol):
+class TracedExceptions(semantics.ExceptionSemantics, Protocol):
     """Exceptions in a trace."""
 
     def was_raised(self, error: BaseException) -> bool:
@@ -80,7 +70,7 @@ class TracedExceptions(ExceptionSemantics, Protocol):
         """``error.__traceback__``, which can be carried out of the trace only with the exception."""
 
 
-class ScalarSemantics(Protocol):
+class TracedScalars(Protocol):
     """Numbers of the program, some of which are symbols. symbolic: whether sizes may be symbols in this trace. numbers: id
     of a symbol -> (symbol, its value now, its source)."""
 
@@ -111,7 +101,7 @@ class ScalarSemantics(Protocol):
         """What C code sees of an object of a subclass of a number or text: its value, guarded. Others as they are."""
 
 
-class SideEffectTracking(Protocol):
+class TracedSideEffects(Protocol):
     """What existed before the trace is saved before it is changed. mutations: how often the program changed anything,
     fresh objects included."""
 
@@ -137,7 +127,7 @@ class SideEffectTracking(Protocol):
         """Saves one slot (where: its descriptor) or class attribute (where: its name) before it is set."""
 
 
-class GuardedReads(Protocol):
+class TracedReads(Protocol):
     """Containers, read without code of the program."""
 
     def expand(self, obj: Any, depth: int = 8) -> None:
@@ -172,14 +162,14 @@ class GuardedReads(Protocol):
         """Makes sure that looking up a key runs no user code that was not interpreted."""
 
 
-class TracedContainers(ContainerSemantics, Protocol):
+class TracedContainers(semantics.ContainerSemantics, Protocol):
     """Containers and iterators in a trace."""
 
     def native_iterator(self, iterator: Any) -> Any:
         """An iterator that native code may advance: user code in it comes back to the interpreter."""
 
 
-class ClassEntries(Protocol):
+class TracedEntries(Protocol):
     """The dictionary entries that decide what an attribute is. classes: id -> classes that the trace made. methods_of:
     class -> its special methods in Python."""
 
@@ -220,7 +210,7 @@ class ClassEntries(Protocol):
         ...
 
 
-class TracedAttributes(AttributeSemantics, Protocol):
+class TracedAttributes(semantics.AttributeSemantics, Protocol):
     """Reading attributes in a trace: CPython's descriptor protocol, with guards. tensor_attributes: id of an intermediate
     tensor -> what the program set on it."""
 
@@ -245,7 +235,7 @@ class TracedAttributes(AttributeSemantics, Protocol):
         ...
 
 
-class TracedAttributeWrites(AttributeWriteSemantics, Protocol):
+class TracedAttributeWrites(semantics.AttributeWriteSemantics, Protocol):
     """Setting and deleting attributes in a trace."""
 
     def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
@@ -265,7 +255,7 @@ class TracedAttributeWrites(AttributeWriteSemantics, Protocol):
         ...
 
 
-class TracedOperators(OperatorSemantics, Protocol):
+class TracedOperators(semantics.OperatorSemantics, Protocol):
     """Operators in a trace."""
 
     def apply(self, function: Any, *operands: Any) -> Any:
@@ -285,7 +275,7 @@ class TracedOperators(OperatorSemantics, Protocol):
         ...
 
 
-class TracedCalls(CallSemantics, Protocol):
+class TracedCalls(semantics.CallSemantics, Protocol):
     """Calls in a trace: inline, record, run natively, or break. interpreted: every code object that was run, with a
     function that has it."""
 
@@ -301,7 +291,7 @@ class TracedCalls(CallSemantics, Protocol):
         """Runs a frame to its end below native code."""
 
 
-class NativeCallSemantics(Protocol):
+class TracedNativeCalls(Protocol):
     """Calls of C functions and of torch's. questions: calls of caches that were asked, by what they are called with."""
 
     questions: dict[Any, Any]
@@ -328,7 +318,7 @@ class NativeCallSemantics(Protocol):
         """Notes where native code made an object."""
 
 
-class TracedNames(NameSemantics, DefaultSemantics, Protocol):
+class TracedNames(semantics.NameSemantics, semantics.DefaultSemantics, Protocol):
     """Names in a trace."""
 
     def namespace_source(self, function: types.FunctionType) -> Source:
@@ -352,22 +342,22 @@ class SymbolPolicy(Protocol):
     takes_numbers: bool
 
 
-class Tracing(FrameRunner, CallBinder, Protocol):
+class Tracing(FrameRunner, semantics.CallBinder, Protocol):
     """One trace. provenance: where each object came from, and the guards. recorder: writes the graph."""
 
     provenance: Provenance
     effects: Effects
     recorder: Recorder
-    scalars: ScalarSemantics
-    side_effects: SideEffectTracking
-    reads: GuardedReads
+    scalars: TracedScalars
+    side_effects: TracedSideEffects
+    reads: TracedReads
     exceptions: TracedExceptions
     names: TracedNames
-    entries: ClassEntries
+    entries: TracedEntries
     attributes: TracedAttributes
     attribute_writes: TracedAttributeWrites
     operators: TracedOperators
     containers: TracedContainers
     calls: TracedCalls
-    native_calls: NativeCallSemantics
+    native_calls: TracedNativeCalls
     shapes: SymbolPolicy
