@@ -37,7 +37,9 @@ def may_name_stand_in(error: BaseException) -> bool:
     frame, opcode = raised
     if opcode in _RAISES and (is_own(frame) or not isinstance(error, TypeError)):
         return False
-    return _holds_stand_in(list(frame.f_locals.values()), 4)
+    # Whose attribute is missing is a variable; any other message may show what arguments hold.
+    depth = 1 if isinstance(error, AttributeError) else 4
+    return _holds_stand_in(list(frame.f_locals.values()), depth)
 
 
 def _holds_stand_in(value: Any, depth: int) -> bool:
