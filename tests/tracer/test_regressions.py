@@ -981,7 +981,7 @@ def test_where_a_view_begins_is_in_no_guard_2552(backend):
     "call",
     [
         lambda x, n: n(1),
-        lambda x, n: [1, 2][n:"a"],
+        lambda x, n: [1, 2][n:"a"],  # noqa: RUF016
         lambda x, n: n + [],
         lambda x, n: n < "a",
         lambda x, n: len(n),
