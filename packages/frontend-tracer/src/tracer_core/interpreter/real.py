@@ -206,16 +206,20 @@ class EagerNames:
         return value
 
 
+_NAMES, _EXCEPTIONS, _OPERATORS = EagerNames(), EagerExceptions(), EagerOperators()
+_CONTAINERS, _ATTRIBUTES = EagerContainers(), EagerAttributes()
+
+
 class RealMachine(Machine):
     """See the module's docstring. Mutable. raised: the last instruction raised an exception."""
 
     raised = False
     outer_step = 0
-    names = EagerNames()
-    exceptions = EagerExceptions()
-    attributes = attribute_writes = EagerAttributes()
-    operators = EagerOperators()
-    containers = EagerContainers()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names, self.exceptions, self.operators, self.containers = _NAMES, _EXCEPTIONS, _OPERATORS, _CONTAINERS
+        self.attributes = self.attribute_writes = _ATTRIBUTES
 
     @property
     def calls(self) -> RealMachine:
@@ -310,11 +314,10 @@ class RealMachine(Machine):
             return function(*args, **kwargs)
 
     def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
-        machine = RealMachine()
-        machine.frames = [frame]
+        self.frames = [frame]
         if error is not None:
-            machine.unwind(error, 0)
-        return machine.run(0)
+            self.unwind(error, 0)
+        return self.run(0)
 
     def _names(self, function: Any) -> Any:
         frame = self.frames[-1]
