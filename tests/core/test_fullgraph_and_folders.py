@@ -60,12 +60,12 @@ def test_internal_errors(
 
 @pytest.mark.parametrize("always", [False, True])
 def test_calls_that_a_trace_cannot_follow(always: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tracer_core.trace.tracer import Tracer
+    from tracer_core.trace.native_calls import NativeCalls
 
     def refuses(*_: Any) -> Any:
         raise RunNatively("calls are nested too deep", always)
 
-    monkeypatch.setattr(Tracer, "call_torch", refuses)
+    monkeypatch.setattr(NativeCalls, "call_torch", refuses)
     with pytest.raises(
         TracerError,
         match="fullgraph=True, but scaled cannot be captured: calls are nested too deep",

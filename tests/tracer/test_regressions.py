@@ -1051,3 +1051,52 @@ def test_where_a_view_begins_is_in_no_guard_2552(backend):
         y = torch.randn(size, 3, 2).permute(2, 1, 0)
         compare(program(theirs, y), fast(ours, y))
         compare(theirs, ours)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, n: n(1),
+        lambda x, n: [1, 2][n:"a"],  # noqa: RUF016
+        lambda x, n: n + [],
+        lambda x, n: n < "a",
+        lambda x, n: len(n),
+        lambda x, n: n.missing,
+        lambda x, n: list(zip(*n)),
+        lambda x, n: dict(**n),
+        lambda x, n: x(1),
+        lambda x, n: "a".join([x]),
+        lambda x, n: map(abs, [x])[0],
+        lambda x, n: map(abs, iter([x].pop, None)) < 3,
+        lambda x, n: map(abs, [x]).missing,
+    ],
+)
+def test_no_message_names_what_stands_for_a_value(call):
+    def f(x, n):
+        try:
+            return x + 1, call(x, n)
+        except (TypeError, AttributeError) as error:
+            return x + 2, type(error), str(error)
+
+    same(f, (X, 3), (X, 4), (X, 5), breaks=None)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: {"a": x}["b"],
+        lambda x: {"a": x}.pop("b"),
+        lambda x: [x][3],
+        lambda x: iter(x.sum()),
+        lambda x: x.missing,
+        lambda x: [x].pop(4),
+    ],
+)
+def test_a_message_about_no_type_stays_in_the_graph(call):
+    def f(x):
+        try:
+            return x + 1, call(x)
+        except (LookupError, TypeError, AttributeError) as error:
+            return x + 2, type(error), str(error)
+
+    same(f, (X,), (X + 1,), breaks=0)

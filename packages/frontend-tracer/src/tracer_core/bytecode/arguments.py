@@ -12,9 +12,10 @@ import types
 from typing import Any, NoReturn
 
 from tracer_core.bytecode.frame import NULL, Frame, Unread
+from tracer_core.bytecode.semantics import CallBinder
 
 
-def bind(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> None:
+def bind(machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Fills ``frame.locals``. machine: reads defaults (with guards) and opens unread values."""
     raw = frame.code.raw
     slots = frame.locals
@@ -50,32 +51,34 @@ def bind(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) ->
         _mismatch(machine, frame, args, kwargs)
 
 
-def _defaults(machine: Any, frame: Frame, n_positional: int, n_keyword: int) -> bool:
+def _defaults(machine: CallBinder, frame: Frame, n_positional: int, n_keyword: int) -> bool:
     """Fills what was not given; False when a parameter has no default."""
     slots, names = frame.locals, frame.code.raw.co_varnames
     missing = [i for i in range(n_positional + n_keyword) if slots[i] is NULL]
     if not missing:
         return True
-    defaults, kw_defaults = machine.defaults_of(frame.function)
+    defaults, kw_defaults = machine.names.defaults_of(frame.function)
     first = n_positional - len(defaults)
     for i in missing:
         if first <= i < n_positional:
-            slots[i] = machine.default_item(frame.function, defaults, i - first)
+            slots[i] = machine.names.default_item(frame.function, defaults, i - first)
         elif i >= n_positional and names[i] in kw_defaults:
-            slots[i] = machine.keyword_default(frame.function, kw_defaults, names[i])
+            slots[i] = machine.names.keyword_default(frame.function, kw_defaults, names[i])
         else:
             return False
     return True
 
 
-def _open(machine: Any, value: Any) -> Any:
+def _open(machine: CallBinder, value: Any) -> Any:
     return machine.open(value) if type(value) is Unread else value
 
 
-def _mismatch(machine: Any, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> NoReturn:
+def _mismatch(
+    machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, Any]
+) -> NoReturn:
     """Raises CPython's own error: calls a function of the same signature that does nothing."""
     raw = frame.code.raw
-    defaults, kw_defaults = machine.defaults_of(frame.function)
+    defaults, kw_defaults = machine.names.defaults_of(frame.function)
     code = _nothing.__code__.replace(
         co_argcount=raw.co_argcount, co_posonlyargcount=raw.co_posonlyargcount,
         co_kwonlyargcount=raw.co_kwonlyargcount,

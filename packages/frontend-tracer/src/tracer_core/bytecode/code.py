@@ -14,7 +14,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from tracer_core.bytecode.instructions import Instruction, instructions
@@ -54,6 +54,12 @@ def _is_handled(name: str, arg: Any) -> bool:
 
 def _shown(name: str, arg: Any) -> str:
     return f"{name} {arg}" if name in _TYPE_PARAMETERS else name
+
+
+class GraphBreaker(Protocol):
+    """Who ends a graph."""
+
+    def break_graph(self, kind: str, reason: str) -> Any: ...
 
 
 def opcode(*names: str) -> Callable[[Handler], Handler]:
@@ -126,7 +132,7 @@ _JUMPS_ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_IN
 
 
 def _no_handler(name: str) -> Handler:
-    def handler(machine: Any, frame: Any, arg: Any) -> Any:
+    def handler(machine: GraphBreaker, frame: object, arg: Any) -> Any:
         machine.break_graph("unsupported_opcode", f"{name}: {UNSUPPORTED.get(name, 'no handler')}")
 
     return handler

@@ -1,18 +1,18 @@
-"""The loop that runs frames, and what an instruction may ask for.
+"""The loop that runs frames.
 
 In: a chain of frames. Out: the value that the outermost one returns. `Machine` knows bytecode but
-not what a call, an attribute or a truth value *means*: subclasses do. `RealMachine` (real.py) means
-what CPython means; `Tracer` (tracer.py) records. What always holds: an instruction that raises
-`Break` has changed nothing that `undo` of the subclass does not restore, and the frame's stack is
-as before it.
+not what a call, an attribute or a truth value *means*: it asks its components
+(bytecode/semantics.py). Those of `RealMachine` (real.py) mean what CPython means; those of `Tracer`
+(tracer.py) record. What always holds: an instruction that raises `Break` has changed nothing that
+the tracer's effects do not restore, and the frame's stack is as before it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from tracer_core.bytecode import semantics
 from tracer_core.bytecode.frame import NULL, Frame, Unread
-from tracer_core.bytecode.tracebacks import history
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 
 
@@ -20,6 +20,17 @@ class Machine:
     """Runs `frames`, a stack of frames; the last one is active."""
 
     frames: list[Frame]
+    names: semantics.NameSemantics
+    exceptions: semantics.ExceptionSemantics
+    attribute_writes: semantics.AttributeWriteSemantics
+    attributes: semantics.AttributeSemantics
+    operators: semantics.OperatorSemantics
+    containers: semantics.ContainerSemantics
+
+    if TYPE_CHECKING:  # an attribute of the tracer, a property of `RealMachine`
+
+        @property
+        def calls(self) -> semantics.CallSemantics: ...
 
     def __init__(self) -> None:
         self.frames = []
@@ -70,7 +81,9 @@ class Machine:
             if type(value) is Unread:
                 value = self.open(value)
             if value is not None:
-                raise TypeError(f"__init__() should return None, not '{type(value).__name__}'")
+                raise TypeError(
+                    f"__init__() should return None, not '{self.exceptions.type_name(value)}'"
+                )
             caller.stack.append(rule[1])
 
     def unwind(self, error: BaseException, base: int) -> None:
@@ -78,7 +91,7 @@ class Machine:
         self._set_context(error)
         while True:
             frame = self.frames[-1]
-            self.passed(frame, error)
+            self.exceptions.passed(frame, error)
             target = self.find_handler(frame)
             if target is not None:
                 del frame.stack[target.depth :]
@@ -98,11 +111,6 @@ class Machine:
                     )  # its traceback has this frame, and with it all callers and their results
             self.frames[-1].last = self.frames[-1].ip - 1
 
-    def passed(self, frame: Frame, error: BaseException) -> None:
-        """Called for each frame that an exception comes through, the one that catches it
-        included.
-        """
-
     def handled(self) -> BaseException | None:
         """The exception being handled by the innermost frame that handles one."""
         for frame in reversed(self.frames):
@@ -112,16 +120,6 @@ class Machine:
                     error = frame.exceptions[-1] = self.open(error)
                 return error  # type: ignore[no-any-return]
         return None
-
-    def history(self, error: BaseException) -> Any:
-        """Where an exception was raised and went through: two parts of a group have the same."""
-        return history(error)
-
-    def same_history(self, original: BaseException, part: BaseException) -> None:
-        """Notes that `part` was split from a group."""
-
-    def look_into(self, group: BaseException) -> None:
-        """Called before what a group of exceptions holds decides something."""
 
     def _set_context(self, error: BaseException) -> None:
         """An exception raised while another is handled has that one as its context."""
@@ -173,129 +171,8 @@ class Machine:
             )
         return value
 
-    # Meanings, given by the subclasses.
-
     def open(self, unread: Unread) -> Any:
-        raise NotImplementedError
+        return unread.value
 
-    def break_graph(self, kind: str, reason: str) -> Any:
-        raise NotImplementedError
-
-    def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Calls and pushes the result on the frame's stack, now or when an inlined frame
-        returns.
-        """
-        raise NotImplementedError
-
-    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Calls and returns the result; Python callees run in a nested loop."""
-        raise NotImplementedError
-
-    def getattr(self, obj: Any, name: str) -> Any:
-        raise NotImplementedError
-
-    def setattr(self, obj: Any, name: str, value: Any) -> None:
-        raise NotImplementedError
-
-    def delattr(self, obj: Any, name: str) -> None:
-        raise NotImplementedError
-
-    def truth(self, value: Any) -> bool:
-        raise NotImplementedError
-
-    def binary(self, symbol: str, left: Any, right: Any) -> Any:
-        raise NotImplementedError
-
-    def unary(self, symbol: str, value: Any) -> Any:
-        raise NotImplementedError
-
-    def compare(self, symbol: str, left: Any, right: Any) -> Any:
-        raise NotImplementedError
-
-    def same(self, left: Any, right: Any) -> bool:
-        """left is right"""
-        return left is right
-
-    def contains(self, item: Any, container: Any) -> bool:
-        raise NotImplementedError
-
-    def getitem(self, container: Any, key: Any) -> Any:
-        raise NotImplementedError
-
-    def setitem(self, container: Any, key: Any, value: Any) -> None:
-        raise NotImplementedError
-
-    def delitem(self, container: Any, key: Any) -> None:
-        raise NotImplementedError
-
-    def iterate(self, value: Any) -> Any:
-        """iter(value)"""
-        raise NotImplementedError
-
-    def advance(self, iterator: Any) -> tuple[bool, Any]:
-        """(True, item) or (False, StopIteration value)."""
-        raise NotImplementedError
-
-    def loop(self, value: Any) -> Any:
-        """iter(value) for a ``for`` loop, which alone gets to see the iterator."""
-        raise NotImplementedError
-
-    def spread(self, value: Any, varies: bool = False) -> list[Any]:
-        """The items of any iterable, for unpacking and ``*args``. varies: a number may become a
-        symbol.
-        """
-        raise NotImplementedError
-
-    def mapping(self, value: Any) -> dict[Any, Any]:
-        """The items of a mapping, for ``**kwargs`` and ``{**d}``."""
-        raise NotImplementedError
-
-    def load_global(self, frame: Frame, name: str) -> Any:
-        raise NotImplementedError
-
-    def store_global(self, frame: Frame, name: str, value: Any) -> None:
-        raise NotImplementedError
-
-    def delete_global(self, frame: Frame, name: str) -> None:
-        raise NotImplementedError
-
-    def store_name(self, namespace: Any, name: str, value: Any) -> None:
-        """Stores a name of a class body."""
-        self.setitem(namespace, name, value)
-
-    def load_cell(self, cell: Any, name: str) -> Any:
-        raise NotImplementedError
-
-    def store_cell(self, cell: Any, value: Any) -> None:
-        raise NotImplementedError
-
-    def free_cells(self, frame: Frame) -> tuple[Any, ...]:
-        """The closure of the frame's function."""
-        return frame.function.__closure__ or ()
-
-    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
-        raise NotImplementedError
-
-    def format(self, value: Any, spec: str) -> str:
-        raise NotImplementedError
-
-    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
-        raise NotImplementedError
-
-    def concrete(self, value: Any) -> Any:
-        """A value that is about to be hashed or otherwise looked at by C: no symbol."""
-        return value
-
-    def made(self, value: Any) -> Any:
-        """A value that the bytecode itself made (container display, function, slice)."""
-        return value
-
-    def list_append(self, target: Any, value: Any) -> None:
-        """In-place growth of a container made by the bytecode (comprehensions, displays)."""
-        target.append(value)
-
-    def list_extend(self, target: Any, values: list[Any]) -> None:
-        target.extend(values)
-
-    def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
-        target.update(items)
+    def break_graph(self, kind: str, reason: str) -> NoReturn:
+        raise Break(kind, reason)

@@ -23,14 +23,25 @@ _NO_POSITION, _LONGEST_RUN = 0x80 | 15 << 3, 8
 _OWN = (str(Path(__file__).parent.parent) + "/", "<tracer_core ")
 
 
-def is_own(entry: types.TracebackType) -> bool:
-    """Whether an entry shows the interpreter or code that it generated."""
-    return entry.tb_frame.f_code.co_filename.startswith(_OWN)
+def is_own(frame: types.FrameType) -> bool:
+    """Whether a frame is the interpreter's or of code that it generated."""
+    return frame.f_code.co_filename.startswith(_OWN)
+
+
+def raising_instruction(error: BaseException) -> tuple[types.FrameType, str] | None:
+    """The innermost frame of an exception's traceback, and the opcode that raised there."""
+    entry = error.__traceback__
+    if entry is None:
+        return None
+    while entry.tb_next is not None:
+        entry = entry.tb_next
+    code = entry.tb_frame.f_code.co_code
+    return entry.tb_frame, dis.opname[code[entry.tb_lasti]]
 
 
 def without_own(entry: types.TracebackType | None) -> types.TracebackType | None:
     """A traceback without its leading entries that are the interpreter's."""
-    while entry is not None and is_own(entry):
+    while entry is not None and is_own(entry.tb_frame):
         entry = entry.tb_next
     return entry
 
@@ -51,7 +62,7 @@ def history(error: BaseException) -> tuple[tuple[str, str, int], ...]:
     """
     entries, entry = [], error.__traceback__
     while entry is not None:
-        if not is_own(entry):
+        if not is_own(entry.tb_frame):
             code = entry.tb_frame.f_code
             entries.append((code.co_filename, code.co_qualname, entry.tb_lasti))
         entry = entry.tb_next

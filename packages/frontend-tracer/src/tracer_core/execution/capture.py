@@ -176,7 +176,7 @@ def _trace(
             raise
         except BaseException as error:
             _doubt(tracer, f"{type(error).__qualname__}: {error}")
-            step = tracer.first_raised(error)
+            step = tracer.exceptions.first_raised(error)
             if step:
                 # Captured up to the instruction that raises, which then does so for real, on every
                 # call.

@@ -38,6 +38,7 @@ from tracer_core.fx_capture.dynamic_shapes import broken_promise, size_condition
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.may_raise import risks_of
 from tracer_core.fx_capture.provenance import can_be_watched, end_is_seen, kept_when_dead
+from tracer_core.fx_capture.side_effects import Gradient
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.guards.explanation import Failure
 from tracer_core.guards.guard import GuardKind
@@ -46,7 +47,6 @@ from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
 from tracer_core.registry import events
-from tracer_core.trace.side_effects import Gradient
 from tracer_core.trace.tracer import Tracer
 
 
@@ -86,14 +86,14 @@ class Generator:
             constant=self.variant.constants.text,
             output=self._output,
             source_of=tracer.provenance.origin_of,
-            frames_passed=tracer.frames_passed,
-            classes=tracer.classes,
-            owner_of_traceback=tracer.owner_of_traceback,
+            frames_passed=tracer.exceptions.frames_passed,
+            classes=tracer.entries.classes,
+            owner_of_traceback=tracer.exceptions.owner_of_traceback,
             flush=self._flush,
-            made_here=tracer.made_here,
-            attributes_of=tracer.attributes_of,
+            made_here=tracer.names.made_here,
+            attributes_of=tracer.attributes.attributes_of,
         )
-        self.rebuilder.births = tracer.births
+        self.rebuilder.births = tracer.native_calls.births
 
     def _flush(self, obj: Any) -> None:
         """Replays the changes of an object among the lines of the rebuilder."""
@@ -117,8 +117,8 @@ class Generator:
             node = recorder.node_of(value)
         else:
             if not value.node.expr.free_symbols:
-                return repr(self.tracer.concrete(value))
-            origin = self.tracer.origin(value)
+                return repr(self.tracer.scalars.concrete(value))
+            origin = self.tracer.scalars.origin(value)
             if origin is not None:
                 return self.variant.use(origin[1])
             node = recorder.sizes.node(value.node.expr)
@@ -403,7 +403,7 @@ class Generator:
             source = guarded.get(id(obj)) or self.tracer.provenance.source_of(obj)
             if source is not None and source.root.kind != "state" and source.base is not None:
                 paths[name] = source
-        functions = tuple(self.tracer.interpreted.values())
+        functions = tuple(self.tracer.calls.interpreted.values())
         return Portable(roots, paths, functions, tuple(self.tracer.provenance.constants))
 
 

@@ -22,14 +22,14 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.execution.generated_namespace import alias_groups
-from tracer_core.fx_capture.provenance import end_is_seen
+from tracer_core.fx_capture.provenance import Provenance, end_is_seen
+from tracer_core.fx_capture.side_effects import Change
 from tracer_core.guards.guard import Guard, GuardKind, Relation, tensor_call
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.source import Source, computed
 from tracer_core.guards.watched_words import Checked
 from tracer_core.reconstruct.side_effects import replay
 from tracer_core.reconstruct.values import Rebuilder
-from tracer_core.trace.side_effects import Change
 from tracer_core.trace.suspended_generators import STEPPED
 
 #: Owners whose slots never change.
@@ -86,7 +86,7 @@ class Variant:
     """Builds the text. Mutable. value_at(source): what was read there during the trace. root(i):
     the value of state item i."""
 
-    def __init__(self, provenance: Any, state: Any) -> None:
+    def __init__(self, provenance: Provenance, state: Any) -> None:
         self.provenance = provenance
         self.state = state
         self.constants = Constants()
@@ -167,7 +167,8 @@ class Variant:
             step: Source | None = source
             while step is not None and step not in found:
                 found.add(step)
-                step = step.base if isinstance(self.provenance.value_at(step.base), tuple) else None
+                base = step.base
+                step = base if base and isinstance(self.provenance.value_at(base), tuple) else None
         return found
 
     def fetch(self, source: Source) -> str:
@@ -369,8 +370,9 @@ class Variant:
 
     def effect(self, rebuilder: Rebuilder, change: Change) -> list[str]:
         """The lines that replay one object's change. Values are rebuilt through `rebuilder`."""
-        target = self.use(self.provenance.source_of(change.obj))
-        return replay(target, change, rebuilder, self.constants.text)
+        source = self.provenance.source_of(change.obj)
+        assert source is not None
+        return replay(self.use(source), change, rebuilder, self.constants.text)
 
     # -- assembly --
 

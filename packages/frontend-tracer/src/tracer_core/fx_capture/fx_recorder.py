@@ -46,7 +46,10 @@ _QUANTIZED = frozenset(names("quint8 qint8 qint32 quint4x2 quint2x4"))
 
 
 class Recorder(WrittenGraph):
-    """Runs torch functions on fakes and writes them into the graph. Mutable."""
+    """Runs torch functions on fakes and writes them into the graph. Mutable. step(): the
+    instruction of the outermost chain that is being run. number_in(tensor): the number in it, where
+    the program may have it; else None. concrete: for backends that take no numbers as inputs, gives
+    the number behind a symbol, guarded."""
 
     def __init__(
         self,
@@ -54,13 +57,16 @@ class Recorder(WrittenGraph):
         source_of: Callable[[torch.Tensor], Source | None],
         dims_of: Callable[[torch.Tensor], Any],
         where: Callable[[], str],
+        step: Callable[[], int],
+        number_in: Callable[[torch.Tensor], Any],
+        concrete: Callable[[Any], Any] | None,
+        may_follow_data: bool,
     ) -> None:
         super().__init__(fakes, source_of, dims_of, where)
         self.mode = _Mode(self)
         self.ranges = Ranges()
         self.scalars = Scalars(fakes)
-        #: The instruction of the outermost chain that is being run.
-        self.step: Callable[[], int] = lambda: 0
+        self.step, self.number_in, self.concrete = step, number_in, concrete
         #: The break that a torch function asked for, which native code between may have caught.
         self.broken: Break | None = None
         #: Settings that the program set; levels of autocast and devices that it is in; contexts to
@@ -69,14 +75,10 @@ class Recorder(WrittenGraph):
         self.autocast_nesting = 0
         self.devices: list[torch.device] = []
         self.open_contexts: list[Any] = []
-        #: For backends that take no numbers as inputs: gives the number behind a symbol, guarded.
-        self.concrete: Callable[[Any], Any] | None = None
-        #: The number in a tensor, where the program may have it; else None.
-        self.number_in: Callable[[torch.Tensor], Any] = lambda tensor: None
         #: Sizes that depend on data: None where they end the graph; whether to ask for another
         #: trace with them.
         self.data: DataSizes | None = None
-        self.may_follow_data = False
+        self.may_follow_data = may_follow_data
 
     # -- sizes that depend on data --
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.torch_private.names import names
 
 
@@ -53,7 +54,7 @@ ROUNDING: dict[torch.dtype, Callable[[Any], Any] | None] = {
 class Scalars:
     """Mutable. real_of(fake): the input that it stands for, or None; was_written(fake)."""
 
-    def __init__(self, fakes: Any) -> None:
+    def __init__(self, fakes: Fakes) -> None:
         self._fakes = fakes
         self._known: dict[int, tuple[Any, int, Any]] = {}
 
@@ -63,8 +64,9 @@ class Scalars:
         if known is not None:
             return known[2] if known[1] == fake._version else None
         real = self._fakes.real_of(fake)
-        readable = real is not None and real.device.type == "cpu" and not real.is_inference()
-        if not readable or not _is_scalar(fake) or self._fakes.was_written(fake):
+        if real is None or real.device.type != "cpu" or real.is_inference():
+            return None
+        if not _is_scalar(fake) or self._fakes.was_written(fake):
             return None
         if self._fakes.shares_memory(real):
             return None  # it may be written to by another name

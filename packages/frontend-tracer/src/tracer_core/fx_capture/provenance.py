@@ -114,13 +114,15 @@ class Provenance:
     """The registry of one trace. Mutable. guards: in the order made. tensors: source -> input
     tensor, in the order read. symbolic_dims: (tensor, source) -> sizes for its guard, None where
     symbolic. number: (number, source, always) -> a symbol for it, or the number itself.
-    varies(number, source): whether it would be a symbol."""
+    varies(number, source): whether it would be a symbol. stand_in(generator): what stands for a
+    generator from before the trace."""
 
     def __init__(
         self,
         symbolic_dims: Callable[[torch.Tensor, Source], Any],
         number: Callable[[Any, Source, bool], Any],
         varies: Callable[[Any, Source], bool],
+        stand_in: Callable[[Any], Any],
     ) -> None:
         self.sources = Sources()
         self.guards: list[Guard] = []
@@ -135,11 +137,9 @@ class Provenance:
         self._symbolic_dims = symbolic_dims
         #: Whether the trace asked a weak reference for its object, or a tensor for its gradient.
         self.follows_late = False
-        #: Gives what stands for a generator from before the trace.
-        self.stand_in: Callable[[Any], Any] | None = None
         #: Whether a number is computed from several sources.
         self.combines = False
-        self._number, self._varies = number, varies
+        self._number, self._varies, self._stand_in = number, varies, stand_in
         #: id of a tuple with symbols in it -> (that tuple, where the program's own one is, that
         #: one).
         self._copies: dict[int, tuple[Any, Source, Any]] = {}
@@ -151,6 +151,10 @@ class Provenance:
 
     def source_of(self, obj: Any) -> Source | None:
         return self._by_id.get(id(obj))
+
+    def is_fresh(self, obj: Any) -> bool:
+        """Whether the trace, or native code in it, made an object."""
+        return id(obj) not in self._by_id
 
     def register(self, obj: Any, source: Source) -> None:
         self._by_id[id(obj)] = source
@@ -213,9 +217,9 @@ class Provenance:
     def read(self, value: Any, source: Source) -> Any:
         """A value reached by `source`, now seen by the program: guards it and returns it, or what
         stands for it in this trace."""
-        if type(value) is types.GeneratorType and self.stand_in is not None:
+        if type(value) is types.GeneratorType:
             self._read_object(value, source)
-            return self.stand_in(value)
+            return self._stand_in(value)
         return self._read_object(value, source)
 
     def _read_object(self, value: Any, source: Source) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from tracer_core import torch_private
+from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.source import Source, Sources
 
@@ -42,7 +43,7 @@ _SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
 class GraphUnderConstruction(Protocol):
     """What is asked of a `written_graph.WrittenGraph`."""
 
-    fakes: Any
+    fakes: Fakes
     inputs: Any
 
     def fake(self, real: torch.Tensor) -> Any: ...

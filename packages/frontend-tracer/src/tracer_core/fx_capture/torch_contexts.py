@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name
 
@@ -23,7 +24,7 @@ class InferenceHandle:
     `close`.
     """
 
-    def __init__(self, recorder: Any, mode: bool) -> None:
+    def __init__(self, recorder: Recorder, mode: bool) -> None:
         self._recorder, self._mode, self.is_open = recorder, mode, True
         self._context = _enter_inference_mode(mode)
         self._node = recorder.state_node(_enter_inference_mode, (mode,))

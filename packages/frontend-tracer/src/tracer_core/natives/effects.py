@@ -76,12 +76,6 @@ CALLED_CODES: dict[types.CodeType, Callable[..., Any]] = {}
 CALLED_PACKAGES: dict[str, Callable[..., Any]] = {}
 
 
-def query(tracer: Any, function: Any) -> Any:
-    """Calls a function without arguments whose result is a setting, and guards the result."""
-    source = tracer.provenance.sources.make(tracer.provenance.constant(function), "called")
-    return tracer.provenance.read(function(), source)
-
-
 def breaks(kind: str, reason: str, callables: Iterable[Any]) -> None:
     for one in callables:
         declare(Effect(EffectKind.BREAKS, None, kind, reason), [one])

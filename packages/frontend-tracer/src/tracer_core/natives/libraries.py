@@ -22,6 +22,7 @@ import torch
 
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.natives.reading import special_methods
+from tracer_core.natives.tracing import Tracing
 
 #: Libraries that keep to their arguments -> names of their functions that do not.
 PLAIN: Mapping[str, frozenset[str]] = {
@@ -83,7 +84,7 @@ def _known(module: str) -> tuple[str, frozenset[str]] | None:
 
 
 def runs_natively(
-    tracer: Any, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]
+    tracer: Tracing, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]
 ) -> bool:
     """Whether a library's function is called as it is. Impure functions end the graph."""
     module = function.__globals__.get("__name__", "")
@@ -103,7 +104,7 @@ def runs_natively(
     return all(_is_data(tracer, value, code, _MAX_DEPTH) for value in (*args, *kwargs.values()))
 
 
-def _is_data(tracer: Any, value: Any, code: bool, depth: int) -> bool:
+def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
     """Whether nothing of the program can be reached from a value. code: functions and classes are
     only looked at.
     """
@@ -118,7 +119,7 @@ def _is_data(tracer: Any, value: Any, code: bool, depth: int) -> bool:
         return guard_function(tracer, value)
     if isinstance(value, IDENTITY_TYPES):
         return code or _known(getattr(value, "__module__", None) or "") is not None
-    if not tracer.is_fresh(value):
+    if not tracer.provenance.is_fresh(value):
         return False
     if isinstance(value, _CLOSED_TYPES):
         return not special_methods(tracer, type(value))
@@ -127,9 +128,9 @@ def _is_data(tracer: Any, value: Any, code: bool, depth: int) -> bool:
     return all(_is_data(tracer, part, code, depth - 1) for part in _parts(value))
 
 
-def guard_function(tracer: Any, function: types.FunctionType) -> bool:
+def guard_function(tracer: Tracing, function: types.FunctionType) -> bool:
     """Guards what a function says about itself; False if that holds objects that can change."""
-    if tracer.made_here(function) or function.__dict__:
+    if tracer.names.made_here(function) or function.__dict__:
         return False
     provenance = tracer.provenance
     source = provenance.source_of(function) or provenance.constant(function)
@@ -137,7 +138,7 @@ def guard_function(tracer: Any, function: types.FunctionType) -> bool:
         value = provenance.read(
             getattr(function, name), provenance.sources.make(source, "slot", name)
         )
-        tracer.native_reads(value)
+        tracer.native_calls.native_reads(value)
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     return all(
         is_constant(value) or isinstance(value, (type, types.FunctionType)) for value in held

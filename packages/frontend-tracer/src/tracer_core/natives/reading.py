@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.natives.tracing import Tracing
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -34,11 +35,11 @@ _NEVER_CALLED = frozenset(
 _MAX_DEPTH = 8
 
 
-def special_methods(tracer: Any, cls: type) -> frozenset[str]:
+def special_methods(tracer: Tracing, cls: type) -> frozenset[str]:
     """The special methods of a class that are Python code and that native code might call."""
-    known: frozenset[str] | None = tracer.methods_of.get(cls)
+    known: frozenset[str] | None = tracer.entries.methods_of.get(cls)
     if known is None:
-        known = tracer.methods_of[cls] = _special_methods(cls)
+        known = tracer.entries.methods_of[cls] = _special_methods(cls)
     return known
 
 
@@ -54,15 +55,15 @@ def _special_methods(cls: type) -> frozenset[str]:
     )
 
 
-def read_values(tracer: Any, *values: Any) -> bool:
+def read_values(tracer: Tracing, *values: Any) -> bool:
     """Guards values that native code reads all the way down. True if there is a tensor among
     them.
     """
-    tracer.native_reads(*values)
+    tracer.native_calls.native_reads(*values)
     return _check_all(tracer, values, _MAX_DEPTH)
 
 
-def is_plain(tracer: Any, value: Any, depth: int = _MAX_DEPTH) -> bool:
+def is_plain(tracer: Tracing, value: Any, depth: int = _MAX_DEPTH) -> bool:
     """Whether native code may compare or hash the value without running user code; tensors are not
     plain: what comparing them means is not known while tracing."""
     if is_constant(value):
@@ -80,7 +81,7 @@ def _children(container: Any) -> list[Any]:
     return list(base.__iter__(container))
 
 
-def _is_inert(tracer: Any, value: Any) -> bool:
+def _is_inert(tracer: Tracing, value: Any) -> bool:
     """An object of which native code can read no more than its identity."""
     if isinstance(value, enum.Enum):
         return not special_methods(tracer, type(value)) - _ENUM_OWN
@@ -90,7 +91,7 @@ def _is_inert(tracer: Any, value: Any) -> bool:
 _ENUM_OWN = _special_methods(enum.IntFlag)
 
 
-def _check_all(tracer: Any, values: Iterable[Any], depth: int) -> bool:
+def _check_all(tracer: Tracing, values: Iterable[Any], depth: int) -> bool:
     """`_check` of every value, also after a tensor was found."""
     found = False
     for value in values:
@@ -98,7 +99,7 @@ def _check_all(tracer: Any, values: Iterable[Any], depth: int) -> bool:
     return found
 
 
-def _check(tracer: Any, value: Any, depth: int) -> bool:
+def _check(tracer: Tracing, value: Any, depth: int) -> bool:
     """Whether a tensor is in a value that native code reads; breaks for user code."""
     if is_constant(value) or isinstance(value, _SYMBOLIC):
         return False
@@ -119,10 +120,10 @@ def _check(tracer: Any, value: Any, depth: int) -> bool:
     ):
         _refuse(tracer, value)
     if isinstance(value, (bytearray, array.array)):
-        tracer.expand(value)
+        tracer.reads.expand(value)
         return False
     if (
-        not tracer.is_fresh(value)
+        not tracer.provenance.is_fresh(value)
         and not isinstance(value, enum.Enum)
         and type(value) is not object
     ):
@@ -132,7 +133,7 @@ def _check(tracer: Any, value: Any, depth: int) -> bool:
     return False
 
 
-def _refuse(tracer: Any, value: Any) -> None:
+def _refuse(tracer: Tracing, value: Any) -> None:
     cls = type(value)
     tracer.break_graph(
         "unknown_native", f"native code is handed a {cls.__name__}, whose methods are Python code"

@@ -14,9 +14,9 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from tracer_core.fx_capture.side_effects import MISSING, Change, ClassAttribute, Gradient, Slot
 from tracer_core.reconstruct.runtime import own
 from tracer_core.reconstruct.values import Rebuilder
-from tracer_core.trace.side_effects import MISSING, Change, ClassAttribute, Gradient, Slot
 
 _ORDERED = collections.OrderedDict
 _DEQUE = collections.deque

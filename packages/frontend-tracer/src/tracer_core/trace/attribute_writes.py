@@ -15,30 +15,41 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.side_effects import MISSING
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import class_creation, gradients
 from tracer_core.trace.attributes import (
     ABSENT,
     LOCAL_SET,
-    Attributes,
     has_python,
     kind_is_slot,
 )
-from tracer_core.trace.side_effects import MISSING
+from tracer_core.trace.dict_entries import Entries
 
 
-class AttributeWrites(Attributes):
+class AttributeWrites:
     """setattr and delattr of the tracer."""
 
+    def __init__(self, tracer: Tracing, entries: Entries) -> None:
+        self.tracer, self.entries = tracer, entries
+        self.provenance, self.effects, self.recorder = (
+            tracer.provenance,
+            tracer.effects,
+            tracer.recorder,
+        )
+
     def setattr(self, obj: Any, name: str, value: Any) -> None:
-        setter = self.special(type(obj), "__setattr__")
+        setter = self.entries.special(type(obj), "__setattr__")
         if setter is LOCAL_SET:
-            self.break_graph("unknown_native", "attributes of a threading.local belong to a thread")
+            self.tracer.break_graph(
+                "unknown_native", "attributes of a threading.local belong to a thread"
+            )
         if isinstance(obj, torch.Tensor):
             self._set_tensor_attribute(obj, name, value)
         elif has_python(setter):
-            self.call_value(setter, [obj, name, value], {})
+            self.tracer.calls.call_value(setter, [obj, name, value], {})
         elif isinstance(obj, type):
             self.set_class_attribute(obj, name, value)
         else:
@@ -49,14 +60,16 @@ class AttributeWrites(Attributes):
             self.recorder.require_grad(tensor)
             return
         if name == "grad":
-            gradients.write(self, tensor, value)
+            gradients.write(self.tracer, tensor, value)
             return
-        if self._static(torch.Tensor, name) is not ABSENT:
-            self.break_graph("tensor_metadata_mutation", f"attribute {name!r} of a tensor is set")
+        if self.entries.static(torch.Tensor, name) is not ABSENT:
+            self.tracer.break_graph(
+                "tensor_metadata_mutation", f"attribute {name!r} of a tensor is set"
+            )
         if torch_private.is_fake(tensor):
-            self.tensor_attributes.setdefault(id(tensor), {})[name] = value
+            self.tracer.attributes.tensor_attributes.setdefault(id(tensor), {})[name] = value
             return
-        self.before_store(tensor.__dict__, name, tensor)
+        self.tracer.side_effects.before_store(tensor.__dict__, name, tensor)
         tensor.__dict__[name] = value
 
     @staticmethod
@@ -75,56 +88,58 @@ class AttributeWrites(Attributes):
     def set_class_attribute(self, cls: type, name: str, value: Any) -> None:
         """type.__setattr__; value: ABSENT deletes."""
         if type(cls) is not type:
-            owner, raw = self.class_entry(type(cls), name)
-            if owner is not None and owner is not type and self._is_data_descriptor(raw):
+            owner, raw = self.entries.class_entry(type(cls), name)
+            if owner is not None and owner is not type and self.entries.is_data_descriptor(raw):
                 if value is ABSENT:
-                    self._delete_descriptor(raw, cls, name)
+                    self.delete_descriptor(raw, cls, name)
                 else:
                     self._set_descriptor(raw, cls, name, value)
                 return
-        if self.made_class(cls):
-            class_creation.set_class_attribute(self, cls, name, value)
+        if self.entries.made_class(cls):
+            class_creation.set_class_attribute(self.tracer, cls, name, value)
             return
         library = cls.__module__.partition(".")[0]
         before_and_now = (cls.__dict__.get(name, ()), value)
-        plain = all(is_constant(one) or id(one) in self._numbers for one in before_and_now)
+        plain = all(
+            is_constant(one) or id(one) in self.tracer.scalars.numbers for one in before_and_now
+        )
         plain = plain and not name.startswith("__")
         own = library in ("torch", "tracer_core") and not plain
         if name in type.__dict__ or own or not cls.__flags__ & HEAP_TYPE:
             # What the tracer itself relies on, or CPython's own error.
-            self.break_graph(
+            self.tracer.break_graph(
                 "unsupported_mutation", f"attribute {name!r} of class {cls.__name__} is set"
             )
         if value is ABSENT:
             known = self.effects.attribute(cls, name) is not None
             if name not in cls.__dict__:
                 if not known:
-                    self.provenance.guard(GuardKind.HAS_NOT, self._namespace(cls), name)
+                    self.provenance.guard(GuardKind.HAS_NOT, self.entries.namespace_of(cls), name)
                 type.__delattr__(cls, name)  # raises CPython's own error
             if not known:
-                self.provenance.guard(GuardKind.HAS, self._namespace(cls), name)
-        self.before_attribute(cls, name)
+                self.provenance.guard(GuardKind.HAS, self.entries.namespace_of(cls), name)
+        self.tracer.side_effects.before_attribute(cls, name)
         if value is ABSENT:
             type.__delattr__(cls, name)
         else:
             type.__setattr__(cls, name, value)
-        self._specials.clear()  # what a class says about special methods may be another now
+        self.entries.forget_entries()  # what a class says about special methods may be another now
 
     def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
         """object.__setattr__"""
-        owner, raw = self.class_entry(type(obj), name)
-        if owner is not None and self._is_data_descriptor(raw):
+        owner, raw = self.entries.class_entry(type(obj), name)
+        if owner is not None and self.entries.is_data_descriptor(raw):
             self._set_descriptor(raw, obj, name, value)
             return
-        namespace = self.instance_dict(obj)
+        namespace = self.entries.instance_dict(obj)
         if namespace is None:
-            if type(obj).__dictoffset__ == 0 or self.is_fresh(obj):
+            if type(obj).__dictoffset__ == 0 or self.provenance.is_fresh(obj):
                 object.__setattr__(obj, name, value)  # raises CPython's own error
                 return
-            self.break_graph(
+            self.tracer.break_graph(
                 "unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is set"
             )
-        self.before_store(namespace, name, obj)
+        self.tracer.side_effects.before_store(namespace, name, obj)
         namespace[name] = value
 
     def _set_descriptor(self, raw: Any, obj: Any, name: str, value: Any) -> None:
@@ -133,11 +148,11 @@ class AttributeWrites(Attributes):
                 raise AttributeError(
                     f"property '{name}' of '{type(obj).__qualname__}' object has no setter"
                 )
-            self.call_value(raw.fset, [obj, value], {})
+            self.tracer.calls.call_value(raw.fset, [obj, value], {})
             return
-        setter = self._static(type(raw), "__set__")
+        setter = self.entries.static(type(raw), "__set__")
         if has_python(setter):
-            self.call_value(setter, [raw, obj, value], {})
+            self.tracer.calls.call_value(setter, [raw, obj, value], {})
             return
         if setter is ABSENT:
             raise AttributeError("__set__")
@@ -145,13 +160,13 @@ class AttributeWrites(Attributes):
 
     def _set_slot(self, raw: Any, obj: Any, name: str, value: Any) -> None:
         """A value that a C descriptor stores; value: ABSENT deletes it."""
-        self.mutations += 1
-        if not self.is_fresh(obj) and not kind_is_slot(raw):
-            self.break_graph(
+        self.tracer.side_effects.mutations += 1
+        if not self.provenance.is_fresh(obj) and not kind_is_slot(raw):
+            self.tracer.break_graph(
                 "unsupported_mutation", f"slot {name!r} of a {type(obj).__name__} is set"
             )
         known = self.effects.attribute(obj, raw)
-        change = self.before_attribute(obj, raw)
+        change = self.tracer.side_effects.before_attribute(obj, raw)
         if change is not None and known is None and value is ABSENT:
             kind = GuardKind.UNSET if change.before is MISSING else GuardKind.IS_SET
             self.provenance.guard(kind, self.provenance.source_of(obj), raw)  # type: ignore[arg-type]
@@ -163,11 +178,11 @@ class AttributeWrites(Attributes):
             raise
 
     def delattr(self, obj: Any, name: str) -> None:
-        deleter = self.special(type(obj), "__delattr__")
+        deleter = self.entries.special(type(obj), "__delattr__")
         if isinstance(obj, torch.Tensor):
             self._delete_tensor_attribute(obj, name)
         elif has_python(deleter):
-            self.call_value(deleter, [obj, name], {})
+            self.tracer.calls.call_value(deleter, [obj, name], {})
         elif isinstance(obj, type):
             self.set_class_attribute(obj, name, ABSENT)
         else:
@@ -175,44 +190,44 @@ class AttributeWrites(Attributes):
 
     def _delete_tensor_attribute(self, tensor: torch.Tensor, name: str) -> None:
         if name == "grad":
-            gradients.write(self, tensor, None)
+            gradients.write(self.tracer, tensor, None)
             return
-        if self._static(torch.Tensor, name) is not ABSENT:
-            self.break_graph(
+        if self.entries.static(torch.Tensor, name) is not ABSENT:
+            self.tracer.break_graph(
                 "tensor_metadata_mutation", f"attribute {name!r} of a tensor is deleted"
             )
         if not torch_private.is_fake(tensor):
             self._delete_entry(tensor, tensor.__dict__, name)
-        elif self.attributes_of(tensor).pop(name, ABSENT) is ABSENT:
+        elif self.tracer.attributes.attributes_of(tensor).pop(name, ABSENT) is ABSENT:
             raise AttributeError(name)
 
     def generic_delattr(self, obj: Any, name: str) -> None:
         """object.__delattr__"""
-        owner, raw = self.class_entry(type(obj), name)
-        if owner is not None and self._is_data_descriptor(raw):
-            self._delete_descriptor(raw, obj, name)
+        owner, raw = self.entries.class_entry(type(obj), name)
+        if owner is not None and self.entries.is_data_descriptor(raw):
+            self.delete_descriptor(raw, obj, name)
             return
-        namespace = self.instance_dict(obj)
+        namespace = self.entries.instance_dict(obj)
         if namespace is None:
-            if type(obj).__dictoffset__ == 0 or self.is_fresh(obj):
+            if type(obj).__dictoffset__ == 0 or self.provenance.is_fresh(obj):
                 object.__delattr__(obj, name)  # raises CPython's own error
                 return
-            self.break_graph(
+            self.tracer.break_graph(
                 "unsupported_mutation", f"attribute {name!r} of a {type(obj).__name__} is deleted"
             )
         self._delete_entry(obj, namespace, name)
 
-    def _delete_descriptor(self, raw: Any, obj: Any, name: str) -> None:
+    def delete_descriptor(self, raw: Any, obj: Any, name: str) -> None:
         if isinstance(raw, property):
             if raw.fdel is None:
                 raise AttributeError(
                     f"property '{name}' of '{type(obj).__qualname__}' object has no deleter"
                 )
-            self.call_value(raw.fdel, [obj], {})
+            self.tracer.calls.call_value(raw.fdel, [obj], {})
             return
-        deleter = self._static(type(raw), "__delete__")
+        deleter = self.entries.static(type(raw), "__delete__")
         if has_python(deleter):
-            self.call_value(deleter, [raw, obj], {})
+            self.tracer.calls.call_value(deleter, [raw, obj], {})
         elif deleter is ABSENT:
             raise AttributeError("__delete__")
         else:
@@ -221,7 +236,7 @@ class AttributeWrites(Attributes):
     def _delete_entry(self, obj: Any, namespace: dict[str, Any], name: str) -> None:
         """Deletes from an object's own dictionary."""
         if self._instance_presence(obj, namespace, name):
-            self.before_remove(namespace, name, obj)
+            self.tracer.side_effects.before_remove(namespace, name, obj)
             del namespace[name]
             return
         # CPython names what is missing in the way that it does for this very object.

@@ -21,6 +21,7 @@ from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import gradients
 from tracer_core.trace.dict_entries import ABSENT, Entries, has_python
 from tracer_core.trace.generators import TracedGenerator
@@ -60,19 +61,26 @@ def kind_is_slot(raw: Any) -> bool:
 _OF_TRACEBACKS = frozenset({"tb_frame", "tb_lineno", "tb_lasti", "tb_next"})
 
 
-class Attributes(Entries):
-    """getattr and super() of the tracer."""
+class Attributes:
+    """getattr and super() of the tracer. Mutable."""
 
-    #: id of an intermediate tensor -> what the program set on it.
-    tensor_attributes: dict[int, dict[str, Any]]
+    def __init__(self, tracer: Tracing, entries: Entries) -> None:
+        self.tracer, self.entries = tracer, entries
+        self.provenance, self.effects, self.recorder = (
+            tracer.provenance,
+            tracer.effects,
+            tracer.recorder,
+        )
+        #: id of an intermediate tensor -> what the program set on it.
+        self.tensor_attributes: dict[int, dict[str, Any]] = {}
 
     # -- reading --
 
     def getattr(self, obj: Any, name: str) -> Any:
         if type(obj) in SYMBOLS and (
-            id(obj) in self._numbers or hasattr(float, name) or hasattr(int, name)
+            id(obj) in self.tracer.scalars.numbers or hasattr(float, name) or hasattr(int, name)
         ):
-            obj = self.concrete(obj)  # a method of numbers: as Python's own has it
+            obj = self.tracer.scalars.concrete(obj)  # a method of numbers: as Python's own has it
         if isinstance(obj, torch.Tensor):
             return self._tensor_attribute(obj, name)
         if isinstance(obj, types.ModuleType):
@@ -83,21 +91,23 @@ class Attributes(Entries):
             parts: Any = obj
             return self.super_attribute(parts.__thisclass__, parts.__self__, name)
         if name == "__traceback__" and isinstance(obj, BaseException):
-            return self.traceback_of(obj)
+            return self.tracer.exceptions.traceback_of(obj)
         cls = type(obj)
         if cls is TracedGenerator and name in ("__name__", "__qualname__"):
             return obj.name if name == "__name__" else obj.code_name
         if not cls.__flags__ & HEAP_TYPE:
             return self._builtin_attribute(obj, name)
-        getter = self.special(cls, "__getattribute__")
+        getter = self.entries.special(cls, "__getattribute__")
         if getter is _LOCAL_GET:
-            self.break_graph("unknown_native", "attributes of a threading.local belong to a thread")
+            self.tracer.break_graph(
+                "unknown_native", "attributes of a threading.local belong to a thread"
+            )
         try:
             if has_python(getter):
-                return self.call_value(getter, [obj, name], {})
+                return self.tracer.calls.call_value(getter, [obj, name], {})
             return self.generic_getattr(obj, name)
         except AttributeError:
-            fallback = self.special(cls, "__getattr__")
+            fallback = self.entries.special(cls, "__getattr__")
             if fallback is ABSENT:
                 raise
         return self._fallback(obj, name, fallback)
@@ -105,18 +115,22 @@ class Attributes(Entries):
     def generic_getattr(self, obj: Any, name: str) -> Any:
         """object.__getattribute__ for an instance of a Python class."""
         cls = type(obj)
-        owner, raw = self.read_entry(cls, name)
+        owner, raw = self.entries.read_entry(cls, name)
         if type(raw) in NUMBERS:
-            value = self._instance_entry(obj, name)
+            value = self.entries.instance_entry(obj, name)
             return raw if value is ABSENT else value
-        if owner is not None and self._is_data_descriptor(raw) and hasattr(type(raw), "__get__"):
-            return self._get_descriptor(raw, obj, cls, name)
-        value = self._instance_entry(obj, name)
+        if (
+            owner is not None
+            and self.entries.is_data_descriptor(raw)
+            and hasattr(type(raw), "__get__")
+        ):
+            return self.get_descriptor(raw, obj, cls, name)
+        value = self.entries.instance_entry(obj, name)
         if value is not ABSENT:
             return value
         if owner is not None:
-            return self._get_descriptor(raw, obj, cls, name)
-        if self._static(cls, name) is ABSENT:
+            return self.get_descriptor(raw, obj, cls, name)
+        if self.entries.static(cls, name) is ABSENT:
             object.__getattribute__(
                 obj, name
             )  # raises Python's own error: "'collections.deque' object ..."
@@ -124,7 +138,7 @@ class Attributes(Entries):
             f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=obj
         )
 
-    def _get_descriptor(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
+    def get_descriptor(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         kind = type(raw)
         if kind is types.FunctionType:
             return types.MethodType(raw, obj)
@@ -133,11 +147,9 @@ class Attributes(Entries):
                 raise AttributeError(
                     f"property '{name}' of '{cls.__qualname__}' object has no getter"
                 )
-            return (
-                raw.__get__(obj)
-                if cls in torch_private.DEVICE_PROPERTIES
-                else self.call_value(raw.fget, [obj], {})
-            )
+            if cls in torch_private.DEVICE_PROPERTIES:
+                return raw.__get__(obj)
+            return self.tracer.calls.call_value(raw.fget, [obj], {})
         if kind is staticmethod:
             return self._wrapped(raw)
         if kind is classmethod:
@@ -146,30 +158,30 @@ class Attributes(Entries):
             return self._slot(raw, obj, cls, name)
         if isinstance(raw, _NATIVE_GETTERS):
             return raw.__get__(obj, cls)  # type: ignore[union-attr]
-        getter = self._type_has(raw, "__get__")
+        getter = self.entries.type_has(raw, "__get__")
         if getter is ABSENT:
-            return self._class_value(raw)
+            return self.entries.class_value(raw)
         if has_python(getter):
-            return self.call_value(getter, [raw, obj, cls], {})
+            return self.tracer.calls.call_value(getter, [raw, obj, cls], {})
         return self.native_descriptor_get(raw, obj, cls, name)
 
     def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         """A descriptor written in C that is not one of Python's own."""
         if isinstance(raw, collections._tuplegetter) and isinstance(obj, tuple):  # type: ignore[attr-defined]
-            return self.list_item(obj, raw.__reduce__()[1][0], varies=True)
+            return self.tracer.reads.list_item(obj, raw.__reduce__()[1][0], varies=True)
         if type(raw).__name__ in (
             "partialmethod",
             "cached_property",
             "_lru_cache_wrapper",
         ) or callable(raw):
             return raw.__get__(obj, cls)
-        self.break_graph(
+        self.tracer.break_graph(
             "unknown_native", f"descriptor {type(raw).__name__} for attribute {name!r}"
         )
 
     def _slot(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         if name == "__dict__":
-            return self._dict_of(obj)
+            return self.entries.dict_of(obj)
         if name == "__class__":
             return cls
         source = self.provenance.source_of(obj)
@@ -199,16 +211,16 @@ class Attributes(Entries):
         if fallback is _MODULE_GETATTR:
             return self._module_member(obj, name)
         if has_python(fallback):
-            return self.call_value(fallback, [obj, name], {})
-        self.break_graph("unknown_native", f"{type(obj).__name__}.__getattr__")
+            return self.tracer.calls.call_value(fallback, [obj, name], {})
+        self.tracer.break_graph("unknown_native", f"{type(obj).__name__}.__getattr__")
 
     def _module_member(self, obj: torch.nn.Module, name: str) -> Any:
         """nn.Module.__getattr__ without interpreting it: parameters, buffers, submodules."""
         for table in ("_parameters", "_buffers", "_modules"):
-            members = self._instance_entry(obj, table)
+            members = self.entries.instance_entry(obj, table)
             if members is ABSENT:
                 continue
-            value = self.dict_get(members, name, ABSENT)
+            value = self.tracer.reads.dict_get(members, name, ABSENT)
             if value is not ABSENT:
                 return value
         raise AttributeError(
@@ -235,18 +247,18 @@ class Attributes(Entries):
         if name == "__class__":
             return torch.Tensor if torch_private.is_fake(tensor) else type(tensor)
         if name == "__dict__":
-            self.break_graph("unsupported_value", "__dict__ of a tensor")
+            self.tracer.break_graph("unsupported_value", "__dict__ of a tensor")
         if name in _AUTOGRAD_STATE:
             return self._autograd_state(tensor, name)
         if name == "grad":
-            return gradients.read(self, tensor)
-        raw = self.special(torch.Tensor, name)
-        if not self._is_data_descriptor(raw):
+            return gradients.read(self.tracer, tensor)
+        raw = self.entries.special(torch.Tensor, name)
+        if not self.entries.is_data_descriptor(raw):
             fake = torch_private.is_fake(tensor)
             found = (
                 self.attributes_of(tensor).get(name, ABSENT)
                 if fake
-                else self._instance_entry(tensor, name)
+                else self.entries.instance_entry(tensor, name)
             )
             if found is not ABSENT:
                 return found
@@ -279,7 +291,7 @@ class Attributes(Entries):
             if name == "grad_fn" and fake.grad_fn is None:
                 return None
         if source is None or not steady or self.recorder.fakes.real_was_written(tensor):
-            self.break_graph("autograd_in_graph", f"attribute {name!r} of a tensor is read")
+            self.tracer.break_graph("autograd_in_graph", f"attribute {name!r} of a tensor is read")
         return self.provenance.read(
             getattr(tensor, name), self.provenance.sources.make(source, "slot", name)
         )
@@ -291,9 +303,13 @@ class Attributes(Entries):
         if (
             cls is not types.ModuleType
         ):  # torch.backends.cudnn: its flags are properties of its class
-            owner, raw = self.class_entry(cls, name)
-            if owner is not None and owner.__flags__ & HEAP_TYPE and self._is_data_descriptor(raw):
-                return self._get_descriptor(raw, module, cls, name)
+            owner, raw = self.entries.class_entry(cls, name)
+            if (
+                owner is not None
+                and owner.__flags__ & HEAP_TYPE
+                and self.entries.is_data_descriptor(raw)
+            ):
+                return self.get_descriptor(raw, module, cls, name)
         if name in namespace:
             change = self.effects.peek(namespace)
             value = namespace[name]
@@ -303,7 +319,7 @@ class Attributes(Entries):
                 value, self.provenance.sources.attribute(source, name)
             )
         if name == "__dict__":
-            return self._dict_of(module)
+            return self.entries.dict_of(module)
         # A module's __getattr__ (lazy imports) caches what it finds or computes it from its name.
         try:
             value = getattr(module, name)
@@ -314,30 +330,30 @@ class Attributes(Entries):
             raise
         if name in namespace:
             return self.provenance.read(value, self.provenance.sources.attribute(source, name))
-        return self._class_value(value)
+        return self.entries.class_value(value)
 
     def _class_attribute(self, cls: type, name: str) -> Any:
         meta = type(cls)
         if meta is type:
             return self.plain_class_attribute(cls, name)
-        getter = self.special(meta, "__getattribute__")
+        getter = self.entries.special(meta, "__getattribute__")
         try:
             if has_python(getter):
-                return self.call_value(getter, [cls, name], {})
+                return self.tracer.calls.call_value(getter, [cls, name], {})
             return self.plain_class_attribute(cls, name)
         except AttributeError:
-            fallback = self.special(meta, "__getattr__")
+            fallback = self.entries.special(meta, "__getattr__")
             if not has_python(fallback):
                 raise
-        return self.call_value(fallback, [cls, name], {})
+        return self.tracer.calls.call_value(fallback, [cls, name], {})
 
     def plain_class_attribute(self, cls: type, name: str) -> Any:
         """type.__getattribute__"""
         meta = type(cls)
-        meta_owner, meta_raw = self.class_entry(meta, name)
-        if meta_owner is not None and self._is_data_descriptor(meta_raw):
+        meta_owner, meta_raw = self.entries.class_entry(meta, name)
+        if meta_owner is not None and self.entries.is_data_descriptor(meta_raw):
             if meta_owner not in (type, object):
-                return self._get_descriptor(meta_raw, cls, meta, name)
+                return self.get_descriptor(meta_raw, cls, meta, name)
             if name == "__dict__":
                 return self._class_dict(cls)
             if name not in _CLASS_ENTRIES:
@@ -345,23 +361,23 @@ class Attributes(Entries):
                 return (
                     value
                     if is_constant(value) or isinstance(value, type)
-                    else self._class_value(value)
+                    else self.entries.class_value(value)
                 )
-        owner, raw = self.read_entry(cls, name)
+        owner, raw = self.entries.read_entry(cls, name)
         if owner is not None:
             return raw if type(raw) in NUMBERS else self._class_get(raw, cls, name)
         if meta_owner is not None:
             if meta_owner in (type, object):
                 return getattr(cls, name)
-            return self._get_descriptor(meta_raw, cls, meta, name)
+            return self.get_descriptor(meta_raw, cls, meta, name)
         return type.__getattribute__(cls, name)  # raises Python's own error
 
     def _class_dict(self, cls: type) -> Any:
         """The read-only view of a class's entries; what is read through it is guarded."""
         proxy = cls.__dict__
         (entries,) = (found for found in gc.get_referents(proxy) if isinstance(found, dict))
-        if not self.made_class(cls) and self.provenance.source_of(entries) is None:
-            self.provenance.register(entries, self._namespace(cls))
+        if not self.entries.made_class(cls) and self.provenance.source_of(entries) is None:
+            self.provenance.register(entries, self.entries.namespace_of(cls))
         return proxy
 
     def unproxied(self, container: Any) -> Any:
@@ -369,8 +385,10 @@ class Attributes(Entries):
         if type(container) is not types.MappingProxyType:
             return container
         (entries,) = gc.get_referents(container)
-        if not self.is_fresh(container) or not isinstance(entries, dict):
-            self.break_graph("unknown_native", "a mappingproxy from before this segment is read")
+        if not self.provenance.is_fresh(container) or not isinstance(entries, dict):
+            self.tracer.break_graph(
+                "unknown_native", "a mappingproxy from before this segment is read"
+            )
         return entries
 
     def _class_get(self, raw: Any, cls: type, name: str) -> Any:
@@ -383,27 +401,27 @@ class Attributes(Entries):
             return types.MethodType(self._wrapped(raw), cls)
         if kind is property:
             return raw
-        getter = self._type_has(raw, "__get__")
+        getter = self.entries.type_has(raw, "__get__")
         if getter is ABSENT:
-            return self._class_value(raw)
+            return self.entries.class_value(raw)
         if has_python(getter):
-            return self.call_value(getter, [raw, None, cls], {})
-        return self._class_value(raw.__get__(None, cls))
+            return self.tracer.calls.call_value(getter, [raw, None, cls], {})
+        return self.entries.class_value(raw.__get__(None, cls))
 
     def _builtin_attribute(self, obj: Any, name: str) -> Any:
         """Instances of types written in C."""
         if isinstance(obj, types.TracebackType) and name in _OF_TRACEBACKS:
             # while it is traced, it shows the interpreter's frames; outside of it, the program's
-            self.break_graph("native_python", f"a traceback is looked into: .{name}")
-        raw = self._static(type(obj), name)
+            self.tracer.break_graph("native_python", f"a traceback is looked into: .{name}")
+        raw = self.entries.static(type(obj), name)
         if raw is ABSENT:
-            value = self._instance_entry(obj, name)
+            value = self.entries.instance_entry(obj, name)
             if value is not ABSENT:
                 return value
-        if isinstance(obj, ARRAY) and self.is_fresh(obj) and name in _ARRAY_VIEWS:
-            self.break_graph("unknown_native", f"a view of an array: .{name}")
+        if isinstance(obj, ARRAY) and self.provenance.is_fresh(obj) and name in _ARRAY_VIEWS:
+            self.tracer.break_graph("unknown_native", f"a view of an array: .{name}")
         if name == "cell_contents" and isinstance(obj, types.CellType):
-            value = self.cell_contents(obj)
+            value = self.tracer.names.cell_contents(obj)
             if value is NULL:
                 raise ValueError("Cell is empty")
             return value
@@ -413,7 +431,7 @@ class Attributes(Entries):
             return value
         if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             if name == "__dict__":
-                return self._dict_of(obj)
+                return self.entries.dict_of(obj)
             return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
         return value
 
@@ -422,24 +440,24 @@ class Attributes(Entries):
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         cls = obj if isinstance(obj, type) and issubclass(obj, owner) else type(obj)
         if issubclass(cls, torch.Tensor):
-            self.break_graph("tensor_subclass", "super() in a tensor subclass")
+            self.tracer.break_graph("tensor_subclass", "super() in a tensor subclass")
         mro = cls.__mro__
         for base in mro[mro.index(owner) + 1 :]:
             if name in base.__dict__:
                 raw = base.__dict__[name]
-                guarded = self._is_guarded(base, name)
+                guarded = self.entries.is_guarded(base, name)
                 if type(raw) in NUMBERS:
-                    source = self._entry_source(base, name)
+                    source = self.entries.entry_source(base, name)
                     return self.provenance.read_varying(raw, source) if guarded else raw
                 if guarded:
-                    self._read_class_entry(raw, self._entry_source(base, name))
+                    self.entries.read_class_entry(raw, self.entries.entry_source(base, name))
                 if cls is obj:
                     return (
                         self._wrapped(raw)
                         if isinstance(raw, staticmethod)
                         else self._class_get(raw, cls, name)
                     )
-                return self._get_descriptor(raw, obj, cls, name)
+                return self.get_descriptor(raw, obj, cls, name)
         if name == "__class__":
             return super
         raise AttributeError(f"'super' object has no attribute '{name}'")

@@ -16,7 +16,7 @@ import torch
 from tracer_core import markers, torch_private
 from tracer_core.bytecode.arguments import bind
 from tracer_core.bytecode.code import UNSUPPORTED, decode
-from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.frame import Frame, Unread
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE
@@ -28,10 +28,10 @@ from tracer_core.natives.effects import (
     effect_of,
 )
 from tracer_core.natives.symbolic_scalars import keeps_symbols
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import instances, torch_function
 from tracer_core.trace.dict_entries import ABSENT, has_python
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
-from tracer_core.trace.native_calls import NativeCalls
 
 _HOOK_TABLES = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 _GLOBAL_HOOKS = ("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_hooks",
@@ -46,25 +46,27 @@ _C_FUNCTIONS = (
 _DEPTH_LIMIT, _NESTING_LIMIT = 900, 60
 
 
-class Calls(NativeCalls):
-    """Calls of the tracer."""
+class Calls:
+    """Calls of the tracer. Mutable. natives: code that reached its recompile limit and is called as
+    plain Python.
+    """
 
-    #: Every code object that was run, with a function that has it.
-    interpreted: dict[types.CodeType, types.FunctionType]
-    natives: Set[types.CodeType]
-    #: class -> its special methods in Python (natives/reading.py).
-    methods_of: dict[type, frozenset[str]]
-    #: Generators with handlers (try, with), which may run when they are closed.
-    generators: list[TracedGenerator]
+    def __init__(self, tracer: Tracing, natives: Set[types.CodeType]) -> None:
+        self.tracer, self.provenance, self.natives = tracer, tracer.provenance, natives
+        self.entries, self.native_calls = tracer.entries, tracer.native_calls
+        #: Every code object that was run, with a function that has it.
+        self.interpreted: dict[types.CodeType, types.FunctionType] = {}
+        #: Generators with handlers (try, with), which may run when they are closed.
+        self.generators: list[TracedGenerator] = []
 
     # -- entry points of the machine --
 
     def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         result = self.prepare(function, args, kwargs)
         if type(result) is Frame:
-            if len(self.frames) > _DEPTH_LIMIT:
+            if len(self.tracer.frames) > _DEPTH_LIMIT:
                 raise RunNatively(f"more than {_DEPTH_LIMIT} nested calls")
-            self.frames.append(result)
+            self.tracer.frames.append(result)
         else:
             frame.stack.append(result)
 
@@ -76,28 +78,32 @@ class Calls(NativeCalls):
         """Runs a frame to its end below native code. A break inside means: break before that
         code.
         """
-        base = len(self.frames)
-        if base > _DEPTH_LIMIT or self.nesting > _NESTING_LIMIT:
+        base = len(self.tracer.frames)
+        if base > _DEPTH_LIMIT or self.tracer.nesting > _NESTING_LIMIT:
             raise RunNatively("calls are nested too deep to be interpreted")
-        self.frames.append(frame)
-        self.nesting += 1
+        self.tracer.frames.append(frame)
+        self.tracer.nesting += 1
         rule, frame.on_return = frame.on_return, None
         try:
             if error is not None:
-                self.unwind(error, base)
-            value = self.run(base)
+                self.tracer.unwind(error, base)
+            value = self.tracer.run(base)
         except Break as inner:
-            if self.nesting == 1:
-                location = inner.location or self.where()
-                raise Restart(self.outer_step, inner.kind, inner.reason, location) from None
+            if self.tracer.nesting == 1:
+                location = inner.location or self.tracer.where()
+                raise Restart(self.tracer.outer_step, inner.kind, inner.reason, location) from None
             raise
         finally:
-            del self.frames[base:]
-            self.nesting -= 1
+            del self.tracer.frames[base:]
+            self.tracer.nesting -= 1
+        if type(value) is Unread:
+            value = self.tracer.open(value)
         if rule is None or rule == "discard":
             return value
         if value is not None:
-            raise TypeError(f"__init__() should return None, not '{type(value).__name__}'")
+            raise TypeError(
+                f"__init__() should return None, not '{self.tracer.exceptions.type_name(value)}'"
+            )
         return rule[1]
 
     def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
@@ -105,7 +111,9 @@ class Calls(NativeCalls):
             return self.run_nested(frame, error)
         except Restart as restart:
             made = frame.generator
-            if restart.location and self.is_fresh(made):  # one with a break in it is made for real
+            if restart.location and self.provenance.is_fresh(
+                made
+            ):  # one with a break in it is made for real
                 raise Restart(made.born, restart.kind, restart.reason, restart.location) from None
             raise
 
@@ -113,9 +121,9 @@ class Calls(NativeCalls):
 
     def prepare(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """The result of a call, or the frame that computes it."""
-        if self._numbers and not keeps_symbols(function):
-            args = [self.settled(value) for value in args]
-            kwargs = {name: self.settled(value) for name, value in kwargs.items()}
+        if self.tracer.scalars.numbers and not keeps_symbols(function):
+            args = [self.tracer.scalars.settled(value) for value in args]
+            kwargs = {name: self.tracer.scalars.settled(value) for name, value in kwargs.items()}
         kind = type(function)
         if kind is types.MethodType:
             if isinstance(function.__self__, HOST_ITERATORS):
@@ -124,10 +132,10 @@ class Calls(NativeCalls):
             return self.prepare(self._method_part(function, "__func__"), [receiver, *args], kwargs)
         if kind.__flags__ & HEAP_TYPE and _answers_any_name(kind):
             if issubclass(kind, type):
-                return instances.instantiate(self, function, args, kwargs)
+                return instances.instantiate(self.tracer, function, args, kwargs)
             handler = CALLED_TYPES.get(kind)  # looking for marks would ask the program's code
             return (
-                handler(self, function, args, kwargs)
+                handler(self.tracer, function, args, kwargs)
                 if handler
                 else self.call_object(function, args, kwargs)
             )
@@ -137,14 +145,14 @@ class Calls(NativeCalls):
         if kind is types.FunctionType:
             return self.call_function(function, args, kwargs)
         if isinstance(function, _C_FUNCTIONS):
-            return self.call_native(function, args, kwargs)
+            return self.native_calls.call_native(function, args, kwargs)
         if isinstance(function, type):
-            return instances.instantiate(self, function, args, kwargs)
+            return instances.instantiate(self.tracer, function, args, kwargs)
         handler = CALLED_TYPES.get(kind)
         if handler is not None:
-            return handler(self, function, args, kwargs)
+            return handler(self.tracer, function, args, kwargs)
         if policy.is_torch_operator(function):
-            return self.call_torch(function, args, kwargs)
+            return self.native_calls.call_torch(function, args, kwargs)
         return self.call_object(function, args, kwargs)
 
     def _method_part(self, method: Any, name: str) -> Any:
@@ -157,16 +165,16 @@ class Calls(NativeCalls):
         self, role: markers.FunctionRole, function: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
         if role is markers.FunctionRole.IS_COMPILING:
-            return self.is_compiling()
+            return self.tracer.is_compiling()
         if role is markers.FunctionRole.GRAPH_BREAK:
-            self.break_graph(
+            self.tracer.break_graph(
                 "requested", str(args[0] if args else kwargs.get("message", "")) or "graph_break()"
             )
         if role is markers.FunctionRole.DISALLOW:
-            self.break_graph("disabled", f"{function!r} was marked with disallow_in_graph")
+            self.tracer.break_graph("disabled", f"{function!r} was marked with disallow_in_graph")
         if role is markers.FunctionRole.ALLOW:
-            return self.call_torch_node(function, args, kwargs)
-        self.native_reads(*args, *kwargs.values())
+            return self.native_calls.call_torch_node(function, args, kwargs)
+        self.native_calls.native_reads(*args, *kwargs.values())
         return function(*args, **kwargs)
 
     def call_function(
@@ -174,11 +182,11 @@ class Calls(NativeCalls):
     ) -> Any:
         row = effect_of(function)
         if row is not None:
-            return self.apply_effect(row, function, args, kwargs)
+            return self.native_calls.apply_effect(row, function, args, kwargs)
         package = function.__globals__.get("__name__", "").partition(".")[0]
         handler = CALLED_CODES.get(function.__code__) or CALLED_PACKAGES.get(package)
         if handler is not None:
-            return handler(self, function, args, kwargs)
+            return handler(self.tracer, function, args, kwargs)
         decision, kind, reason = policy.decide(function)
         if decision is policy.Decision.BREAK:
             behind = markers.compiled(function)
@@ -187,46 +195,46 @@ class Calls(NativeCalls):
         behind = markers.compiled(function)
         if behind is not None:
             return self.prepare(behind.original, args, kwargs)
-        if libraries.runs_natively(self, function, args, kwargs):
-            self.native_reads(*args, *kwargs.values())
-            return self.born(function(*args, **kwargs))
+        if libraries.runs_natively(self.tracer, function, args, kwargs):
+            self.native_calls.native_reads(*args, *kwargs.values())
+            return self.native_calls.born(function(*args, **kwargs))
         if decision is policy.Decision.BREAK:
             plain = torch_private.before_tagging(function)
             if plain is not None:
                 return self.prepare(plain, args, kwargs)
-            self.break_graph(kind, reason)
+            self.tracer.break_graph(kind, reason)
         if decision is policy.Decision.NATIVE:
             if torch_function.any_acts_as_tensor(args) or torch_function.any_acts_as_tensor(
                 kwargs.values()
             ):
-                return torch_function.call(self, function, args, kwargs)
-            self.native_reads(*args, *kwargs.values())
-            return self.native(function, *args, **kwargs)
+                return torch_function.call(self.tracer, function, args, kwargs)
+            self.native_calls.native_reads(*args, *kwargs.values())
+            return self.native_calls.native(function, *args, **kwargs)
         return self.frame_of(function, args, kwargs)
 
     def frame_of(
         self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
         """A frame ready to run `function`; a TracedGenerator for a generator function."""
-        if self.is_fresh(function) and not self.made_here(function):
+        if self.provenance.is_fresh(function) and not self.tracer.names.made_here(function):
             self.provenance.constant(function)
         if function.__code__ in self.natives:
-            self.break_graph(
+            self.tracer.break_graph(
                 "recompile_limit", f"{function.__qualname__} runs as plain Python from now on"
             )
         self.interpreted[function.__code__] = function
         self._guard_code(function)
         code = decode(function.__code__)
         if code.unsupported:
-            self.break_graph(
+            self.tracer.break_graph(
                 "unsupported_opcode",
                 f"{function.__qualname__} uses {code.unsupported}:"
                 f" {UNSUPPORTED.get(code.unsupported, 'no handler')}",
             )
         frame = Frame(function, code)
-        bind(self, frame, args, kwargs)
+        bind(self.tracer, frame, args, kwargs)
         if frame.code.is_generator:
-            made = TracedGenerator(self, frame)
+            made = TracedGenerator(self.tracer, frame)
             if frame.code.exceptions:
                 self.generators.append(made)
             return made
@@ -248,16 +256,18 @@ class Calls(NativeCalls):
         # puts the original's in its place with the module itself, whose attributes have sources, as
         # self.
         if isinstance(function, torch.nn.Module) and self._plain_module(function):
-            return self.prepare(self.getattr(function, "forward"), args, kwargs)
+            return self.prepare(self.tracer.attributes.getattr(function, "forward"), args, kwargs)
         if (
             isinstance(function, torch.nn.Module)
-            and self.frames
+            and self.tracer.frames
             and self._has_backward_hooks(function)
         ):
-            self.break_graph("autograd_in_graph", f"a {cls.__name__} with backward hooks is called")
-        method = self._static(cls, "__call__")
+            self.tracer.break_graph(
+                "autograd_in_graph", f"a {cls.__name__} with backward hooks is called"
+            )
+        method = self.entries.static(cls, "__call__")
         if has_python(method):
-            self.class_entry(cls, "__call__")
+            self.entries.class_entry(cls, "__call__")
             return self.prepare(method, [function, *args], kwargs)
         if method is not ABSENT and not isinstance(function, (*_C_FUNCTIONS, types.FunctionType)):
             if isinstance(method, types.FunctionType) or (hasattr(method,
@@ -265,23 +275,27 @@ class Calls(NativeCalls):
                 method, (types.WrapperDescriptorType, types.MethodDescriptorType))):  # fmt: skip
                 return self.prepare(method.__get__(function, cls), args, kwargs)
         if method is ABSENT:
-            raise TypeError(f"'{cls.__name__}' object is not callable")
-        self.break_graph("unknown_native", f"a {cls.__module__}.{cls.__qualname__} is called")
+            raise TypeError(
+                f"'{self.tracer.exceptions.type_name(function)}' object is not callable"
+            )
+        self.tracer.break_graph(
+            "unknown_native", f"a {cls.__module__}.{cls.__qualname__} is called"
+        )
 
     def _plain_module(self, module: torch.nn.Module) -> bool:
         """Whether calling the module is calling its forward: no hooks, guarded."""
-        if self._static(type(module), "__call__") is not _MODULE_CALL:
+        if self.entries.static(type(module), "__call__") is not _MODULE_CALL:
             return False
         names = torch.nn.modules.module.__dict__
         if any(names[table] for table in _GLOBAL_HOOKS) or module._backward_hooks:
             return False
-        self.class_entry(type(module), "__call__")
+        self.entries.class_entry(type(module), "__call__")
         for table in _HOOK_TABLES:
-            hooks = self._instance_entry(module, table)
+            hooks = self.entries.instance_entry(module, table)
             if hooks is ABSENT or len(hooks):
                 return False  # whatever is done then reads the hooks that it relies on
-            self.keys(hooks)
-        if self._instance_entry(module, "_compiled_call_impl") is not ABSENT:
+            self.tracer.reads.keys(hooks)
+        if self.entries.instance_entry(module, "_compiled_call_impl") is not ABSENT:
             return False
         holder = self.provenance.constant(torch.nn.modules.module)
         for table in _GLOBAL_HOOKS:
@@ -292,8 +306,10 @@ class Calls(NativeCalls):
         return True
 
     def _has_backward_hooks(self, module: torch.nn.Module) -> bool:
-        tables = [self._instance_entry(module, name) for name in _HOOK_TABLES if "backward" in name]
-        if any(table is not ABSENT and self.keys(table) for table in tables):
+        tables = [
+            self.entries.instance_entry(module, name) for name in _HOOK_TABLES if "backward" in name
+        ]
+        if any(table is not ABSENT and self.tracer.reads.keys(table) for table in tables):
             return True
         names = torch.nn.modules.module.__dict__
         return any(names[name] for name in _GLOBAL_HOOKS if "backward" in name)

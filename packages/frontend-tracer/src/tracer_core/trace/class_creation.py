@@ -20,6 +20,7 @@ import torch
 from tracer_core.bytecode.code import UNSUPPORTED, decode
 from tracer_core.bytecode.frame import Frame
 from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.dict_entries import ABSENT, has_python
 
 #: Entries of a class that the class statement makes by itself.
@@ -105,7 +106,7 @@ class _Later:
 # ----------------------------------------------------------------------------------
 
 
-def build_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def build_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``__build_class__(body, name, *bases, metaclass=, **keywords)``."""
     body, name, *written = args
     if type(body) is not types.FunctionType or not isinstance(name, str):
@@ -123,23 +124,25 @@ def build_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     namespace = _prepare(tracer, meta, name, bases, keywords)
     cell = run_body(tracer, body, namespace)
     if bases != tuple(written):
-        tracer.setitem(namespace, "__orig_bases__", tuple(written))
-    made = tracer.call_value(meta, [name, bases, namespace], keywords)
+        tracer.containers.setitem(namespace, "__orig_bases__", tuple(written))
+    made = tracer.calls.call_value(meta, [name, bases, namespace], keywords)
     if isinstance(made, type) and type(cell) is types.CellType:
         _check_cell(cell, made, name)
     return made
 
 
-def _resolve_bases(tracer: Any, written: list[Any]) -> tuple[Any, ...]:
+def _resolve_bases(tracer: Tracing, written: list[Any]) -> tuple[Any, ...]:
     bases: list[Any] = []
     for base in written:
         entries = (
-            None if isinstance(base, type) else tracer.getattr_or(base, "__mro_entries__", None)
+            None
+            if isinstance(base, type)
+            else tracer.attributes.getattr_or(base, "__mro_entries__", None)
         )
         if entries is None:
             bases.append(base)
             continue
-        found = tracer.call_value(entries, [tuple(written)], {})
+        found = tracer.calls.call_value(entries, [tuple(written)], {})
         if not isinstance(found, tuple):
             raise TypeError("__mro_entries__ must return a tuple")
         bases += found
@@ -162,7 +165,7 @@ def winner(meta: type, bases: tuple[Any, ...]) -> type:
     return meta
 
 
-def _refuse(tracer: Any, bases: tuple[Any, ...], meta: Any, name: str) -> None:
+def _refuse(tracer: Tracing, bases: tuple[Any, ...], meta: Any, name: str) -> None:
     classes = [base for base in bases if isinstance(base, type)]
     if any(issubclass(base, torch.Tensor) for base in classes):
         tracer.break_graph("tensor_subclass", f"the tensor subclass {name} is made")
@@ -180,28 +183,28 @@ def _static(cls: type, name: str) -> Any:
 
 
 def _prepare(
-    tracer: Any, meta: Any, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]
+    tracer: Tracing, meta: Any, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
     if meta is type:
         return {}
-    prepare = tracer.getattr_or(meta, "__prepare__", None)
+    prepare = tracer.attributes.getattr_or(meta, "__prepare__", None)
     if prepare is None:
         return {}
     if isinstance(prepare, types.BuiltinFunctionType):
         return {}  # type.__prepare__
-    return tracer.call_value(prepare, [name, bases], keywords)
+    return tracer.calls.call_value(prepare, [name, bases], keywords)
 
 
-def run_body(tracer: Any, body: types.FunctionType, namespace: Any) -> Any:
+def run_body(tracer: Tracing, body: types.FunctionType, namespace: Any) -> Any:
     """Runs a class body with its names in `namespace`; gives the ``__class__`` cell or None."""
     code = decode(body.__code__)
     if code.unsupported:
         reason = UNSUPPORTED.get(code.unsupported, "no handler")
         tracer.break_graph("unsupported_opcode", f"a class body uses {code.unsupported}: {reason}")
-    tracer.interpreted[body.__code__] = body
+    tracer.calls.interpreted[body.__code__] = body
     frame = Frame(body, code)
     frame.namespace = namespace
-    return tracer.run_nested(frame)
+    return tracer.calls.run_nested(frame)
 
 
 def _check_cell(cell: types.CellType, made: type, name: str) -> None:
@@ -220,7 +223,7 @@ def _check_cell(cell: types.CellType, made: type, name: str) -> None:
 # --------------------------------------------------------------------------
 
 
-def new_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``type.__new__(meta, name, bases, namespace, **keywords)``."""
     if len(args) != 4 or not isinstance(args[0], type):
         tracer.break_graph("class_statement", "type.__new__ is called in an unusual way")
@@ -229,18 +232,20 @@ def new_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.break_graph("native_python", "the arguments do not fit type.__new__()")
     best = winner(meta, bases)
     if best is not meta:
-        other = tracer.class_entry(best, "__new__")[1]
+        other = tracer.entries.class_entry(best, "__new__")[1]
         if isinstance(other, staticmethod):
-            return tracer.call_value(other.__func__, [best, name, bases, namespace], kwargs)
+            return tracer.calls.call_value(other.__func__, [best, name, bases, namespace], kwargs)
         meta = best
     _refuse(tracer, bases, meta, name)
-    entries = tracer.mapping(namespace)
+    entries = tracer.containers.mapping(namespace)
     if "__module__" not in entries and "__name__" in tracer.frames[-1].globals:
         entries["__module__"] = tracer.frames[-1].globals[
             "__name__"
         ]  # CPython asks the calling frame
     later = {
-        key: value for key, value in entries.items() if tracer.python_method(value, "__set_name__")
+        key: value
+        for key, value in entries.items()
+        if tracer.entries.python_method(value, "__set_name__")
     }
     entries.update(dict.fromkeys(later, _Later()))
     hooked = any(_hook(base) is not _OBJECT_HOOK for base in bases if isinstance(base, type))
@@ -251,12 +256,19 @@ def new_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     for key, value in later.items():
         _set_name(tracer, made, key, value)
     if hooked:
-        tracer.call_value(tracer.super_attribute(made, made, "__init_subclass__"), [], kwargs)
+        tracer.calls.call_value(
+            tracer.attributes.super_attribute(made, made, "__init_subclass__"), [], kwargs
+        )
     return made
 
 
 def _make(
-    tracer: Any, meta: type, name: str, bases: Any, entries: dict[str, Any], kwargs: dict[str, Any]
+    tracer: Tracing,
+    meta: type,
+    name: str,
+    bases: Any,
+    entries: dict[str, Any],
+    kwargs: dict[str, Any],
 ) -> Any:
     if kwargs:
         return type.__new__(meta, name, bases, entries, **kwargs)  # raises Python's own error
@@ -266,10 +278,10 @@ def _make(
         tracer.break_graph("class_statement", str(error))
 
 
-def _set_name(tracer: Any, made: type, key: str, value: Any) -> None:
-    method = tracer.python_method(value, "__set_name__")
+def _set_name(tracer: Tracing, made: type, key: str, value: Any) -> None:
+    method = tracer.entries.python_method(value, "__set_name__")
     try:
-        tracer.call_value(method, [value, made, key], {})
+        tracer.calls.call_value(method, [value, made, key], {})
     except Exception as error:
         text = (
             f"Error calling __set_name__ on '{type(value).__name__}' instance {key!r} in"
@@ -281,21 +293,21 @@ def _set_name(tracer: Any, made: type, key: str, value: Any) -> None:
         raise RuntimeError(text) from error
 
 
-def note_class(tracer: Any, made: type, **recipe: Any) -> None:
+def note_class(tracer: Tracing, made: type, **recipe: Any) -> None:
     """Notes that the trace made a class, and the functions in it. recipe: how to make it again,
     where its contents do not say it."""
-    tracer.classes[id(made)] = MadeClass(made, tracer.outer_step, recipe)
+    tracer.entries.classes[id(made)] = MadeClass(made, tracer.outer_step, recipe)
     for value in made.__dict__.values():
         note_functions(tracer, value)
 
 
-def note_functions(tracer: Any, value: Any) -> None:
+def note_functions(tracer: Tracing, value: Any) -> None:
     if isinstance(value, _WRAPPERS):
         value = value.__func__
     parts = (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,)
     for part in parts:
         if type(part) is types.FunctionType and tracer.provenance.source_of(part) is None:
-            tracer.made(part)
+            tracer.names.made(part)
 
 
 class MadeClass:
@@ -324,7 +336,12 @@ ENUM_HOOKS = frozenset(
 
 
 def _build_enum(
-    tracer: Any, body: Any, meta: type, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]
+    tracer: Tracing,
+    body: Any,
+    meta: type,
+    name: str,
+    bases: tuple[Any, ...],
+    keywords: dict[str, Any],
 ) -> Any:
     """An enumeration of constants: the standard library makes it, from what the interpreted body
     stored.
@@ -373,11 +390,11 @@ def make_enum(
 # ----------------------------------------------------------------
 
 
-def set_class_attribute(tracer: Any, cls: type, name: str, value: Any) -> None:
+def set_class_attribute(tracer: Tracing, cls: type, name: str, value: Any) -> None:
     """``type.__setattr__`` on a class made here; value: ABSENT deletes."""
     if value is ABSENT:
         type.__delattr__(cls, name)
     else:
         type.__setattr__(cls, name, value)
         note_functions(tracer, value)
-    tracer._specials.clear()
+    tracer.entries.forget_entries()

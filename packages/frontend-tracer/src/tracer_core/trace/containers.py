@@ -18,12 +18,13 @@ import torch
 
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.numpy_types import ARRAY
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.trace.host_objects import Answer
 from tracer_core.trace.live_generators import Carried
-from tracer_core.trace.operators import CONTAINERS, MUTABLE, Operations
+from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.scalars import SYMBOLS
 
 _UNHASHABLE = frozenset({list, dict, set, bytearray, tuple, slice, collections.deque})
@@ -54,126 +55,137 @@ _VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys",
                          "mappingproxy"})  # fmt: skip
 
 
-class Items(Operations):
-    """Containers and iterators of the tracer. nesting: how many calls below native code are being
-    run.
-    """
+class Items:
+    """Containers and iterators of the tracer. Mutable."""
 
-    nesting: int
-    carried: Carried
-    #: id of the iterator of a ``for`` loop -> itself, the list or tuple that it goes over, and that
-    #: one's items.
-    loops: dict[int, tuple[Any, Any, list[Any]]]
+    def __init__(self, tracer: Tracing, carried: Carried) -> None:
+        self.tracer, self.carried = tracer, carried
+        self.entries, self.operators = tracer.entries, tracer.operators
+        self.provenance, self.effects = tracer.provenance, tracer.effects
+        #: id of the iterator of a ``for`` loop -> itself, the list or tuple that it goes over, and
+        #: that one's items.
+        self.loops: dict[int, tuple[Any, Any, list[Any]]] = {}
 
     def contains(self, item: Any, container: Any) -> bool:
-        container = self.unproxied(container)
-        method = self.python_method(container, "__contains__")
+        container = self.tracer.attributes.unproxied(container)
+        method = self.entries.python_method(container, "__contains__")
         if method is not None:
-            return self.truth(self.call_value(method, [container, item], {}))
+            return self.operators.truth(self.tracer.calls.call_value(method, [container, item], {}))
         if isinstance(container, torch.Tensor):
-            self.break_graph("data_dependent_value", "`in` on a tensor")
-        item = self.concrete(item)
+            self.tracer.break_graph("data_dependent_value", "`in` on a tensor")
+        item = self.tracer.scalars.concrete(item)
         if isinstance(container, dict):
             if is_constant(item):
-                return self.dict_get(container, item, ABSENT) is not ABSENT
-            self.check_key(item, container)
-            self.keys(container)
+                return self.tracer.reads.dict_get(container, item, ABSENT) is not ABSENT
+            self.tracer.reads.check_key(item, container)
+            self.tracer.reads.keys(container)
             return dict.__contains__(container, item)
         if isinstance(container, (list, tuple, collections.deque)):
             return self._contains_in_sequence(item, container)
         if isinstance(container, (bytearray, array.array)):
-            self.expand(container)
-            item = self.index(item)
+            self.tracer.reads.expand(container)
+            item = self.operators.index(item)
             if is_constant(item):
                 return item in container
         if isinstance(container, (str, bytes, range)):
-            item, container = self.payload(self.index(item)), self.payload(container)
+            item, container = (
+                self.tracer.scalars.payload(self.operators.index(item)),
+                self.tracer.scalars.payload(container),
+            )
             return item in container
-        if self.python_method(container, "__iter__") or isinstance(container, NATIVE_ITERATORS):
+        if self.entries.python_method(container, "__iter__") or isinstance(
+            container, NATIVE_ITERATORS
+        ):
             return any(
-                item is other or self.truth(self.compare("==", item, other))
+                item is other or self.operators.truth(self.operators.compare("==", item, other))
                 for other in self.spread(container)
             )
         if isinstance(container, (set, frozenset)):
-            self.check_key(item, container)
-        elif self.lacks(container, "__contains__", "__iter__", "__getitem__"):
+            self.tracer.reads.check_key(item, container)
+        elif self.entries.lacks(container, "__contains__", "__iter__", "__getitem__"):
             return item in container  # raises Python's own error
         else:
-            self._native_operands(item)
-        self.expand(container)
+            self.operators.native_operands(item)
+        self.tracer.reads.expand(container)
         if isinstance(container, (set, frozenset)) or type(container).__name__ in (
             "dict_keys",
             "dict_values",
         ):
             return item in container
-        self.break_graph("unknown_native", f"`in` on a {type(container).__name__}")
+        self.tracer.break_graph("unknown_native", f"`in` on a {type(container).__name__}")
 
     def _contains_in_sequence(self, item: Any, container: Any) -> bool:
         for other in self.spread(container):
-            if self.same(item, other):
+            if self.operators.same(item, other):
                 return True
             if isinstance(item, torch.Tensor) or isinstance(other, torch.Tensor):
-                self.break_graph("data_dependent_branch", "`in` compares tensors")
-            if self.truth(self.compare("==", other, item)):
+                self.tracer.break_graph("data_dependent_branch", "`in` compares tensors")
+            if self.operators.truth(self.operators.compare("==", other, item)):
                 return True
         return False
 
     # -- subscripts --
 
     def getitem(self, container: Any, key: Any) -> Any:
-        container = self.unproxied(container)
-        method = self.python_method(container, "__getitem__")
+        container = self.tracer.attributes.unproxied(container)
+        method = self.entries.python_method(container, "__getitem__")
         if method is not None:
-            return self.call_value(method, [container, key], {})
+            return self.tracer.calls.call_value(method, [container, key], {})
         if isinstance(container, dict):
-            return self._dict_item(container, self.concrete(key))
-        key = special_methods.plain_key(self, key)
+            return self._dict_item(container, self.tracer.scalars.concrete(key))
+        key = special_methods.plain_key(self.tracer, key)
         if isinstance(container, torch.Tensor):
-            self._native_operands(key)
-            return self.operator(operator.getitem, container, key)
-        key = self.concrete(key)
+            self.operators.native_operands(key)
+            return self.operators.apply(operator.getitem, container, key)
+        key = self.tracer.scalars.concrete(key)
         if isinstance(container, (list, tuple, collections.deque)) and type(key) in (int, bool):
-            n = self.length(container)
+            n = self.tracer.reads.length(container)
             if not -n <= key < n:
                 base = next(
                     kind for kind in (tuple, list, collections.deque) if isinstance(container, kind)
                 )
                 raise IndexError(f"{base.__name__} index out of range")
-            return self.list_item(container, key if key >= 0 else key + n, varies=True)
+            return self.tracer.reads.list_item(container, key if key >= 0 else key + n, varies=True)
         if isinstance(container, type):
             return self._class_getitem(container, key)
         parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
         if any(isinstance(part, torch.Tensor) for part in parts):
-            self.break_graph(
+            self.tracer.break_graph(
                 "data_dependent_value", f"a tensor is the index of a {type(container).__name__}"
             )
-        if self.lacks(container, "__getitem__"):
+        if self.entries.lacks(container, "__getitem__"):
             return container[key]  # raises Python's own error
-        self._native_operands(key)
-        self.expand(container)
+        self.operators.native_operands(key)
+        self.tracer.reads.expand(container)
         if isinstance(container, (*CONTAINERS, str, bytes, range, bytearray,
         array.array)) or type(container).__module__ in (
             "typing", "types", "collections"):  # fmt: skip
             return container[key]
-        if isinstance(container, ARRAY) and self.is_fresh(container) and is_constant(key):
-            return self.born(container[key])  # type: ignore[index]
+        if (
+            isinstance(container, ARRAY)
+            and self.provenance.is_fresh(container)
+            and is_constant(key)
+        ):
+            return self.tracer.native_calls.born(container[key])  # type: ignore[index]
         if type(container) is types.MappingProxyType:
-            return self.call_value(types.MappingProxyType.__getitem__, [container, key], {})
-        self.break_graph("unknown_native", f"subscript of a {type(container).__name__}")
+            return self.tracer.calls.call_value(
+                types.MappingProxyType.__getitem__, [container, key], {}
+            )
+        self.tracer.break_graph("unknown_native", f"subscript of a {type(container).__name__}")
 
     def _class_getitem(self, cls: type, key: Any) -> Any:
-        method = self.python_method(cls, "__getitem__")
+        method = self.entries.python_method(cls, "__getitem__")
         if method is not None:
-            return self.call_value(method, [cls, key], {})
+            return self.tracer.calls.call_value(method, [cls, key], {})
         return cls[key]  # type: ignore[index]
 
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
-        value = self.dict_get(container, key, ABSENT, varies=True)
+        value = self.tracer.reads.dict_get(container, key, ABSENT, varies=True)
         if value is not ABSENT:
             return value
-        missing = self.python_method(container, "__missing__")
+        missing = self.entries.python_method(container, "__missing__")
         if missing is not None:
-            return self.call_value(missing, [container, key], {})
+            return self.tracer.calls.call_value(missing, [container, key], {})
         if isinstance(container, collections.defaultdict):
             return self._default_item(container, key)
         if isinstance(container, collections.Counter):
@@ -184,28 +196,28 @@ class Items(Operations):
         factory = container.default_factory
         if factory is None:
             raise KeyError(key)
-        value = self.call_value(factory, [], {})
+        value = self.tracer.calls.call_value(factory, [], {})
         self.setitem(container, key, value)
         return value
 
     def setitem(self, container: Any, key: Any, value: Any) -> None:
-        method = self.python_method(container, "__setitem__")
+        method = self.entries.python_method(container, "__setitem__")
         if method is not None:
-            self.call_value(method, [container, key, value], {})
+            self.tracer.calls.call_value(method, [container, key, value], {})
             return
         if isinstance(container, torch.Tensor):
-            key = special_methods.plain_key(self, key)
-            self._native_operands(key, value)
-            self.operator(operator.setitem, container, key, value)
+            key = special_methods.plain_key(self.tracer, key)
+            self.operators.native_operands(key, value)
+            self.operators.apply(operator.setitem, container, key, value)
             return
-        key = self.concrete(key)
+        key = self.tracer.scalars.concrete(key)
         if isinstance(container, dict):
-            self.check_key(key, container)
+            self.tracer.reads.check_key(key, container)
             if type(key) in _UNHASHABLE:
                 hash(key)  # raises Python's own error, before anything is noted as changed
-            self.before_store(container, key)
+            self.tracer.side_effects.before_store(container, key)
         else:
-            key = special_methods.plain_key(self, key)
+            key = special_methods.plain_key(self.tracer, key)
             if isinstance(key, slice):
                 value = self._slice_value(container, value)
             self._change(container, "__setitem__")
@@ -214,33 +226,33 @@ class Items(Operations):
     def _slice_value(self, container: Any, value: Any) -> Any:
         """What ``container[a:b] = value`` reads of the value: all its items."""
         if isinstance(value, (bytearray, array.array)):
-            self.expand(value)
+            self.tracer.reads.expand(value)
         elif isinstance(container, (list, bytearray)):
-            value = self.payload(value)
-            if not is_constant(value) and not self.lacks(value, "__iter__", "__getitem__"):
+            value = self.tracer.scalars.payload(value)
+            if not is_constant(value) and not self.entries.lacks(value, "__iter__", "__getitem__"):
                 items = self.spread(value)
                 if isinstance(container, bytearray) and not all(
                     type(item) is int for item in items
                 ):
-                    self.break_graph(
+                    self.tracer.break_graph(
                         "unsupported_mutation", "a slice of a bytearray is set to other than int"
                     )
                 return items
         return value  # anything but the right items raises Python's own error
 
     def delitem(self, container: Any, key: Any) -> None:
-        method = self.python_method(container, "__delitem__")
+        method = self.entries.python_method(container, "__delitem__")
         if method is not None:
-            self.call_value(method, [container, key], {})
+            self.tracer.calls.call_value(method, [container, key], {})
             return
-        key = self.concrete(key)
+        key = self.tracer.scalars.concrete(key)
         if isinstance(container, dict):
-            self.check_key(key, container)
-            if not self.has_key(container, key):
+            self.tracer.reads.check_key(key, container)
+            if not self.tracer.reads.has_key(container, key):
                 raise KeyError(key)
-            self.before_remove(container, key)
+            self.tracer.side_effects.before_remove(container, key)
         else:
-            key = special_methods.plain_key(self, key)
+            key = special_methods.plain_key(self.tracer, key)
             self._change(container, "__delitem__")
         del container[key]
 
@@ -249,47 +261,47 @@ class Items(Operations):
             if (
                 is_constant(container)
                 or isinstance(container, tuple)
-                or self.lacks(container, name)
+                or self.entries.lacks(container, name)
             ):
                 return  # the operation raises Python's own error
-            self.break_graph(
+            self.tracer.break_graph(
                 "unsupported_mutation", f"an item of a {type(container).__name__} is set"
             )
-        self.before_change(container)
+        self.tracer.side_effects.before_change(container)
 
     # -- iteration --
 
     def iterate(self, value: Any) -> Any:
         if isinstance(value, NATIVE_ITERATORS):
             return value
-        value = self.unproxied(value)
+        value = self.tracer.attributes.unproxied(value)
         if isinstance(value, torch.Tensor):
             if value.dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
-            return iter(self.native(torch.Tensor.unbind, value, 0))
-        method = self.python_method(value, "__iter__")
+            return iter(self.tracer.native_calls.native(torch.Tensor.unbind, value, 0))
+        method = self.entries.python_method(value, "__iter__")
         if method is not None:
-            return special_methods.ask(self, method, value, "__iter__")
+            return special_methods.ask(self.tracer, method, value, "__iter__")
         if isinstance(value, (list, tuple, dict)):
             return self._iterate_container(value)
-        value = self.payload(value)
+        value = self.tracer.scalars.payload(value)
         if is_constant(value):
             return iter(value)
-        if self.python_method(value, "__getitem__"):
+        if self.entries.python_method(value, "__getitem__"):
             return self._by_subscripts(value)
-        if self.lacks(value, "__iter__", "__getitem__"):
+        if self.entries.lacks(value, "__iter__", "__getitem__"):
             return iter(value)  # raises Python's own error
-        self.expand(value)
+        self.tracer.reads.expand(value)
         if isinstance(value, (set, frozenset)):
-            self.guard_order(value)
+            self.tracer.reads.guard_order(value)
         if (
             isinstance(value, (*CONTAINERS, bytearray, array.array))
             or type(value).__name__ in _VIEW_NAMES
         ):
             return iter(value)
-        if isinstance(value, ARRAY) and self.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
+        if isinstance(value, ARRAY) and self.provenance.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
             return iter(list(value))  # type: ignore[call-overload]
-        self.break_graph(
+        self.tracer.break_graph(
             "unknown_native", f"iteration over a {type(value).__module__}.{type(value).__name__}"
         )
 
@@ -303,29 +315,32 @@ class Items(Operations):
             except IndexError:
                 raise StopIteration from None
 
-        return LazyIterator(self, f"iterator over a {type(value).__name__}", step)
+        return LazyIterator(self.tracer, f"iterator over a {type(value).__name__}", step)
 
     def _iterate_container(self, value: Any) -> Any:
-        if self.is_fresh(value):
+        if self.provenance.is_fresh(value):
             return iter(value)
         # The iterator of the container itself: the program may change it while it loops.
         if isinstance(value, dict):
-            self.keys(value)
+            self.tracer.reads.keys(value)
         else:
-            for i in range(self.length(value)):
-                self.list_item(value, i)
+            for i in range(self.tracer.reads.length(value)):
+                self.tracer.reads.list_item(value, i)
         return iter(value)
 
     def loop(self, value: Any) -> Any:
         if (
-            self.is_fresh(value)
+            self.provenance.is_fresh(value)
             or not self._is_sequence(value)
             or self.effects.peek(value) is not None
         ):
             return self.iterate(value)
         if not any(type(item) in (int, float) for item in value):
             return self.iterate(value)
-        items = [self.list_item(value, i, varies=True) for i in range(self.length(value))]
+        items = [
+            self.tracer.reads.list_item(value, i, varies=True)
+            for i in range(self.tracer.reads.length(value))
+        ]
         if not any(type(item) in SYMBOLS for item in items):
             return self.iterate(value)
         iterator = iter(value)
@@ -334,7 +349,10 @@ class Items(Operations):
 
     def _is_sequence(self, value: Any) -> bool:
         """Whether looping over a value takes the items of a list or tuple by position."""
-        return isinstance(value, (list, tuple)) and self.python_method(value, "__iter__") is None
+        return (
+            isinstance(value, (list, tuple))
+            and self.entries.python_method(value, "__iter__") is None
+        )
 
     def _next_of_loop(self, iterator: Any, container: Any, items: list[Any]) -> tuple[bool, Any]:
         """`advance` for a loop over a list or tuple with symbols among its items."""
@@ -349,26 +367,26 @@ class Items(Operations):
         loop = self.loops.get(id(iterator))
         if loop is not None:
             return self._next_of_loop(*loop)
-        method = self.python_method(iterator, "__next__")
+        method = self.entries.python_method(iterator, "__next__")
         if method is not None and not isinstance(iterator, HOST_ITERATORS):
             try:
-                return True, self.call_value(method, [iterator], {})
+                return True, self.tracer.calls.call_value(method, [iterator], {})
             except StopIteration as stop:
                 return False, stop.value
-        if self.lacks(iterator, "__next__"):
+        if self.entries.lacks(iterator, "__next__"):
             return True, next(iterator)  # raises Python's own error
-        if not self.is_fresh(iterator) and not isinstance(iterator, HOST_ITERATORS):
-            known = self.carried.next_of(iterator) if self.nesting else None
+        if not self.provenance.is_fresh(iterator) and not isinstance(iterator, HOST_ITERATORS):
+            known = self.carried.next_of(iterator) if self.tracer.nesting else None
             if known is not None:
                 return known
-            self.break_graph(
+            self.tracer.break_graph(
                 "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
             )
         if not isinstance(iterator, NATIVE_ITERATORS) and type(iterator).__module__ not in (
             "itertools",
             "builtins",
         ):
-            self.break_graph("unknown_native", f"a {type(iterator).__name__} is advanced")
+            self.tracer.break_graph("unknown_native", f"a {type(iterator).__name__} is advanced")
         try:
             return True, next(iterator)
         except StopIteration as stop:
@@ -376,9 +394,12 @@ class Items(Operations):
 
     def spread(self, value: Any, varies: bool = False) -> list[Any]:
         if type(value) in (list, tuple) or (varies and self._is_sequence(value)):
-            return [self.list_item(value, i, varies) for i in range(self.length(value))]
+            return [
+                self.tracer.reads.list_item(value, i, varies)
+                for i in range(self.tracer.reads.length(value))
+            ]
         if type(value).__name__ in _VIEW_NAMES or is_constant(value):
-            self.expand(value)
+            self.tracer.reads.expand(value)
             return list(value)
         iterator = self.iterate(value)
         items: list[Any] = []
@@ -389,27 +410,51 @@ class Items(Operations):
             items.append(item)
 
     def mapping(self, value: Any) -> dict[Any, Any]:
-        value = self.unproxied(value)
-        if isinstance(value, dict) and not self.python_method(value, "keys"):
-            special_methods.settle_keys(self, list(dict.keys(value)))
-            return {key: self.dict_get(value, key, None, varies=True) for key in self.keys(value)}
-        keys = self.spread(self.call_value(self.getattr(value, "keys"), [], {}))
-        special_methods.settle_keys(self, keys)
+        value = self.tracer.attributes.unproxied(value)
+        if isinstance(value, dict) and not self.entries.python_method(value, "keys"):
+            special_methods.settle_keys(self.tracer, list(dict.keys(value)))
+            return {
+                key: self.tracer.reads.dict_get(value, key, None, varies=True)
+                for key in self.tracer.reads.keys(value)
+            }
+        keys = self.spread(
+            self.tracer.calls.call_value(self.tracer.attributes.getattr(value, "keys"), [], {})
+        )
+        special_methods.settle_keys(self.tracer, keys)
         return {key: self.getitem(value, key) for key in keys}
 
     def format(self, value: Any, spec: str) -> str:
         if isinstance(value, torch.Tensor):
-            self.break_graph("data_dependent_value", "a tensor is formatted")
-        value = self.concrete(value)
-        method = self.python_method(value, "__format__")
+            self.tracer.break_graph("data_dependent_value", "a tensor is formatted")
+        value = self.tracer.scalars.concrete(value)
+        method = self.entries.python_method(value, "__format__")
         if method is not None:
-            return format(Answer(self.call_value(method, [value, spec], {})))
+            return format(Answer(self.tracer.calls.call_value(method, [value, spec], {})))
         if not spec:
-            return str(self.call_value(str, [value], {}))
-        if self.lacks(value, "__format__"):
+            return str(self.tracer.calls.call_value(str, [value], {}))
+        if self.entries.lacks(value, "__format__"):
             return format(value, spec)  # raises Python's own error
-        self._native_operands(value)
+        self.operators.native_operands(value)
         return format(value, spec)
+
+    # -- displays: what a break left half-built existed before this segment --
+
+    def list_append(self, target: Any, value: Any) -> None:
+        before = self.tracer.side_effects.mutations
+        self.tracer.side_effects.before_append(target, [value])
+        if self.provenance.is_fresh(target):
+            self.tracer.side_effects.mutations = before  # a comprehension's own list
+        target.append(value)
+
+    def list_extend(self, target: Any, values: list[Any]) -> None:
+        self.tracer.side_effects.before_append(target, values)
+        target.extend(values)
+
+    def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
+        for key in items:
+            self.tracer.reads.check_key(key, target)
+        self.tracer.side_effects.before_change(target)
+        target.update(items)
 
     def native_iterator(self, iterator: Any) -> Any:
         """An iterator that native code may advance: user code in it comes back to the
@@ -417,17 +462,17 @@ class Items(Operations):
         """
         if isinstance(iterator, HOST_ITERATORS):
             return iterator
-        if self.python_method(iterator, "__next__"):
-            return LazyIterator(self, type(iterator).__name__, lambda: _next(self, iterator))
-        if not self.is_fresh(iterator):
-            self.break_graph(
+        if self.entries.python_method(iterator, "__next__"):
+            return LazyIterator(self.tracer, type(iterator).__name__, lambda: _next(self, iterator))
+        if not self.provenance.is_fresh(iterator):
+            self.tracer.break_graph(
                 "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
             )
         return iterator
 
 
-def _next(tracer: Items, iterator: Any) -> Any:
-    more, item = tracer.advance(iterator)
+def _next(containers: Items, iterator: Any) -> Any:
+    more, item = containers.advance(iterator)
     if more:
         return item
     raise StopIteration(item)

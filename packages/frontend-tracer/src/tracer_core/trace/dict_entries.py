@@ -8,20 +8,27 @@ decided it since.
 
 from __future__ import annotations
 
+import functools
 import types
 from typing import Any
 
 import torch
 
-from tracer_core.bytecode.frame import NULL, contents
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.source import Source
-from tracer_core.trace.state import TraceState
+from tracer_core.natives.tracing import Tracing
 
 ABSENT: Any = object()
 _NUMBERS = (int, float)
+_WRAPPED = (
+    functools.partial,
+    functools.partialmethod,
+    functools.singledispatchmethod,
+    staticmethod,
+    classmethod,
+)
 
 
 def has_python(function: Any) -> bool:
@@ -29,20 +36,30 @@ def has_python(function: Any) -> bool:
     return isinstance(function, types.FunctionType)
 
 
-class Entries(TraceState):
-    """What classes, objects and cells hold, of the tracer."""
+def is_tensor_like(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
-    #: (class, name) -> what `class_entry` found; emptied when the program changes a class.
-    _specials: dict[tuple[type, str], tuple[type | None, Any]]
-    _lineages: set[type]
+
+class Entries:
+    """What classes and objects hold, of the tracer. Mutable."""
+
+    def __init__(self, tracer: Tracing) -> None:
+        self.tracer, self.provenance, self.effects = tracer, tracer.provenance, tracer.effects
+        #: id -> classes that the trace made.
+        self.classes: dict[int, Any] = {}
+        #: (class, name) -> what `class_entry` found; emptied when the program changes a class.
+        self._specials: dict[tuple[type, str], tuple[type | None, Any]] = {}
+        self._lineages: set[type] = set()
+        #: class -> its special methods in Python (natives/reading.py).
+        self.methods_of: dict[type, frozenset[str]] = {}
 
     # -- of classes --
 
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """(class that defines it, raw value) along the MRO, guarded for classes that can change."""
         owner, value = found = self._entry(cls, name)
-        if type(value) in _NUMBERS and owner is not None and self._is_guarded(owner, name):
-            self.provenance.guard(GuardKind.EQ, self._entry_source(owner, name), value)
+        if type(value) in _NUMBERS and owner is not None and self.is_guarded(owner, name):
+            self.provenance.guard(GuardKind.EQ, self.entry_source(owner, name), value)
         return found
 
     def read_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
@@ -50,8 +67,8 @@ class Entries(TraceState):
         symbol.
         """
         owner, value = self._entry(cls, name)
-        if type(value) in _NUMBERS and owner is not None and self._is_guarded(owner, name):
-            value = self.provenance.read_varying(value, self._entry_source(owner, name))
+        if type(value) in _NUMBERS and owner is not None and self.is_guarded(owner, name):
+            value = self.provenance.read_varying(value, self.entry_source(owner, name))
         return owner, value
 
     def _entry(self, cls: type, name: str) -> tuple[type | None, Any]:
@@ -62,29 +79,33 @@ class Entries(TraceState):
             found = self._specials[handle] = self._find_class_entry(cls, name)
         return found
 
-    def _is_guarded(self, owner: type, name: str) -> bool:
+    def is_guarded(self, owner: type, name: str) -> bool:
         """Whether a class's entry can be another one at the next call, and is not the program's own
         doing.
         """
         changes = owner.__flags__ & HEAP_TYPE and self.effects.attribute(owner, name) is None
         return bool(changes) and not self.made_class(owner)
 
-    def _entry_source(self, owner: type, name: str) -> Source:
-        return self.provenance.sources.make(self._namespace(owner), "key", name)
+    def entry_source(self, owner: type, name: str) -> Source:
+        return self.provenance.sources.make(self.namespace_of(owner), "key", name)
 
     def _find_class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         self.guard_lineage(cls)
         for owner in cls.__mro__:
             namespace = owner.__dict__
-            guarded = self._is_guarded(owner, name)
+            guarded = self.is_guarded(owner, name)
             if name in namespace:
                 value = namespace[name]
                 if guarded and type(value) not in _NUMBERS:
-                    self._read_class_entry(value, self._entry_source(owner, name))
+                    self.read_class_entry(value, self.entry_source(owner, name))
                 return owner, value
             if guarded:
-                self.provenance.guard(GuardKind.HAS_NOT, self._namespace(owner), name)
+                self.provenance.guard(GuardKind.HAS_NOT, self.namespace_of(owner), name)
         return None, ABSENT
+
+    def made_class(self, cls: Any) -> bool:
+        """Whether the trace itself made a class: nothing in it is guarded."""
+        return id(cls) in self.classes
 
     def guard_lineage(self, cls: type) -> None:
         """Guards which classes a class inherits from: `__bases__` can be assigned."""
@@ -96,7 +117,7 @@ class Entries(TraceState):
                         GuardKind.MRO, self.provenance.constant(owner), owner.__mro__
                     )
 
-    def _read_class_entry(self, value: Any, source: Source) -> None:
+    def read_class_entry(self, value: Any, source: Source) -> None:
         """Guards a value found on a class. What it holds is guarded where it is read, as for any
         object.
         """
@@ -109,20 +130,50 @@ class Entries(TraceState):
         if not is_constant(value) and self.provenance.source_of(value) is None:
             self.provenance.adopt(value, source)
 
+    def forget_entries(self) -> None:
+        self._specials.clear()
+
     def special(self, cls: type, name: str) -> Any:
         """What a class says about a special method, which CPython looks up on the class alone;
         guarded, its absence too. ABSENT if no class of the MRO has it."""
         return self.class_entry(cls, name)[1]
 
+    def python_method(self, obj: Any, name: str) -> Any:
+        """A special method of the object's class if it is user code, else None."""
+        cls = type(obj)
+        if not cls.__flags__ & HEAP_TYPE or is_tensor_like(obj):
+            return None
+        found = self.special(cls, name)
+        if has_python(found):
+            return found
+        if isinstance(found, _WRAPPED) and not isinstance(obj, type):
+            self.tracer.break_graph(
+                "unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}"
+            )
+        return None
+
+    def lacks(self, value: Any, *names: str) -> bool:
+        """Whether no class of a value has these special methods: C code that looks for them finds
+        none.
+        """
+        cls = type(value)
+        if not cls.__flags__ & HEAP_TYPE:
+            return False
+        return all(
+            (found := self.special(cls, name)) is ABSENT
+            or found is object.__dict__.get(name, ABSENT)
+            for name in names
+        )
+
     def guard_operator(self, name: str) -> None:
         for method in (f"__{name}__", f"__r{name}__"):
             self.special(torch.Tensor, method)
 
-    def _namespace(self, cls: type) -> Source:
+    def namespace_of(self, cls: type) -> Source:
         return self.provenance.sources.make(self.provenance.constant(cls), "dict")
 
     @staticmethod
-    def _static(cls: type, name: str) -> Any:
+    def static(cls: type, name: str) -> Any:
         for owner in cls.__mro__:
             if name in owner.__dict__:
                 return owner.__dict__[name]
@@ -130,17 +181,17 @@ class Entries(TraceState):
 
     # -- of objects --
 
-    def _is_data_descriptor(self, raw: Any) -> bool:
-        return any(self._type_has(raw, name) is not ABSENT for name in ("__set__", "__delete__"))
+    def is_data_descriptor(self, raw: Any) -> bool:
+        return any(self.type_has(raw, name) is not ABSENT for name in ("__set__", "__delete__"))
 
-    def _type_has(self, raw: Any, name: str) -> Any:
+    def type_has(self, raw: Any, name: str) -> Any:
         """What the type of a class's value says about a method of descriptors; guarded where it can
         change.
         """
         kind = type(raw)
-        return self.special(kind, name) if kind.__flags__ & HEAP_TYPE else self._static(kind, name)
+        return self.special(kind, name) if kind.__flags__ & HEAP_TYPE else self.static(kind, name)
 
-    def _instance_entry(self, obj: Any, name: str) -> Any:
+    def instance_entry(self, obj: Any, name: str) -> Any:
         """The value in the object's own dictionary, or ABSENT; guarded either way."""
         namespace = self.instance_dict(obj)
         if namespace is None:
@@ -170,7 +221,7 @@ class Entries(TraceState):
         except AttributeError:
             return ABSENT
         source = self.provenance.source_of(obj)
-        if value is self._static(type(obj), name) or source is None:
+        if value is self.static(type(obj), name) or source is None:
             return value
         return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
 
@@ -182,29 +233,21 @@ class Entries(TraceState):
             return None
         return found if isinstance(found, dict) else None
 
-    def _dict_of(self, obj: Any) -> dict[str, Any]:
+    def dict_of(self, obj: Any) -> dict[str, Any]:
         namespace = self.instance_dict(obj)
         if namespace is None:
-            raise AttributeError(f"'{type(obj).__name__}' object has no attribute '__dict__'")
+            raise AttributeError(
+                f"'{type(obj).__name__}' object has no attribute '__dict__'",
+                name="__dict__",
+                obj=obj,
+            )
         source = self.provenance.source_of(obj)
         if source is not None and self.provenance.source_of(namespace) is None:
             self.provenance.register(namespace, self.provenance.sources.make(source, "dict"))
         return namespace
 
-    def _class_value(self, raw: Any) -> Any:
+    def class_value(self, raw: Any) -> Any:
         """A plain value found on a class: its identity is guarded; what it holds may be read."""
-        if self.provenance.source_of(raw) is None and not self.is_fresh(raw):
+        if self.provenance.source_of(raw) is None and not self.provenance.is_fresh(raw):
             self.provenance.constant(raw)
         return raw
-
-    def cell_contents(self, cell: Any) -> Any:
-        """What a cell holds, or NULL; guarded either way."""
-        source = self.provenance.source_of(cell)
-        change = self.effects.peek(cell)
-        value = contents(cell)
-        if source is None or change is not None:
-            return value
-        if value is NULL:
-            self.provenance.guard(GuardKind.UNBOUND, source)
-            return value
-        return self.provenance.read_varying(value, self.provenance.sources.make(source, "contents"))

@@ -16,11 +16,10 @@ from typing import Any
 
 from tracer_core.bytecode import opcodes  # fills the handler table
 from tracer_core.bytecode.code import asks_for_locals
-from tracer_core.bytecode.frame import NULL, Frame, Unread, contents
+from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.bytecode.interpreter import Machine
-from tracer_core.bytecode.tracebacks import extended
+from tracer_core.bytecode.tracebacks import extended, history
 from tracer_core.errors import TracerError
-from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.trace.instances import outside_class
 from tracer_core.trace.operators import _BINARY, _COMPARE, _INPLACE, _UNARY
 
@@ -56,10 +55,187 @@ SAFE_ITERATORS = frozenset(
 ) | {enumerate, zip, reversed, type(reversed([])), type(reversed({}))}  # fmt: skip
 
 
+class EagerExceptions:
+    """Exceptions, as CPython means them."""
+
+    def passed(self, frame: Frame, error: BaseException) -> None:
+        error.__traceback__ = extended(error.__traceback__, frame)
+
+    def history(self, error: BaseException) -> Any:
+        return history(error)
+
+    def type_name(self, value: Any) -> str:
+        return type(value).__name__
+
+    def same_history(self, original: BaseException, part: BaseException) -> None:
+        """Does nothing: the traceback that `history` reads is kept by CPython."""
+
+    def look_into(self, group: BaseException) -> None:
+        """Does nothing: there are no guards to make."""
+
+
+class EagerOperators:
+    """Operators, as CPython means them."""
+
+    def truth(self, value: Any) -> bool:
+        return bool(value)
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any:
+        if symbol.endswith("="):
+            return _INPLACE[symbol[:-1]](left, right)
+        return _BINARY[symbol][1](left, right)
+
+    def unary(self, symbol: str, value: Any) -> Any:
+        return _UNARY[symbol][1](value)
+
+    def compare(self, symbol: str, left: Any, right: Any) -> Any:
+        return _COMPARE[symbol][2](left, right)
+
+    def same(self, left: Any, right: Any) -> bool:
+        return left is right
+
+
+class EagerAttributes:
+    """Attributes, as CPython means them."""
+
+    def getattr(self, obj: Any, name: str) -> Any:
+        return getattr(obj, name)
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None:
+        setattr(obj, name, value)
+
+    def delattr(self, obj: Any, name: str) -> None:
+        delattr(obj, name)
+
+    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
+        return getattr(super(owner, obj), name)
+
+    def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
+        return getattr(obj, name, default)
+
+
+class EagerContainers:
+    """Containers, as CPython means them."""
+
+    def contains(self, item: Any, container: Any) -> bool:
+        return item in container
+
+    def getitem(self, container: Any, key: Any) -> Any:
+        return container[key]
+
+    def setitem(self, container: Any, key: Any, value: Any) -> None:
+        operator.setitem(container, key, value)
+
+    def delitem(self, container: Any, key: Any) -> None:
+        operator.delitem(container, key)
+
+    def iterate(self, value: Any) -> Any:
+        return iter(value)
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        try:
+            return True, next(iterator)
+        except StopIteration as stop:
+            return False, stop.value
+
+    def loop(self, value: Any) -> Any:
+        return iter(value)
+
+    def spread(self, value: Any, varies: bool = False) -> list[Any]:
+        return list(value)
+
+    def mapping(self, value: Any) -> dict[Any, Any]:
+        return dict(value)
+
+    def format(self, value: Any, spec: str) -> str:
+        return format(value, spec)
+
+    def list_append(self, target: Any, value: Any) -> None:
+        target.append(value)
+
+    def list_extend(self, target: Any, values: list[Any]) -> None:
+        target.extend(values)
+
+    def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
+        target.update(items)
+
+
+class EagerNames:
+    """Names, as CPython means them."""
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        namespace = frame.globals
+        if name in namespace:
+            return namespace[name]
+        builtins = namespace.get("__builtins__", __builtins__)
+        builtins = builtins if isinstance(builtins, dict) else builtins.__dict__
+        if name in builtins:
+            return builtins[name]
+        raise NameError(f"name '{name}' is not defined", name=name)
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        frame.globals[name] = value
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        del frame.globals[name]
+
+    def load_cell(self, cell: Any, name: str) -> Any:
+        value = contents(cell)
+        if value is NULL:
+            raise NameError(
+                f"cannot access free variable '{name}' where it is not associated with a value in"
+                " enclosing scope"
+            )
+        return value
+
+    def store_cell(self, cell: Any, value: Any) -> None:
+        if value is NULL:
+            del cell.cell_contents
+        else:
+            cell.cell_contents = value
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        if fromlist == ("*",):
+            __import__(name)
+            return sys.modules[name]
+        return __import__(name, frame.globals, None, fromlist, level)
+
+    def store_name(self, namespace: Any, name: str, value: Any) -> None:
+        namespace[name] = value
+
+    def free_cells(self, frame: Frame) -> tuple[Any, ...]:
+        return frame.function.__closure__ or ()
+
+    def made(self, value: Any) -> Any:
+        return value
+
+
+_NAMES, _EXCEPTIONS, _OPERATORS = EagerNames(), EagerExceptions(), EagerOperators()
+_CONTAINERS, _ATTRIBUTES = EagerContainers(), EagerAttributes()
+
+
 class RealMachine(Machine):
     """See the module's docstring. Mutable. raised: the last instruction raised an exception."""
 
     raised = False
+    outer_step = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names, self.exceptions, self.operators, self.containers = (
+            _NAMES,
+            _EXCEPTIONS,
+            _OPERATORS,
+            _CONTAINERS,
+        )
+        self.attributes = self.attribute_writes = _ATTRIBUTES
+
+    @property
+    def calls(self) -> RealMachine:
+        """The machine itself: a component that refers to it would keep the program's values until
+        the next collection.
+        """
+        return self
 
     def step(self, frames: list[Frame]) -> tuple[bool, Any]:
         """Runs one instruction of the innermost frame. (True, value) when the whole chain
@@ -107,19 +283,10 @@ class RealMachine(Machine):
             frame.ip, frame.stack = loads
         return False, None
 
-    def passed(self, frame: Frame, error: BaseException) -> None:
-        error.__traceback__ = extended(error.__traceback__, frame)
-
     def finish(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end."""
         self.frames = frames
         return self.run(0)
-
-    def open(self, unread: Unread) -> Any:
-        return unread.value
-
-    def break_graph(self, kind: str, reason: str) -> Any:
-        raise Break(kind, reason)
 
     def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         frame.stack.append(self.call_value(function, args, kwargs))
@@ -160,6 +327,12 @@ class RealMachine(Machine):
             handled.__traceback__ = trace
             return function(*args, **kwargs)
 
+    def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
+        self.frames = [frame]
+        if error is not None:
+            self.unwind(error, 0)
+        return self.run(0)
+
     def _names(self, function: Any) -> Any:
         frame = self.frames[-1]
         if function is globals:
@@ -176,102 +349,6 @@ class RealMachine(Machine):
             if value is not NULL:
                 found[name] = value
         return sorted(found) if function is dir else found
-
-    def getattr(self, obj: Any, name: str) -> Any:
-        return getattr(obj, name)
-
-    def setattr(self, obj: Any, name: str, value: Any) -> None:
-        setattr(obj, name, value)
-
-    def delattr(self, obj: Any, name: str) -> None:
-        delattr(obj, name)
-
-    def truth(self, value: Any) -> bool:
-        return bool(value)
-
-    def binary(self, symbol: str, left: Any, right: Any) -> Any:
-        if symbol.endswith("="):
-            return _INPLACE[symbol[:-1]](left, right)
-        return _BINARY[symbol][1](left, right)
-
-    def unary(self, symbol: str, value: Any) -> Any:
-        return _UNARY[symbol][1](value)
-
-    def compare(self, symbol: str, left: Any, right: Any) -> Any:
-        return _COMPARE[symbol][2](left, right)
-
-    def contains(self, item: Any, container: Any) -> bool:
-        return item in container
-
-    def getitem(self, container: Any, key: Any) -> Any:
-        return container[key]
-
-    def setitem(self, container: Any, key: Any, value: Any) -> None:
-        operator.setitem(container, key, value)
-
-    def delitem(self, container: Any, key: Any) -> None:
-        operator.delitem(container, key)
-
-    def iterate(self, value: Any) -> Any:
-        return iter(value)
-
-    def advance(self, iterator: Any) -> tuple[bool, Any]:
-        try:
-            return True, next(iterator)
-        except StopIteration as stop:
-            return False, stop.value
-
-    def loop(self, value: Any) -> Any:
-        return iter(value)
-
-    def spread(self, value: Any, varies: bool = False) -> list[Any]:
-        return list(value)
-
-    def mapping(self, value: Any) -> dict[Any, Any]:
-        return dict(value)
-
-    def load_global(self, frame: Frame, name: str) -> Any:
-        namespace = frame.globals
-        if name in namespace:
-            return namespace[name]
-        builtins = namespace.get("__builtins__", __builtins__)
-        builtins = builtins if isinstance(builtins, dict) else builtins.__dict__
-        if name in builtins:
-            return builtins[name]
-        raise NameError(f"name '{name}' is not defined", name=name)
-
-    def store_global(self, frame: Frame, name: str, value: Any) -> None:
-        frame.globals[name] = value
-
-    def delete_global(self, frame: Frame, name: str) -> None:
-        del frame.globals[name]
-
-    def load_cell(self, cell: Any, name: str) -> Any:
-        value = contents(cell)
-        if value is NULL:
-            raise NameError(
-                f"cannot access free variable '{name}' where it is not associated with a value in"
-                " enclosing scope"
-            )
-        return value
-
-    def store_cell(self, cell: Any, value: Any) -> None:
-        if value is NULL:
-            del cell.cell_contents
-        else:
-            cell.cell_contents = value
-
-    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
-        return getattr(super(owner, obj), name)
-
-    def format(self, value: Any, spec: str) -> str:
-        return format(value, spec)
-
-    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
-        if fromlist == ("*",):
-            __import__(name)
-            return sys.modules[name]
-        return __import__(name, frame.globals, None, fromlist, level)
 
 
 # -- what `settle` may run

@@ -8,10 +8,28 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.semantics import AttributeSemantics, CallSemantics, ExceptionSemantics
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
+
+
+class GeneratorHost(Protocol):
+    """The machine that runs the frames of generators. outer_step: number of the instruction being
+    run.
+    """
+
+    outer_step: int
+
+    @property
+    def calls(self) -> CallSemantics: ...
+
+    @property
+    def exceptions(self) -> ExceptionSemantics: ...
+
+    @property
+    def attributes(self) -> AttributeSemantics: ...
 
 
 class TracedGenerator:
@@ -32,7 +50,7 @@ class TracedGenerator:
         "moved",
     )
 
-    def __init__(self, machine: Any, frame: Frame) -> None:
+    def __init__(self, machine: GeneratorHost, frame: Frame) -> None:
         self.machine, self.frame = machine, frame
         self.started = self.finished = self.yielded = self.running = self.moved = False
         self.name, self.code_name = frame.function.__name__, frame.function.__qualname__
@@ -58,13 +76,13 @@ class TracedGenerator:
 
     def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
         if isinstance(error, type) and issubclass(error, BaseException):
-            call = self.machine.call_value
+            call = self.machine.calls.call_value
             if value is None:
                 error = call(error, [], {})
             else:
                 error = value if isinstance(value, error) else call(error, [value], {})
         if not isinstance(error, BaseException):
-            kind = type(error).__name__
+            kind = self.machine.exceptions.type_name(error)
             raise TypeError(
                 f"exceptions must be classes or instances deriving from BaseException, not {kind}"
             )
@@ -91,13 +109,13 @@ class TracedGenerator:
         throw = (
             inner.throw
             if isinstance(inner, HOST_ITERATORS[:1])
-            else self.machine.getattr_or(inner, "throw", None)
+            else self.machine.attributes.getattr_or(inner, "throw", None)
         )
         if throw is None:
             return self._resume(error)
         try:
             self.yielded = True
-            return self.machine.call_value(throw, [error], {})
+            return self.machine.calls.call_value(throw, [error], {})
         except StopIteration as stop:
             if (
                 "CLEANUP_THROW" in self.frame.code.names
@@ -120,11 +138,11 @@ class TracedGenerator:
         close = (
             inner.close
             if isinstance(inner, HOST_ITERATORS[:1])
-            else self.machine.getattr_or(inner, "close", None)
+            else self.machine.attributes.getattr_or(inner, "close", None)
         )
         try:
             if close is not None:
-                self.machine.call_value(close, [], {})
+                self.machine.calls.call_value(close, [], {})
         except Exception as raised:
             return raised
         return None
@@ -147,7 +165,7 @@ class TracedGenerator:
             raise ValueError("generator already executing")
         self.running, self.yielded, self.moved = True, False, True
         try:
-            value = self.machine.resume_generator(self.frame, error)
+            value = self.machine.calls.resume_generator(self.frame, error)
         except StopIteration as stop:
             self.finished = True
             raise RuntimeError("generator raised StopIteration") from stop
@@ -173,7 +191,7 @@ class LazyIterator:
 
     __slots__ = ("step", "born", "code_name", "finished")
 
-    def __init__(self, machine: Any, name: str, step: Callable[[], Any]) -> None:
+    def __init__(self, machine: GeneratorHost, name: str, step: Callable[[], Any]) -> None:
         self.step, self.born, self.code_name, self.finished = step, machine.outer_step, name, False
 
     def __iter__(self) -> LazyIterator:

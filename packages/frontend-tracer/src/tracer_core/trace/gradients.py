@@ -16,7 +16,8 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
-from tracer_core.natives.effects import query
+from tracer_core.natives.queries import query
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.needed import set_grad_mode
 
 _KIND = "autograd_in_graph"
@@ -25,7 +26,7 @@ _KIND = "autograd_in_graph"
 # -- .grad --
 
 
-def read(tracer: Any, tensor: torch.Tensor) -> Any:
+def read(tracer: Tracing, tensor: torch.Tensor) -> Any:
     """``tensor.grad``"""
     change = tracer.effects.gradient(tensor)
     if change is not None:
@@ -34,27 +35,27 @@ def read(tracer: Any, tensor: torch.Tensor) -> Any:
     if source is None:
         if not tensor.is_leaf:
             tracer.break_graph(_KIND, "the gradient of an intermediate tensor is read")
-        return tracer.attributes_of(tensor).get("grad")
+        return tracer.attributes.attributes_of(tensor).get("grad")
     tracer.provenance.follows_late = True
     return tracer.provenance.read(tensor.grad, tracer.provenance.sources.make(source, "grad"))
 
 
-def write(tracer: Any, tensor: torch.Tensor, value: Any) -> None:
+def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
     """``tensor.grad = value``; None deletes."""
     if value is not None and not _may_be_gradient(tracer, tensor, value):
         tracer.break_graph(
             "tensor_metadata_mutation", "attribute 'grad' of a tensor is set to what is not like it"
         )
-    tracer.mutations += 1
+    tracer.side_effects.mutations += 1
     if tracer.provenance.source_of(tensor) is not None:
         tracer.effects.set_gradient(tensor, value)
     elif tensor.is_leaf:
-        tracer.tensor_attributes.setdefault(id(tensor), {})["grad"] = value
+        tracer.attributes.tensor_attributes.setdefault(id(tensor), {})["grad"] = value
     else:
         tracer.break_graph(_KIND, "the gradient of an intermediate tensor is set")
 
 
-def _may_be_gradient(tracer: Any, tensor: torch.Tensor, value: Any) -> bool:
+def _may_be_gradient(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
     """Whether torch takes the value without a word."""
     if not isinstance(value, torch.Tensor) or value is tensor:
         return False
@@ -71,7 +72,7 @@ def _may_be_gradient(tracer: Any, tensor: torch.Tensor, value: Any) -> bool:
 
 
 def backward(
-    tracer: Any,
+    tracer: Tracing,
     outputs: Sequence[Any],
     given: Sequence[Any],
     keep: bool,
@@ -106,7 +107,7 @@ def backward(
 
 
 def differentiate(
-    tracer: Any, outputs: Any, inputs: Any, given: Any, **options: Any
+    tracer: Tracing, outputs: Any, inputs: Any, given: Any, **options: Any
 ) -> list[tuple[Any, bool]]:
     """The node ``torch.autograd.grad``: (gradient, whether it is a tensor of its own) for each
     input.
@@ -120,7 +121,7 @@ def differentiate(
     ]
 
 
-def _walk(tracer: Any, outputs: Sequence[Any]) -> list[Any]:
+def _walk(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
     """The nodes of autograd's graph behind some outputs."""
     pending = [tracer.recorder.as_fake(output) for output in outputs]
     nodes = [torch_private.gradient_node(fake) for fake in pending]
@@ -133,7 +134,7 @@ def _walk(tracer: Any, outputs: Sequence[Any]) -> list[Any]:
     return list(seen)
 
 
-def _holds_python(tracer: Any, outputs: Sequence[Any]) -> bool:
+def _holds_python(tracer: Tracing, outputs: Sequence[Any]) -> bool:
     """Whether a graph has nodes of the program's own, which may hand out tensors that they keep."""
     return any(
         isinstance(node, torch.autograd.function.BackwardCFunction)
@@ -141,7 +142,7 @@ def _holds_python(tracer: Any, outputs: Sequence[Any]) -> bool:
     )
 
 
-def _leaves(tracer: Any, outputs: Sequence[Any]) -> list[Any]:
+def _leaves(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
     """The leaves that a backward reaches: inputs of the trace as the real tensors, and fakes of its
     own.
     """
@@ -160,7 +161,7 @@ def _leaves(tracer: Any, outputs: Sequence[Any]) -> list[Any]:
     return leaves
 
 
-def _leaves_given(tracer: Any, outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+def _leaves_given(tracer: Tracing, outputs: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
     _leaves(tracer, outputs)
     unique = list({id(one): one for one in inputs}.values())
     if not all(
@@ -171,7 +172,7 @@ def _leaves_given(tracer: Any, outputs: Sequence[Any], inputs: Sequence[Any]) ->
 
 
 def require_inside(
-    tracer: Any, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+    tracer: Tracing, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> None:
     """All of autograd's graph behind some outputs was made in this trace, and no hook of the
     program waits at the inputs."""
@@ -185,7 +186,7 @@ def require_inside(
         _require_no_hooks(tracer, tensor, ("_backward_hooks",))
 
 
-def _require_no_hooks(tracer: Any, leaf: torch.Tensor, names: Sequence[str]) -> None:
+def _require_no_hooks(tracer: Tracing, leaf: torch.Tensor, names: Sequence[str]) -> None:
     source = tracer.provenance.source_of(leaf)
     if source is None:
         return
@@ -199,7 +200,7 @@ def _require_no_hooks(tracer: Any, leaf: torch.Tensor, names: Sequence[str]) -> 
             tracer.provenance.guard(GuardKind.EMPTY, slot)
 
 
-def _require_alone(tracer: Any, leaves: Sequence[torch.Tensor]) -> None:
+def _require_alone(tracer: Tracing, leaves: Sequence[torch.Tensor]) -> None:
     """Nobody but ``.grad`` waits for the gradients of the leaves."""
     if query(tracer, torch.distributed.is_available) and query(
         tracer, torch.distributed.is_initialized
@@ -217,7 +218,7 @@ def _require_alone(tracer: Any, leaves: Sequence[torch.Tensor]) -> None:
         _require_no_hooks(tracer, leaf, ("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
-def _accumulate(tracer: Any, leaf: Any, gradient: Any, create: bool, own: bool) -> None:
+def _accumulate(tracer: Tracing, leaf: Any, gradient: Any, create: bool, own: bool) -> None:
     """What autograd does with a leaf's gradient. own: nobody else has this tensor."""
     recorder, held = tracer.recorder, read(tracer, leaf)
     if gradient.layout is not torch.strided:
@@ -238,7 +239,7 @@ def _accumulate(tracer: Any, leaf: Any, gradient: Any, create: bool, own: bool) 
         _without_grad(tracer, lambda: recorder.run(torch.Tensor.add_, (held, gradient), {}))
 
 
-def _without_grad(tracer: Any, run: Any) -> None:
+def _without_grad(tracer: Tracing, run: Any) -> None:
     """Runs and records operators under no_grad, where that makes a difference."""
     if not torch.is_grad_enabled():
         run()
@@ -248,7 +249,7 @@ def _without_grad(tracer: Any, run: Any) -> None:
     tracer.recorder.state_call(set_grad_mode, (True,), ("grad",), {})
 
 
-def _is_laid_out_like(tracer: Any, gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
+def _is_laid_out_like(tracer: Tracing, gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
     """Whether autograd keeps a gradient as it is: with the strides of its leaf, or contiguous."""
     if not torch_private.is_dense(leaf):
         return gradient.is_contiguous()
@@ -258,7 +259,7 @@ def _is_laid_out_like(tracer: Any, gradient: torch.Tensor, leaf: torch.Tensor) -
     )
 
 
-def _copy(tracer: Any, gradient: torch.Tensor, leaf: torch.Tensor) -> Any:
+def _copy(tracer: Tracing, gradient: torch.Tensor, leaf: torch.Tensor) -> Any:
     """A copy with the strides of the leaf, or contiguous."""
     run = tracer.recorder.run
     if not torch_private.is_dense(leaf) or leaf.is_contiguous():

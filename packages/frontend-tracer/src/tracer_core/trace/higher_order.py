@@ -15,7 +15,7 @@ import torch
 
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.graph_breaks import Restart
-from tracer_core.trace.side_effects import SNAPSHOTTERS, Change, Effects
+from tracer_core.fx_capture.side_effects import SNAPSHOTTERS, Change, Effects
 
 
 def _operand(number: int) -> Any:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tracer_core.natives.tracing import Tracing
+
 
 class Answer:
     """Gives one value from every special method: ``len(Answer(-1))`` raises what CPython raises."""
@@ -45,11 +47,13 @@ class SortKey:
 
     __slots__ = ("tracer", "key")
 
-    def __init__(self, tracer: Any, key: Any) -> None:
+    def __init__(self, tracer: Tracing, key: Any) -> None:
         self.tracer, self.key = tracer, key
 
     def __lt__(self, other: SortKey) -> bool:
-        return bool(self.tracer.truth(self.tracer.compare("<", self.key, other.key)))
+        return bool(
+            self.tracer.operators.truth(self.tracer.operators.compare("<", self.key, other.key))
+        )
 
 
 class TextPart:
@@ -59,38 +63,38 @@ class TextPart:
 
     __slots__ = ("_tracer", "_value")
 
-    def __init__(self, tracer: Any, value: Any) -> None:
+    def __init__(self, tracer: Tracing, value: Any) -> None:
         object.__setattr__(self, "_tracer", tracer)
         object.__setattr__(self, "_value", value)
 
     def __str__(self) -> str:
-        return str(self._tracer.call_value(str, [self._value], {}))
+        return str(self._tracer.calls.call_value(str, [self._value], {}))
 
     def __repr__(self) -> str:
-        return str(self._tracer.call_value(repr, [self._value], {}))
+        return str(self._tracer.calls.call_value(repr, [self._value], {}))
 
     def __format__(self, spec: str) -> str:
-        return str(self._tracer.format(self._value, spec))
+        return str(self._tracer.containers.format(self._value, spec))
 
     def __index__(self) -> Any:
-        return self._tracer.index(self._value)
+        return self._tracer.operators.index(self._value)
 
     def __int__(self) -> Any:
-        return self._tracer.call_value(int, [self._value], {})
+        return self._tracer.calls.call_value(int, [self._value], {})
 
     def __float__(self) -> Any:
-        return self._tracer.call_value(float, [self._value], {})
+        return self._tracer.calls.call_value(float, [self._value], {})
 
     def __getattr__(self, name: str) -> Any:
-        return text_part(self._tracer, self._tracer.getattr(self._value, name))
+        return text_part(self._tracer, self._tracer.attributes.getattr(self._value, name))
 
     def __getitem__(self, key: Any) -> Any:
-        return text_part(self._tracer, self._tracer.getitem(self._value, key))
+        return text_part(self._tracer, self._tracer.containers.getitem(self._value, key))
 
 
-def text_part(tracer: Any, value: Any) -> Any:
+def text_part(tracer: Tracing, value: Any) -> Any:
     """`value` itself where C code may see it: text and numbers of Python's own types."""
-    value = tracer.concrete(value)
+    value = tracer.scalars.concrete(value)
     return (
         value
         if type(value) in (str, int, float, bool, complex, bytes, type(None))

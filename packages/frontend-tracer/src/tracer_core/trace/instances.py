@@ -16,6 +16,7 @@ import torch
 
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.natives.effects import effect_of
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.dict_entries import ABSENT, has_python
 
 _SAFE_CLASSES = (
@@ -25,38 +26,40 @@ _SAFE_CLASSES = (
 )  # fmt: skip
 
 
-def instantiate(tracer: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     row = effect_of(cls)
     if row is not None:
-        return tracer.apply_effect(row, cls, args, kwargs)
+        return tracer.native_calls.apply_effect(row, cls, args, kwargs)
     if issubclass(cls, torch.Tensor):
         if cls is torch.Tensor:
-            return tracer.call_torch(cls, args, kwargs)
+            return tracer.native_calls.call_torch(cls, args, kwargs)
         tracer.break_graph("tensor_subclass", f"a {cls.__name__} is made")
     if isinstance(cls, enum.EnumMeta) or cls in _SAFE_CLASSES or issubclass(cls, enum.Enum):
-        tracer.native_reads(*args, *kwargs.values())
+        tracer.native_calls.native_reads(*args, *kwargs.values())
         # Seen by the recorder: range(tensor) asks the tensor for its value.
         return (
-            tracer.native(cls, *args, **kwargs)
+            tracer.native_calls.native(cls, *args, **kwargs)
             if holds_tensor((args, kwargs))
             else cls(*args, **kwargs)
         )
     meta = type(cls)
     meta_call = (
-        tracer._static(meta, "__call__") if meta is type else tracer.special(meta, "__call__")
+        tracer.entries.static(meta, "__call__")
+        if meta is type
+        else tracer.entries.special(meta, "__call__")
     )
     if has_python(meta_call):
-        return tracer.prepare(meta_call, [cls, *args], kwargs)
+        return tracer.calls.prepare(meta_call, [cls, *args], kwargs)
     return construct(tracer, cls, args, kwargs)
 
 
-def construct(tracer: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """type.__call__: ``__new__``, then ``__init__``."""
-    if tracer._static(cls, "__del__") is not ABSENT:
+    if tracer.entries.static(cls, "__del__") is not ABSENT:
         tracer.break_graph("finalizer", f"a {cls.__qualname__} is made")
     if issubclass(cls, torch.autograd.Function):
         tracer.break_graph("higher_order", f"{cls.__name__} is an autograd.Function")
-    _, new = tracer.class_entry(cls, "__new__")
+    _, new = tracer.entries.class_entry(cls, "__new__")
     if isinstance(new, staticmethod):
         new = new.__func__
     if new is object.__new__:
@@ -64,13 +67,15 @@ def construct(tracer: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -
             return cls(*args, **kwargs)  # raises Python's own error
         obj = object.__new__(cls)
     else:
-        obj = tracer.call_value(new, [cls, *args], kwargs)
+        obj = tracer.calls.call_value(new, [cls, *args], kwargs)
     if not isinstance(obj, cls):
         return obj
     return _initialise(tracer, obj, args, kwargs)
 
 
-def new_object(tracer: Any, new: Any, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def new_object(
+    tracer: Tracing, new: Any, cls: type, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
     """``__new__`` of a C base called for a Python class."""
     owner = getattr(new, "__self__", None)
     if owner is object:
@@ -85,30 +90,30 @@ def new_object(tracer: Any, new: Any, cls: type, args: list[Any], kwargs: dict[s
     ):
         return owner.__new__(cls)
     if owner in (tuple, frozenset):
-        return owner.__new__(cls, *([tracer.spread(args[0])] if args else []))
+        return owner.__new__(cls, *([tracer.containers.spread(args[0])] if args else []))
     if owner in (str, int, float, bytes, complex) or (
         isinstance(owner, type) and issubclass(owner, BaseException)
     ):
         if owner in (str, int, float, complex) and len(args) == 1 and not kwargs:
-            args = [tracer.call_value(owner, args, {})]
-        tracer.native_reads(*args)
+            args = [tracer.calls.call_value(owner, args, {})]
+        tracer.native_calls.native_reads(*args)
         return owner.__new__(cls, *args, **kwargs)
     tracer.break_graph(
         "unknown_native", f"{getattr(owner, '__qualname__', owner)}.__new__ for {cls.__name__}"
     )
 
 
-def _initialise(tracer: Any, obj: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _initialise(tracer: Tracing, obj: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     cls = type(obj)
-    _, init = tracer.class_entry(cls, "__init__")
+    _, init = tracer.entries.class_entry(cls, "__init__")
     if init is object.__init__:
-        if (args or kwargs) and tracer._static(cls, "__new__") is object.__new__:
+        if (args or kwargs) and tracer.entries.static(cls, "__new__") is object.__new__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         return obj
     if not has_python(init):
-        tracer.call_value(init, [obj, *args], kwargs)
+        tracer.calls.call_value(init, [obj, *args], kwargs)
         return obj
-    frame = tracer.prepare(init, [obj, *args], kwargs)
+    frame = tracer.calls.prepare(init, [obj, *args], kwargs)
     if type(frame) is not Frame:
         return obj
     frame.on_return = ("instance", obj)
@@ -124,18 +129,18 @@ def outside_class(frame: Frame) -> str:
     )
 
 
-def zero_argument_super(tracer: Any) -> Any:
+def zero_argument_super(tracer: Tracing) -> Any:
     """super() reads ``__class__`` and the first argument of the calling frame."""
     frame = tracer.frames[-1]
     names = frame.code.locals_names
     if "__class__" not in names:
         raise RuntimeError(outside_class(frame))
-    owner = tracer.load_cell(tracer.load(frame, names.index("__class__")), "__class__")
+    owner = tracer.names.load_cell(tracer.load(frame, names.index("__class__")), "__class__")
     if frame.locals[0] is NULL:
         raise RuntimeError("super(): arg[0] deleted")
     first = tracer.load(frame, 0)
     if isinstance(first, types.CellType):
-        first = tracer.load_cell(first, names[0])
+        first = tracer.names.load_cell(first, names[0])
     return super(owner, first)
 
 

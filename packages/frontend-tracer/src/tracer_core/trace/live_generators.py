@@ -18,6 +18,7 @@ import torch
 from tracer_core.bytecode.frame import Frame, Unread
 from tracer_core.bytecode.frame_layout import frames_of
 from tracer_core.guards.guard import GuardKind
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.generators import TracedGenerator
 from tracer_core.trace.suspended_generators import (
     END,
@@ -32,7 +33,7 @@ class Carried:
     """Those of one trace. Mutable. generators: id of one from before -> what stands for it, and
     itself. taken: id of an iterator -> itself and how many steps it has made."""
 
-    def __init__(self, tracer: Any) -> None:
+    def __init__(self, tracer: Tracing) -> None:
         self._tracer = tracer
         self.generators: dict[int, tuple[TracedGenerator, Any]] = {}
         self.taken: dict[int, tuple[Any, int]] = {}
@@ -95,7 +96,7 @@ class Carried:
         else:
             item = provenance.read_varying(item, source)
         self.taken[id(iterator)] = iterator, steps + 1
-        tracer.mutations += 1
+        tracer.side_effects.mutations += 1
         return (False, None) if item is END else (True, item)
 
     def _has_changed(self, container: Any) -> bool:

@@ -12,20 +12,22 @@ import sys
 import types
 from typing import Any
 
-from tracer_core.bytecode.frame import NULL, Frame
+from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
-from tracer_core.trace.calls import Calls
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.class_creation import ENUM_HOOKS
 
 
-class Names(Calls):
-    """Names of the tracer."""
+class Names:
+    """Names of the tracer. Mutable."""
 
-    #: ids of the functions and cells that the trace made, and what keeps them alive.
-    _fresh_functions: set[int]
-    _fresh_cells: set[int]
-    _keep: list[Any]
+    def __init__(self, tracer: Tracing) -> None:
+        self.tracer, self.provenance, self.effects = tracer, tracer.provenance, tracer.effects
+        #: ids of the functions and cells that the trace made, and what keeps them alive.
+        self._fresh_functions: set[int] = set()
+        self._fresh_cells: set[int] = set()
+        self._keep: list[Any] = []
 
     def load_global(self, frame: Frame, name: str) -> Any:
         for scope, source in (
@@ -80,23 +82,23 @@ class Names(Calls):
 
     def store_global(self, frame: Frame, name: str, value: Any) -> None:
         self.namespace_source(frame.function)
-        self.before_store(frame.globals, name)
+        self.tracer.side_effects.before_store(frame.globals, name)
         frame.globals[name] = value
 
     def delete_global(self, frame: Frame, name: str) -> None:
         self.namespace_source(frame.function)
-        if not self.has_key(frame.globals, name):
+        if not self.tracer.reads.has_key(frame.globals, name):
             raise NameError(f"name '{name}' is not defined", name=name)
-        self.before_remove(frame.globals, name)
+        self.tracer.side_effects.before_remove(frame.globals, name)
         del frame.globals[name]
 
     def store_name(self, namespace: Any, name: str, value: Any) -> None:
         if type(namespace) is enum._EnumDict:
             if name in ENUM_HOOKS:
-                self.break_graph("class_statement", f"an enumeration has its own {name}")
+                self.tracer.break_graph("class_statement", f"an enumeration has its own {name}")
             namespace[name] = value
             return
-        self.setitem(namespace, name, value)
+        self.tracer.containers.setitem(namespace, name, value)
 
     def load_cell(self, cell: Any, name: str) -> Any:
         value = self.cell_contents(cell)
@@ -107,8 +109,20 @@ class Names(Calls):
             )
         return value
 
+    def cell_contents(self, cell: Any) -> Any:
+        """What a cell holds, or NULL; guarded either way."""
+        source = self.provenance.source_of(cell)
+        change = self.effects.peek(cell)
+        value = contents(cell)
+        if source is None or change is not None:
+            return value
+        if value is NULL:
+            self.provenance.guard(GuardKind.UNBOUND, source)
+            return value
+        return self.provenance.read_varying(value, self.provenance.sources.make(source, "contents"))
+
     def store_cell(self, cell: Any, value: Any) -> None:
-        self.mutations += 1
+        self.tracer.side_effects.mutations += 1
         if self.provenance.source_of(cell) is not None:
             self.effects.begin(cell)
         if value is NULL:
@@ -185,7 +199,7 @@ class Names(Calls):
             absolute = f"{base}.{name}" if name else base
         module = self._imported(absolute)
         if module is None:
-            self.break_graph("native_python", f"module {absolute} is imported")
+            self.tracer.break_graph("native_python", f"module {absolute} is imported")
         if not fromlist and not level:
             module = self._imported(absolute.partition(".")[0])
         if fromlist == ("*",):

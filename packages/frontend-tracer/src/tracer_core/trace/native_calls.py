@@ -18,16 +18,19 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
+from tracer_core.bytecode.tracebacks import raising_instruction
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives import policy, reading
 from tracer_core.natives.arity import fits
 from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.modules import is_distributed
 from tracer_core.torch_private.names import MissingName
+from tracer_core.torch_private.needed import pytree
 from tracer_core.trace import instances, special_methods, torch_function
-from tracer_core.trace.containers import Items
-from tracer_core.trace.dict_entries import has_python
+from tracer_core.trace.dict_entries import has_python, is_tensor_like
 from tracer_core.trace.generators import HOST_ITERATORS
 
 _PLAIN_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
@@ -46,20 +49,21 @@ _SAYS_AS_OPERATORS = frozenset(
      dict.pop, dict.__contains__,
      typing.Generic.__dict__["__init_subclass__"]}
 )  # fmt: skip
-#: How Python says that a handler took an argument that is not there.
-_MISSING = ("list index out of range", "not enough values to unpack", "too many values to unpack")
+#: How a handler takes its arguments.
+_TAKING = frozenset({"BINARY_SUBSCR", "UNPACK_SEQUENCE", "UNPACK_EX"})
 
 
-class NativeCalls(Items):
-    """Calls of C functions and of torch's. outer_step: number of the instruction of the outermost
-    chain being run.
-    """
+class NativeCalls:
+    """Calls of C functions and of torch's. Mutable."""
 
-    outer_step: int
-    #: id -> (step, object) of what native code made.
-    births: dict[int, tuple[int, Any]]
-    #: id -> exceptions that came through a frame of the program.
-    raised: dict[int, Any]
+    def __init__(self, tracer: Tracing) -> None:
+        self.tracer, self.provenance, self.recorder = tracer, tracer.provenance, tracer.recorder
+        self.entries = tracer.entries
+        #: id -> (step, object) of what native code made.
+        self.births: dict[int, tuple[int, Any]] = {}
+        #: Calls of caches that were asked, by what they are called with
+        #: (natives/tables/functional.py).
+        self.questions: dict[Any, Any] = {}
 
     def call_native(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         row = effect_of(function)
@@ -85,25 +89,31 @@ class NativeCalls(Items):
         cls = function.__self__
         if row.kind is EffectKind.SPECIAL:
             return self.apply_effect(row, function, [cls, *args], kwargs)
-        if any(has_python(self._static(cls, name)) for name in ("__new__", "__init__")):
-            self.break_graph("unknown_native", f"{function.__qualname__} makes a {cls.__name__}")
+        if any(has_python(self.entries.static(cls, name)) for name in ("__new__", "__init__")):
+            self.tracer.break_graph(
+                "unknown_native", f"{function.__qualname__} makes a {cls.__name__}"
+            )
         return self.apply_effect(row, function, args, kwargs)
 
     def unknown(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Slots that a class inherits from C bases, then: graph break."""
         name = getattr(function, "__name__", "")
         receiver = getattr(function, "__self__", None)
-        if name == "__init__" and isinstance(receiver, BaseException) and self.is_fresh(receiver):
+        if (
+            name == "__init__"
+            and isinstance(receiver, BaseException)
+            and self.provenance.is_fresh(receiver)
+        ):
             return function(*args, **kwargs)
         if (
             name == "__init__"
             and args
             and isinstance(args[0], BaseException)
-            and self.is_fresh(args[0])
+            and self.provenance.is_fresh(args[0])
         ):
             return function(*args, **kwargs)
         if name == "__new__" and args and isinstance(args[0], type):
-            return instances.new_object(self, function, args[0], args[1:], kwargs)
+            return instances.new_object(self.tracer, function, args[0], args[1:], kwargs)
         if isinstance(receiver, (enum.Enum, BaseException)) and name in (
             "__reduce_ex__",
             "with_traceback",
@@ -112,8 +122,10 @@ class NativeCalls(Items):
         module = getattr(function, "__module__", None) or getattr(
             getattr(function, "__objclass__", type(receiver)), "__module__", "?")  # fmt: skip
         if is_distributed(str(module)):
-            self.break_graph("processes", f"{name}() of torch.distributed is called")
-        self.break_graph("unknown_native", f"{module}.{getattr(function, '__qualname__', name)}")
+            self.tracer.break_graph("processes", f"{name}() of torch.distributed is called")
+        self.tracer.break_graph(
+            "unknown_native", f"{module}.{getattr(function, '__qualname__', name)}"
+        )
 
     def apply_effect(
         self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]
@@ -122,7 +134,7 @@ class NativeCalls(Items):
             case EffectKind.SPECIAL:
                 return self._handled(row, function, args, kwargs)
             case EffectKind.BREAKS:
-                self.break_graph(
+                self.tracer.break_graph(
                     row.break_kind, f"{getattr(function, '__qualname__', function)}: {row.reason}"
                 )
             case EffectKind.PURE:
@@ -137,7 +149,7 @@ class NativeCalls(Items):
                 stores = getattr(function, "__name__", "") in _STORING
                 self._settle_arguments(function, args, args[:1] if stores else args)
                 self.native_reads(*args[1:], *kwargs.values())
-                self.before_change(args[0])
+                self.tracer.side_effects.before_change(args[0])
         if instances.holds_tensor((args, kwargs)):
             return self.native(function, *args, **kwargs)
         return function(*args, **kwargs)
@@ -149,32 +161,35 @@ class NativeCalls(Items):
         assert row.handler is not None
         name = getattr(function, "__qualname__", function)
         if not fits(function, args, kwargs):
-            self.break_graph("native_python", f"the arguments do not fit {name}()")
+            self.tracer.break_graph("native_python", f"the arguments do not fit {name}()")
         try:
-            return row.handler(self, args, kwargs)
+            return row.handler(self.tracer, args, kwargs)
         except MissingName as error:
-            self.break_graph("missing_in_torch", f"{name}(): {error}")
+            self.tracer.break_graph("missing_in_torch", f"{name}(): {error}")
         except TypeError as error:
             # Words for a misfit are the function's own; where the program raised it, they are the
             # program's.
             said = function in _SAYS_AS_OPERATORS or unbound(function) in _SAYS_AS_OPERATORS
             plain = said or _raised_beside(error, row.handler)
-            if id(error) not in self.raised and not plain:
-                self.break_graph("native_python", f"{name}() refuses its arguments")
+            if not (self.tracer.exceptions.was_raised(error) or plain):
+                self.tracer.break_graph("native_python", f"{name}() refuses its arguments")
             raise
         except (IndexError, ValueError) as error:
             # The handler itself found an argument missing, which Python would say in its own way.
-            if str(error).startswith(_MISSING) and _raised_in(error, row.handler):
-                self.break_graph("native_python", f"the arguments do not fit {name}()")
+            if _lacks_argument(error, row.handler):
+                self.tracer.break_graph("native_python", f"the arguments do not fit {name}()")
             raise
 
     def _pure(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if getattr(function, "__module__", "") in ("math", "cmath"):
-            args = [self.payload(special_methods.number(self, value)) for value in args]
+            args = [
+                self.tracer.scalars.payload(special_methods.number(self.tracer, value))
+                for value in args
+            ]
         elif getattr(function, "__objclass__", None) in _PRIMITIVES:
-            args = [self.payload(value) for value in args]
+            args = [self.tracer.scalars.payload(value) for value in args]
         self._settle_arguments(function, args, args)
-        if reading.read_values(self, *args, *kwargs.values()):
+        if reading.read_values(self.tracer, *args, *kwargs.values()):
             return self.native(function, *args, **kwargs)
         return self.born(function(*args, **kwargs))
 
@@ -187,7 +202,7 @@ class NativeCalls(Items):
             dict)) else [a])
                         if not isinstance(a, (list, tuple)) and item is not args[0]]  # fmt: skip
             if not _PLAIN_KEYS.issuperset(map(type, elements)):
-                special_methods.settle_keys(self, elements)
+                special_methods.settle_keys(self.tracer, elements)
             return
         for value in asked:
             if value is args[0] and isinstance(value, (list, tuple, collections.deque)):
@@ -196,8 +211,8 @@ class NativeCalls(Items):
                 value, (type, enum.Enum, torch.nn.Module)
             ):
                 for name in _ASKED_BY_C:
-                    if self.python_method(value, name):
-                        self.break_graph(
+                    if self.entries.python_method(value, name):
+                        self.tracer.break_graph(
                             "unknown_native",
                             f"{getattr(function, '__qualname__', function)} may ask"
                             f" {type(value).__name__}.{name}",
@@ -209,33 +224,57 @@ class NativeCalls(Items):
             for part in result:
                 self.born(part)
         elif not is_constant(result) and type(result) not in (list, dict, set):
-            self.births[id(result)] = (self.outer_step, result)
+            self.births[id(result)] = (self.tracer.outer_step, result)
+        return result
+
+    def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Runs native code; the tensor operators in it are recorded."""
+        self.recorder.broken = None
+        try:
+            with self.recorder.mode:
+                result = function(*args, **kwargs)
+        finally:
+            # Native code may catch every exception that reading a tensor raises, and go on without
+            # its values.
+            if self.recorder.broken is not None:
+                raise self.recorder.broken
+        for leaf in pytree.tree_leaves(result):
+            # Some factories (from_numpy) do not ask modes: what they made is no part of the graph.
+            if (
+                isinstance(leaf, torch.Tensor)
+                and not torch_private.is_fake(leaf)
+                and self.provenance.is_fresh(leaf)
+            ):
+                self.tracer.break_graph(
+                    "real_tensor_in_trace",
+                    f"{getattr(function, '__name__', function)}() made a real tensor",
+                )
         return result
 
     def native_reads(self, *values: Any) -> None:
         """Guards what a native function may read in its arguments."""
         for value in values:
             if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
-                self.expand(value)
-            elif is_constant(value) or self._is_tensor_like(value):
+                self.tracer.reads.expand(value)
+            elif is_constant(value) or is_tensor_like(value):
                 continue
             elif (
                 isinstance(value, _PRIMITIVES)
                 and not isinstance(value, enum.Enum)
-                and not self.is_fresh(value)
+                and not self.provenance.is_fresh(value)
             ):
-                self.payload(value)
+                self.tracer.scalars.payload(value)
             elif isinstance(value, (bytearray, array.array)):
-                self.expand(value)
-            elif _is_opaque_data(value) and not self.is_fresh(value):
-                self.break_graph(
+                self.tracer.reads.expand(value)
+            elif _is_opaque_data(value) and not self.provenance.is_fresh(value):
+                self.tracer.break_graph(
                     "unsupported_value",
                     f"native code reads the contents of a {type(value).__name__}",
                 )
             elif isinstance(value, HOST_ITERATORS):
-                self.break_graph("unknown_native", "native code is handed a generator")
-            elif hasattr(type(value), "__next__") and not self.is_fresh(value):
-                self.break_graph(
+                self.tracer.break_graph("unknown_native", "native code is handed a generator")
+            elif hasattr(type(value), "__next__") and not self.provenance.is_fresh(value):
+                self.tracer.break_graph(
                     "live_iterator", "native code is handed an iterator from before this segment"
                 )
 
@@ -243,11 +282,13 @@ class NativeCalls(Items):
         if torch_function.any_acts_as_tensor(args) or torch_function.any_acts_as_tensor(
             kwargs.values()
         ):
-            return torch_function.call(self, function, args, kwargs)
+            return torch_function.call(self.tracer, function, args, kwargs)
         refused = self.recorder.refused(function, tuple(args), kwargs)
         if refused is not None:
-            self.break_graph(*refused)
-        args = [self.spread(a) if isinstance(a, HOST_ITERATORS) else a for a in args]
+            self.tracer.break_graph(*refused)
+        args = [
+            self.tracer.containers.spread(a) if isinstance(a, HOST_ITERATORS) else a for a in args
+        ]
         self.native_reads(*args, *kwargs.values())
         receiver = getattr(function, "__self__", None)
         if isinstance(receiver, torch.Tensor):
@@ -261,25 +302,26 @@ class NativeCalls(Items):
         return self.recorder.call(function, tuple(args), kwargs)
 
 
-def _raised_in(error: BaseException, handler: Any) -> bool:
-    """Whether an exception comes from a handler's own line."""
-    raised = _raised_at(error)
-    return raised is not None and raised is getattr(handler, "__code__", None)
+def _lacks_argument(error: BaseException, handler: Any) -> bool:
+    """Whether a handler found an argument missing: a subscript or an unpacking of its own
+    raised.
+    """
+    raised = raising_instruction(error)
+    return (
+        raised is not None
+        and raised[0].f_code is getattr(handler, "__code__", None)
+        and raised[1] in _TAKING
+    )
 
 
 def _raised_beside(error: BaseException, handler: Any) -> bool:
     """Whether an exception comes from a line of the handler's module, which raises Python's own
     errors.
     """
-    raised, own = _raised_at(error), getattr(handler, "__code__", None)
-    return raised is not None and own is not None and raised.co_filename == own.co_filename
-
-
-def _raised_at(error: BaseException) -> types.CodeType | None:
-    entry = error.__traceback__
-    while entry is not None and entry.tb_next is not None:
-        entry = entry.tb_next
-    return None if entry is None else entry.tb_frame.f_code
+    raised, own = raising_instruction(error), getattr(handler, "__code__", None)
+    return (
+        raised is not None and own is not None and raised[0].f_code.co_filename == own.co_filename
+    )
 
 
 def _is_opaque_data(value: Any) -> bool:

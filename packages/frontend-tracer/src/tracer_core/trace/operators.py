@@ -22,10 +22,10 @@ from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY, DTYPE
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import special_methods, torch_function
-from tracer_core.trace.attribute_writes import AttributeWrites
-from tracer_core.trace.dict_entries import ABSENT, has_python
+from tracer_core.trace.dict_entries import ABSENT, is_tensor_like
 from tracer_core.trace.scalars import SYMBOLS
 
 _BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
@@ -51,14 +51,6 @@ _UNARY: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "-": ("__neg__", operator.neg), "+": ("__pos__", operator.pos), "~": ("__invert__",
     operator.invert),
 }  # fmt: skip
-_WRAPPED = (
-    functools.partial,
-    functools.partialmethod,
-    functools.singledispatchmethod,
-    staticmethod,
-    classmethod,
-)
-_SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
 
@@ -68,60 +60,32 @@ def _only_constants(container: Any) -> bool:
     return all(is_constant(p) or (isinstance(p, CONTAINERS) and _only_constants(p)) for p in parts)
 
 
-class Operations(AttributeWrites):
+class Operations:
     """Operators of the tracer."""
+
+    def __init__(self, tracer: Tracing) -> None:
+        self.tracer, self.provenance, self.recorder = tracer, tracer.provenance, tracer.recorder
+        self.entries, self.attributes = tracer.entries, tracer.attributes
 
     # -- helpers --
 
-    def python_method(self, obj: Any, name: str) -> Any:
-        """A special method of the object's class if it is user code, else None."""
-        cls = type(obj)
-        if not cls.__flags__ & HEAP_TYPE or self._is_tensor_like(obj):
-            return None
-        found = self.special(cls, name)
-        if has_python(found):
-            return found
-        if isinstance(found, _WRAPPED) and not isinstance(obj, type):
-            self.break_graph("unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}")
-        return None
-
-    def lacks(self, value: Any, *names: str) -> bool:
-        """Whether no class of a value has these special methods: C code that looks for them finds
-        none.
-        """
-        cls = type(value)
-        if not cls.__flags__ & HEAP_TYPE:
-            return False
-        return all(
-            (found := self.special(cls, name)) is ABSENT
-            or found is object.__dict__.get(name, ABSENT)
-            for name in names
-        )
-
     def index(self, value: Any) -> Any:
         """operator.index(value) where a method written in Python says it."""
-        return special_methods.index(self, value)
+        return special_methods.index(self.tracer, value)
 
-    def check_key(self, key: Any, container: Any) -> None:
-        if type(key) not in _SIMPLE_KEYS or not _SIMPLE_KEYS.issuperset(map(type, container)):
-            special_methods.settle_key(self, key, container)
-
-    def _is_tensor_like(self, value: Any) -> bool:
-        return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
-
-    def _native_operands(self, *values: Any) -> None:
+    def native_operands(self, *values: Any) -> None:
         """Guards what a native operator reads in its operands; breaks for unknown types."""
         for value in values:
             if isinstance(value, CONTAINERS):
-                self.expand(value)
-            elif not (is_constant(value) or self._is_tensor_like(value)):
+                self.tracer.reads.expand(value)
+            elif not (is_constant(value) or is_tensor_like(value)):
                 self._check_native_operand(value)
 
     def _check_native_operand(self, value: Any) -> None:
-        if self.payload(value) is not value or torch_function.acts_as_tensor(value):
+        if self.tracer.scalars.payload(value) is not value or torch_function.acts_as_tensor(value):
             return
         cls = type(value)
-        if isinstance(value, (*ARRAY, *DTYPE)) and self.is_fresh(value):
+        if isinstance(value, (*ARRAY, *DTYPE)) and self.provenance.is_fresh(value):
             return  # made here, of plain data
         if cls.__flags__ & HEAP_TYPE or cls.__module__ not in (
             "builtins",
@@ -130,10 +94,10 @@ class Operations(AttributeWrites):
             "collections",
         ):
             safe = (type, types.ModuleType, torch.finfo, torch.iinfo, _COMPARED_BY_FUNCTION)
-            if isinstance(value, enum.Enum) and not self.python_method(value, "__eq__"):
+            if isinstance(value, enum.Enum) and not self.entries.python_method(value, "__eq__"):
                 return  # a member of a str or int enumeration compares as its value does
             if not isinstance(value, safe) and not self.is_identity_comparable(value):
-                self.break_graph(
+                self.tracer.break_graph(
                     "unknown_native", f"an operator on a {cls.__module__}.{cls.__name__}"
                 )
 
@@ -143,28 +107,46 @@ class Operations(AttributeWrites):
         if isinstance(value, _SAFE_INSTANCES):
             return True
         # An enum's hash is that of its member's name, which never changes.
-        hashes = isinstance(value, enum.Enum) or self.special(cls, "__hash__") is object.__hash__
-        return hashes and self.special(cls, "__eq__") is object.__eq__
+        hashes = (
+            isinstance(value, enum.Enum) or self.entries.special(cls, "__hash__") is object.__hash__
+        )
+        return hashes and self.entries.special(cls, "__eq__") is object.__eq__
 
     # -- operators --
+
+    def apply(self, function: Any, *operands: Any) -> Any:
+        """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote
+        it.
+        """
+        if torch_function.any_acts_as_tensor(operands):
+            return torch_function.call(self.tracer, function, operands, {})
+        if any(isinstance(operand, torch.Tensor) for operand in operands):
+            self.entries.guard_operator(function.__name__.strip("_"))
+            return self.recorder.call(function, operands, {})
+        if any(type(operand) in SYMBOLS for operand in operands):
+            return self.tracer.scalars.operate(function, operands)
+        return function(*operands)
 
     def binary(self, symbol: str, left: Any, right: Any) -> Any:
         written, inplace = symbol, symbol.endswith("=")
         symbol = symbol.rstrip("=")
         name, native = _BINARY[symbol]
-        if self.symbolic:
-            left, right = self.beside(left, right), self.beside(right, left)
-            if self.operates(left, right):
-                return self.operate(native, (left, right))
+        if self.tracer.scalars.symbolic:
+            left, right = (
+                self.tracer.scalars.beside(left, right),
+                self.tracer.scalars.beside(right, left),
+            )
+            if self.tracer.scalars.operates(left, right):
+                return self.tracer.scalars.operate(native, (left, right))
         if inplace:
-            method = self.python_method(left, f"__i{name}__")
+            method = self.entries.python_method(left, f"__i{name}__")
             if method is not None:
-                result = self.call_value(method, [left, right], {})
+                result = self.tracer.calls.call_value(method, [left, right], {})
                 if result is not NotImplemented:
                     return result
             elif isinstance(left, torch.Tensor) or isinstance(left, MUTABLE):
                 reflected = (
-                    self.python_method(right, f"__r{name}__")
+                    self.entries.python_method(right, f"__r{name}__")
                     if isinstance(left, _EXTENDED)
                     else None
                 )
@@ -172,44 +154,55 @@ class Operations(AttributeWrites):
                     "+",
                     "*",
                 ):  # of a sequence C asks the other side first
-                    result = self.call_value(reflected, [right, left], {})
+                    result = self.tracer.calls.call_value(reflected, [right, left], {})
                     if result is not NotImplemented:
                         return result
-                return self._inplace(symbol, left, right)
+                return self.inplace(symbol, left, right)
         for method, args in self._candidates(name, left, right):
             if method is None:
                 continue
-            result = self.call_value(method, args, {})
+            result = self.tracer.calls.call_value(method, args, {})
             if result is not NotImplemented:
                 return result
         if self._no_operator(name, left, right):
             return (_INPLACE[symbol] if inplace else native)(
                 left, right
             )  # raises Python's own error
-        if self.python_method(left, f"__{name}__") or self.python_method(right, f"__r{name}__"):
-            kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
+        if self.entries.python_method(left, f"__{name}__") or self.entries.python_method(
+            right, f"__r{name}__"
+        ):
+            kinds = self._types_of(left, right)
             shown = "** or pow()" if symbol == "**" and not inplace else written
             raise TypeError(f"unsupported operand type(s) for {shown}: {kinds}")
         if symbol == "%" and isinstance(left, str):
-            return special_methods.percent(self, left, right)
+            return special_methods.percent(self.tracer, left, right)
         if symbol == "*":
             left, right = self._counts(left, right)
-        self._native_operands(left, right)
+        self.native_operands(left, right)
         if inplace and not isinstance(right, torch.Tensor):
             native = _INPLACE[symbol]  # the same, and where it fails it says so in other words
-        return self.operator(native, left, right)
+        return self.apply(native, left, right)
+
+    def _types_of(self, left: Any, right: Any) -> str:
+        return " and ".join(
+            f"'{self.tracer.exceptions.type_name(value)}'" for value in (left, right)
+        )
 
     def _candidates(self, name: str, left: Any, right: Any) -> list[tuple[Any, list[Any]]]:
-        forward = (self.python_method(left, f"__{name}__"), [left, right])
+        forward = (self.entries.python_method(left, f"__{name}__"), [left, right])
         reflected = (
-            self.python_method(right, f"__r{name}__") if type(left) is not type(right) else None,
+            (
+                self.entries.python_method(right, f"__r{name}__")
+                if type(left) is not type(right)
+                else None
+            ),
             [right, left],
         )
         if symbol_is_text_formatting(name, left, right):
             return []
         if reflected[0] is not None and issubclass(type(right), type(left)):
             own = (
-                self.special(type(left), f"__r{name}__")
+                self.entries.special(type(left), f"__r{name}__")
                 if type(left).__flags__ & HEAP_TYPE
                 else None
             )
@@ -222,7 +215,7 @@ class Operations(AttributeWrites):
     def _no_operator(self, name: str, left: Any, right: Any) -> bool:
         """Whether neither operand's class knows the operator, so that no code at all would run."""
         known = (int, float, complex, str, list, tuple, dict, type(None))
-        free = [self.lacks(left, f"__{name}__"), self.lacks(right, f"__r{name}__")]
+        free = [self.entries.lacks(left, f"__{name}__"), self.entries.lacks(right, f"__r{name}__")]
         return any(free) and all(
             lacking or type(value) in known for lacking, value in zip(free, (left, right),
             strict=True)
@@ -236,7 +229,7 @@ class Operations(AttributeWrites):
 
     def _values_handle(self, name: str, left: Any, right: Any) -> bool:
         """Whether the operator of C of the left operand knows the right one's kind of number."""
-        mine, other = self.payload(left), self.payload(right)
+        mine, other = self.tracer.scalars.payload(left), self.tracer.scalars.payload(right)
         if type(mine) not in _HOLDERS or type(other) not in _HOLDERS:
             return False
         method = getattr(type(mine), f"__{name}__", None)
@@ -252,81 +245,83 @@ class Operations(AttributeWrites):
             and isinstance(right, (int, float, torch.Tensor))
         )
 
-    def _inplace(self, symbol: str, left: Any, right: Any) -> Any:
+    def inplace(self, symbol: str, left: Any, right: Any) -> Any:
         if isinstance(left, torch.Tensor):
-            self._native_operands(right)
-            return self.operator(_INPLACE[symbol], left, right)
+            self.native_operands(right)
+            return self.apply(_INPLACE[symbol], left, right)
         if isinstance(left, (list, collections.deque)) and symbol == "+":
-            items = self.spread(right)
-            self.before_append(left, items)
+            items = self.tracer.containers.spread(right)
+            self.tracer.side_effects.before_append(left, items)
             (list if isinstance(left, list) else collections.deque).extend(left, items)  # type: ignore[arg-type]
             return left
-        self.before_change(left)
-        self._native_operands(right)
+        self.tracer.side_effects.before_change(left)
+        self.native_operands(right)
         return _INPLACE[symbol](left, right)
 
     def unary(self, symbol: str, value: Any) -> Any:
         name, native = _UNARY[symbol]
         if type(value) in SYMBOLS:
-            return self.operate(native, (value,))
-        method = self.python_method(value, name)
+            return self.tracer.scalars.operate(native, (value,))
+        method = self.entries.python_method(value, name)
         if method is not None:
-            return self.call_value(method, [value], {})
-        if self.lacks(value, name):
+            return self.tracer.calls.call_value(method, [value], {})
+        if self.entries.lacks(value, name):
             return native(value)  # raises Python's own error
-        self._native_operands(value)
-        return self.operator(native, value)
+        self.native_operands(value)
+        return self.apply(native, value)
 
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         name, reflected, native = _COMPARE[symbol]
-        if self.symbolic:
-            left, right = self.beside(left, right), self.beside(right, left)
+        if self.tracer.scalars.symbolic:
+            left, right = (
+                self.tracer.scalars.beside(left, right),
+                self.tracer.scalars.beside(right, left),
+            )
         order = [(left, name, right), (right, reflected, left)]
         if type(right) is not type(left) and issubclass(type(right), type(left)):
             order.reverse()
         asked = False
         for receiver, method_name, other in order:
-            method = self.python_method(receiver, method_name)
+            method = self.entries.python_method(receiver, method_name)
             if method is None and isinstance(receiver, _HOLDERS) and isinstance(other, _HOLDERS):
                 result = self._compare_values(method_name, receiver, other)
                 if result is not NotImplemented:
                     return result
             if method is None and method_name == "__ne__":
-                equal = self.python_method(receiver, "__eq__")
-                if equal is not None and self._static(type(receiver), "__ne__") is object.__ne__:
+                equal = self.entries.python_method(receiver, "__eq__")
+                if (
+                    equal is not None
+                    and self.entries.static(type(receiver), "__ne__") is object.__ne__
+                ):
                     asked = True
-                    result = self.call_value(equal, [receiver, other], {})
+                    result = self.tracer.calls.call_value(equal, [receiver, other], {})
                     if result is not NotImplemented:
                         return not self.truth(result)
                 continue
             if method is not None:
                 asked = True
-                result = self.call_value(method, [receiver, other], {})
+                result = self.tracer.calls.call_value(method, [receiver, other], {})
                 if result is not NotImplemented:
                     return result
         if asked and symbol in ("==", "!="):
             return (left is right) == (symbol == "==")
-        if (
-            symbol in ("==", "!=")
-            and not self._is_tensor_like(left)
-            and not self._is_tensor_like(right)
-        ):
+        if symbol in ("==", "!=") and not is_tensor_like(left) and not is_tensor_like(right):
             return self._equal(left, right) == (symbol == "==")
         if self._no_order(asked, name, reflected, left, right):
-            kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
+            kinds = self._types_of(left, right)
             raise TypeError(f"'{symbol}' not supported between instances of {kinds}")
         if (
             type(left) is type(right)
             and type(left) in (list, tuple)
             and not (is_constant(left) and is_constant(right))
         ):
-            return special_methods.order(self, symbol, left, right)
-        self._native_operands(left, right)
-        return self.operator(native, left, right)
+            return special_methods.order(self.tracer, symbol, left, right)
+        self.native_operands(left, right)
+        return self.apply(native, left, right)
 
     def _compare_values(self, name: str, left: Any, right: Any) -> Any:
         """The comparison of C of two numbers or texts, one of them of a subclass."""
-        mine, other = self.payload(left), self.payload(right)
+        mine, other = self.tracer.scalars.payload(left), self.tracer.scalars.payload(right)
         if (
             type(mine) not in _HOLDERS
             or type(other) not in _HOLDERS
@@ -337,12 +332,12 @@ class Operations(AttributeWrites):
 
     def _no_order(self, asked: bool, name: str, reflected: str, left: Any, right: Any) -> bool:
         """Whether the comparison is known to find no method."""
-        if self._is_tensor_like(left) or self._is_tensor_like(right):
+        if is_tensor_like(left) or is_tensor_like(right):
             return False
         known = (int, float, complex, str, list, tuple, dict, type(None))
         sides = ((left, name), (right, reflected))
         silent = [
-            self.python_method(value, method) or self.lacks(value, method)
+            self.entries.python_method(value, method) or self.entries.lacks(value, method)
             for value, method in sides
         ]
         return any(silent) and all(
@@ -353,21 +348,20 @@ class Operations(AttributeWrites):
     def _equal(self, left: Any, right: Any) -> bool:
         if isinstance(left, CONTAINERS) and isinstance(right, CONTAINERS):
             if not (self._plain(left) and self._plain(right)):
-                return special_methods.equal(self, left, right)
+                return special_methods.equal(self.tracer, left, right)
         if type(left) is type(right) is types.SimpleNamespace:
-            return special_methods.equal(
-                self, self.getattr(left, "__dict__"), self.getattr(right, "__dict__")
-            )
+            one, other = (self.attributes.getattr(value, "__dict__") for value in (left, right))
+            return special_methods.equal(self.tracer, one, other)
         for value in (left, right):
             if isinstance(value, CONTAINERS):
-                self.expand(value)
+                self.tracer.reads.expand(value)
             elif not is_constant(value):
-                if self.payload(value) is not value:
+                if self.tracer.scalars.payload(value) is not value:
                     continue
                 if self.is_identity_comparable(value):
                     continue
                 self._check_native_operand(value)
-        equal = bool(self.payload(left) == self.payload(right))
+        equal = bool(self.tracer.scalars.payload(left) == self.tracer.scalars.payload(right))
         if not equal:
             self._guard_difference(left, right)
         return equal
@@ -377,7 +371,9 @@ class Operations(AttributeWrites):
         if not isinstance(left, CONTAINERS) and not isinstance(right, CONTAINERS):
             self.same(left, right)
         elif type(left) is type(right) and not (_only_constants(left) or _only_constants(right)):
-            self.break_graph("unknown_native", "containers of objects are compared, and differ")
+            self.tracer.break_graph(
+                "unknown_native", "containers of objects are compared, and differ"
+            )
 
     def _plain(self, container: Any, depth: int = 6) -> bool:
         """Whether comparing the container runs no user code."""
@@ -408,42 +404,46 @@ class Operations(AttributeWrites):
     def truth(self, value: Any) -> bool:
         if value is True or value is False or value is None:
             return value is True
-        if id(value) in self._numbers:
-            return bool(self.operate(operator.ne, (value, 0)))
+        if id(value) in self.tracer.scalars.numbers:
+            return bool(self.tracer.scalars.operate(operator.ne, (value, 0)))
         if isinstance(value, torch.Tensor):
             known = self.recorder.ranges.truth(value)
             if known is not None:
                 return known
-            self.break_graph(
+            self.tracer.break_graph(
                 "data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}"
             )
         if isinstance(value, CONTAINERS):
-            method = self.python_method(value, "__bool__") or self.python_method(value, "__len__")
+            method = self.entries.python_method(value, "__bool__") or self.entries.python_method(
+                value, "__len__"
+            )
             if method is None:
                 return self._truth_of_container(value)
         for name in ("__bool__", "__len__"):
-            method = self.python_method(value, name)
+            method = self.entries.python_method(value, name)
             if method is not None:
-                return bool(special_methods.ask(self, method, value, name))
-        value = self.payload(value)
+                return bool(special_methods.ask(self.tracer, method, value, name))
+        value = self.tracer.scalars.payload(value)
         if isinstance(value, (bytearray, array.array)):
-            self.expand(value)
+            self.tracer.reads.expand(value)
             return bool(value)
         decided = any(
-            self._static(type(value), name) is not ABSENT for name in ("__bool__", "__len__")
+            self.entries.static(type(value), name) is not ABSENT for name in ("__bool__", "__len__")
         )
         if decided and not (
-            is_constant(value) or self.is_fresh(value) or isinstance(value, (enum.Enum, type))
+            is_constant(value)
+            or self.provenance.is_fresh(value)
+            or isinstance(value, (enum.Enum, type))
         ):
-            self.break_graph("unknown_native", f"the truth of a {type(value).__name__}")
+            self.tracer.break_graph("unknown_native", f"the truth of a {type(value).__name__}")
         return bool(value)
 
     def _truth_of_container(self, value: Any) -> bool:
         if isinstance(value, dict):
-            return bool(self.keys(value))
+            return bool(self.tracer.reads.keys(value))
         if isinstance(value, (list, tuple)):
-            return self.length(value) != 0
-        self.expand(value)
+            return self.tracer.reads.length(value) != 0
+        self.tracer.reads.expand(value)
         return bool(value)
 
 

@@ -6,16 +6,17 @@ from __future__ import annotations
 from typing import Any
 
 from tracer_core.fx_capture.known_scalars import ROUNDING, Applied, Entry, second
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.scalars import SYMBOLS
 
 
-def is_optimizers(tracer: Any) -> bool:
+def is_optimizers(tracer: Tracing) -> bool:
     """Whether the code that runs now is torch.optim's."""
     name = tracer.frames[-1].globals.get("__name__", "")
     return isinstance(name, str) and name.startswith("torch.optim.")
 
 
-def number_in(tracer: Any, tensor: Any) -> Any:
+def number_in(tracer: Tracing, tensor: Any) -> Any:
     """The number in a tensor that an optimizer asks for, or None."""
     value = (
         tracer.recorder.scalars.value(tracer.recorder.as_fake(tensor))
@@ -25,7 +26,7 @@ def number_in(tracer: Any, tensor: Any) -> Any:
     return None if value is None else _number(tracer, value)
 
 
-def _number(tracer: Any, value: Any) -> Any:
+def _number(tracer: Tracing, value: Any) -> Any:
     """The number, or the symbol of a number, that an expression of `recorder/scalars` gives."""
     if isinstance(value, Entry):
         tracer.provenance.follows_late = True
@@ -46,7 +47,7 @@ def _number(tracer: Any, value: Any) -> Any:
     )
 
 
-def _applied(tracer: Any, function: Any, *operands: Any) -> Any:
+def _applied(tracer: Tracing, function: Any, *operands: Any) -> Any:
     if any(type(operand) in SYMBOLS for operand in operands):
-        return tracer.operate(function, operands)
+        return tracer.scalars.operate(function, operands)
     return function(*operands)

@@ -11,6 +11,7 @@ by its outcome; wherever else the number itself is needed, it is guarded by its 
 
 from __future__ import annotations
 
+import enum
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -19,13 +20,11 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.bytecode.interpreter import Machine
-from tracer_core.fx_capture.fx_recorder import Recorder
-from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.fx_capture.size_nodes import VaryingNumber
 from tracer_core.guards.guard import GuardKind
-from tracer_core.guards.source import Source
+from tracer_core.guards.source import Source, payload
 from tracer_core.natives.symbolic_scalars import COMPUTED_CALLS
+from tracer_core.natives.tracing import Tracing
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: Types of what a number that changes is in a trace, or would be.
@@ -49,22 +48,23 @@ _OF_SIZES: frozenset[Callable[..., Any]] = frozenset(
     operator.pos,
      operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge}
 )  # fmt: skip
+_HOLDERS = (int, float, complex, str, bytes)
 _LARGEST = (
     2**31
 )  # beyond, an int is no size and no index, and a graph's arithmetic on it may overflow
 
 
-class Numbers(Machine):
-    """The part of a trace that knows its changing numbers. Mutable."""
+class Numbers:
+    """The part of a trace that knows its changing numbers. Mutable. symbolic: whether sizes may be
+    symbols in this trace.
+    """
 
-    provenance: Provenance
-    recorder: Recorder
-    #: id of a symbol -> (symbol, its value now, its source).
-    _numbers: dict[int, tuple[Any, Any, Source]]
-    #: computed source -> how many operations its whole text has.
-    _sizes: dict[Source, int]
-    #: Whether sizes may be symbols in this trace.
-    symbolic: bool
+    def __init__(self, tracer: Tracing, symbolic: bool) -> None:
+        self.provenance, self.recorder, self.symbolic = tracer.provenance, tracer.recorder, symbolic
+        #: id of a symbol -> (symbol, its value now, its source).
+        self.numbers: dict[int, tuple[Any, Any, Source]] = {}
+        #: computed source -> how many operations its whole text has.
+        self._sizes: dict[Source, int] = {}
 
     def number(self, value: Any, source: Source, name: str) -> Any:
         """The symbol for a number read at `source`; the number itself if it must not vary."""
@@ -73,7 +73,7 @@ class Numbers(Machine):
             return value
         symbol = torch_private.new_number(env, value, name)
         self.provenance.guard(GuardKind.TYPE, source, type(value))
-        self._numbers[id(symbol)] = symbol, value, source
+        self.numbers[id(symbol)] = symbol, value, source
         self.recorder.sizes.numbers[symbol.node.expr] = VaryingNumber(source, value, symbol)
         return symbol
 
@@ -82,7 +82,7 @@ class Numbers(Machine):
         with numbers in place of symbols; anything else as it is."""
         kind = type(value)
         if kind in SYMBOLS:
-            known = self._numbers.get(id(value))
+            known = self.numbers.get(id(value))
             if known is not None:
                 self.provenance.guard(GuardKind.EQ, known[2], known[1])
                 return known[1]
@@ -92,11 +92,26 @@ class Numbers(Machine):
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else kind(parts)
         return value
 
+    def payload(self, value: Any) -> Any:
+        """What C code sees of an object of a subclass of a number or text: its value, guarded.
+        Others as they are.
+        """
+        if (
+            not isinstance(value, _HOLDERS)
+            or type(value) in _HOLDERS
+            or isinstance(value, (enum.Enum, bool))
+        ):
+            return value
+        source, plain = self.provenance.source_of(value), payload(value)
+        if source is not None:
+            self.provenance.guard(
+                GuardKind.EQ, self.provenance.sources.make(source, "payload"), plain
+            )
+        return plain
+
     def beside(self, value: Any, other: Any) -> Any:
         """One operand of two: a symbol only if the other is a number or a tensor."""
-        if id(value) not in self._numbers or isinstance(
-            other, (int, float, torch.Tensor, *SYMBOLS)
-        ):
+        if id(value) not in self.numbers or isinstance(other, (int, float, torch.Tensor, *SYMBOLS)):
             return value
         return self.concrete(value)
 
@@ -104,7 +119,7 @@ class Numbers(Machine):
         """A value without symbols of the program's numbers in it, for code that is not
         interpreted.
         """
-        if id(value) in self._numbers:
+        if id(value) in self.numbers:
             return self.concrete(value)
         kind = type(value)
         if depth == 0 or kind not in (list, tuple, dict):
@@ -131,13 +146,13 @@ class Numbers(Machine):
         return (
             len(values) > 1
             and all(type(value) in _NUMBERS for value in values)
-            and any(id(value) in self._numbers for value in values)
+            and any(id(value) in self.numbers for value in values)
         )
 
     def operate(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """An operator, or a function of numbers, on numbers of which at least one is a symbol."""
         sizes = [
-            one for one in operands if type(one) is torch.SymInt and id(one) not in self._numbers
+            one for one in operands if type(one) is torch.SymInt and id(one) not in self.numbers
         ]
         if sizes and self._stays_size(function, operands):
             return function(*operands)  # exact, and related to one another by the shape environment
@@ -178,7 +193,7 @@ class Numbers(Machine):
         """(value now, source) of a symbol; None for a plain number, and for a size that no input
         has.
         """
-        known = self._numbers.get(id(value))
+        known = self.numbers.get(id(value))
         if known is not None:
             return known[1], known[2]
         return self._origin_of_size(value) if type(value) in SYMBOLS else None

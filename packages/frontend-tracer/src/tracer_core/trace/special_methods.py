@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.host_objects import Answer, Hashed, text_part
 
 _SEQUENCES = (list, tuple, collections.deque)
@@ -31,11 +32,11 @@ _CHECKS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def ask(tracer: Any, method: Any, obj: Any, name: str) -> Any:
+def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
     """Calls a special method without further arguments and checks its result as CPython does."""
-    result = tracer.call_value(method, [obj], {})
+    result = tracer.calls.call_value(method, [obj], {})
     if name in ("__hash__", "__index__"):
-        result = tracer.settled(result)  # C code goes on with the number itself
+        result = tracer.scalars.settled(result)  # C code goes on with the number itself
     if isinstance(result, (torch.SymInt, torch.SymBool, torch.SymFloat)):
         return result
     if isinstance(result, torch.Tensor):
@@ -53,7 +54,7 @@ def ask(tracer: Any, method: Any, obj: Any, name: str) -> Any:
 # -------------------------------------------------------------------------------------
 
 
-def equal(tracer: Any, left: Any, right: Any) -> bool:
+def equal(tracer: Tracing, left: Any, right: Any) -> bool:
     """left == right for containers that may hold the program's objects."""
     for kinds in (*((kind,) for kind in _SEQUENCES), (dict,), _SETS):
         if isinstance(left, kinds) and isinstance(right, kinds):
@@ -68,64 +69,66 @@ def equal(tracer: Any, left: Any, right: Any) -> bool:
     return False
 
 
-def _items(tracer: Any, container: Any) -> list[Any]:
-    return [tracer.list_item(container, i) for i in range(tracer.length(container))]
+def _items(tracer: Tracing, container: Any) -> list[Any]:
+    return [tracer.reads.list_item(container, i) for i in range(tracer.reads.length(container))]
 
 
-def _equal_items(tracer: Any, left: Any, right: Any) -> bool:
+def _equal_items(tracer: Tracing, left: Any, right: Any) -> bool:
     mine, others = _items(tracer, left), _items(tracer, right)
     return len(mine) == len(others) and all(
         same_value(tracer, a, b) for a, b in zip(mine, others, strict=True)
     )
 
 
-def same_value(tracer: Any, left: Any, right: Any) -> bool:
+def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
     """How containers compare their elements: identity first, then ==."""
-    if tracer.same(left, right):
+    if tracer.operators.same(left, right):
         return True
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         tracer.break_graph("data_dependent_branch", "tensors are compared inside containers")
-    return bool(tracer.truth(tracer.compare("==", left, right)))
+    return bool(tracer.operators.truth(tracer.operators.compare("==", left, right)))
 
 
-def _equal_dicts(tracer: Any, left: Any, right: Any) -> bool:
+def _equal_dicts(tracer: Tracing, left: Any, right: Any) -> bool:
     if isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict):
-        if not _equal_items(tracer, list(tracer.keys(left)), list(tracer.keys(right))):
+        if not _equal_items(tracer, list(tracer.reads.keys(left)), list(tracer.reads.keys(right))):
             return False
-    mine, others = tracer.keys(left), tracer.keys(right)
+    mine, others = tracer.reads.keys(left), tracer.reads.keys(right)
     if len(mine) != len(others):
         return False
     missing = object()
     for key in mine:
         settle_key(tracer, key, right)
-        other = tracer.dict_get(right, key, missing)
-        if other is missing or not same_value(tracer, tracer.dict_get(left, key, None), other):
+        other = tracer.reads.dict_get(right, key, missing)
+        if other is missing or not same_value(
+            tracer, tracer.reads.dict_get(left, key, None), other
+        ):
             return False
     return True
 
 
-def order(tracer: Any, symbol: str, left: Any, right: Any) -> Any:
+def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
     """left < right and the like for two lists or two tuples: the first elements that differ
     decide.
     """
     mine, others = _items(tracer, left), _items(tracer, right)
     for a, b in zip(mine, others, strict=False):
         if not same_value(tracer, a, b):
-            return tracer.compare(symbol, a, b)
-    return tracer.compare(symbol, len(mine), len(others))
+            return tracer.operators.compare(symbol, a, b)
+    return tracer.operators.compare(symbol, len(mine), len(others))
 
 
 # -- hashing
 # ------------------------------------------------------------------------------------------------
 
 
-def hash_of(tracer: Any, value: Any, inside: bool = False) -> int:
+def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
     """hash(value). inside: nobody sees the number, so it may be that of an object's address."""
-    value = tracer.concrete(value)
-    method = tracer.python_method(value, "__hash__")
+    value = tracer.scalars.concrete(value)
+    method = tracer.entries.python_method(value, "__hash__")
     if method is not None:
         return int(ask(tracer, method, value, "__hash__"))
-    value = tracer.payload(value)
+    value = tracer.scalars.payload(value)
     if is_constant(value):
         return hash(value)
     if type(value) in (tuple, frozenset):
@@ -145,52 +148,59 @@ def hash_of(tracer: Any, value: Any, inside: bool = False) -> int:
     raise AssertionError
 
 
-def has_own_hash(tracer: Any, value: Any) -> bool:
+def has_own_hash(tracer: Tracing, value: Any) -> bool:
     """Whether using `value` as a key runs user code."""
     if is_constant(value) or isinstance(value, torch.Tensor):
         return False
     if type(value) in (tuple, frozenset):
         return any(has_own_hash(tracer, item) for item in value)
-    return bool(tracer.python_method(value, "__hash__") or tracer.python_method(value, "__eq__"))
+    return bool(
+        tracer.entries.python_method(value, "__hash__")
+        or tracer.entries.python_method(value, "__eq__")
+    )
 
 
-def settle_key(tracer: Any, key: Any, container: Any) -> None:
+def settle_key(tracer: Tracing, key: Any, container: Any) -> None:
     """Interprets what a lookup of `key` in a dictionary or set asks of user code. Afterwards C code
     may ask the same again: the answers are guarded, and giving them changed nothing."""
-    tracer.payload(key)
+    tracer.scalars.payload(key)
     known = [other for other in _keys(container) if other is not key]
     own = has_own_hash(tracer, key)
     if not own and not any(has_own_hash(tracer, other) for other in known):
         return
     if type(key).__hash__ is None:
         hash(key)  # raises Python's own error
-    if not tracer.is_fresh(container):
-        tracer.keys(container) if isinstance(container, dict) else tracer.expand(container)
+    if not tracer.provenance.is_fresh(container):
+        (
+            tracer.reads.keys(container)
+            if isinstance(container, dict)
+            else tracer.reads.expand(container)
+        )
     for one in (key, *known):
         if has_own_hash(tracer, one):
             _settle_fields(tracer, one)
-    before = tracer.activity()
+    before = tracer.side_effects.activity()
     number = _key_hash(tracer, key)
     for other in known:
         if (own or has_own_hash(tracer, other)) and _key_hash(tracer, other) == number:
-            tracer.truth(tracer.compare("==", other, key))
-    if tracer.activity() != before:
+            tracer.operators.truth(tracer.operators.compare("==", other, key))
+    if tracer.side_effects.activity() != before:
         tracer.break_graph(
             "unknown_native", f"__hash__ or __eq__ of a {type(key).__name__} does more than read"
         )
 
 
-def _settle_fields(tracer: Any, obj: Any) -> None:
+def _settle_fields(tracer: Tracing, obj: Any) -> None:
     """An object whose methods C code calls holds numbers, not what stands for them in the trace."""
-    tracer.settled(getattr(obj, "__dict__", None))
+    tracer.scalars.settled(getattr(obj, "__dict__", None))
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
         held = getattr(obj, name, None)
-        number = tracer.settled(held)
+        number = tracer.scalars.settled(held)
         if number is not held:
             object.__setattr__(obj, name, number)
 
 
-def settle_keys(tracer: Any, keys: list[Any]) -> None:
+def settle_keys(tracer: Tracing, keys: list[Any]) -> None:
     """`settle_key` for elements that are put together in one set or dictionary."""
     if any(has_own_hash(tracer, key) for key in keys):
         for i, key in enumerate(keys):
@@ -201,7 +211,7 @@ def _keys(container: Any) -> list[Any]:
     return list(dict.keys(container)) if isinstance(container, dict) else list(container)
 
 
-def _key_hash(tracer: Any, key: Any) -> int:
+def _key_hash(tracer: Tracing, key: Any) -> int:
     if has_own_hash(tracer, key):
         return hash_of(tracer, key, inside=True)
     return hash(key)
@@ -211,15 +221,15 @@ def _key_hash(tracer: Any, key: Any) -> int:
 # ------------------------------------------------------------------------------------------------
 
 
-def index(tracer: Any, value: Any) -> Any:
+def index(tracer: Tracing, value: Any) -> Any:
     """operator.index(value), where the object has a method written in Python."""
-    method = tracer.python_method(value, "__index__")
+    method = tracer.entries.python_method(value, "__index__")
     if method is not None:
         return ask(tracer, method, value, "__index__")
-    return tracer.payload(value) if isinstance(value, int) else value
+    return tracer.scalars.payload(value) if isinstance(value, int) else value
 
 
-def plain_key(tracer: Any, key: Any) -> Any:
+def plain_key(tracer: Tracing, key: Any) -> Any:
     """A subscript for a container of C: objects that stand for integers become integers."""
     if type(key) is slice:
         parts = [plain_key(tracer, part) for part in (key.start, key.stop, key.step)]
@@ -231,13 +241,13 @@ def plain_key(tracer: Any, key: Any) -> Any:
     return index(tracer, key)
 
 
-def number(tracer: Any, value: Any) -> Any:
+def number(tracer: Tracing, value: Any) -> Any:
     """What a function of math makes of its argument: __float__, then __index__."""
     for name in ("__float__", "__index__"):
-        method = tracer.python_method(value, name)
+        method = tracer.entries.python_method(value, name)
         if method is not None:
             return ask(tracer, method, value, name)
-    return tracer.payload(value)
+    return tracer.scalars.payload(value)
 
 
 # -- text
@@ -250,15 +260,15 @@ _BRACKETS: dict[type, tuple[str, str, str]] = {
 }  # fmt: skip
 
 
-def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
+def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
     """repr(value), the objects in containers included."""
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
-    value = tracer.concrete(value)
-    method = tracer.python_method(value, "__repr__")
+    value = tracer.scalars.concrete(value)
+    method = tracer.entries.python_method(value, "__repr__")
     if method is not None:
         return str(ask(tracer, method, value, "__repr__"))
-    value = tracer.payload(value)
+    value = tracer.scalars.payload(value)
     if is_constant(value):
         return repr(value)
     if type(value) in _BRACKETS or type(value) is dict:
@@ -266,20 +276,20 @@ def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
             return "{...}" if type(value) is dict else "[...]"
         return _repr_container(tracer, value, (*inside, id(value)))
     if isinstance(value, BaseException):
-        return f"{type(value).__name__}{_repr_arguments(tracer, tracer.getattr(value, 'args'))}"
-    if tracer._static(type(value), "__repr__") is object.__dict__["__repr__"] and not isinstance(
-        value, (type, types.ModuleType)
-    ):
+        return f"{type(value).__name__}{_repr_arguments(tracer, tracer.attributes.getattr(value, 'args'))}"
+    if tracer.entries.static(type(value), "__repr__") is object.__dict__[
+        "__repr__"
+    ] and not isinstance(value, (type, types.ModuleType)):
         tracer.break_graph(
             "unknown_native", "the text of an object is its address, which differs between runs"
         )
     if type(value) is types.SimpleNamespace:
-        fields = tracer.mapping(tracer.getattr(value, "__dict__")).items()
+        fields = tracer.containers.mapping(tracer.attributes.getattr(value, "__dict__")).items()
         return f"namespace({', '.join(f'{name}={repr_of(tracer, item, inside)}' for name, item in fields)})"
-    tracer.native_reads(value)
+    tracer.native_calls.native_reads(value)
     if isinstance(value, _PRINTED_AS) and not all(map(is_constant, _held(value))):
         if (
-            tracer.special(type(value), "__repr__") is not object.__repr__
+            tracer.entries.special(type(value), "__repr__") is not object.__repr__
             and type(value) in _PRINTED_AS
         ):
             return repr(_with_texts(tracer, value))
@@ -288,7 +298,7 @@ def repr_of(tracer: Any, value: Any, inside: tuple[int, ...] = ()) -> str:
     return repr(value)
 
 
-def _check_printed(tracer: Any, value: Any) -> None:
+def _check_printed(tracer: Tracing, value: Any) -> None:
     """Breaks for an object whose text shows contents that no guard watches."""
     known = (
         *IDENTITY_TYPES,
@@ -302,7 +312,7 @@ def _check_printed(tracer: Any, value: Any) -> None:
         torch.SymInt,
         torch.SymFloat,
     )
-    if not isinstance(value, known) and not tracer.is_fresh(value):
+    if not isinstance(value, known) and not tracer.provenance.is_fresh(value):
         tracer.break_graph(
             "unsupported_value", f"the text of a {type(value).__name__} from before this segment"
         )
@@ -316,7 +326,7 @@ def _held(value: Any) -> list[Any]:
     return [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
 
 
-def _with_texts(tracer: Any, value: Any) -> Any:
+def _with_texts(tracer: Tracing, value: Any) -> Any:
     """The same container, of stand-ins that print what the tracer says."""
     if isinstance(value, collections.deque):
         return collections.deque([text_part(tracer, item) for item in value], value.maxlen)
@@ -327,67 +337,71 @@ def _with_texts(tracer: Any, value: Any) -> Any:
     return made
 
 
-def _repr_arguments(tracer: Any, args: tuple[Any, ...]) -> str:
+def _repr_arguments(tracer: Tracing, args: tuple[Any, ...]) -> str:
     return f"({repr_of(tracer, args[0])})" if len(args) == 1 else repr_of(tracer, args)
 
 
-def _repr_container(tracer: Any, value: Any, inside: tuple[int, ...]) -> str:
+def _repr_container(tracer: Tracing, value: Any, inside: tuple[int, ...]) -> str:
     if type(value) is dict:
-        pairs = tracer.mapping(value).items()
+        pairs = tracer.containers.mapping(value).items()
         texts = [f"{repr_of(tracer, k, inside)}: {repr_of(tracer, v, inside)}" for k, v in pairs]
         return "{" + ", ".join(texts) + "}"
     left, right, empty = _BRACKETS[type(value)]
-    texts = [repr_of(tracer, item, inside) for item in tracer.spread(value)]
+    texts = [repr_of(tracer, item, inside) for item in tracer.containers.spread(value)]
     if type(value) is tuple and len(texts) == 1:
         return f"({texts[0]},)"
     return f"{left}{', '.join(texts)}{right}" if texts else empty
 
 
-def str_of(tracer: Any, value: Any) -> str:
+def str_of(tracer: Tracing, value: Any) -> str:
     """str(value)"""
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
-    value = tracer.concrete(value)
-    method = tracer.python_method(value, "__str__")
+    value = tracer.scalars.concrete(value)
+    method = tracer.entries.python_method(value, "__str__")
     if method is not None:
         return str(ask(tracer, method, value, "__str__"))
-    by_repr = tracer._static(type(value), "__str__") is object.__dict__["__str__"]
-    if by_repr and tracer.python_method(value, "__repr__"):
+    by_repr = tracer.entries.static(type(value), "__str__") is object.__dict__["__str__"]
+    if by_repr and tracer.entries.python_method(value, "__repr__"):
         return repr_of(tracer, value)  # what the __str__ of numbers and objects does
-    value = tracer.payload(value)
+    value = tracer.scalars.payload(value)
     if is_constant(value):
         return str(value)
-    if isinstance(value, BaseException) and tracer._static(type(value), "__str__") in _ERROR_TEXTS:
-        args = tracer.getattr(value, "args")
+    if (
+        isinstance(value, BaseException)
+        and tracer.entries.static(type(value), "__str__") in _ERROR_TEXTS
+    ):
+        args = tracer.attributes.getattr(value, "args")
         if not args:
             return ""
         if len(args) != 1:
             return repr_of(tracer, args)
-        only = tracer.list_item(args, 0)
+        only = tracer.reads.list_item(args, 0)
         return repr_of(tracer, only) if issubclass(type(value), KeyError) else str_of(tracer, only)
     if isinstance(value, BaseException):
-        if not tracer.is_fresh(value):
+        if not tracer.provenance.is_fresh(value):
             tracer.break_graph(
                 "unsupported_value",
                 f"the text of a {type(value).__name__} from before this segment",
             )
         return str(value)
-    if tracer._static(type(value), "__str__") is object.__dict__["__str__"]:
+    if tracer.entries.static(type(value), "__str__") is object.__dict__["__str__"]:
         return repr_of(tracer, value)
-    tracer.native_reads(value)
+    tracer.native_calls.native_reads(value)
     _check_printed(tracer, value)
     return str(value)
 
 
-def percent(tracer: Any, template: str, values: Any) -> str:
+def percent(tracer: Tracing, template: str, values: Any) -> str:
     """template % values"""
-    tracer.payload(template)
+    tracer.scalars.payload(template)
     if isinstance(values, dict):
         parts: Any = {
-            key: text_part(tracer, value) for key, value in tracer.mapping(values).items()
+            key: text_part(tracer, value)
+            for key, value in tracer.containers.mapping(values).items()
         }
     elif isinstance(values, tuple):
-        parts = tuple(text_part(tracer, value) for value in tracer.spread(values))
+        parts = tuple(text_part(tracer, value) for value in tracer.containers.spread(values))
     else:
         if isinstance(values, collections.deque):  # it has items but is no mapping to C code
             tracer.break_graph("unknown_native", "a deque is formatted by %")
@@ -398,7 +412,7 @@ def percent(tracer: Any, template: str, values: Any) -> str:
     return made
 
 
-def format_text(tracer: Any, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+def format_text(tracer: Tracing, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:
     """template.format(*args, **kwargs)"""
     parts = [text_part(tracer, value) for value in args]
     return template.format(

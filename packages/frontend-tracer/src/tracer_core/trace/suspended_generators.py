@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame import Unread
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of, layout_of
 from tracer_core.fx_capture.provenance import SHELLS, kept_when_dead
 from tracer_core.trace.eager_interpreter import RealMachine
@@ -62,7 +62,7 @@ class Shell:
             raise StopIteration
         (frame,) = frames_of((layout,), self.values)
         self.values = ()
-        running = TracedGenerator(_Host(), frame)
+        running = TracedGenerator(RealMachine(), frame)
         running.started = self.facts.started
         try:
             return running.send(sent) if error is None else running.throw(error)
@@ -73,22 +73,6 @@ class Shell:
                 layout, values = layout_of(frame)
                 self.facts, self.values = _interned(Facts(layout, running.started)), tuple(values)
             frame.generator = None
-
-
-class _Host(RealMachine):
-    """What a `TracedGenerator` asks of a machine, for real."""
-
-    outer_step = 0
-
-    def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
-        machine = RealMachine()
-        machine.frames = [frame]
-        if error is not None:
-            machine.unwind(error, 0)
-        return machine.run(0)
-
-    def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
-        return getattr(obj, name, default)
 
 
 _known_facts: dict[Facts, Facts] = {}

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.natives.tracing import Tracing
 
 
 def acts_as_tensor(value: Any) -> bool:
@@ -41,14 +42,14 @@ def any_acts_as_tensor(values: Any) -> bool:
 class _StandIn:
     """What torch sees of one object. real: the object. tracer: interprets its handler."""
 
-    def __init__(self, tracer: Any, real: Any) -> None:
+    def __init__(self, tracer: Tracing, real: Any) -> None:
         self.tracer, self.real = tracer, real
 
 
 class _Handlers:
     """The stand-in classes of one call; they inherit from each other as the real classes do."""
 
-    def __init__(self, tracer: Any) -> None:
+    def __init__(self, tracer: Tracing) -> None:
         self.tracer = tracer
         self.made: dict[type, Any] = {}
 
@@ -69,8 +70,8 @@ class _Handlers:
         def handler(_: Any, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
             back = {stand_in: real for real, stand_in in self.made.items()}
             real_kinds = tuple(back.get(kind, kind) for kind in kinds)
-            own = self.tracer.getattr(cls, "__torch_function__")
-            return self.tracer.call_value(
+            own = self.tracer.attributes.getattr(cls, "__torch_function__")
+            return self.tracer.calls.call_value(
                 own, [function, real_kinds, self.real(args), self.real(kwargs or {})], {}
             )
 
@@ -92,7 +93,7 @@ class _Handlers:
         )
 
 
-def call(tracer: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def call(tracer: Tracing, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Calls a torch function, outside the recorder: torch asks a handler before it does anything
     else.
     """

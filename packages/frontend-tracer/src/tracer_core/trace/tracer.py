@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import types
 from collections.abc import Callable, Set
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,21 +21,33 @@ from tracer_core.bytecode import opcodes  # fills the handler table
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import Frame, Unread
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of
-from tracer_core.bytecode.tracebacks import continues, is_raised_again
+from tracer_core.bytecode.interpreter import Machine
+from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import Provenance, end_is_seen
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.modules import FAKES_LOG
 from tracer_core.torch_private.needed import function_modes
+from tracer_core.trace.attribute_writes import AttributeWrites
+from tracer_core.trace.attributes import Attributes
+from tracer_core.trace.calls import Calls
+from tracer_core.trace.containers import Items
+from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import acts_when_closed
+from tracer_core.trace.guarded_reads import GuardedReads
 from tracer_core.trace.live_generators import Carried
 from tracer_core.trace.names import Names
+from tracer_core.trace.native_calls import NativeCalls
+from tracer_core.trace.operators import Operations
 from tracer_core.trace.optimizer_scalars import number_in
-from tracer_core.trace.side_effects import Effects
+from tracer_core.trace.raised_exceptions import RaisedExceptions, may_name_stand_in
+from tracer_core.trace.scalars import Numbers
+from tracer_core.trace.side_effect_tracking import SideEffects
 
 __all__ = ["Tracer", "opcodes"]
 
@@ -42,31 +55,12 @@ _MODULE_CALL = torch.nn.Module.__call__
 #: Code flags of generator functions, coroutine functions and asynchronous generators.
 _NOT_PLAIN = 0x20 | 0x80 | 0x200
 _STEP_LIMIT = 3_000_000
-#: Names that Python's own messages give to what stands for an object of the program.
-_STAND_INS = (
-    "LazyIterator",
-    "TextPart",
-    "FakeTensor",
-    "SymInt",
-    "SymFloat",
-    "SymBool",
-    "'Answer'",
-    "'Hashed'",
-    "'SortKey'",
-)
+_TORCH = torch.__path__[0]
+_OWN = str(Path(__file__).parents[1])
 _FAKES_LOG = logging.getLogger(FAKES_LOG)
 
 
-class Raised(NamedTuple):
-    """An exception of the trace. step: where it was raised first. passed: (code, instruction) of
-    the frames it came through, innermost first."""
-
-    error: BaseException
-    step: int
-    passed: list[tuple[types.CodeType, int]]
-
-
-class Tracer(Names):
+class Tracer(Machine, Tracing):
     """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked
     for by an earlier attempt. unbuildable: types of values that no call could make again. shapes:
     decides which dimensions are symbolic. natives: code that reached its recompile limit and is
@@ -74,57 +68,80 @@ class Tracer(Names):
     that was told otherwise first. doubts: a program that fails may be traced again with the other
     answer."""
 
+    shapes: ShapePolicy
+    side_effects: SideEffects
+    scalars: Numbers
+    reads: GuardedReads
+    names: Names
+    exceptions: RaisedExceptions
+    entries: Entries
+    attributes: Attributes
+    attribute_writes: AttributeWrites
+    operators: Operations
+    containers: Items
+    calls: Calls
+    native_calls: NativeCalls
+
     def __init__(
         self,
-        shapes: Any,
+        shapes: ShapePolicy,
         forced: dict[int, tuple[str, str, str]],
         unbuildable: set[type],
         natives: Set[types.CodeType] = frozenset(),
         as_eager: bool = False,
     ) -> None:
         super().__init__()
-        self.provenance = Provenance(shapes.dims_of, self._number, shapes.varies)
-        self._numbers, self._sizes = {}, {}
-        self.effects = Effects(self.settle)
-        self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
-        self.symbolic = self.fakes.shape_env is not None
-        self.recorder = Recorder(self.fakes, self.provenance.source_of, self._dims, self.where)
-        self.recorder.step = lambda: self.outer_step
-        self.recorder.number_in = lambda tensor: number_in(self, tensor)
-        self.shapes = shapes
-        if shapes.follows_data:
-            self.recorder.follow_data()
-        self.recorder.may_follow_data = shapes.takes_data_sizes and not shapes.follows_data
-        if not shapes.takes_numbers:
-            self.recorder.concrete = lambda leaf: (
-                self.concrete(leaf) if id(leaf) in self._numbers else leaf
-            )
-        self.forced, self.unbuildable, self.natives = forced, unbuildable, natives
+        self.shapes, self.forced, self.unbuildable = shapes, forced, unbuildable
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
         self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
-        self.raised: dict[int, Raised] = {}
-        self._specials = {}
-        self.methods_of, self.births = {}, {}
-        #: Calls of caches that were asked, by what they are called with
-        #: (natives/tables/functional.py).
-        self.questions: dict[Any, Any] = {}
-        self.classes, self.positions, self.loops = {}, {}, {}
-        self._lineages = set()
-        self.tensor_attributes = {}
+        self.carried = Carried(self)
+        self.provenance = Provenance(
+            shapes.dims_of, self._number, shapes.varies, self.carried.generator
+        )
+        self.fakes = Fakes(shapes.symbolic or shapes.counts, self.where, shapes.follows_data)
+        self.recorder = Recorder(
+            self.fakes, self.provenance.source_of, self._dims, self.where, lambda: self.outer_step,
+            number_in=lambda tensor: number_in(self, tensor),
+            concrete=None if shapes.takes_numbers else self._concrete,
+            may_follow_data=shapes.takes_data_sizes and not shapes.follows_data,
+        )  # fmt: skip
+        if shapes.follows_data:
+            self.recorder.follow_data()
+        self.side_effects = SideEffects(self)
+        self.effects = self.side_effects.effects
+        self.scalars = Numbers(self, self.fakes.shape_env is not None)
+        self.reads = GuardedReads(self)
+        self.exceptions = RaisedExceptions(self)
+        self.entries = Entries(self)
+        self.attributes = Attributes(self, self.entries)
+        self.attribute_writes = AttributeWrites(self, self.entries)
+        self.operators = Operations(self)
+        self.containers = Items(self, self.carried)
+        self.names = Names(self)
+        self.native_calls = NativeCalls(self)
+        self.calls = Calls(self, natives)
         self.dying: set[int] = set()
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), function_modes()
         self._log_disabled = _FAKES_LOG.disabled
-        self._fresh_functions: set[int] = set()
-        self._fresh_cells: set[int] = set()
-        self._keep: list[Any] = []
-        self.generators = []
-        self.carried = Carried(self)
-        self.provenance.stand_in = self.carried.generator
-        self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
-        self.interpreted: dict[types.CodeType, types.FunctionType] = {}
         #: Values that the program gave to settings, at the end of the trace.
         self.settings_after: dict[str, Any] = {}
+
+    def where(self) -> str:
+        """``file:line in function`` of the innermost frame of the user's code."""
+        shown = [
+            frame for frame in self.frames if not frame.code.raw.co_filename.startswith(_OWN)
+        ] or self.frames
+        for frame in reversed(shown):
+            if not frame.code.raw.co_filename.startswith(_TORCH):
+                return frame.where
+        return shown[-1].where if shown else "?"
+
+    def open(self, unread: Unread) -> Any:
+        return self.provenance.read_varying(unread.value, unread.source)
+
+    def _concrete(self, leaf: Any) -> Any:
+        return self.scalars.concrete(leaf) if id(leaf) in self.scalars.numbers else leaf
 
     def is_compiling(self) -> bool:
         if not self.as_eager and not self.told_compiling:
@@ -137,14 +154,14 @@ class Tracer(Names):
 
     def _number(self, value: Any, source: Source, always: bool) -> Any:
         if always or self.shapes.varies(value, source):
-            return self.number(value, source, source.name)
+            return self.scalars.number(value, source, source.name)
         return value
 
     def before_step(self, base: int) -> None:
         self.steps += 1
         if self.nesting == 0:
             self.outer_step = self.steps
-            self._mutations_at_step = self.mutations
+            self._mutations_at_step = self.side_effects.mutations
             wanted = self.forced.get(self.steps)
             if wanted is not None:
                 raise Break(*wanted)
@@ -159,7 +176,7 @@ class Tracer(Names):
         """A generator that the program left inside ``try`` or ``with`` is closed when its last
         reference goes, which a trace does not see: it is made for real. is_carried(generator): it
         goes on in the next segment."""
-        for made in self.generators:
+        for made in self.calls.generators:
             if not made.started or made.finished or is_carried(made):
                 continue
             if acts_when_closed(made.frame):
@@ -172,7 +189,7 @@ class Tracer(Names):
         own.
         """
         stack = self.frames[-1].stack
-        if stack and type(stack[-1]) in self.unbuildable and self.is_fresh(stack[-1]):
+        if stack and type(stack[-1]) in self.unbuildable and self.provenance.is_fresh(stack[-1]):
             made = type(stack[-1])
             step = self.steps - 1 if self.nesting == 0 else self.outer_step
             if step not in self.forced:
@@ -219,98 +236,39 @@ class Tracer(Names):
             self.closed = True
 
     def unwind(self, error: BaseException, base: int) -> None:
-        if id(error) not in self.raised:
+        if not self.exceptions.was_raised(error):
             if isinstance(error, self.recorder.values_needed):
                 broken = self.recorder.broken or Break(
                     "data_dependent_value", str(error).partition("\n")[0]
                 )
                 raise Restart(self.outer_step, broken.kind, broken.reason)
-            said = error.args[0] if error.args else None
-            if type(said) is str and any(name in said for name in _STAND_INS):
+            if may_name_stand_in(error):
                 raise Restart(self.outer_step, "native_python", f"{type(error).__name__} is raised")
-            self.raised[id(error)] = Raised(error, self.outer_step, [])
+            self.exceptions.note(error)
         try:
             super().unwind(error, base)
         finally:
             del error  # see there
 
-    def passed(self, frame: Frame, error: BaseException) -> None:
-        entries = self.raised[id(error)].passed
-        if not (is_raised_again(frame) and entries and entries[-1][0] is frame.code.raw):
-            entries.append((frame.code.raw, frame.last))
-
-    def history(self, error: BaseException) -> Any:
-        passed = [
-            (raw, last)
-            for raw, last in self.frames_passed(error)
-            if not continues(decode(raw), last)
-        ]
-        return passed, super().history(error)
-
-    def same_history(self, original: BaseException, part: BaseException) -> None:
-        """A part of a group came the way that the group came."""
-        known = self.raised.get(id(original))
-        if known is not None:
-            self.raised[id(part)] = Raised(part, known.step, list(known.passed))
-
-    def look_into(self, group: BaseException) -> None:
-        """No guard says what is in a group from before this segment."""
-        if isinstance(group, BaseExceptionGroup):
-            if not self.is_fresh(group):
-                self.break_graph(
-                    "unsupported_value", "an exception group from before this segment is split"
-                )
-            for part in group.exceptions:
-                self.look_into(part)
-
-    def first_raised(self, error: BaseException) -> int:
-        """The step at which an exception, or the first of those that it was raised from or while
-        handling, was raised in this trace; 0 if none was."""
-        steps, seen, chain = [], set(), [error]
-        while chain:
-            one = chain.pop()
-            if id(one) in seen:
-                continue
-            seen.add(id(one))
-            known = self.raised.get(id(one))
-            steps += [known.step] if known is not None else []
-            chain += [link for link in (one.__cause__, one.__context__) if link is not None]
-        return min(steps, default=0)
-
-    def frames_passed(self, error: BaseException) -> tuple[tuple[types.CodeType, int], ...]:
-        """The interpreted frames that an exception came through in this trace, innermost first."""
-        known = self.raised.get(id(error))
-        return () if known is None else tuple(known.passed)
-
-    def traceback_of(self, error: BaseException) -> Any:
-        source = self.provenance.source_of(error)
-        if source is not None and id(error) not in self.raised:
-            slot = self.provenance.sources.make(source, "slot", "__traceback__")
-            return self.provenance.read(error.__traceback__, slot)
-        self.tracebacks[id(error.__traceback__)] = error.__traceback__, error
-        return error.__traceback__
-
-    def owner_of_traceback(self, entry: types.TracebackType) -> BaseException | None:
-        """The exception that this trace read a traceback of."""
-        return self.tracebacks[id(entry)][1] if id(entry) in self.tracebacks else None
-
     def forget(self) -> None:
         """Breaks the cycles of a finished trace: the program's objects need not wait for the
         collector.
         """
+        components = (
+            self.side_effects, self.scalars, self.reads, self.exceptions, self.entries,
+            self.attributes, self.attribute_writes,
+            self.operators, self.containers, self.names, self.native_calls, self.calls,
+        )  # fmt: skip
         for part in (
             self.recorder.mode,
             self.recorder,
             self.fakes,
             self.provenance,
             self.effects,
+            *components,
             self,
         ):
             vars(part).clear()
-
-    def run_nested(self, frame: Frame, error: BaseException | None = None) -> Any:
-        value = super().run_nested(frame, error)
-        return self.open(value) if type(value) is Unread else value
 
     def run_chain(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
@@ -324,7 +282,10 @@ class Tracer(Names):
             with torch_private.saved_tensors_unseen():
                 return self.run(0)
         except Break as broken:
-            if self.steps == self.outer_step and self.mutations == self._mutations_at_step:
+            if (
+                self.steps == self.outer_step
+                and self.side_effects.mutations == self._mutations_at_step
+            ):
                 raise
             # A part of the instruction was interpreted already, and fresh objects may have changed.
             raise Restart(self.outer_step, broken.kind, broken.reason) from None
@@ -349,12 +310,12 @@ class Tracer(Names):
         """The frames of a call of `function` with unread arguments."""
         if function is _MODULE_CALL and args:
             module = self.open(args[0])
-            frame = self.call_object(module, args[1:], kwargs)
+            frame = self.calls.call_object(module, args[1:], kwargs)
         else:
             if function.__code__.co_flags & _NOT_PLAIN or decode(function.__code__).unsupported:
                 self.provenance.constant(function)
                 function, args = _called_from_outside(function), [function, *args]
-            frame = self.frame_of(function, args, kwargs)
+            frame = self.calls.frame_of(function, args, kwargs)
         if type(frame) is not Frame:
             self.break_graph("native_python", "a module without a Python forward")
         return [frame]
@@ -377,8 +338,8 @@ class Tracer(Names):
     def start_function(self, function: types.FunctionType, source: Source) -> None:
         if self.provenance.source_of(function) is None:
             self.provenance.register(function, source)
-        self.interpreted[function.__code__] = function
-        namespace = self.namespace_source(function)
+        self.calls.interpreted[function.__code__] = function
+        namespace = self.names.namespace_source(function)
         slot = self.provenance.sources.make(source, "slot", "__globals__")
         self.provenance.guard(GuardKind.SAME, slot, namespace)
 
@@ -390,25 +351,6 @@ class Tracer(Names):
                 i = position + offset
                 source = self.provenance.sources.make(None, "state", (i, names[index]))
                 unread[i] = Unread(unread[i].value, source)
-
-    # -- displays: what a break left half-built existed before this segment --
-
-    def list_append(self, target: Any, value: Any) -> None:
-        before = self.mutations
-        self.before_append(target, [value])
-        if self.is_fresh(target):
-            self.mutations = before  # a comprehension's own list
-        target.append(value)
-
-    def list_extend(self, target: Any, values: list[Any]) -> None:
-        self.before_append(target, values)
-        target.extend(values)
-
-    def dict_update(self, target: Any, items: dict[Any, Any]) -> None:
-        for key in items:
-            self.check_key(key, target)
-        self.before_change(target)
-        target.update(items)
 
 
 def _called_from_outside(function: types.FunctionType) -> types.FunctionType:

@@ -20,13 +20,13 @@ def jump(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
 def pop_jump_if_true(m: Machine, f: Frame, arg: int) -> None:
-    if m.truth(m.pop(f)):
+    if m.operators.truth(m.pop(f)):
         f.ip = arg
 
 
 @opcode("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
 def pop_jump_if_false(m: Machine, f: Frame, arg: int) -> None:
-    if not m.truth(m.pop(f)):
+    if not m.operators.truth(m.pop(f)):
         f.ip = arg
 
 
@@ -44,7 +44,7 @@ def pop_jump_if_not_none(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("JUMP_IF_TRUE_OR_POP")
 def jump_if_true_or_pop(m: Machine, f: Frame, arg: int) -> None:
-    if m.truth(m.peek(f)):
+    if m.operators.truth(m.peek(f)):
         f.ip = arg
     else:
         f.stack.pop()
@@ -52,7 +52,7 @@ def jump_if_true_or_pop(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("JUMP_IF_FALSE_OR_POP")
 def jump_if_false_or_pop(m: Machine, f: Frame, arg: int) -> None:
-    if not m.truth(m.peek(f)):
+    if not m.operators.truth(m.peek(f)):
         f.ip = arg
     else:
         f.stack.pop()
@@ -60,7 +60,7 @@ def jump_if_false_or_pop(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("GET_LEN")
 def get_len(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.call_value(len, [m.peek(f)], {}))
+    f.stack.append(m.calls.call_value(len, [m.peek(f)], {}))
 
 
 @opcode("MATCH_MAPPING", "MATCH_SEQUENCE")
@@ -73,8 +73,8 @@ def match_kind(m: Machine, f: Frame, arg: Any) -> None:
 @opcode("MATCH_KEYS")
 def match_keys(m: Machine, f: Frame, arg: Any) -> None:
     subject, keys = m.peek(f, 2), m.peek(f, 1)
-    if all(m.contains(key, subject) for key in keys):
-        f.stack.append(tuple(m.getitem(subject, key) for key in keys))
+    if all(m.containers.contains(key, subject) for key in keys):
+        f.stack.append(tuple(m.containers.getitem(subject, key) for key in keys))
     else:
         f.stack.append(None)
 
@@ -86,7 +86,7 @@ def match_class(m: Machine, f: Frame, arg: int) -> None:
         raise TypeError(
             f"called match pattern must be a {'class' if sys.version_info >= (3, 12) else 'type'}"
         )
-    if not m.call_value(isinstance, [subject, cls], {}):
+    if not m.calls.call_value(isinstance, [subject, cls], {}):
         f.stack.append(None)
         return
     itself = arg == 1 and bool(cls.__flags__ & _MATCH_SELF) and not _has_match_args(m, cls)
@@ -96,7 +96,7 @@ def match_class(m: Machine, f: Frame, arg: int) -> None:
         if name in wanted[:i]:
             raise TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}")
         try:
-            parts.append(m.getattr(subject, name))
+            parts.append(m.attributes.getattr(subject, name))
         except AttributeError:
             f.stack.append(None)
             return
@@ -105,7 +105,7 @@ def match_class(m: Machine, f: Frame, arg: int) -> None:
 
 def _has_match_args(m: Machine, cls: type) -> bool:
     try:
-        m.getattr(cls, "__match_args__")
+        m.attributes.getattr(cls, "__match_args__")
     except AttributeError:
         return False
     return True
@@ -116,10 +116,11 @@ def _positional(m: Machine, cls: type, count: int) -> list[str]:
     if count == 0:
         return []
     written = _has_match_args(m, cls)
-    accepted = m.getattr(cls, "__match_args__") if written else ()
+    accepted = m.attributes.getattr(cls, "__match_args__") if written else ()
     if not isinstance(accepted, tuple):
         raise TypeError(
-            f"{cls.__name__}.__match_args__ must be a tuple (got {type(accepted).__name__})"
+            f"{cls.__name__}.__match_args__ must be a tuple (got"
+            f" {m.exceptions.type_name(accepted)})"
         )
     if len(accepted) < count:
         allowed = 1 if not written and cls.__flags__ & _MATCH_SELF else len(accepted)
@@ -129,5 +130,7 @@ def _positional(m: Machine, cls: type, count: int) -> list[str]:
         )
     for name in accepted[:count]:
         if not isinstance(name, str):
-            raise TypeError(f"__match_args__ elements must be strings (got {type(name).__name__})")
+            raise TypeError(
+                f"__match_args__ elements must be strings (got {m.exceptions.type_name(name)})"
+            )
     return list(accepted[:count])

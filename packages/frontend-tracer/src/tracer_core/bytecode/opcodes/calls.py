@@ -30,9 +30,9 @@ def call(m: Machine, f: Frame, arg: int) -> None:
     n = len(names)
     try:
         if n:
-            m.call(f, function, values[:-n], dict(zip(names, values[-n:], strict=True)))
+            m.calls.call(f, function, values[:-n], dict(zip(names, values[-n:], strict=True)))
         else:
-            m.call(f, function, values, {})
+            m.calls.call(f, function, values, {})
     except BaseException:
         f.kw_names = names
         raise
@@ -43,19 +43,19 @@ def call_function_ex(m: Machine, f: Frame, arg: int) -> None:
     named = m.pop(f) if arg & 1 else {}
     positional = m.pop(f)
     function = m.pop(f)
-    kwargs = m.mapping(named) if arg & 1 else {}
+    kwargs = m.containers.mapping(named) if arg & 1 else {}
     if not (hasattr(type(positional), "__iter__") or hasattr(type(positional), "__getitem__")):
-        kind = type(positional).__name__
+        kind = m.exceptions.type_name(positional)
         raise TypeError(
             f"{function_text(function)} argument after * must be an iterable, not {kind}"
         )
-    args = m.spread(positional, varies=True)
+    args = m.containers.spread(positional, varies=True)
     if f.stack and f.stack[-1] is NULL:
         f.stack.pop()
     for name in kwargs:
         if not isinstance(name, str):
             raise TypeError("keywords must be strings")
-    m.call(f, function, args, dict(kwargs))
+    m.calls.call(f, function, args, dict(kwargs))
 
 
 @opcode("MAKE_FUNCTION")
@@ -69,4 +69,4 @@ def make_function(m: Machine, f: Frame, arg: int) -> None:
     function.__kwdefaults__ = kw_defaults
     if annotations:
         function.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
-    f.stack.append(m.made(function))
+    f.stack.append(m.names.made(function))

@@ -13,33 +13,33 @@ from tracer_core.bytecode.type_parameters import subscript_generic, type_paramet
 
 @opcode("BUILD_TUPLE")
 def build_tuple(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(m.made(tuple(m.pop_n(f, arg))))
+    f.stack.append(m.names.made(tuple(m.pop_n(f, arg))))
 
 
 @opcode("BUILD_LIST")
 def build_list(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(m.made(m.pop_n(f, arg)))
+    f.stack.append(m.names.made(m.pop_n(f, arg)))
 
 
 @opcode("BUILD_SET")
 def build_set(m: Machine, f: Frame, arg: int) -> None:
     items = m.pop_n(f, arg)
-    f.stack.append(m.made(m.call_value(set, [items], {})))
+    f.stack.append(m.names.made(m.calls.call_value(set, [items], {})))
 
 
 @opcode("BUILD_MAP")
 def build_map(m: Machine, f: Frame, arg: int) -> None:
     items = m.pop_n(f, 2 * arg)
-    made: dict[Any, Any] = m.made({})
+    made: dict[Any, Any] = m.names.made({})
     for key, value in zip(items[::2], items[1::2], strict=True):
-        m.setitem(made, key, value)
+        m.containers.setitem(made, key, value)
     f.stack.append(made)
 
 
 @opcode("BUILD_CONST_KEY_MAP")
 def build_const_key_map(m: Machine, f: Frame, arg: int) -> None:
     keys = m.pop(f)
-    f.stack.append(m.made(dict(zip(keys, m.pop_n(f, arg), strict=True))))
+    f.stack.append(m.names.made(dict(zip(keys, m.pop_n(f, arg), strict=True))))
 
 
 @opcode("BUILD_STRING")
@@ -59,55 +59,55 @@ def format_value(m: Machine, f: Frame, arg: Any) -> None:
     value = m.pop(f)
     convert = {0: None, 1: str, 2: repr, 3: ascii}[flags & 3] if isinstance(flags, int) else flags
     if convert is not None:
-        value = m.call_value(convert, [value], {})
-    f.stack.append(m.format(value, spec))
+        value = m.calls.call_value(convert, [value], {})
+    f.stack.append(m.containers.format(value, spec))
 
 
 @opcode("LIST_TO_TUPLE")
 def list_to_tuple(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.made(tuple(m.pop(f))))
+    f.stack.append(m.names.made(tuple(m.pop(f))))
 
 
 @opcode("LIST_APPEND")
 def list_append(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
-    m.list_append(m.peek(f, arg), value)
+    m.containers.list_append(m.peek(f, arg), value)
 
 
 @opcode("SET_ADD")
 def set_add(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
-    m.call_value(set.add, [m.peek(f, arg), value], {})
+    m.calls.call_value(set.add, [m.peek(f, arg), value], {})
 
 
 @opcode("MAP_ADD")
 def map_add(m: Machine, f: Frame, arg: int) -> None:
     key, value = m.pop_n(f, 2)
-    m.setitem(m.peek(f, arg), key, value)
+    m.containers.setitem(m.peek(f, arg), key, value)
 
 
 @opcode("LIST_EXTEND")
 def list_extend(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _may_iterate(value):
-        raise TypeError(f"Value after * must be an iterable, not {type(value).__name__}")
-    items = m.spread(value, varies=True)
-    m.list_extend(m.peek(f, arg), items)
+        raise TypeError(f"Value after * must be an iterable, not {m.exceptions.type_name(value)}")
+    items = m.containers.spread(value, varies=True)
+    m.containers.list_extend(m.peek(f, arg), items)
 
 
 @opcode("SET_UPDATE")
 def set_update(m: Machine, f: Frame, arg: int) -> None:
-    items = m.spread(m.pop(f))
-    m.call_value(set.update, [m.peek(f, arg), items], {})
+    items = m.containers.spread(m.pop(f))
+    m.calls.call_value(set.update, [m.peek(f, arg), items], {})
 
 
 @opcode("DICT_UPDATE")
 def dict_update(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _is_mapping(value):
-        raise TypeError(f"'{type(value).__name__}' object is not a mapping")
-    items = m.mapping(value)
-    m.dict_update(m.peek(f, arg), items)
+        raise TypeError(f"'{m.exceptions.type_name(value)}' object is not a mapping")
+    items = m.containers.mapping(value)
+    m.containers.dict_update(m.peek(f, arg), items)
 
 
 @opcode("DICT_MERGE")
@@ -115,11 +115,11 @@ def dict_merge(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     target, function = m.peek(f, arg), m.peek(f, arg + 2)
     if not _is_mapping(value):
-        kind = type(value).__name__
+        kind = m.exceptions.type_name(value)
         raise TypeError(
             f"{function_text(function)} argument after ** must be a mapping, not {kind}"
         )
-    items = m.mapping(value)
+    items = m.containers.mapping(value)
     for key in items:
         if type(key) is not str and not isinstance(key, str):
             raise TypeError("keywords must be strings")
@@ -127,7 +127,7 @@ def dict_merge(m: Machine, f: Frame, arg: int) -> None:
             raise TypeError(
                 f"{function_text(function)} got multiple values for keyword argument '{key}'"
             )
-    m.dict_update(target, items)
+    m.containers.dict_update(target, items)
 
 
 def _may_iterate(value: Any) -> bool:
@@ -150,8 +150,8 @@ def function_text(function: Any) -> str:
 def unpack_sequence(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if not _may_iterate(value):
-        raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
-    items = m.spread(value, varies=True)
+        raise TypeError(f"cannot unpack non-iterable {m.exceptions.type_name(value)} object")
+    items = m.containers.spread(value, varies=True)
     if len(items) < arg:
         raise ValueError(f"not enough values to unpack (expected {arg}, got {len(items)})")
     if len(items) > arg:
@@ -164,13 +164,13 @@ def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
     before, after = arg & 0xFF, arg >> 8
     value = m.pop(f)
     if not _may_iterate(value):
-        raise TypeError(f"cannot unpack non-iterable {type(value).__name__} object")
-    items = m.spread(value, varies=True)
+        raise TypeError(f"cannot unpack non-iterable {m.exceptions.type_name(value)} object")
+    items = m.containers.spread(value, varies=True)
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         )
-    middle = m.made(items[before : len(items) - after])
+    middle = m.names.made(items[before : len(items) - after])
     tail = items[len(items) - after :] if after else []
     f.stack.extend(reversed([*items[:before], middle, *tail]))
 
@@ -179,14 +179,14 @@ def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
 def call_intrinsic_1(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     if arg == 5:
-        f.stack.append(m.unary("+", value))
+        f.stack.append(m.operators.unary("+", value))
     elif arg == 6:
-        f.stack.append(m.made(tuple(value)))
+        f.stack.append(m.names.made(tuple(value)))
     elif arg == 3:
         # A StopIteration that leaves a generator becomes a RuntimeError (PEP 479).
         f.stack.append(_stop_iteration(value))
     elif arg in _TYPE_PARAMETERS:
-        f.stack.append(m.made(type_parameter(_TYPE_PARAMETERS[arg], value)))
+        f.stack.append(m.names.made(type_parameter(_TYPE_PARAMETERS[arg], value)))
     elif arg == 10:
         f.stack.append(subscript_generic(value))
     else:

@@ -13,10 +13,11 @@ def _bound(m: Machine, manager: Any, name: str) -> Any:
     """The manager's special method, looked up on its type as CPython does."""
     for cls in type(manager).__mro__:
         if name in cls.__dict__:
-            return m.getattr(manager, name)
+            return m.attributes.getattr(manager, name)
     missed = " (missed __exit__ method)" if name == "__exit__" else ""
     raise TypeError(
-        f"'{type(manager).__name__}' object does not support the context manager protocol{missed}"
+        f"'{m.exceptions.type_name(manager)}' object does not support the context manager"
+        f" protocol{missed}"
     )
 
 
@@ -26,11 +27,11 @@ def before_with(m: Machine, f: Frame, arg: Any) -> None:
     enter = _bound(m, manager, "__enter__")
     leave = _bound(m, manager, "__exit__")
     f.stack.append(leave)
-    m.call(f, enter, [], {})
+    m.calls.call(f, enter, [], {})
 
 
 @opcode("WITH_EXCEPT_START")
 def with_except_start(m: Machine, f: Frame, arg: Any) -> None:
     error = m.peek(f, 1)
     leave = m.peek(f, 4)
-    m.call(f, leave, [type(error), error, m.getattr(error, "__traceback__")], {})
+    m.calls.call(f, leave, [type(error), error, m.attributes.getattr(error, "__traceback__")], {})

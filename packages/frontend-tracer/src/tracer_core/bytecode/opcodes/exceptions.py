@@ -63,7 +63,7 @@ def _split(m: Machine, error: Any, kinds: tuple[type, ...]) -> tuple[Any, Any]:
     if error is None:
         return None, None
     if isinstance(error, BaseExceptionGroup):
-        matched, left = m.call_value(m.getattr(error, "split"), [kinds], {})
+        matched, left = m.calls.call_value(m.attributes.getattr(error, "split"), [kinds], {})
         return left, matched
     if not isinstance(error, kinds):
         return error, None
@@ -87,7 +87,7 @@ def reraise_star(m: Machine, original: Any, found: list[Any]) -> Any:
         return found[0]
     for error in (original, *found):
         if error is not None:
-            m.look_into(error)
+            m.exceptions.look_into(error)
     raised = [e for e in found if e is not None and not _is_part(m, e, original)]
     again = [e for e in found if e is not None and _is_part(m, e, original)]
     kept = {id(leaf) for e in again for leaf in _leaves(e)}
@@ -103,7 +103,7 @@ def _subgroup(m: Machine, original: BaseExceptionGroup[Any], kept: set[int]) -> 
     """The part of a group with these leaves."""
     found = original.subgroup(lambda error: id(error) in kept)
     if found is not None:
-        m.same_history(original, found)
+        m.exceptions.same_history(original, found)
     return found
 
 
@@ -111,7 +111,7 @@ def _is_part(m: Machine, error: BaseException, original: BaseException) -> bool:
     """Whether an exception was split from the original and raised again as it was."""
     return (
         getattr(error, "__notes__", None) == getattr(original, "__notes__", None)
-        and m.history(error) == m.history(original)
+        and m.exceptions.history(error) == m.exceptions.history(original)
         and error.__cause__ is original.__cause__
         and error.__context__ is original.__context__
     )
@@ -133,7 +133,7 @@ def raise_varargs(m: Machine, f: Frame, arg: int) -> None:
     values = m.pop_n(f, arg)
     error = values[0]
     if isinstance(error, type):
-        kind, error = error, m.call_value(error, [], {})
+        kind, error = error, m.calls.call_value(error, [], {})
         if issubclass(kind, BaseException) and not isinstance(error, BaseException):
             raise TypeError(
                 f"calling {kind!r} should have returned an instance of BaseException, not"
@@ -144,7 +144,7 @@ def raise_varargs(m: Machine, f: Frame, arg: int) -> None:
     if arg == 2:
         cause = values[1]
         if isinstance(cause, type) and issubclass(cause, BaseException):
-            cause = m.call_value(cause, [], {})
+            cause = m.calls.call_value(cause, [], {})
         if not (cause is None or isinstance(cause, BaseException)):
             raise TypeError("exception causes must derive from BaseException")
         error.__cause__ = cause

@@ -11,17 +11,17 @@ from tracer_core.bytecode.interpreter import Machine
 
 @opcode("GET_ITER")
 def get_iter(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.loop(m.pop(f)))
+    f.stack.append(m.containers.loop(m.pop(f)))
 
 
 @opcode("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.iterate(m.pop(f)))
+    f.stack.append(m.containers.iterate(m.pop(f)))
 
 
 @opcode("FOR_ITER")
 def for_iter(m: Machine, f: Frame, arg: int) -> None:
-    more, item = m.advance(m.peek(f))
+    more, item = m.containers.advance(m.peek(f))
     if more:
         f.stack.append(item)
         return
@@ -54,10 +54,13 @@ def send(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     receiver = m.peek(f)
     if value is None:
-        more, item = m.advance(receiver)
+        more, item = m.containers.advance(receiver)
     else:
         try:
-            more, item = True, m.call_value(m.getattr(receiver, "send"), [value], {})
+            more, item = (
+                True,
+                m.calls.call_value(m.attributes.getattr(receiver, "send"), [value], {}),
+            )
         except StopIteration as stop:
             more, item = False, stop.value
     if more:

@@ -45,7 +45,7 @@ def make_cell(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("COPY_FREE_VARS")
 def copy_free_vars(m: Machine, f: Frame, arg: int) -> None:
-    cells = m.free_cells(f)
+    cells = m.names.free_cells(f)
     f.locals[f.code.first_free :] = cells
 
 
@@ -63,7 +63,7 @@ def _contents(m: Machine, f: Frame, arg: int) -> Any:
     """What a cell holds; an empty one of the function's own is an unbound local variable."""
     name = f.code.locals_names[arg]
     try:
-        return m.load_cell(m.load(f, arg), name)
+        return m.names.load_cell(m.load(f, arg), name)
     except NameError:
         if arg >= f.code.first_free:
             raise
@@ -75,19 +75,19 @@ def _contents(m: Machine, f: Frame, arg: int) -> Any:
 @opcode("STORE_DEREF")
 def store_deref(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
-    m.store_cell(m.load(f, arg), value)
+    m.names.store_cell(m.load(f, arg), value)
 
 
 @opcode("DELETE_DEREF")
 def delete_deref(m: Machine, f: Frame, arg: int) -> None:
     _contents(m, f, arg)
-    m.store_cell(m.load(f, arg), NULL)
+    m.names.store_cell(m.load(f, arg), NULL)
 
 
 @opcode("LOAD_GLOBAL")
 def load_global(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
     name, push_null = arg
-    value = m.load_global(f, name)
+    value = m.names.load_global(f, name)
     if push_null:
         f.stack.append(NULL)
     f.stack.append(value)
@@ -96,14 +96,14 @@ def load_global(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
 @opcode("LOAD_NAME")
 def load_name(m: Machine, f: Frame, arg: str) -> None:
     found, value = _in_namespace(m, f.namespace, arg)
-    f.stack.append(value if found else m.load_global(f, arg))
+    f.stack.append(value if found else m.names.load_global(f, arg))
 
 
 @opcode("LOAD_CLASSDEREF")
 def load_classderef(m: Machine, f: Frame, arg: int) -> None:
     name = f.code.locals_names[arg]
     found, value = _in_namespace(m, f.namespace, name)
-    f.stack.append(value if found else m.load_cell(m.load(f, arg), name))
+    f.stack.append(value if found else m.names.load_cell(m.load(f, arg), name))
 
 
 @opcode("LOAD_LOCALS")
@@ -115,13 +115,13 @@ def load_locals(m: Machine, f: Frame, arg: Any) -> None:
 def load_from_dict_or_deref(m: Machine, f: Frame, arg: int) -> None:
     name = f.code.locals_names[arg]
     found, value = _in_namespace(m, f.stack.pop(), name)
-    f.stack.append(value if found else m.load_cell(m.load(f, arg), name))
+    f.stack.append(value if found else m.names.load_cell(m.load(f, arg), name))
 
 
 @opcode("LOAD_FROM_DICT_OR_GLOBALS")
 def load_from_dict_or_globals(m: Machine, f: Frame, arg: str) -> None:
     found, value = _in_namespace(m, f.stack.pop(), arg)
-    f.stack.append(value if found else m.load_global(f, arg))
+    f.stack.append(value if found else m.names.load_global(f, arg))
 
 
 def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
@@ -131,20 +131,20 @@ def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
     if type(namespace) is dict:
         return name in namespace, namespace.get(name)
     try:
-        return True, m.getitem(namespace, name)
+        return True, m.containers.getitem(namespace, name)
     except KeyError:
         return False, None
 
 
 @opcode("STORE_NAME")
 def store_name(m: Machine, f: Frame, arg: str) -> None:
-    m.store_name(f.namespace, arg, m.pop(f))
+    m.names.store_name(f.namespace, arg, m.pop(f))
 
 
 @opcode("DELETE_NAME")
 def delete_name(m: Machine, f: Frame, arg: str) -> None:
     try:
-        m.delitem(f.namespace, arg)
+        m.containers.delitem(f.namespace, arg)
     except KeyError:
         raise NameError(f"name '{arg}' is not defined") from None
 
@@ -152,24 +152,24 @@ def delete_name(m: Machine, f: Frame, arg: str) -> None:
 @opcode("SETUP_ANNOTATIONS")
 def setup_annotations(m: Machine, f: Frame, arg: Any) -> None:
     if not _in_namespace(m, f.namespace, "__annotations__")[0]:
-        m.store_name(f.namespace, "__annotations__", {})
+        m.names.store_name(f.namespace, "__annotations__", {})
 
 
 @opcode("STORE_GLOBAL")
 def store_global(m: Machine, f: Frame, arg: str) -> None:
-    m.store_global(f, arg, m.pop(f))
+    m.names.store_global(f, arg, m.pop(f))
 
 
 @opcode("DELETE_GLOBAL")
 def delete_global(m: Machine, f: Frame, arg: str) -> None:
-    m.delete_global(f, arg)
+    m.names.delete_global(f, arg)
 
 
 @opcode("LOAD_ATTR")
 def load_attr(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
     name, method = arg
     obj = m.pop(f)
-    value = m.getattr(obj, name)
+    value = m.attributes.getattr(obj, name)
     if method:
         f.stack.append(NULL)
     f.stack.append(value)
@@ -178,7 +178,7 @@ def load_attr(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
 @opcode("LOAD_METHOD")
 def load_method(m: Machine, f: Frame, arg: str) -> None:
     obj = m.pop(f)
-    value = m.getattr(obj, arg)
+    value = m.attributes.getattr(obj, arg)
     f.stack.append(NULL)
     f.stack.append(value)
 
@@ -188,9 +188,9 @@ def load_super_attr(m: Machine, f: Frame, arg: tuple[str, bool, bool]) -> None:
     name, method, _ = arg
     function, owner, obj = m.pop_n(f, 3)
     if function is super:
-        value = m.super_attribute(owner, obj, name)
+        value = m.attributes.super_attribute(owner, obj, name)
     else:
-        value = m.getattr(m.call_value(function, [owner, obj], {}), name)
+        value = m.attributes.getattr(m.calls.call_value(function, [owner, obj], {}), name)
     if method:
         f.stack.append(NULL)
     f.stack.append(value)
@@ -199,27 +199,27 @@ def load_super_attr(m: Machine, f: Frame, arg: tuple[str, bool, bool]) -> None:
 @opcode("STORE_ATTR")
 def store_attr(m: Machine, f: Frame, arg: str) -> None:
     value, obj = m.pop_n(f, 2)
-    m.setattr(obj, arg, value)
+    m.attribute_writes.setattr(obj, arg, value)
 
 
 @opcode("DELETE_ATTR")
 def delete_attr(m: Machine, f: Frame, arg: str) -> None:
-    m.delattr(m.pop(f), arg)
+    m.attribute_writes.delattr(m.pop(f), arg)
 
 
 @opcode("IMPORT_NAME")
 def import_name(m: Machine, f: Frame, arg: str) -> None:
     level, fromlist = m.pop_n(f, 2)
-    f.stack.append(m.import_name(f, arg, fromlist, level))
+    f.stack.append(m.names.import_name(f, arg, fromlist, level))
 
 
 @opcode("IMPORT_FROM")
 def import_from(m: Machine, f: Frame, arg: str) -> None:
     module = m.peek(f)
     try:
-        value = m.getattr(module, arg)
+        value = m.attributes.getattr(module, arg)
     except AttributeError:
-        value = m.import_name(f, f"{module.__name__}.{arg}", ("*",), 0)
+        value = m.names.import_name(f, f"{module.__name__}.{arg}", ("*",), 0)
     f.stack.append(value)
 
 

@@ -16,72 +16,72 @@ SYMBOLS: tuple[str, ...] = tuple(symbol for _, symbol in dis._nb_ops)  # type: i
 @opcode("BINARY_OP")
 def binary_op(m: Machine, f: Frame, arg: int) -> None:
     left, right = m.pop_n(f, 2)
-    f.stack.append(m.binary(SYMBOLS[arg], left, right))
+    f.stack.append(m.operators.binary(SYMBOLS[arg], left, right))
 
 
 @opcode("UNARY_NEGATIVE")
 def unary_negative(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.unary("-", m.pop(f)))
+    f.stack.append(m.operators.unary("-", m.pop(f)))
 
 
 @opcode("UNARY_POSITIVE")
 def unary_positive(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.unary("+", m.pop(f)))
+    f.stack.append(m.operators.unary("+", m.pop(f)))
 
 
 @opcode("UNARY_INVERT")
 def unary_invert(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.unary("~", m.pop(f)))
+    f.stack.append(m.operators.unary("~", m.pop(f)))
 
 
 @opcode("UNARY_NOT")
 def unary_not(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(not m.truth(m.pop(f)))
+    f.stack.append(not m.operators.truth(m.pop(f)))
 
 
 @opcode("COMPARE_OP")
 def compare_op(m: Machine, f: Frame, arg: str) -> None:
     left, right = m.pop_n(f, 2)
-    f.stack.append(m.compare(arg, left, right))
+    f.stack.append(m.operators.compare(arg, left, right))
 
 
 @opcode("IS_OP")
 def is_op(m: Machine, f: Frame, arg: int) -> None:
     left, right = m.pop_n(f, 2)
-    f.stack.append(m.same(left, right) != bool(arg))
+    f.stack.append(m.operators.same(left, right) != bool(arg))
 
 
 @opcode("CONTAINS_OP")
 def contains_op(m: Machine, f: Frame, arg: int) -> None:
     item, container = m.pop_n(f, 2)
-    f.stack.append(m.contains(item, container) != bool(arg))
+    f.stack.append(m.containers.contains(item, container) != bool(arg))
 
 
 @opcode("BINARY_SUBSCR")
 def binary_subscr(m: Machine, f: Frame, arg: Any) -> None:
     container, key = m.pop_n(f, 2)
-    f.stack.append(m.getitem(container, key))
+    f.stack.append(m.containers.getitem(container, key))
 
 
 @opcode("STORE_SUBSCR")
 def store_subscr(m: Machine, f: Frame, arg: Any) -> None:
     value, container, key = m.pop_n(f, 3)
-    m.setitem(container, key, value)
+    m.containers.setitem(container, key, value)
 
 
 @opcode("DELETE_SUBSCR")
 def delete_subscr(m: Machine, f: Frame, arg: Any) -> None:
     container, key = m.pop_n(f, 2)
-    m.delitem(container, key)
+    m.containers.delitem(container, key)
 
 
 @opcode("BINARY_SLICE")
 def binary_slice(m: Machine, f: Frame, arg: Any) -> None:
     container, start, stop = m.pop_n(f, 3)
-    f.stack.append(m.getitem(container, slice(start, stop)))
+    f.stack.append(m.containers.getitem(container, slice(start, stop)))
 
 
 @opcode("STORE_SLICE")
 def store_slice(m: Machine, f: Frame, arg: Any) -> None:
     value, container, start, stop = m.pop_n(f, 4)
-    m.setitem(container, slice(start, stop), value)
+    m.containers.setitem(container, slice(start, stop), value)

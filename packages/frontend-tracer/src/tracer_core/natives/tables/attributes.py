@@ -6,6 +6,7 @@ from typing import Any
 
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.effects import special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.dict_entries import ABSENT
 
 
@@ -14,72 +15,72 @@ def _is_name(args: list[Any]) -> None:
         getattr(object(), args[1])  # raises Python's own error
 
 
-def _is_name_of_class(tracer: Any, args: list[Any]) -> None:
+def _is_name_of_class(tracer: Tracing, args: list[Any]) -> None:
     if not args[0].__flags__ & HEAP_TYPE:  # refused before its name is looked at
         tracer.break_graph("unsupported_mutation", f"an attribute of {args[0].__name__} is set")
     _is_name(args)
 
 
 @special(getattr)
-def get_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def get_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     _is_name(args)
     if len(args) == 2:
-        return tracer.getattr(args[0], args[1])
+        return tracer.attributes.getattr(args[0], args[1])
     try:
-        return tracer.getattr(args[0], args[1])
+        return tracer.attributes.getattr(args[0], args[1])
     except AttributeError:
         return args[2]
 
 
 @special(hasattr)
-def has_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def has_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     _is_name(args)
-    return bool(tracer.has_attribute(*args))
+    return bool(tracer.attributes.has_attribute(*args))
 
 
 @special(setattr)
-def set_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def set_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name(args)
-    tracer.setattr(*args)
+    tracer.attribute_writes.setattr(*args)
 
 
 @special(delattr)
-def delete_attribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def delete_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name(args)
-    tracer.delattr(*args)
+    tracer.attribute_writes.delattr(*args)
 
 
 @special(object.__setattr__)
-def object_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def object_setattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name(args)
-    tracer.generic_setattr(*args)
+    tracer.attribute_writes.generic_setattr(*args)
 
 
 @special(type.__setattr__)
-def type_setattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def type_setattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name_of_class(tracer, args)
-    tracer.set_class_attribute(*args)
+    tracer.attribute_writes.set_class_attribute(args[0], args[1], args[2])
 
 
 @special(type.__delattr__)
-def type_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def type_delattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name_of_class(tracer, args)
-    tracer.set_class_attribute(*args, ABSENT)
+    tracer.attribute_writes.set_class_attribute(args[0], args[1], ABSENT)
 
 
 @special(type.__getattribute__)
-def type_getattribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def type_getattribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     _is_name(args)
-    return tracer.plain_class_attribute(*args)
+    return tracer.attributes.plain_class_attribute(*args)
 
 
 @special(object.__getattribute__)
-def object_getattribute(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def object_getattribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     _is_name(args)
-    return tracer.generic_getattr(*args)
+    return tracer.attributes.generic_getattr(*args)
 
 
 @special(object.__delattr__)
-def object_delattr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def object_delattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name(args)
-    tracer.generic_delattr(*args)
+    tracer.attribute_writes.generic_delattr(*args)

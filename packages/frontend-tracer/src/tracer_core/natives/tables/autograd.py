@@ -14,6 +14,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.natives.effects import special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import names
 from tracer_core.trace import gradients
 
@@ -23,7 +24,7 @@ def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
     the call: what it recorded until then must not be part of the graph."""
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
-        def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        def call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             try:
                 return handler(tracer, *args, **kwargs)
             except Break as error:
@@ -37,7 +38,7 @@ def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 @_whole(*names("Tensor.backward"))
 def tensor_backward(
-    tracer: Any,
+    tracer: Tracing,
     tensor: Any,
     gradient: Any = None,
     retain_graph: Any = None,
@@ -49,7 +50,7 @@ def tensor_backward(
 
 @_whole(*names("autograd.backward"))
 def autograd_backward(
-    tracer: Any,
+    tracer: Tracing,
     tensors: Any,
     grad_tensors: Any = None,
     retain_graph: Any = None,
@@ -59,17 +60,17 @@ def autograd_backward(
 ) -> None:
     if grad_variables is not None:
         tracer.break_graph("autograd_in_graph", "backward(grad_variables=)")
-    outputs = [tensors] if isinstance(tensors, torch.Tensor) else tracer.spread(tensors)
+    outputs = [tensors] if isinstance(tensors, torch.Tensor) else tracer.containers.spread(tensors)
     given: list[Any] = [None] * len(outputs)
     if grad_tensors is not None:
         given = (
             [grad_tensors]
             if isinstance(grad_tensors, torch.Tensor)
-            else tracer.spread(grad_tensors)
+            else tracer.containers.spread(grad_tensors)
         )
     if inputs is not None:
         values = inputs.values() if type(inputs) is dict else inputs
-        inputs = [inputs] if isinstance(inputs, torch.Tensor) else tracer.spread(values)
+        inputs = [inputs] if isinstance(inputs, torch.Tensor) else tracer.containers.spread(values)
     tensors_given = all(isinstance(one, torch.Tensor) for one in outputs)
     if not (outputs and tensors_given and len(given) == len(outputs)) or inputs == []:
         tracer.break_graph("autograd_in_graph", "backward() of these arguments")
@@ -82,7 +83,7 @@ def autograd_backward(
 
 @_whole(*names("autograd.grad"))
 def autograd_grad(
-    tracer: Any,
+    tracer: Tracing,
     outputs: Any,
     inputs: Any,
     grad_outputs: Any = None,
@@ -121,11 +122,11 @@ def autograd_grad(
     )
 
 
-def _listed(tracer: Any, value: Any) -> list[Any]:
+def _listed(tracer: Tracing, value: Any) -> list[Any]:
     if isinstance(value, torch.Tensor):
         return [value]
     return (
-        tracer.spread(value)
+        tracer.containers.spread(value)
         if isinstance(value, (list, tuple)) or not isinstance(value, dict)
         else []
     )

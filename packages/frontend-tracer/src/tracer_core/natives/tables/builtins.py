@@ -13,9 +13,11 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.guards.object_layout import HEAP_TYPE
-from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, query, special
+from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
+from tracer_core.natives.queries import query
 from tracer_core.natives.tables.containers import pairs_of
 from tracer_core.natives.tables.frames import break_for_variables
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import instances, special_methods
 from tracer_core.trace.class_creation import new_class
 from tracer_core.trace.dict_entries import has_python
@@ -29,7 +31,7 @@ breaks(
 
 
 @special(isinstance)
-def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def is_instance(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     obj, classes = args
     if isinstance(obj, torch.Tensor) and torch_private.is_fake(obj):
         # An intermediate is a plain torch.Tensor to the program.
@@ -37,32 +39,32 @@ def is_instance(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
     if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         concrete = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}[type(obj)]
         return isinstance(obj, classes) or isinstance(concrete, classes)
-    tracer.native_reads(classes)
+    tracer.native_calls.native_reads(classes)
     hooked = _asked_hook(tracer, classes, "__instancecheck__", obj)
     if hooked is not None:
         return hooked
     if isinstance(obj, HOST_ITERATORS):
         return isinstance(_stand_in(obj), classes)
-    tracer.guard_lineage(type(obj))
+    tracer.entries.guard_lineage(type(obj))
     if _says_its_class(tracer, type(obj)):
         return _is_instance_by_word(tracer, obj, classes)
     for cls in _flat(classes):
         if type(cls) is not type:
-            tracer.special(type(cls), "__instancecheck__")
+            tracer.entries.special(type(cls), "__instancecheck__")
             _ask_registry(tracer, type(obj), cls)
     return isinstance(obj, classes)
 
 
-def _says_its_class(tracer: Any, kind: type) -> bool:
+def _says_its_class(tracer: Tracing, kind: type) -> bool:
     """Whether ``obj.__class__``, which isinstance asks, is code of the program."""
     if not kind.__flags__ & HEAP_TYPE:
         return False
-    return tracer.special(kind, "__class__") is not object.__dict__["__class__"] or has_python(
-        tracer.special(kind, "__getattribute__")
-    )
+    return tracer.entries.special(kind, "__class__") is not object.__dict__[
+        "__class__"
+    ] or has_python(tracer.entries.special(kind, "__getattribute__"))
 
 
-def _is_instance_by_word(tracer: Any, obj: Any, classes: Any) -> bool:
+def _is_instance_by_word(tracer: Tracing, obj: Any, classes: Any) -> bool:
     """isinstance() of an object that says itself which class it is of: asked for each class that it
     is not of.
     """
@@ -74,37 +76,41 @@ def _is_instance_by_word(tracer: Any, obj: Any, classes: Any) -> bool:
                 "unknown_native",
                 f"{type(cls).__name__} asks a {type(obj).__name__} for its __class__",
             )
-        said = tracer.getattr_or(obj, "__class__", None)
+        said = tracer.attributes.getattr_or(obj, "__class__", None)
         if isinstance(said, type) and cls in said.__mro__:
             return True
     return False
 
 
 @special(issubclass)
-def is_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def is_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     cls, classes = args
-    tracer.native_reads(classes)
+    tracer.native_calls.native_reads(classes)
     hooked = _asked_hook(tracer, classes, "__subclasscheck__", cls)
     if hooked is not None:
         return hooked
     if isinstance(cls, type):
-        tracer.guard_lineage(cls)
+        tracer.entries.guard_lineage(cls)
     for other in _flat(classes):
         if type(other) is not type:
-            tracer.special(type(other), "__subclasscheck__")
+            tracer.entries.special(type(other), "__subclasscheck__")
             _ask_registry(tracer, cls, other)
     return issubclass(cls, classes)
 
 
-def _ask_registry(tracer: Any, kind: type, cls: Any) -> None:
+def _ask_registry(tracer: Tracing, kind: type, cls: Any) -> None:
     """Classes are registered with abstract classes at any time: the answer is asked again on every
     call.
     """
-    if isinstance(cls, abc.ABCMeta) and cls not in kind.__mro__ and not tracer.made_class(kind):
+    if (
+        isinstance(cls, abc.ABCMeta)
+        and cls not in kind.__mro__
+        and not tracer.entries.made_class(kind)
+    ):
         handle = (issubclass, kind, cls)
-        if handle not in tracer.questions and not tracer.made_class(cls):
-            tracer.questions[handle] = functools.partial(issubclass, kind, cls)
-            query(tracer, tracer.questions[handle])
+        if handle not in tracer.native_calls.questions and not tracer.entries.made_class(cls):
+            tracer.native_calls.questions[handle] = functools.partial(issubclass, kind, cls)
+            query(tracer, tracer.native_calls.questions[handle])
 
 
 def _flat(classes: Any) -> list[Any]:
@@ -115,7 +121,7 @@ def _flat(classes: Any) -> list[Any]:
     return [classes]
 
 
-def _asked_hook(tracer: Any, classes: Any, name: str, obj: Any) -> bool | None:
+def _asked_hook(tracer: Tracing, classes: Any, name: str, obj: Any) -> bool | None:
     """What metaclasses of the program answer; None if none of these classes has one of its own."""
     flat = _flat(classes)
     hooks = [_hook(tracer, cls, name) for cls in flat]
@@ -125,13 +131,17 @@ def _asked_hook(tracer: Any, classes: Any, name: str, obj: Any) -> bool | None:
     for cls, hook in zip(flat, hooks, strict=True):
         if plain is isinstance and type(obj) is cls:
             return True
-        if tracer.truth(tracer.call_value(hook, [cls, obj], {})) if hook else plain(obj, cls):
+        if (
+            tracer.operators.truth(tracer.calls.call_value(hook, [cls, obj], {}))
+            if hook
+            else plain(obj, cls)
+        ):
             return True
     return False
 
 
-def _hook(tracer: Any, cls: Any, name: str) -> Any:
-    found = tracer.python_method(cls, name) if isinstance(cls, type) else None
+def _hook(tracer: Tracing, cls: Any, name: str) -> Any:
+    found = tracer.entries.python_method(cls, name) if isinstance(cls, type) else None
     return (
         None if found is None or found.__module__.partition(".")[0] in _KNOWN_METACLASSES else found
     )
@@ -163,7 +173,7 @@ _SYMBOL_OF: dict[type, type] = {int: torch.SymInt, float: torch.SymFloat}
 
 
 @special(type)
-def type_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def type_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1:
         return new_class(tracer, [type, *args], kwargs)
     if torch_private.is_fake(args[0]):
@@ -174,27 +184,27 @@ def type_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(len)
-def length(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def length(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (obj,) = args
-    method = tracer.python_method(obj, "__len__")
+    method = tracer.entries.python_method(obj, "__len__")
     if method is not None:
         return special_methods.ask(tracer, method, obj, "__len__")
-    if tracer.lacks(obj, "__len__"):
+    if tracer.entries.lacks(obj, "__len__"):
         return len(obj)  # raises Python's own error
     if isinstance(obj, torch.Tensor):
         if obj.dim() == 0:
             raise TypeError("len() of a 0-d tensor")
-        return tracer.getattr(obj, "shape")[0]
+        return tracer.attributes.getattr(obj, "shape")[0]
     if isinstance(obj, (list, tuple)):
-        return tracer.length(obj)
+        return tracer.reads.length(obj)
     if isinstance(obj, dict):
-        return len(tracer.keys(obj))
-    tracer.native_reads(obj)
+        return len(tracer.reads.keys(obj))
+    tracer.native_calls.native_reads(obj)
     return len(obj)
 
 
 @special(builtins.__import__)
-def import_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def import_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(args[0], str):
         tracer.break_graph("native_python", "__import__() of what is no name")
     name, fromlist, level = (
@@ -202,61 +212,61 @@ def import_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         args[3] if len(args) > 3 else (),
         args[4] if len(args) > 4 else 0,
     )
-    return tracer.import_name(
+    return tracer.names.import_name(
         tracer.frames[-1], name, kwargs.get("fromlist", fromlist), kwargs.get("level", level)
     )
 
 
 @special(vars)
-def vars_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def vars_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) > 1 or kwargs:
         return vars(*args, **kwargs)  # raises Python's own error
     if not args:
         break_for_variables(tracer, vars)
     try:
-        return tracer.getattr(args[0], "__dict__")
+        return tracer.attributes.getattr(args[0], "__dict__")
     except AttributeError:
         raise TypeError("vars() argument must have __dict__ attribute") from None
 
 
 @special(object.__init__)
-def object_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def object_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     if len(args) != 1 or kwargs:
         object.__init__(*args, **kwargs)  # raises Python's own error; it never does anything else
 
 
 @special(object.__dict__["__init_subclass__"])
-def object_init_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def object_init_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     if len(args) > 1:
         tracer.break_graph("native_python", "__init_subclass__() refuses its arguments")
     object.__init_subclass__(**kwargs)  # raises Python's own error
 
 
 @special(object.__eq__)
-def object_equal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def object_equal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return True if args[0] is args[1] else NotImplemented
 
 
 @special(object.__ne__)
-def object_unequal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def object_unequal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The opposite of what ``__eq__`` says."""
-    equal = tracer.special(type(args[0]), "__eq__")
+    equal = tracer.entries.special(type(args[0]), "__eq__")
     if equal is not object.__eq__ and not isinstance(equal, types.FunctionType):
         tracer.break_graph("unknown_native", f"object.__ne__ of a {type(args[0]).__name__}")
-    said = tracer.call_value(equal, args, {})
-    return said if said is NotImplemented else not tracer.truth(said)
+    said = tracer.calls.call_value(equal, args, {})
+    return said if said is NotImplemented else not tracer.operators.truth(said)
 
 
 @special(hash, object.__hash__)
-def hash_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+def hash_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
     return special_methods.hash_of(tracer, args[0])
 
 
 def _collect(kind: Any) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        items = tracer.spread(args[0]) if args else []
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        items = tracer.containers.spread(args[0]) if args else []
         if kind in (set, frozenset):
-            items = [tracer.concrete(item) for item in items]
+            items = [tracer.scalars.concrete(item) for item in items]
             special_methods.settle_keys(tracer, items)
         return kind(items)
 
@@ -268,13 +278,13 @@ for _kind in (list, tuple, set, frozenset):
 
 
 @special(collections.deque)
-def deque_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    items = tracer.spread(args[0]) if args else []
+def deque_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    items = tracer.containers.spread(args[0]) if args else []
     return collections.deque(items, *args[1:], **kwargs)
 
 
 def _mapping_init(kind: Any) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = kind()
         if args:
             result.update(pairs_of(tracer, args[0], kind))
@@ -289,14 +299,16 @@ special(collections.OrderedDict)(_mapping_init(collections.OrderedDict))
 
 
 @special(collections.defaultdict)
-def defaultdict_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def defaultdict_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return collections.defaultdict(
-        args[0] if args else None, *(tracer.call_value(dict, [a], {}) for a in args[1:]), **kwargs
+        args[0] if args else None,
+        *(tracer.calls.call_value(dict, [a], {}) for a in args[1:]),
+        **kwargs,
     )
 
 
 def _number(kind: Any) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not args:
             return kind(**kwargs)
         value = args[0]
@@ -306,29 +318,29 @@ def _number(kind: Any) -> Any:
                 and not kwargs
                 and tracer.recorder.refused(torch.Tensor.item, (value,), {}) is None
             ):
-                return tracer.call_torch(torch.Tensor.item, [value], {})
+                return tracer.native_calls.call_torch(torch.Tensor.item, [value], {})
             tracer.break_graph("data_dependent_value", f"{kind.__name__}() of a tensor")
         if type(value) is _SYMBOL_OF.get(kind):
             return value
         if type(value) in _SYMBOL_TYPES and len(args) == 1 and not kwargs:
             return (
-                tracer.operate(kind, (value,))
+                tracer.scalars.operate(kind, (value,))
                 if kind in _SYMBOL_OF
-                else kind(tracer.concrete(value))
+                else kind(tracer.scalars.concrete(value))
             )
         for name in _NUMBER_METHODS[kind]:
-            method = tracer.python_method(value, name)
+            method = tracer.entries.python_method(value, name)
             if method is not None:
                 return kind(special_methods.ask(tracer, method, value, name))
-        if tracer.payload(value) is not value:
-            return kind(tracer.payload(value), *args[1:], **kwargs)
+        if tracer.scalars.payload(value) is not value:
+            return kind(tracer.scalars.payload(value), *args[1:], **kwargs)
         if (
             len(args) == 1
-            and tracer.lacks(value, *_NUMBER_METHODS[kind])
+            and tracer.entries.lacks(value, *_NUMBER_METHODS[kind])
             and not isinstance(value, _READABLE)
         ):
             return kind(*args, **kwargs)  # raises Python's own error
-        tracer.native_reads(*args)
+        tracer.native_calls.native_reads(*args)
         return kind(*args, **kwargs)
 
     return handler
@@ -347,18 +359,18 @@ for _number_type in (int, float, complex, bytes, bytearray):
 
 
 @special(bool)
-def bool_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return bool(tracer.truth(args[0])) if args else False
+def bool_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    return bool(tracer.operators.truth(args[0])) if args else False
 
 
 def _text(kind: Any, answer: Any) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not args:
             return ""
-        args = [tracer.concrete(args[0]), *args[1:]]
+        args = [tracer.scalars.concrete(args[0]), *args[1:]]
         if len(args) == 1 and not kwargs:
             return answer(tracer, args[0])
-        tracer.native_reads(*args)
+        tracer.native_calls.native_reads(*args)
         return kind(*args, **kwargs)
 
     return handler
@@ -369,12 +381,12 @@ special(repr)(_text(repr, special_methods.repr_of))
 
 
 @special(format)
-def format_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
-    return str(tracer.format(args[0], args[1] if len(args) > 1 else ""))
+def format_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
+    return str(tracer.containers.format(args[0], args[1] if len(args) > 1 else ""))
 
 
 @special(super)
-def super_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def super_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not args:
         return instances.zero_argument_super(tracer)
     return super(*args)

@@ -14,6 +14,7 @@ import torch
 
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import PURE, declare, special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import class_creation, instances
 
 special(builtins.__build_class__)(class_creation.build_class)
@@ -22,24 +23,24 @@ declare(PURE, [types.get_original_bases] if hasattr(types, "get_original_bases")
 
 
 @special(type.__dict__["__prepare__"])
-def prepare(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def prepare(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
 @special(type.__init__)
-def type_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def type_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     """type.__init__ does nothing."""
 
 
 @special(type.__call__)
-def type_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def type_call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return instances.construct(tracer, args[0], args[1:], kwargs)
 
 
 @special(_abc._abc_init)
-def abc_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def abc_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     (cls,) = args
-    if not tracer.made_class(cls):
+    if not tracer.entries.made_class(cls):
         tracer.break_graph(
             "unsupported_mutation", f"the abstract methods of {cls.__name__} are collected"
         )
@@ -47,10 +48,10 @@ def abc_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 @special(dataclasses._process_class)  # type: ignore[attr-defined]
-def process_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def process_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What @dataclass does to a class: code is written and run by the standard library."""
     cls = args[0]
-    if not tracer.made_class(cls):
+    if not tracer.entries.made_class(cls):
         tracer.break_graph(
             "class_statement", f"{cls.__name__}, which existed before, becomes a dataclass"
         )
@@ -66,27 +67,29 @@ def process_class(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
             )
     made = dataclasses._process_class(*args, **kwargs)  # type: ignore[attr-defined]
     class_creation.note_class(tracer, made)
-    tracer._specials.clear()
+    tracer.entries.forget_entries()
     return made
 
 
 @special(dataclasses.fields)
-def fields(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def fields(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Nothing of an instance is read but its class."""
     (owner,) = args
     cls = owner if isinstance(owner, type) else type(owner)
-    _, held = tracer.class_entry(cls, "__dataclass_fields__")
+    _, held = tracer.entries.class_entry(cls, "__dataclass_fields__")
     found = dataclasses.fields(owner)  # raises Python's own error
-    if not isinstance(held, dict) or tracer.made_class(cls):
+    if not isinstance(held, dict) or tracer.entries.made_class(cls):
         return found
     for field in found:
-        tracer.dict_get(held, field.name, None)  # by its path, so that another process finds it
+        tracer.reads.dict_get(
+            held, field.name, None
+        )  # by its path, so that another process finds it
     return found
 
 
 @special(collections.namedtuple)
-def namedtuple(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    tracer.native_reads(*args, *kwargs.values())
+def namedtuple(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    tracer.native_calls.native_reads(*args, *kwargs.values())
     if not all(
         map(
             is_constant, [tuple(a) if isinstance(a, list) else a for a in (*args, *kwargs.values())]
@@ -102,7 +105,7 @@ def namedtuple(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(typing.NamedTupleMeta.__new__)  # type: ignore[attr-defined]
-def typed_namedtuple(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def typed_namedtuple(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     meta, name, bases, namespace = args
     held = [
         value
@@ -110,7 +113,7 @@ def typed_namedtuple(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> An
         if key not in ("__annotations__", "__orig_bases__")
     ]
     if any(
-        isinstance(value, torch.Tensor) or tracer.python_method(value, "__set_name__")
+        isinstance(value, torch.Tensor) or tracer.entries.python_method(value, "__set_name__")
         for value in held
     ):
         tracer.break_graph(

@@ -9,32 +9,35 @@ import weakref
 from typing import Any
 
 from tracer_core.natives.effects import MUTATES, PURE, breaks, declare, effect_of, special
+from tracer_core.natives.tracing import Tracing
 
 
-def _items(tracer: Any, args: list[Any]) -> list[Any]:
-    return tracer.spread(args[0]) if args else []
+def _items(tracer: Tracing, args: list[Any]) -> list[Any]:
+    return tracer.containers.spread(args[0]) if args else []
 
 
 @special(list.__init__)
-def list_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def list_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, *rest = args
     items = _items(tracer, rest)
-    tracer.before_change(target)
+    tracer.side_effects.before_change(target)
     list.__init__(target, items)
 
 
 @special(set.__init__)
-def set_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def set_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, *rest = args
-    items = tracer.call_value(set, rest, {})  # which compares the members as the program would
-    tracer.before_change(target)
+    items = tracer.calls.call_value(
+        set, rest, {}
+    )  # which compares the members as the program would
+    tracer.side_effects.before_change(target)
     set.__init__(target, items)
 
 
 @special(collections.deque.__init__)
-def deque_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def deque_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, *rest = args
-    if not tracer.is_fresh(target):
+    if not tracer.provenance.is_fresh(target):
         tracer.break_graph("unsupported_mutation", "a deque is initialised again")
     if "iterable" in kwargs:
         rest = [kwargs.pop("iterable"), *rest]
@@ -42,20 +45,20 @@ def deque_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 @special(dict.__init__, collections.OrderedDict.__init__)
-def dict_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def dict_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _update(tracer, args[0], args[1:], kwargs)
 
 
 @special(collections.defaultdict.__init__)
-def defaultdict_init(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def defaultdict_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, *rest = args
-    if not tracer.is_fresh(target):
+    if not tracer.provenance.is_fresh(target):
         tracer.break_graph("unsupported_mutation", "a defaultdict is initialised again")
     collections.defaultdict.__init__(target, *rest[:1])
     _update(tracer, target, rest[1:], kwargs)
 
 
-def _update(tracer: Any, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _update(tracer: Tracing, target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     base = collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
     row = effect_of(base.update)
     assert row is not None and row.handler is not None
@@ -63,11 +66,11 @@ def _update(tracer: Any, target: Any, args: list[Any], kwargs: dict[str, Any]) -
 
 
 @special(weakref.ref)
-def weak_reference(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def weak_reference(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """To an object that outlives the call anyway; when others die, a trace does not know."""
     if (
         args
-        and tracer.is_fresh(args[0])
+        and tracer.provenance.is_fresh(args[0])
         and not isinstance(args[0], type)
         and not _to_itself(tracer)
     ):
@@ -75,7 +78,7 @@ def weak_reference(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return weakref.ref(*args)
 
 
-def _to_itself(tracer: Any) -> bool:
+def _to_itself(tracer: Tracing) -> bool:
     """Whether a weak dictionary or set, being made, refers to itself."""
     frame = tracer.frames[-1]
     return (
@@ -88,11 +91,11 @@ def _changes(function: Any) -> Any:
     """A method that changes a weak dictionary or set. One that existed before loses members
     whenever they die, so its old contents cannot be put back after the trace."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if not tracer.is_fresh(args[0]):
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        if not tracer.provenance.is_fresh(args[0]):
             tracer.break_graph("finalizer", f"{function.__qualname__} of one that existed before")
-        frame = tracer.frame_of(function, args, kwargs)
-        return tracer.run_nested(frame)
+        frame = tracer.calls.frame_of(function, args, kwargs)
+        return tracer.calls.run_nested(frame)
 
     return handler
 

@@ -9,6 +9,7 @@ from typing import Any
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives import reading
 from tracer_core.natives.effects import MOVES, MUTATES, PURE, declare, special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.host_objects import text_part
@@ -95,34 +96,36 @@ declare(
 
 
 @special(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
-def fromkeys(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def fromkeys(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``cls.fromkeys(keys, value)``: args starts with the class."""
     cls, iterable, *value = args
-    result = tracer.call_value(cls, [], {})
-    for key in tracer.spread(iterable):
-        tracer.setitem(result, key, value[0] if value else kwargs.get("value"))
+    result = tracer.calls.call_value(cls, [], {})
+    for key in tracer.containers.spread(iterable):
+        tracer.containers.setitem(result, key, value[0] if value else kwargs.get("value"))
     return result
 
 
 @special(collections._count_elements)  # type: ignore[attr-defined]
-def count_elements(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def count_elements(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     """What collections.Counter counts with."""
     mapping, iterable = args
-    elements = tracer.spread(iterable)
-    tracer.getattr(mapping, "get")  # what has none is refused even where there is nothing to count
+    elements = tracer.containers.spread(iterable)
+    tracer.attributes.getattr(
+        mapping, "get"
+    )  # what has none is refused even where there is nothing to count
     for element in elements:
-        known = tracer.call_value(tracer.getattr(mapping, "get"), [element, 0], {})
-        tracer.setitem(mapping, element, tracer.binary("+", known, 1))
+        known = tracer.calls.call_value(tracer.attributes.getattr(mapping, "get"), [element, 0], {})
+        tracer.containers.setitem(mapping, element, tracer.operators.binary("+", known, 1))
 
 
 @special(collections.defaultdict.__missing__)
-def missing(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def missing(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key = args
-    factory = tracer.getattr(target, "default_factory")
+    factory = tracer.attributes.getattr(target, "default_factory")
     if factory is None:
         raise KeyError(key)
-    value = tracer.call_value(factory, [], {})
-    tracer.setitem(target, key, value)
+    value = tracer.calls.call_value(factory, [], {})
+    tracer.containers.setitem(target, key, value)
     return value
 
 
@@ -135,26 +138,26 @@ def _set_operation(method: Any) -> Any:
     )
     is_slot = method.__name__.startswith("__")
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         target, *rest = args
         sets = (set, frozenset)
         if method.__name__ == "__contains__":
-            tracer.check_key(rest[0], target)
-            tracer.native_reads(target)
+            tracer.reads.check_key(rest[0], target)
+            tracer.native_calls.native_reads(target)
             return method(target, *rest)
         rest = [
             (
                 other
                 if is_slot or isinstance(other, sets)
-                else [tracer.concrete(item) for item in tracer.spread(other)]
+                else [tracer.scalars.concrete(item) for item in tracer.containers.spread(other)]
             )
             for other in rest
         ]
-        tracer.native_reads(target, *rest)
+        tracer.native_calls.native_reads(target, *rest)
         elements = [item for other in rest if isinstance(other, (*sets, list)) for item in other]
         special_methods.settle_keys(tracer, [*target, *elements])
         if mutates:
-            tracer.before_change(target)
+            tracer.side_effects.before_change(target)
         return method(target, *rest)
 
     return handler
@@ -166,27 +169,29 @@ for _cls in (set, frozenset):
 
 
 @special(list.__iadd__, collections.deque.__iadd__, dict.__ior__, collections.OrderedDict.__ior__)
-def inplace(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer._inplace("+" if isinstance(args[0], (list, collections.deque)) else "|", *args)
+def inplace(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.operators.inplace(
+        "+" if isinstance(args[0], (list, collections.deque)) else "|", *args
+    )
 
 
 @special(collections.deque.extendleft)
-def extendleft(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    items = tracer.spread(args[1])
-    tracer.before_change(args[0])
+def extendleft(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
+    items = tracer.containers.spread(args[1])
+    tracer.side_effects.before_change(args[0])
     collections.deque.extendleft(args[0], items)
 
 
 @special(collections.deque.__eq__, collections.deque.__ne__)
-def deque_equal(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def deque_equal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.break_graph("unknown_native", "a deque's comparison is called by name")
 
 
 @special(list.extend, collections.deque.extend)
-def extend(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def extend(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, iterable = args
-    items = tracer.spread(iterable)
-    tracer.before_append(target, items)
+    items = tracer.containers.spread(iterable)
+    tracer.side_effects.before_append(target, items)
     type_of = list if isinstance(target, list) else collections.deque
     return type_of.extend(target, items)
 
@@ -200,13 +205,13 @@ def _must_hash(key: Any) -> None:
 def _append(add: Any) -> Any:
     """Adding one value looks at nothing that the container holds."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         target, value = args
         if isinstance(target, set):
-            value = tracer.concrete(value)
-            tracer.check_key(value, args[0])
+            value = tracer.scalars.concrete(value)
+            tracer.reads.check_key(value, args[0])
             _must_hash(value)
-        tracer.before_append(target, [value])
+        tracer.side_effects.before_append(target, [value])
         return add(target, value)
 
     return handler
@@ -217,39 +222,39 @@ for _add in (list.append, collections.deque.append, set.add):
 
 
 @special(dict.__setitem__, collections.OrderedDict.__setitem__)
-def store(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def store(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, key, value = args
-    key = tracer.concrete(key)
-    tracer.check_key(key, target)
+    key = tracer.scalars.concrete(key)
+    tracer.reads.check_key(key, target)
     _must_hash(key)
-    tracer.before_store(target, key)
+    tracer.side_effects.before_store(target, key)
     _kind(target).__setitem__(target, key, value)
 
 
 @special(dict.__delitem__, collections.OrderedDict.__delitem__)
-def delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, key = args
-    if not tracer.has_key(target, key):
+    if not tracer.reads.has_key(target, key):
         raise KeyError(key)
-    tracer.before_remove(target, key)
+    tracer.side_effects.before_remove(target, key)
     _kind(target).__delitem__(target, key)
 
 
 @special(dict.pop, collections.OrderedDict.pop)
-def pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key, *rest = args
-    if tracer.python_method(key, "__hash__") or not is_constant(key):
-        if type(target) is dict and not tracer.keys(
+    if tracer.entries.python_method(key, "__hash__") or not is_constant(key):
+        if type(target) is dict and not tracer.reads.keys(
             target
         ):  # an empty one does not ask for the hash
             key = ""
-    tracer.check_key(key, target)
-    value = tracer.dict_get(target, key, ABSENT)
+    tracer.reads.check_key(key, target)
+    value = tracer.reads.dict_get(target, key, ABSENT)
     if value is ABSENT:
         if rest or "default" in kwargs:
             return rest[0] if rest else kwargs["default"]
         raise KeyError(args[1])
-    tracer.before_remove(target, key)
+    tracer.side_effects.before_remove(target, key)
     return _kind(target).pop(target, key)
 
 
@@ -259,45 +264,45 @@ def _kind(target: Any) -> Any:
 
 
 @special(list.sort)
-def sort(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    tracer.before_change(args[0])
-    ordered = tracer.call_value(sorted, [list(args[0])], kwargs)
+def sort(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    tracer.side_effects.before_change(args[0])
+    ordered = tracer.calls.call_value(sorted, [list(args[0])], kwargs)
     args[0][:] = ordered
 
 
 @special(dict.get)
-def get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.dict_get(args[0], args[1], args[2] if len(args) > 2 else None, varies=True)
+def get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.reads.dict_get(args[0], args[1], args[2] if len(args) > 2 else None, varies=True)
 
 
 @special(dict.__getitem__)
-def getitem(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value = tracer.dict_get(args[0], args[1], ABSENT, varies=True)
+def getitem(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    value = tracer.reads.dict_get(args[0], args[1], ABSENT, varies=True)
     if value is ABSENT:
         raise KeyError(args[1])
     return value
 
 
 @special(dict.__contains__)
-def contains(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.dict_get(args[0], args[1], ABSENT) is not ABSENT
+def contains(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.reads.dict_get(args[0], args[1], ABSENT) is not ABSENT
 
 
 @special(dict.setdefault, collections.OrderedDict.setdefault)
-def setdefault(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def setdefault(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, key = args[0], args[1]
-    value = tracer.dict_get(target, key, ABSENT, varies=True)
+    value = tracer.reads.dict_get(target, key, ABSENT, varies=True)
     if value is not ABSENT:
         return value
     value = args[2] if len(args) > 2 else None
-    tracer.check_key(key, target)
-    tracer.before_store(target, key)
+    tracer.reads.check_key(key, target)
+    tracer.side_effects.before_store(target, key)
     _kind(target).__setitem__(target, key, value)
     return value
 
 
 @special(dict.update, collections.OrderedDict.update)
-def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
     items: dict[Any, Any] = {}
     if rest:
@@ -305,23 +310,23 @@ def update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     items.update(kwargs)
     if isinstance(target, collections.OrderedDict):  # its update() goes through __setitem__
         for key, value in items.items():
-            tracer.setitem(target, key, value)
+            tracer.containers.setitem(target, key, value)
         return
     for key, value in items.items():
-        tracer.check_key(key, target)
-        tracer.before_store(target, key)
+        tracer.reads.check_key(key, target)
+        tracer.side_effects.before_store(target, key)
         dict.__setitem__(target, key, value)
 
 
-def pairs_of(tracer: Any, source: Any, kind: type = dict) -> dict[Any, Any]:
+def pairs_of(tracer: Tracing, source: Any, kind: type = dict) -> dict[Any, Any]:
     """What kind(source) reads: a mapping, or pairs."""
-    if isinstance(source, dict) or tracer.has_attribute(source, "keys"):
-        found = tracer.mapping(source)
+    if isinstance(source, dict) or tracer.attributes.has_attribute(source, "keys"):
+        found = tracer.containers.mapping(source)
         special_methods.settle_keys(tracer, list(found))
         return dict(found)
     items: dict[Any, Any] = {}
-    for i, pair in enumerate(tracer.spread(source)):
-        parts = tracer.spread(pair)
+    for i, pair in enumerate(tracer.containers.spread(source)):
+        parts = tracer.containers.spread(pair)
         if len(parts) != 2 and kind is not dict:
             tracer.break_graph("native_python", f"{kind.__name__}() refuses its arguments")
         if len(parts) != 2:
@@ -329,45 +334,51 @@ def pairs_of(tracer: Any, source: Any, kind: type = dict) -> dict[Any, Any]:
                 f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"
             )
             raise ValueError(length)
-        key = tracer.concrete(parts[0])
-        tracer.check_key(key, items)
+        key = tracer.scalars.concrete(parts[0])
+        tracer.reads.check_key(key, items)
         items[key] = parts[1]
     return items
 
 
 @special(set.pop)
-def set_pop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def set_pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (target,) = args
-    if len(target) > 1 and not tracer.is_fresh(
+    if len(target) > 1 and not tracer.provenance.is_fresh(
         target
     ):  # which member it gives depends on what was taken before
         tracer.break_graph("unsupported_mutation", "set.pop() of a set from before this segment")
-    tracer.native_reads(target)
-    tracer.before_change(target)
+    tracer.native_calls.native_reads(target)
+    tracer.side_effects.before_change(target)
     return set.pop(target)
 
 
 @special(set.update)
-def set_update(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def set_update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     target, *rest = args
-    items = [tracer.concrete(item) for iterable in rest for item in tracer.spread(iterable)]
+    items = [
+        tracer.scalars.concrete(item)
+        for iterable in rest
+        for item in tracer.containers.spread(iterable)
+    ]
     special_methods.settle_keys(tracer, [*target, *items])
-    tracer.before_append(target, items)
+    tracer.side_effects.before_append(target, items)
     set.update(target, items)
 
 
 @special(str.join, bytes.join, bytearray.join)
-def join(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    glue, *items = [tracer.payload(item) for item in (args[0], *tracer.spread(args[1]))]
+def join(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    glue, *items = [
+        tracer.scalars.payload(item) for item in (args[0], *tracer.containers.spread(args[1]))
+    ]
     reading.read_values(tracer, glue, items)
     return glue.join(items)
 
 
 @special(str.format)
-def str_format(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def str_format(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return special_methods.format_text(tracer, args[0], args[1:], kwargs)
 
 
 @special(str.format_map)
-def format_map(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def format_map(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return args[0].format_map(text_part(tracer, args[1]))

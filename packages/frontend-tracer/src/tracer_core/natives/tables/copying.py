@@ -19,6 +19,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.natives.effects import special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.dict_entries import ABSENT, has_python
 
 _ITSELF = (*IDENTITY_TYPES, types.ModuleType, types.BuiltinFunctionType, enum.Enum, torch.Generator)
@@ -29,90 +30,97 @@ _DICTS = (dict, collections.OrderedDict)
 
 
 @special(copy.copy)
-def shallow(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def shallow(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (obj,) = args
     if is_constant(obj) or isinstance(obj, _ITSELF) or type(obj) is tuple:
         return obj
-    method = tracer.python_method(obj, "__copy__")
+    method = tracer.entries.python_method(obj, "__copy__")
     if method is not None:
-        return tracer.call_value(method, [obj], {})
+        return tracer.calls.call_value(method, [obj], {})
     if isinstance(obj, torch.Tensor):
         tracer.break_graph(
             "unsupported_value", "copy.copy of a tensor: another tensor on the same memory"
         )
     if type(obj) in (list, dict, set, bytearray, collections.deque, *_DICTS):
-        tracer.native_reads(obj)
+        tracer.native_calls.native_reads(obj)
         return copy.copy(obj)
     return _of_object(tracer, obj, lambda value: value)
 
 
 @special(copy.deepcopy)
-def deep(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def deep(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     memo = args[1] if len(args) > 1 else kwargs.get("memo")
-    if len(args) > 2 or (memo is not None and not (type(memo) is dict and tracer.is_fresh(memo))):
+    if len(args) > 2 or (
+        memo is not None and not (type(memo) is dict and tracer.provenance.is_fresh(memo))
+    ):
         tracer.break_graph("native_python", "copy.deepcopy() with a memo that existed before")
     return _deep(tracer, args[0], {} if memo is None else memo)
 
 
-def _deep(tracer: Any, obj: Any, memo: dict[int, Any]) -> Any:
-    obj = tracer.concrete(obj)
+def _deep(tracer: Tracing, obj: Any, memo: dict[int, Any]) -> Any:
+    obj = tracer.scalars.concrete(obj)
     if is_constant(obj) or isinstance(obj, _ITSELF):
         return obj
     known = memo.get(id(obj), ABSENT)
     if known is not ABSENT:
         return known
-    tracer.keep_alive(obj)
+    tracer.names.keep_alive(obj)
     if isinstance(obj, torch.Tensor):
         made = _tensor(tracer, obj)
     elif type(obj) is list:
         made = memo[id(obj)] = []
-        for i in range(tracer.length(obj)):
-            made.append(_deep(tracer, tracer.list_item(obj, i), memo))
+        for i in range(tracer.reads.length(obj)):
+            made.append(_deep(tracer, tracer.reads.list_item(obj, i), memo))
     elif type(obj) is tuple:
-        made = tuple(_deep(tracer, tracer.list_item(obj, i), memo) for i in range(len(obj)))
+        made = tuple(_deep(tracer, tracer.reads.list_item(obj, i), memo) for i in range(len(obj)))
         if all(a is b for a, b in zip(made, obj, strict=True)):
             made = obj
         made = memo.get(id(obj), made)
     elif type(obj) in _DICTS:
         made = memo[id(obj)] = type(obj)()
-        for key in tracer.keys(obj):
-            value = _deep(tracer, tracer.dict_get(obj, key, None), memo)
+        for key in tracer.reads.keys(obj):
+            value = _deep(tracer, tracer.reads.dict_get(obj, key, None), memo)
             made[_deep(tracer, key, memo)] = value
     elif type(obj) in (set, bytearray, collections.deque):
-        tracer.native_reads(obj)
+        tracer.native_calls.native_reads(obj)
         if type(obj) is not bytearray and not all(map(is_constant, obj)):
             tracer.break_graph(
                 "native_python", f"a {type(obj).__name__} of objects is copied deeply"
             )
         made = copy.copy(obj)
     else:
-        method = tracer.python_method(obj, "__deepcopy__")
+        method = tracer.entries.python_method(obj, "__deepcopy__")
         if method is not None:
-            made = tracer.call_value(method, [obj, memo], {})
+            made = tracer.calls.call_value(method, [obj, memo], {})
         else:
             made = _of_object(tracer, obj, lambda value: _deep(tracer, value, memo), memo)
     memo[id(obj)] = made
     return made
 
 
-def _of_object(tracer: Any, obj: Any, value_of: Any, memo: dict[int, Any] | None = None) -> Any:
+def _of_object(tracer: Tracing, obj: Any, value_of: Any, memo: dict[int, Any] | None = None) -> Any:
     """An object whose state is its ``__dict__``, made without its ``__init__``."""
     cls = type(obj)
     plain = cls.__dictoffset__ and not any(getattr(base, "__slots__", ()) for base in cls.__mro__)
-    own = any(has_python(tracer.special(cls, name)) for name in _DESCRIBES_ITSELF)
+    own = any(has_python(tracer.entries.special(cls, name)) for name in _DESCRIBES_ITSELF)
     registered = cls in copyreg.dispatch_table or isinstance(obj, torch.nn.Module)
-    if not plain or own or registered or tracer.special(cls, "__new__") is not object.__new__:
+    if (
+        not plain
+        or own
+        or registered
+        or tracer.entries.special(cls, "__new__") is not object.__new__
+    ):
         tracer.break_graph("native_python", f"a {cls.__name__} is copied")
     made = object.__new__(cls)
     if memo is not None:
         memo[id(obj)] = made
-    namespace = tracer.getattr(obj, "__dict__")
-    for name in tracer.keys(namespace):
-        made.__dict__[name] = value_of(tracer.dict_get(namespace, name, None))
+    namespace = tracer.attributes.getattr(obj, "__dict__")
+    for name in tracer.reads.keys(namespace):
+        made.__dict__[name] = value_of(tracer.reads.dict_get(namespace, name, None))
     return made
 
 
-def _tensor(tracer: Any, obj: torch.Tensor) -> Any:
+def _tensor(tracer: Tracing, obj: torch.Tensor) -> Any:
     """A tensor that owns all of its memory and needs no gradient: its copy is a clone."""
     if torch_private.is_fake(obj):
         tracer.break_graph("unsupported_value", "copy.deepcopy of an intermediate tensor")
@@ -121,4 +129,4 @@ def _tensor(tracer: Any, obj: torch.Tensor) -> Any:
     )
     if type(obj) is not torch.Tensor or obj.requires_grad or obj.__dict__ or not whole:
         tracer.break_graph("unsupported_value", "copy.deepcopy of a parameter or of a view")
-    return tracer.native(torch.Tensor.clone, obj)
+    return tracer.native_calls.native(torch.Tensor.clone, obj)

@@ -11,7 +11,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from tracer_core.natives.effects import SHALLOW, breaks, declare, query, special
+from tracer_core.natives.effects import SHALLOW, breaks, declare, special
+from tracer_core.natives.queries import query
+from tracer_core.natives.tracing import Tracing
 
 _GENERIC = (
     list,
@@ -29,10 +31,10 @@ _PROXIED = (
 )
 
 _PROXIED_OPERATORS: dict[str, Callable[..., Any]] = {
-    "__eq__": lambda tracer, mine, other: tracer.compare("==", mine, other),
-    "__ne__": lambda tracer, mine, other: tracer.compare("!=", mine, other),
-    "__or__": lambda tracer, mine, other: tracer.binary("|", mine, other),
-    "__ror__": lambda tracer, mine, other: tracer.binary("|", other, mine),
+    "__eq__": lambda tracer, mine, other: tracer.operators.compare("==", mine, other),
+    "__ne__": lambda tracer, mine, other: tracer.operators.compare("!=", mine, other),
+    "__or__": lambda tracer, mine, other: tracer.operators.binary("|", mine, other),
+    "__ror__": lambda tracer, mine, other: tracer.operators.binary("|", other, mine),
 }
 
 declare(SHALLOW, [cls.__dict__["__class_getitem__"] for cls in _GENERIC])
@@ -51,12 +53,12 @@ special(_abc.get_cache_token)(lambda tracer, args, kwargs: query(tracer, _abc.ge
 
 
 @special(types.FunctionType.__call__, types.MethodType.__call__)
-def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.prepare(args[0], args[1:], kwargs)
+def call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.calls.prepare(args[0], args[1:], kwargs)
 
 
 @special(property.__get__)
-def property_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def property_get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     held, obj, *owner = args
     if obj is None:
         if owner in ([], [None]):
@@ -64,21 +66,21 @@ def property_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return held
     if held.fget is None:
         tracer.break_graph("native_python", "a property without a getter says its name")
-    return tracer.prepare(tracer.getattr(held, "fget"), [obj], {})
+    return tracer.calls.prepare(tracer.attributes.getattr(held, "fget"), [obj], {})
 
 
 @special(property.__set__)
-def property_set(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def property_set(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     held, obj, value = args
     if held.fset is None:
         tracer.break_graph("native_python", "a property without a setter says its name")
-    tracer.call_value(tracer.getattr(held, "fset"), [obj, value], {})
+    tracer.calls.call_value(tracer.attributes.getattr(held, "fset"), [obj, value], {})
 
 
 @special(types.MappingProxyType)
-def proxy(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def proxy(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (mapping,) = args
-    if type(mapping) is dict and not tracer.is_fresh(mapping):
+    if type(mapping) is dict and not tracer.provenance.is_fresh(mapping):
         tracer.break_graph(
             "unsupported_value", "a read-only view of a dictionary from before this segment is made"
         )
@@ -88,10 +90,10 @@ def proxy(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _proxied(name: str) -> Callable[..., Any]:
     """A method of a view of a dictionary: the dictionary's own."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         proxy, *rest = args
         (mapping,) = gc.get_referents(proxy)
-        if not tracer.is_fresh(proxy) or not isinstance(mapping, dict):
+        if not tracer.provenance.is_fresh(proxy) or not isinstance(mapping, dict):
             tracer.break_graph(
                 "unsupported_value", "native code reads the contents of a mappingproxy"
             )
@@ -100,7 +102,7 @@ def _proxied(name: str) -> Callable[..., Any]:
         ]
         if name in _PROXIED_OPERATORS:  # of which a proxy makes whole operators
             return _PROXIED_OPERATORS[name](tracer, mapping, *rest)
-        return tracer.call_value(getattr(dict, name), [mapping, *rest], kwargs)
+        return tracer.calls.call_value(getattr(dict, name), [mapping, *rest], kwargs)
 
     return handler
 

@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 
 from tracer_core.natives import replicas
-from tracer_core.natives.effects import breaks, query, special
-from tracer_core.natives.queries import applied
+from tracer_core.natives.effects import breaks, special
+from tracer_core.natives.queries import applied, query
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.modules import FULLY_SHARD
 from tracer_core.torch_private.names import name, names
 
@@ -21,12 +22,12 @@ _module_call = name("nn.modules.module.Module._call_impl")
 
 
 @special(*names("nn.parallel.DistributedDataParallel.forward"))
-def replicated_forward(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.prepare(replicas.replicated_forward, args, kwargs)
+def replicated_forward(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.calls.prepare(replicas.replicated_forward, args, kwargs)
 
 
 @special(*names("nn.modules.module.Module._call_impl"))
-def module_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def module_call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A module that fully_shard has prepared: its own code is followed, its hooks run for real."""
     # Which hooks there are is not guarded: their numbers differ from block to block, and they run
     # for real.
@@ -35,8 +36,8 @@ def module_call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         and isinstance(args[0], torch.nn.Module)
         and applied(tracer, has_shards, args[0])
     ):
-        return tracer.prepare(replicas.sharded_call, args, kwargs)
-    return tracer.frame_of(_module_call, args, kwargs)
+        return tracer.calls.prepare(replicas.sharded_call, args, kwargs)
+    return tracer.calls.frame_of(_module_call, args, kwargs)
 
 
 def has_shards(module: Any) -> bool:
@@ -78,7 +79,7 @@ def _ask(function: Any) -> None:
     itself.
     """
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(argument is not None for argument in (*args, *kwargs.values())):
             tracer.break_graph(
                 "processes", f"torch.distributed.{function.__name__}() of a group is called"

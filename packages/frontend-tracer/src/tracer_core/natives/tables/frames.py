@@ -13,13 +13,14 @@ from typing import Any
 from tracer_core.bytecode.code import asks_for_locals
 from tracer_core.fx_capture.graph_breaks import RunNatively
 from tracer_core.natives.effects import breaks, special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.eager_interpreter import FRAME_ASKERS
 
 breaks("native_python", "code is compiled at run time", [compile])
 breaks("native_python", "the caller's variables are read", [globals])
 
 
-def break_for_variables(tracer: Any, function: Any) -> None:
+def break_for_variables(tracer: Tracing, function: Any) -> None:
     """Ends the graph before a call that reads all variables of the frame that calls it."""
     if not asks_for_locals(
         tracer.frames[-1].code.raw
@@ -29,12 +30,12 @@ def break_for_variables(tracer: Any, function: Any) -> None:
 
 
 @special(locals)
-def locals_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def locals_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     break_for_variables(tracer, locals)
 
 
 def _runs_text(function: Any) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if len(args) < 2 or args[1] is None:
             break_for_variables(tracer, function)
         tracer.break_graph("native_python", f"{function.__name__}: code is compiled at run time")
@@ -47,7 +48,7 @@ for _runner in (eval, exec):
 
 
 def _asks_for_frames(function: Any) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         raise RunNatively(
             f"{function.__name__}() gives frames of the program, which only plain Python has", True
         )

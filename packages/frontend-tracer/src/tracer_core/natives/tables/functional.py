@@ -17,17 +17,18 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives import polyfills
-from tracer_core.natives.effects import CALLED_CODES, CALLED_TYPES, breaks, query, special
-from tracer_core.natives.queries import applied
+from tracer_core.natives.effects import CALLED_CODES, CALLED_TYPES, breaks, special
+from tracer_core.natives.queries import applied, query
 from tracer_core.natives.tables.operators import call_attrgetter, call_itemgetter, call_methodcaller
+from tracer_core.natives.tracing import Tracing
 
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
 @special(functools.reduce)
-def reduce_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def reduce_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, iterable, *initial = args
-    items = tracer.native_iterator(tracer.iterate(iterable))
+    items = tracer.containers.native_iterator(tracer.containers.iterate(iterable))
     if initial:
         result = initial[0]
     else:
@@ -35,7 +36,7 @@ def reduce_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if result is _NOTHING:
             raise TypeError("reduce() of empty iterable with no initial value")
     for item in items:
-        result = tracer.call_value(function, [result, item], {})
+        result = tracer.calls.call_value(function, [result, item], {})
     return result
 
 
@@ -43,7 +44,7 @@ _NOTHING = object()
 
 
 @special(functools.partial)
-def partial_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def partial_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not args:
         raise TypeError("type 'partial' takes at least one argument")
     return functools.partial(args[0], *args[1:], **kwargs)
@@ -60,7 +61,7 @@ breaks(
 # ------------------------------------------------------------------------------
 
 
-def _call_partial(tracer: Any, partial: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_partial(tracer: Tracing, partial: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     source = tracer.provenance.source_of(partial)
     parts = []
     for name in ("func", "args", "keywords"):
@@ -69,12 +70,11 @@ def _call_partial(tracer: Any, partial: Any, args: list[Any], kwargs: dict[str, 
             slot = tracer.provenance.sources.make(source, "slot", name)
             value = tracer.provenance.read_varying(value, slot)
         parts.append(value)
-    return tracer.prepare(
-        parts[0], [*tracer.spread(parts[1]), *args], {**tracer.mapping(parts[2]), **kwargs}
-    )
+    first, named = tracer.containers.spread(parts[1]), tracer.containers.mapping(parts[2])
+    return tracer.calls.prepare(parts[0], [*first, *args], {**named, **kwargs})
 
 
-def _call_weakref(tracer: Any, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_weakref(tracer: Tracing, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     value = reference()
     source = tracer.provenance.source_of(reference)
     if source is None:
@@ -94,7 +94,7 @@ class _WithRest:
         return self.cached(first, *self.rest, **self.kwargs)
 
 
-def _call_cached(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_cached(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """functools.lru_cache: what the cache says is state of the program, asked again on every call.
     So a cache that was cleared, or that remembers what its function would no longer say, gives
     eager's answer."""
@@ -104,15 +104,15 @@ def _call_cached(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, An
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, query, _question(tracer, cached, args, kwargs))
     if all(isinstance(value, torch.Tensor) and torch_private.is_fake(value) for value in odd):
-        return tracer.prepare(
+        return tracer.calls.prepare(
             cached.__wrapped__, args, kwargs
         )  # a new tensor is never found in a cache
     first = args[0] if args else None
     if (
         len(odd) == 1
         and first is odd[0]
-        and not tracer.is_fresh(first)
-        and tracer.is_identity_comparable(first)
+        and not tracer.provenance.is_fresh(first)
+        and tracer.operators.is_identity_comparable(first)
     ):
         _check_miss(tracer, cached, args, kwargs)
         return _ask(tracer, applied, _question(tracer, cached, args[1:], kwargs, _WithRest), first)
@@ -122,25 +122,29 @@ def _call_cached(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, An
 
 
 def _question(
-    tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any], kind: Any = functools.partial
+    tracer: Tracing,
+    cached: Any,
+    args: list[Any],
+    kwargs: dict[str, Any],
+    kind: Any = functools.partial,
 ) -> Any:
     """The call as an object: the same one for the same call, so that it is guarded once."""
     values = (*args, *kwargs.values())
     handle = (kind, id(cached), len(args), values, repr(values), tuple(kwargs))
-    known = tracer.questions.get(handle)
+    known = tracer.native_calls.questions.get(handle)
     if known is None:
-        known = tracer.questions[handle] = kind(cached, *args, **kwargs)
+        known = tracer.native_calls.questions[handle] = kind(cached, *args, **kwargs)
     return known
 
 
-def _ask(tracer: Any, question: Any, *parts: Any) -> Any:
+def _ask(tracer: Tracing, question: Any, *parts: Any) -> Any:
     try:
         return question(tracer, *parts)
     except Exception as error:
         tracer.break_graph("native_python", f"a cached function raised {type(error).__name__}")
 
 
-def _check_miss(tracer: Any, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _check_miss(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """A function whose result is not in the cache yet runs for real: not while changes are held
     back. typing's read nothing but their arguments (torch's profiler asks for an `Optional["..."]`
     in an optimizer's first step)."""
@@ -176,29 +180,31 @@ CALLED_TYPES.update({
 # ---------------------------------------------------
 
 
-def _call_generic(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_generic(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What functools.singledispatch made."""
     if not args:
         raise TypeError(f"{function.__name__} requires at least 1 positional argument")
-    return tracer.prepare(_implementation(tracer, function.dispatch, args[0]), args, kwargs)
+    return tracer.calls.prepare(_implementation(tracer, function.dispatch, args[0]), args, kwargs)
 
 
-def _dispatch(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _dispatch(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``generic.dispatch(cls)``: the registry is asked again on every call."""
     return query(tracer, functools.partial(function, *args, **kwargs))
 
 
-def _implementation(tracer: Any, dispatch: Any, argument: Any) -> Any:
-    return query(tracer, functools.partial(dispatch, tracer.getattr(argument, "__class__")))
+def _implementation(tracer: Tracing, dispatch: Any, argument: Any) -> Any:
+    return query(
+        tracer, functools.partial(dispatch, tracer.attributes.getattr(argument, "__class__"))
+    )
 
 
-def _call_wrapped(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_wrapped(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """recursive_repr: the text of an object, which a thread does not ask for twice."""
-    return tracer.prepare(function.__wrapped__, args, kwargs)
+    return tracer.calls.prepare(function.__wrapped__, args, kwargs)
 
 
 def _stand_in(replacement: Any) -> Any:
-    return lambda tracer, function, args, kwargs: tracer.prepare(replacement, args, kwargs)
+    return lambda tracer, function, args, kwargs: tracer.calls.prepare(replacement, args, kwargs)
 
 
 _generic: Any = functools.singledispatch(lambda value: value)

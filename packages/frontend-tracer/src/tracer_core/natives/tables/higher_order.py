@@ -16,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
+from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.higher_order_calls import (
     TENSOR,
@@ -29,6 +30,7 @@ from tracer_core.fx_capture.higher_order_calls import (
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import breaks, special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import pytree, set_grad_mode
 from tracer_core.trace.higher_order import Region
@@ -39,7 +41,7 @@ def _node(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     trace is done again up to here: what the function did until then must not be part of it."""
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
-        def call(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        def call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             try:
                 return handler(tracer, args, kwargs)
             except Break as error:
@@ -51,11 +53,11 @@ def _node(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return register
 
 
-def _region(tracer: Any, what: str) -> Region:
+def _region(tracer: Tracing, what: str) -> Region:
     return Region(tracer.recorder, tracer.effects, tracer.outer_step, what)
 
 
-def _unchanged(tracer: Any, region: Region) -> None:
+def _unchanged(tracer: Tracing, region: Region) -> None:
     changed = region.changed()
     if changed is not None:
         tracer.break_graph(
@@ -64,13 +66,13 @@ def _unchanged(tracer: Any, region: Region) -> None:
 
 
 def _traced(
-    tracer: Any, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]
+    tracer: Tracing, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """(graph, outer values, flat result, its structure) of a function, which leaves the main
     graph.
     """
     grad = torch.is_grad_enabled()
-    result = tracer.call_value(function, args, kwargs)
+    result = tracer.calls.call_value(function, args, kwargs)
     _unchanged(tracer, region)
     if torch.is_grad_enabled() != grad:
         tracer.break_graph("higher_order", f"{region.what} leaves another grad mode")
@@ -98,7 +100,7 @@ class _Fakes(TorchFunctionMode):
     fakes.
     """
 
-    def __init__(self, recorder: Any) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         super().__init__()
         self.recorder = recorder
 
@@ -114,7 +116,7 @@ class _Context(torch.autograd.function.FunctionCtx):
 
 
 @_node(*names("autograd.Function.apply"))
-def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def apply_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     cls, *rest = args
     if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
         tracer.break_graph("higher_order", "apply() of what is no autograd.Function")
@@ -127,18 +129,21 @@ def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     grad = torch.is_grad_enabled()
     set_grad_mode(False)
     try:
-        separate = tracer.getattr(cls, "setup_context") is not torch.autograd.Function.setup_context
-        forward = tracer.getattr(cls, "forward")
-        result = tracer.call_value(forward, rest if separate else [context, *rest], kwargs)
+        separate = (
+            tracer.attributes.getattr(cls, "setup_context")
+            is not torch.autograd.Function.setup_context
+        )
+        forward = tracer.attributes.getattr(cls, "forward")
+        result = tracer.calls.call_value(forward, rest if separate else [context, *rest], kwargs)
         if separate:
-            tracer.call_value(
-                tracer.getattr(cls, "setup_context"), [context, tuple(rest), result], {}
+            tracer.calls.call_value(
+                tracer.attributes.getattr(cls, "setup_context"), [context, tuple(rest), result], {}
             )
     finally:
         set_grad_mode(grad)
     _unchanged(tracer, region)
     inside = region.drop()
-    tracer.native_reads(*rest, *kwargs.values())
+    tracer.native_calls.native_reads(*rest, *kwargs.values())
     with _Fakes(tracer.recorder):
         return tracer.recorder.call(FunctionCall(cls, inside), tuple(rest), kwargs)
 
@@ -147,7 +152,7 @@ def apply_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @_node(*names("Tensor.register_hook"))
-def register_hook(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def register_hook(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     """A hook that gives another gradient, on a tensor of the graph: a node, which a backward in the
     graph runs.
     """
@@ -192,7 +197,7 @@ _CHECKPOINT_OPTIONS = (
 
 
 @_node(*names("utils.checkpoint.checkpoint"))
-def checkpoint(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def checkpoint(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, *rest = args
     options = {name: kwargs[name] for name in _CHECKPOINT_OPTIONS if name in kwargs}
     named = {name: value for name, value in kwargs.items() if name not in options}
@@ -203,7 +208,9 @@ def checkpoint(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
             "higher_order", "checkpoint() with context_fn=, debug=, or keywords and use_reentrant"
         )
     if not torch.is_grad_enabled():
-        return tracer.prepare(function, rest, named)  # there will be no backward to recompute for
+        return tracer.calls.prepare(
+            function, rest, named
+        )  # there will be no backward to recompute for
     region = _region(tracer, "checkpoint()")
     graph, outer, flat, structure = _traced(tracer, region, function, rest, named)
     given = {id(tracer.recorder.as_fake(a)) for a in rest if isinstance(a, torch.Tensor)}
@@ -216,11 +223,11 @@ def checkpoint(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _transform(
-    tracer: Any, title: str, apply: Callable[..., Any], function: Any, args: Any, kwargs: Any
+    tracer: Tracing, title: str, apply: Callable[..., Any], function: Any, args: Any, kwargs: Any
 ) -> Any:
     """apply(function, *args, **kwargs), with the function interpreted inside the transform."""
     recorder = tracer.recorder
-    tracer.native_reads(*args, *kwargs.values())
+    tracer.native_calls.native_reads(*args, *kwargs.values())
     leaves, structure = pytree.tree_flatten((tuple(args), kwargs))
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor) and not is_constant(leaf):
@@ -262,7 +269,7 @@ _GRAD_AND_VALUE = "_functorch.eager_transforms.grad_and_value_impl"
 
 
 @_node(*names(_VMAP))
-def vmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def vmap(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, in_dims, out_dims, randomness, chunk_size, *rest = args
     if randomness != "error" or chunk_size is not None:
         tracer.break_graph("higher_order", "vmap() with randomness= or chunk_size=")
@@ -274,14 +281,19 @@ def vmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _grad(title: str, implementation: Any) -> Callable[..., Any]:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         function, argnums, has_aux, parts, named = args
 
         def apply(run: Any, *parts: Any, **named: Any) -> Any:
             return implementation(run, argnums, has_aux, parts, named)
 
         return _transform(
-            tracer, title, apply, function, tracer.spread(parts), tracer.mapping(named)
+            tracer,
+            title,
+            apply,
+            function,
+            tracer.containers.spread(parts),
+            tracer.containers.mapping(named),
         )
 
     return handler
@@ -311,8 +323,8 @@ def _make(maker: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _maker(maker: Any) -> Callable[..., Any]:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        tracer.native_reads(*args[1:], *kwargs.values())
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        tracer.native_calls.native_reads(*args[1:], *kwargs.values())
         return Transform(maker, args[0], tuple(args[1:]), kwargs)
 
     return handler
@@ -323,7 +335,7 @@ for _one in names("jacrev jacfwd hessian", of="func"):
 
 
 @_node(Transform.__call__)
-def call_transform(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def call_transform(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     self, *rest = args
 
     def apply(run: Any, *parts: Any, **named: Any) -> Any:
@@ -333,7 +345,7 @@ def call_transform(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @_node(*names("func.jvp"))
-def jvp(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def jvp(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, primals, tangents, *more = args
     options = dict(kwargs)
     if more:
@@ -349,11 +361,11 @@ def jvp(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @_node(*names("cond"))
-def cond(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def cond(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     predicate, if_true, if_false, *rest = args + [kwargs[n] for n in ("operands",) if n in kwargs]
     if not isinstance(predicate, torch.Tensor) or set(kwargs) - {"operands"}:
         tracer.break_graph("higher_order", "torch.cond() of a condition that is no tensor")
-    operands = tracer.spread(rest[0]) if rest else []
+    operands = tracer.containers.spread(rest[0]) if rest else []
     sides = []
     for function in (if_true, if_false):
         sides.append(_traced(tracer, _region(tracer, "torch.cond()"), function, list(operands), {}))
@@ -374,7 +386,7 @@ def cond(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(*names("_higher_order_ops.associative_scan"))
-def associative_scan(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def associative_scan(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Interprets a scan in torch's place. What torch refuses is torch's to say."""
     given = inspect.signature(polyfills.associative_scan).bind(*args, **kwargs)
     given.apply_defaults()
@@ -391,7 +403,7 @@ def associative_scan(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> An
         )
     ):
         tracer.break_graph("higher_order", "associative_scan() of arguments that torch may refuse")
-    return tracer.prepare(
+    return tracer.calls.prepare(
         polyfills.associative_scan,
         [combine_fn, xs, dim % leaves[0].ndim, reverse, combine_mode],
         {},
@@ -399,11 +411,11 @@ def associative_scan(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> An
 
 
 @_node(*names("while_loop"))
-def while_loop(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def while_loop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) != 3 or kwargs:
         tracer.break_graph("higher_order", "torch.while_loop() with keywords")
     condition, body, carried = args
-    recorder, carried = tracer.recorder, tracer.spread(carried)
+    recorder, carried = tracer.recorder, tracer.containers.spread(carried)
     if not all(isinstance(value, torch.Tensor) for value in carried):
         tracer.break_graph("higher_order", "torch.while_loop() carries what is no tensor")
     fakes = [recorder.as_fake(value) for value in carried]

@@ -9,6 +9,7 @@ import torch
 
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.containers import NATIVE_ITERATORS
 from tracer_core.trace.generators import LazyIterator
 
@@ -18,10 +19,12 @@ def _of_iterators(function: Any) -> Any:
     tracer.
     """
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         pools, rest, kwargs = _pools_of(tracer, function, args, kwargs)
         return function(
-            *(tracer.native_iterator(tracer.iterate(a)) for a in pools), *rest, **kwargs
+            *(tracer.containers.native_iterator(tracer.containers.iterate(a)) for a in pools),
+            *rest,
+            **kwargs,
         )
 
     return handler
@@ -30,14 +33,14 @@ def _of_iterators(function: Any) -> Any:
 def _of_pools(function: Any) -> Any:
     """Iterators that read their arguments whole when they are made."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         pools, rest, kwargs = _pools_of(tracer, function, args, kwargs)
-        return function(*(tracer.spread(a) for a in pools), *rest, **kwargs)
+        return function(*(tracer.containers.spread(a) for a in pools), *rest, **kwargs)
 
     return handler
 
 
-def _pools_of(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _pools_of(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """(what is iterated, the other arguments, keywords without what is iterated)"""
     if function in _ALL_ITERATED:
         return args, [], kwargs
@@ -66,7 +69,7 @@ for _pools in (itertools.product, itertools.combinations, itertools.permutations
 
 
 @special(itertools.repeat)
-def repeat(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def repeat(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return itertools.repeat(*args, **kwargs)
 
 
@@ -74,42 +77,46 @@ _NO_NUMBERS = (list, tuple, str, bytes, dict, set, frozenset, type(None))
 
 
 @special(itertools.count)
-def count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def count(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if all(isinstance(value, (int, float)) for value in (*args, *kwargs.values())):
         return itertools.count(*args, **kwargs)
     if any(isinstance(value, _NO_NUMBERS) for value in (*args, *kwargs.values())):
         return itertools.count(*args, **kwargs)  # raises Python's own error
-    return tracer.prepare(polyfills.count, args, kwargs)
+    return tracer.calls.prepare(polyfills.count, args, kwargs)
 
 
 @special(itertools.chain.__dict__["from_iterable"])
-def chain_from_iterable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    outer = tracer.native_iterator(tracer.iterate(args[-1]))
+def chain_from_iterable(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    outer = tracer.containers.native_iterator(tracer.containers.iterate(args[-1]))
     inner = LazyIterator(
-        tracer, "chain", lambda: tracer.native_iterator(tracer.iterate(next(outer)))
+        tracer,
+        "chain",
+        lambda: tracer.containers.native_iterator(tracer.containers.iterate(next(outer))),
     )
     return itertools.chain.from_iterable(inner)
 
 
 @special(itertools.starmap)
-def starmap(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def starmap(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function = args[0]
-    rows = tracer.native_iterator(tracer.iterate(args[1]))
+    rows = tracer.containers.native_iterator(tracer.containers.iterate(args[1]))
     return LazyIterator(
-        tracer, "starmap", lambda: tracer.call_value(function, tracer.spread(next(rows)), {})
+        tracer,
+        "starmap",
+        lambda: tracer.calls.call_value(function, tracer.containers.spread(next(rows)), {}),
     )
 
 
 @special(itertools.filterfalse)
-def filterfalse(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def filterfalse(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function, iterable = args
-    items = tracer.native_iterator(tracer.iterate(iterable))
+    items = tracer.containers.native_iterator(tracer.containers.iterate(iterable))
 
     def step() -> Any:
         while True:
             item = next(items)
-            if not tracer.truth(
-                item if function is None else tracer.call_value(function, [item], {})
+            if not tracer.operators.truth(
+                item if function is None else tracer.calls.call_value(function, [item], {})
             ):
                 return item
 
@@ -117,15 +124,15 @@ def filterfalse(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(itertools.compress)
-def compress(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def compress(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     data, selectors = [*args, *(kwargs[name] for name in ("data", "selectors") if name in kwargs)]
-    items = tracer.native_iterator(tracer.iterate(data))
-    chosen = tracer.native_iterator(tracer.iterate(selectors))
+    items = tracer.containers.native_iterator(tracer.containers.iterate(data))
+    chosen = tracer.containers.native_iterator(tracer.containers.iterate(selectors))
 
     def step() -> Any:
         while True:
             item = next(items)
-            if tracer.truth(next(chosen)):
+            if tracer.operators.truth(next(chosen)):
                 return item
 
     return LazyIterator(tracer, "compress", step)
@@ -134,9 +141,9 @@ def compress(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _while(keep: bool) -> Any:
     """takewhile (keep) and dropwhile."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         function = args[0]
-        items = tracer.native_iterator(tracer.iterate(args[1]))
+        items = tracer.containers.native_iterator(tracer.containers.iterate(args[1]))
         dropping = not keep
 
         def step() -> Any:
@@ -145,7 +152,7 @@ def _while(keep: bool) -> Any:
                 item = next(items)
                 if not keep and not dropping:
                     return item
-                if tracer.truth(tracer.call_value(function, [item], {})):
+                if tracer.operators.truth(tracer.calls.call_value(function, [item], {})):
                     if keep:
                         return item
                     continue
@@ -164,8 +171,8 @@ special(itertools.dropwhile)(_while(False))
 
 
 @special(itertools.accumulate)
-def accumulate(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    items = tracer.native_iterator(tracer.iterate(args[0]))
+def accumulate(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    items = tracer.containers.native_iterator(tracer.containers.iterate(args[0]))
     function = args[1] if len(args) > 1 else kwargs.get("func")
     state: list[Any] = []
 
@@ -174,21 +181,21 @@ def accumulate(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
             initial = kwargs.get("initial")
             state.append(next(items) if initial is None else initial)
         elif function is None:
-            state[0] = tracer.binary("+", state[0], next(items))
+            state[0] = tracer.operators.binary("+", state[0], next(items))
         else:
-            state[0] = tracer.call_value(function, [state[0], next(items)], {})
+            state[0] = tracer.calls.call_value(function, [state[0], next(items)], {})
         return state[0]
 
     return LazyIterator(tracer, "accumulate", step)
 
 
 @special(itertools.groupby)
-def groupby(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.born(tracer.call_value(polyfills.GroupBy, args, kwargs))
+def groupby(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return tracer.native_calls.born(tracer.calls.call_value(polyfills.GroupBy, args, kwargs))
 
 
-def _next_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    more, item = tracer.advance(args[0])
+def _next_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    more, item = tracer.containers.advance(args[0])
     if not more:
         raise StopIteration(item) if item is not None else StopIteration()
     return item

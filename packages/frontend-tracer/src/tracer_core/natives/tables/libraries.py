@@ -18,6 +18,7 @@ from typing import Any
 
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import EFFECTS, MUTATES, PURE, breaks, declare, special
+from tracer_core.natives.tracing import Tracing
 
 _KINDS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 _UNASKED = frozenset(
@@ -95,7 +96,7 @@ declare(PURE, [copyreg.__newobj__])  # type: ignore[attr-defined]
 def _substitute(method: Any) -> Any:
     """pattern.sub with a function: it is called for each match, as native code would."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         named = dict(zip(("pattern", "repl", "string", "count"), args, strict=False)) | kwargs
         repl, text = named["repl"], named["string"]
         if is_constant(repl):
@@ -106,7 +107,7 @@ def _substitute(method: Any) -> Any:
         for match in named["pattern"].finditer(text):
             if named.get("count", 0) and done == named["count"]:
                 break
-            value = tracer.call_value(repl, [tracer.born(match)], {})
+            value = tracer.calls.call_value(repl, [tracer.native_calls.born(match)], {})
             pieces += [text[end : match.start()], text[:0] if value is None else value]
             end, done = match.end(), done + 1
         pieces.append(text[end:])

@@ -11,6 +11,7 @@ import torch
 
 from tracer_core.natives import reading
 from tracer_core.natives.effects import PURE, declare, special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
 from tracer_core.trace.scalars import SYMBOLS
 
@@ -26,12 +27,12 @@ def _functions(module: Any) -> list[Any]:
 def _converting(function: Any, convert: Any) -> Any:
     """A function that turns its arguments into numbers first."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         args = [convert(tracer, a) for a in args]
         if any(isinstance(a, SYMBOLS) for a in args) and not kwargs:
-            return tracer.operate(function, tuple(args))
+            return tracer.scalars.operate(function, tuple(args))
         if reading.read_values(tracer, *args, *kwargs.values()):
-            return tracer.native(function, *args, **kwargs)
+            return tracer.native_calls.native(function, *args, **kwargs)
         return function(*args, **kwargs)
 
     return handler
@@ -46,19 +47,20 @@ declare(PURE, _functions(cmath))
 
 
 @special(math.prod)
-def prod(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def prod(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     total = kwargs.get("start", 1)
-    for item in tracer.spread(args[0]):
-        total = tracer.binary("*", total, item)
+    for item in tracer.containers.spread(args[0]):
+        total = tracer.operators.binary("*", total, item)
     return total
 
 
 def _of_iterables(function: Any) -> Any:
     """A function of iterables of numbers."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         numbers = [
-            [special_methods.number(tracer, item) for item in tracer.spread(a)] for a in args
+            [special_methods.number(tracer, item) for item in tracer.containers.spread(a)]
+            for a in args
         ]
         if any(isinstance(item, torch.Tensor) for items in numbers for item in items):
             tracer.break_graph("data_dependent_value", f"math.{function.__name__}() of tensors")

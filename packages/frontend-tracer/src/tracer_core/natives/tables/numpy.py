@@ -18,53 +18,60 @@ from tracer_core.guards import numpy_types
 from tracer_core.guards.numpy_types import ARRAY, SCALARS
 from tracer_core.natives.effects import CALLED_PACKAGES, CALLED_TYPES, special
 from tracer_core.natives.queries import applied
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import names
 
 _CONTAINERS = (list, tuple, dict)
 
 
-def plain_data(tracer: Any, value: Any, depth: int = 6) -> bool:
+def plain_data(tracer: Tracing, value: Any, depth: int = 6) -> bool:
     """Whether NumPy may read a value while tracing."""
     if is_constant(value) or isinstance(value, (type, *numpy_types.FUNCTIONS, *numpy_types.DTYPE)):
         return True
     held: Any = value
     if isinstance(value, ARRAY):
-        return type(value) is ARRAY[0] and bool(tracer.is_fresh(value)) and held.dtype != object
+        return (
+            type(value) is ARRAY[0]
+            and bool(tracer.provenance.is_fresh(value))
+            and held.dtype != object
+        )
     if type(value) in _CONTAINERS and depth:
         items = [*value.keys(), *value.values()] if type(value) is dict else value
         return all(plain_data(tracer, item, depth - 1) for item in items)
     return False
 
 
-def _run(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _run(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A NumPy function of plain data runs while tracing."""
     name = getattr(function, "__name__", type(function).__name__)
-    args = [tracer.concrete(tracer.settled(value)) for value in args]
-    kwargs = {key: tracer.concrete(tracer.settled(value)) for key, value in kwargs.items()}
+    args = [tracer.scalars.concrete(tracer.scalars.settled(value)) for value in args]
+    kwargs = {
+        key: tracer.scalars.concrete(tracer.scalars.settled(value)) for key, value in kwargs.items()
+    }
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
             tracer.break_graph("data_dependent_value", f"numpy.{name}() of a tensor")
-        if isinstance(value, ARRAY) and not tracer.is_fresh(value):
+        if isinstance(value, ARRAY) and not tracer.provenance.is_fresh(value):
             tracer.break_graph(
                 "unsupported_value", f"numpy.{name}() reads an array from before this segment"
             )
         if not plain_data(tracer, value):
             tracer.break_graph("unknown_native", f"numpy.{name}() of a {type(value).__name__}")
-    tracer.native_reads(*args, *kwargs.values())
+    tracer.native_calls.native_reads(*args, *kwargs.values())
     if name in numpy_types.OUTSIDE:
         tracer.break_graph("side_effect_native", f"numpy.{name}()")
     try:
         with numpy_types.raising():
-            return tracer.born(function(*args, **kwargs))
+            return tracer.native_calls.born(function(*args, **kwargs))
     except FloatingPointError as error:
         tracer.break_graph("side_effect_native", f"numpy.{name}() warns: {error}")
 
 
-def _called(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _called(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _run(tracer, function, args, kwargs)
 
 
-def _python(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _python(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """NumPy's own Python code."""
     module = function.__globals__.get("__name__", "")
     if module.startswith(numpy_types.NOT_PURE):
@@ -98,30 +105,30 @@ class _Shared:
         return torch.from_numpy(array)
 
 
-def _tensor_of(tracer: Any, array: Any) -> Any:
+def _tensor_of(tracer: Tracing, array: Any) -> Any:
     """A graph input that shares the array's memory."""
     handle = ("from_numpy", id(array), tracer.steps)
-    question = tracer.questions.setdefault(handle, _Shared())
+    question = tracer.native_calls.questions.setdefault(handle, _Shared())
     try:
         return applied(tracer, question, array)
     except TypeError as error:
         tracer.break_graph("unsupported_value", f"an array that no tensor can share: {error}")
 
 
-def _is_input(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def _is_input(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return (
         len(args) == 1
         and not kwargs
         and isinstance(args[0], ARRAY)
-        and not tracer.is_fresh(args[0])
+        and not tracer.provenance.is_fresh(args[0])
     )
 
 
 def _sharing(function: Any) -> Callable[..., Any]:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if _is_input(tracer, args, kwargs):
             return _tensor_of(tracer, args[0])
-        return tracer.call_torch(function, args, kwargs)
+        return tracer.native_calls.call_torch(function, args, kwargs)
 
     return handler
 
@@ -131,7 +138,7 @@ for _function in names("from_numpy as_tensor asarray"):
 
 
 @special(*names("tensor"))
-def tensor(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def tensor(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if _is_input(tracer, args, kwargs):
-        return tracer.native(torch.Tensor.clone, _tensor_of(tracer, args[0]))
-    return tracer.call_torch(torch.tensor, args, kwargs)
+        return tracer.native_calls.native(torch.Tensor.clone, _tensor_of(tracer, args[0]))
+    return tracer.native_calls.call_torch(torch.tensor, args, kwargs)

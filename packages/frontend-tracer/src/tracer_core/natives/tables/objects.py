@@ -13,6 +13,7 @@ import torch
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import PURE, declare, special
 from tracer_core.natives.tables.frames import break_for_variables
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
 from tracer_core.trace.scalars import SYMBOLS
 
@@ -22,12 +23,12 @@ _NUMBERS = (int, float, complex, bool)
 def _asks(name: str, function: Any) -> Any:
     """A function of one object (and plain arguments) that one special method answers."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        method = tracer.python_method(args[0], name) if args else None
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        method = tracer.entries.python_method(args[0], name) if args else None
         if method is not None:
-            return tracer.call_value(method, [*args, *kwargs.values()], {})
+            return tracer.calls.call_value(method, [*args, *kwargs.values()], {})
         if args and isinstance(args[0], SYMBOLS) and not kwargs:
-            return tracer.operate(function, tuple(args))
+            return tracer.scalars.operate(function, tuple(args))
         return _numeric(function)(tracer, args, kwargs)
 
     return handler
@@ -36,11 +37,13 @@ def _asks(name: str, function: Any) -> Any:
 def _numeric(function: Any) -> Any:
     """A function of numbers: objects that stand for integers become integers."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(isinstance(a, torch.Tensor) for a in args):
-            return tracer.native(function, *args, **kwargs)
-        plain = [tracer.payload(tracer.index(tracer.concrete(a))) for a in args]
-        tracer.native_reads(*plain, *kwargs.values())
+            return tracer.native_calls.native(function, *args, **kwargs)
+        plain = [
+            tracer.scalars.payload(tracer.operators.index(tracer.scalars.concrete(a))) for a in args
+        ]
+        tracer.native_calls.native_reads(*plain, *kwargs.values())
         if not all(map(is_constant, plain)):
             for value in plain:
                 if not isinstance(value, _NUMBERS) and type(value).__module__ not in (
@@ -48,7 +51,7 @@ def _numeric(function: Any) -> Any:
                     "fractions",
                     "decimal",
                 ):
-                    if not tracer.lacks(value, "__index__", "__float__"):
+                    if not tracer.entries.lacks(value, "__index__", "__float__"):
                         tracer.break_graph(
                             "unknown_native", f"{function.__name__} of a {type(value).__name__}"
                         )
@@ -64,25 +67,25 @@ for _function in (bin, hex, oct, chr):
 
 
 @special(divmod)
-def divmod_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) == 2 and tracer.symbolic and tracer.operates(*args):
-        return tracer.binary("//", *args), tracer.binary("%", *args)
+def divmod_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 2 and tracer.scalars.symbolic and tracer.scalars.operates(*args):
+        return tracer.operators.binary("//", *args), tracer.operators.binary("%", *args)
     return _binary(tracer, "divmod", divmod, "divmod()", args)
 
 
 @special(pow)
-def pow_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def pow_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if len(args) == 3:
-        method = tracer.python_method(args[0], "__pow__")
+        method = tracer.entries.python_method(args[0], "__pow__")
         if method is not None:
-            return tracer.call_value(method, args, {})
+            return tracer.calls.call_value(method, args, {})
         return _numeric(pow)(tracer, args, kwargs)
     if len(args) == 2 and not kwargs:
-        return tracer.binary("**", *args)
+        return tracer.operators.binary("**", *args)
     return _numeric(pow)(tracer, args, kwargs)
 
 
-def _binary(tracer: Any, name: str, function: Any, shown: str, args: list[Any]) -> Any:
+def _binary(tracer: Tracing, name: str, function: Any, shown: str, args: list[Any]) -> Any:
     left, right = args
     order = [(left, f"__{name}__", right), (right, f"__r{name}__", left)]
     if type(left) is type(right):
@@ -91,56 +94,56 @@ def _binary(tracer: Any, name: str, function: Any, shown: str, args: list[Any]) 
         order.reverse()
     asked = False
     for receiver, method_name, other in order:
-        method = tracer.python_method(receiver, method_name)
+        method = tracer.entries.python_method(receiver, method_name)
         if method is not None:
             asked = True
-            result = tracer.call_value(method, [receiver, other], {})
+            result = tracer.calls.call_value(method, [receiver, other], {})
             if result is not NotImplemented:
                 return result
     if asked:
-        kinds = f"'{type(left).__name__}' and '{type(right).__name__}'"
+        kinds = " and ".join(f"'{tracer.exceptions.type_name(value)}'" for value in (left, right))
         raise TypeError(f"unsupported operand type(s) for {shown}: {kinds}")
     return _numeric(function)(tracer, args, {})
 
 
 @special(ascii)
-def ascii_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+def ascii_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
     return (
         special_methods.repr_of(tracer, args[0]).encode("ascii", "backslashreplace").decode("ascii")
     )
 
 
 @special(dir)
-def dir_of(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    method = tracer.python_method(args[0], "__dir__") if args else None
+def dir_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    method = tracer.entries.python_method(args[0], "__dir__") if args else None
     if not args:
         break_for_variables(tracer, dir)
     if method is None:
         tracer.break_graph("native_python", "dir() lists names that are not guarded")
-    return tracer.call_value(sorted, [tracer.call_value(method, [args[0]], {})], {})
+    return tracer.calls.call_value(sorted, [tracer.calls.call_value(method, [args[0]], {})], {})
 
 
 # -- methods of sequences that compare
 # -------------------------------------------------------------------------
 
 
-def _equal_items(tracer: Any, container: Any, wanted: Any) -> Any:
+def _equal_items(tracer: Tracing, container: Any, wanted: Any) -> Any:
     """(position, item) of each item that equals `wanted`, found one at a time."""
     position = 0
-    while position < tracer.length(container):
-        item = tracer.list_item(container, position)
+    while position < tracer.reads.length(container):
+        item = tracer.reads.list_item(container, position)
         if special_methods.same_value(tracer, item, wanted):
             yield position, item
         position += 1
 
 
 @special(list.count, tuple.count, collections.deque.count)
-def count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+def count(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
     return sum(1 for _ in _equal_items(tracer, *args))
 
 
 @special(list.index, tuple.index, collections.deque.index)
-def index(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+def index(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
     container, wanted, *limits = args
     if any(type(limit) is not int for limit in limits):
         tracer.break_graph("native_python", "index() within limits that are no plain integers")
@@ -160,10 +163,10 @@ def index(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
 
 
 @special(list.remove, collections.deque.remove)
-def remove(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def remove(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     container, wanted = args
     for position, _item in _equal_items(tracer, container, wanted):
-        tracer.before_change(container)
+        tracer.side_effects.before_change(container)
         del container[position]
         return
     if isinstance(container, list):
@@ -172,12 +175,12 @@ def remove(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 @special(list.__contains__, tuple.__contains__, collections.deque.__contains__)
-def contains(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def contains(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return any(True for _ in _equal_items(tracer, *args))
 
 
 def _compares(symbol: str, *kinds: type) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         left, right = args
         if not any(isinstance(left, kind) and isinstance(right, kind) for kind in kinds):
             return NotImplemented
@@ -199,24 +202,24 @@ special(list.__ge__, tuple.__ge__)(_compares(">=", list, tuple))
 
 
 @special(tuple.__hash__, frozenset.__hash__)
-def container_hash(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+def container_hash(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
     return special_methods.hash_of(tracer, args[0])
 
 
 @special(list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, object.__str__)
-def container_repr(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+def container_repr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
     return special_methods.repr_of(tracer, args[0])
 
 
 @special(str.__mod__)
-def percent(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> str:
+def percent(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
     return special_methods.percent(tracer, *args)
 
 
 @special(functools.cmp_to_key)
-def cmp_to_key(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def cmp_to_key(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     function = args[0] if args else kwargs["mycmp"]
-    return functools.cmp_to_key(lambda a, b: tracer.call_value(function, [a, b], {}))
+    return functools.cmp_to_key(lambda a, b: tracer.calls.call_value(function, [a, b], {}))
 
 
 # -- descriptors asked by hand
@@ -224,16 +227,16 @@ def cmp_to_key(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(classmethod.__get__, staticmethod.__get__)
-def descriptor_get(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def descriptor_get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     raw, obj, *rest = args
-    return tracer._get_descriptor(raw, obj, rest[0] if rest else type(obj), "__func__")
+    return tracer.attributes.get_descriptor(raw, obj, rest[0] if rest else type(obj), "__func__")
 
 
 @special(property.__delete__)
-def property_delete(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def property_delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     if args[0].fdel is None:
         tracer.break_graph("native_python", "a property without a deleter says its name")
-    tracer._delete_descriptor(args[0], args[1], "?")
+    tracer.attribute_writes.delete_descriptor(args[0], args[1], "?")
 
 
 # -- identities
@@ -245,7 +248,7 @@ _REPR_GUARDS = frozenset({"dataclasses", "reprlib"})
 
 
 def _only_guards(function: Any, reason: str) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if tracer.frames[-1].globals.get("__name__") in _REPR_GUARDS:
             return function(*args)
         tracer.break_graph("unknown_native", f"{function.__name__}: {reason}")
@@ -258,7 +261,7 @@ special(_thread.get_ident)(_only_guards(_thread.get_ident, "the thread differs b
 
 
 @special(_thread.RLock)
-def new_lock(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def new_lock(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _thread.RLock()
 
 
@@ -276,22 +279,24 @@ for _name, _method in (("floor", "__floor__"), ("ceil", "__ceil__"), ("trunc", "
 def _of_group(method: Any) -> Any:
     """split and subgroup: the condition may be a function of the program."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         group, condition = args
-        tracer.look_into(group)
-        if tracer.python_method(group, "derive"):
+        tracer.exceptions.look_into(group)
+        if tracer.entries.python_method(group, "derive"):
             tracer.break_graph(
                 "unknown_native", f"{type(group).__name__}.derive is asked by {method.__name__}"
             )
         if not isinstance(condition, (type, tuple)):
             function, condition = (
                 condition,
-                lambda error: tracer.truth(tracer.call_value(function, [error], {})),
+                lambda error: tracer.operators.truth(
+                    tracer.calls.call_value(function, [error], {})
+                ),
             )
         parts = method(group, condition)
         for part in parts if isinstance(parts, tuple) else (parts,):
             if part is not None and part is not group:
-                tracer.same_history(group, part)
+                tracer.exceptions.same_history(group, part)
         return parts
 
     return handler
@@ -303,11 +308,11 @@ declare(PURE, [BaseExceptionGroup.derive])
 
 
 @special(BaseException.add_note)
-def add_note(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def add_note(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     error, note = args
-    if not tracer.is_fresh(error):
+    if not tracer.provenance.is_fresh(error):
         tracer.break_graph(
             "unsupported_mutation", "a note is added to an exception from before this segment"
         )
-    tracer.mutations += 1
+    tracer.side_effects.mutations += 1
     error.add_note(note)

@@ -15,27 +15,28 @@ import torch
 from tracer_core import torch_private
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import CALLED_CODES, special
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import code_inside, names
 from tracer_core.trace.generators import TracedGenerator
 from tracer_core.trace.optimizer_scalars import number_in
 
 
-def _hidden_method(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _hidden_method(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """What torch hides from its own tracer: methods of optimizers are followed all the same."""
     inner = _free(tracer, function, "fn")
     if not inner.__module__.startswith("torch.optim."):
         tracer.break_graph("disabled", f"torch hides {inner.__qualname__} from tracers")
     _demand_plain_parameters(tracer, args)
-    return tracer.prepare(inner, args, kwargs)
+    return tracer.calls.prepare(inner, args, kwargs)
 
 
-def _profiled_step(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _profiled_step(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Optimizer.step with the hooks and the profiler's label around it."""
     _demand_plain_parameters(tracer, args)
-    return tracer.frame_of(function, args, kwargs)
+    return tracer.calls.frame_of(function, args, kwargs)
 
 
-def _demand_plain_parameters(tracer: Any, args: list[Any]) -> None:
+def _demand_plain_parameters(tracer: Tracing, args: list[Any]) -> None:
     if args and isinstance(args[0], torch.optim.Optimizer):
         groups = vars(args[0]).get("param_groups", ())
         _demand_plain(
@@ -43,7 +44,7 @@ def _demand_plain_parameters(tracer: Any, args: list[Any]) -> None:
         )
 
 
-def _demand_plain(tracer: Any, what: str, parameters: Any) -> None:
+def _demand_plain(tracer: Tracing, what: str, parameters: Any) -> None:
     """Over tensor subclasses (fully_shard's DTensors) all of a function runs for real: a break for
     each parameter, in each of its lines, would capture nothing."""
     kinds = {
@@ -57,10 +58,10 @@ def _demand_plain(tracer: Any, what: str, parameters: Any) -> None:
 
 
 def _clipping(function: Any) -> None:
-    def clip(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def clip(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         given = args[0] if args else kwargs.get("parameters")
         _demand_plain(tracer, function.__name__, _parameters_in(given))
-        return tracer.frame_of(function, args, kwargs)
+        return tracer.calls.frame_of(function, args, kwargs)
 
     special(function)(clip)
 
@@ -75,7 +76,7 @@ def _parameters_in(given: Any) -> Any:
     return (given,)
 
 
-def _use_grad(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _use_grad(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Optimizer.step in the grad mode that the optimizer wants, without torch's own graph breaks
     around it.
     """
@@ -84,12 +85,12 @@ def _use_grad(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any
             "native_python",
             f"{type(args[0]).__name__}.step(), for a backend without numbers as inputs",
         )
-    return tracer.prepare(
+    return tracer.calls.prepare(
         polyfills.use_grad_for_differentiable, [_free(tracer, function, "func"), args, kwargs], {}
     )
 
 
-def _free(tracer: Any, function: Any, name: str) -> Any:
+def _free(tracer: Tracing, function: Any, name: str) -> Any:
     """What a closure of torch's holds under a name."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     if name not in cells:
@@ -104,20 +105,25 @@ special(typing.cast)(lambda tracer, args, kwargs: args[1])
 
 
 @special(*names("Tensor.item"))
-def item(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def item(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The number of a counter of steps, for optimizers: it is known before the graph runs."""
     number = None if kwargs else number_in(tracer, args[0])
-    return number if number is not None else tracer.call_torch(torch.Tensor.item, args, kwargs)
+    return (
+        number
+        if number is not None
+        else tracer.native_calls.call_torch(torch.Tensor.item, args, kwargs)
+    )
 
 
 @special(*names("_C._group_tensors_by_device_and_dtype"))
-def group_tensors(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def group_tensors(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not isinstance(args[0] if args else kwargs.get("tensorlistlist"), (list, tuple)):
         tracer.break_graph(
             "native_python", "the arguments do not fit _group_tensors_by_device_and_dtype()"
         )
     lists = [
-        tracer.spread(one) for one in tracer.spread(args[0] if args else kwargs["tensorlistlist"])
+        tracer.containers.spread(one)
+        for one in tracer.containers.spread(args[0] if args else kwargs["tensorlistlist"])
     ]
     with_indices = args[1] if len(args) > 1 else kwargs.get("with_indices", False)
     groups: dict[Any, Any] = {}

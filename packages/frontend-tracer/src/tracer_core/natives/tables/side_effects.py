@@ -30,11 +30,11 @@ from tracer_core.natives.effects import (
     SHALLOW,
     breaks,
     declare,
-    query,
     special,
 )
 from tracer_core.natives.libraries import guard_function
-from tracer_core.natives.queries import applied
+from tracer_core.natives.queries import applied, query
+from tracer_core.natives.tracing import Tracing
 
 _OS = importlib.import_module(os.name)  # posix, or nt
 
@@ -54,25 +54,25 @@ for _query in (sys.getrecursionlimit, sys.getswitchinterval, gc.isenabled, gc.ge
 
 
 @special(sys.exc_info)
-def exc_info(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def exc_info(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     error = tracer.handled()
     return (
         (None, None, None)
         if error is None
-        else (type(error), error, tracer.getattr(error, "__traceback__"))
+        else (type(error), error, tracer.attributes.getattr(error, "__traceback__"))
     )
 
 
 @special(sys.exception)
-def exception(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def exception(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tracer.handled()
 
 
 if hasattr(sys, "_getframemodulename"):
 
     @special(sys._getframemodulename)
-    def getframemodulename(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        depth = tracer.concrete(args[0] if args else kwargs.get("depth", 0))
+    def getframemodulename(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        depth = tracer.scalars.concrete(args[0] if args else kwargs.get("depth", 0))
         if type(depth) is not int or depth >= len(tracer.frames):
             tracer.break_graph(
                 "side_effect_native", "the caller of the compiled function is asked for its module"
@@ -118,7 +118,7 @@ _QUESTIONS: dict[int, Enabled] = {}
 def _logs(method: Any, level: int | None) -> Any:
     """A message that nobody wants is no effect: that the level is off is guarded."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         logger = args[0]
         wanted = level if level is not None else args[1]
         known = type(logger) in (logging.Logger, logging.RootLogger) and type(wanted) is int
@@ -129,18 +129,18 @@ def _logs(method: Any, level: int | None) -> Any:
     return handler
 
 
-def _is_logger(tracer: Any, logger: Any) -> None:
+def _is_logger(tracer: Tracing, logger: Any) -> None:
     if not isinstance(logger, logging.Logger):
         tracer.break_graph(
             "side_effect_native", f"a {type(logger).__name__} is asked for a logger's level"
         )
 
 
-def _is_enabled(tracer: Any, logger: Any, level: int) -> bool:
+def _is_enabled(tracer: Tracing, logger: Any, level: int) -> bool:
     _is_logger(tracer, logger)
     if type(level) is not int:
         tracer.break_graph("side_effect_native", "a logger is asked in an unusual way")
-    if tracer.is_fresh(logger):
+    if tracer.provenance.is_fresh(logger):
         tracer.provenance.constant(logger)
     return bool(applied(tracer, _QUESTIONS.setdefault(level, Enabled(level)), logger))
 
@@ -151,14 +151,14 @@ special(logging.Logger.log)(_logs(logging.Logger.log, None))
 
 
 @special(logging.Logger.isEnabledFor)
-def is_enabled_for(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def is_enabled_for(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return _is_enabled(tracer, args[0], args[1])
 
 
 @special(logging.Logger.getEffectiveLevel)
-def effective_level(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def effective_level(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     _is_logger(tracer, args[0])
-    if tracer.is_fresh(args[0]):
+    if tracer.provenance.is_fresh(args[0]):
         tracer.provenance.constant(args[0])
     return applied(tracer, _effective_level, args[0])
 
@@ -168,7 +168,7 @@ def _effective_level(logger: Any) -> int:
 
 
 @special(logging.getLogger)
-def get_logger(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def get_logger(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if not all(map(is_constant, (*args, *kwargs.values()))):
         tracer.break_graph("side_effect_native", "a logger is made")
     return query(tracer, partial(logging.getLogger, *args, **kwargs))
@@ -179,14 +179,14 @@ def get_logger(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(os.getenv)
-def getenv(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def getenv(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     default = args[1] if len(args) > 1 else kwargs.get("default")
     value = query(tracer, partial(os.environ.get, args[0]))
     return default if value is None else value
 
 
 @special(inspect.signature)
-def signature(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def signature(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The signature of a function whose code and defaults are guarded; of other things: not traced
     into.
     """
@@ -195,10 +195,10 @@ def signature(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.break_graph(
             "native_python", "the signature of something that is no plain function is read"
         )
-    return tracer.born(inspect.signature(args[0]))
+    return tracer.native_calls.born(inspect.signature(args[0]))
 
 
-def _current_thread(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _current_thread(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.break_graph("side_effect_native", "the current thread is asked")
 
 

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 
 from tracer_core.natives.arity import COUNTS
-from tracer_core.natives.effects import EFFECTS, PURE, SHALLOW, breaks, declare, query, special
+from tracer_core.natives.effects import EFFECTS, PURE, SHALLOW, breaks, declare, special
+from tracer_core.natives.queries import query
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import names
 
 #: Queries of settings that are guarded as a whole (torch_private.torch_state), or that never
@@ -49,7 +51,7 @@ _OF_A_LIST = names("_C._has_torch_function overrides.has_torch_function")
 def _no_torch_function(function: Any) -> Any:
     """Plain tensors have no __torch_function__."""
 
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if function in _OF_A_LIST and not isinstance(args[0], (list, tuple)):
             tracer.break_graph("native_python", "_has_torch_function() of no list or tuple")
         return False if args or kwargs else function()  # raises Python's own error
@@ -72,13 +74,13 @@ COUNTS |= dict.fromkeys(_STACKS, (0, 0))
 
 
 @special(*_STACKS)
-def mode_count(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+def mode_count(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
     """Nothing is traced under somebody else's modes, and every segment guards that."""
     return 0
 
 
 @special(*names("compiler.is_compiling compiler.is_dynamo_compiling"))
-def is_compiling(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def is_compiling(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     """What libraries ask to choose code that a tracer follows; an optimizer's other code has other
     results.
     """
@@ -90,7 +92,7 @@ def is_compiling(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
 
 
 @special(*names("jit.is_scripting compiler.is_exporting"))
-def is_something_else(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def is_something_else(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     return False
 
 
@@ -105,14 +107,14 @@ breaks(
 
 
 @special(*names("Tensor.requires_grad_"))
-def requires_grad_(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def requires_grad_(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Nothing for a tensor that requires gradients already; an intermediate may become a leaf."""
     tensor, wanted = args[0], args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
     if wanted is True and tensor.requires_grad:
         return tensor
     if wanted is False and not tracer.recorder.as_fake(tensor).requires_grad:
         return tensor
-    if wanted is True and tracer.may_require_grad(tensor):
+    if wanted is True and tracer.attribute_writes.may_require_grad(tensor):
         tracer.recorder.require_grad(tensor)
         return tensor
-    return tracer.call_torch(torch.Tensor.requires_grad_, args, kwargs)
+    return tracer.native_calls.call_torch(torch.Tensor.requires_grad_, args, kwargs)

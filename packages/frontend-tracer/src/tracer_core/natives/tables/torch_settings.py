@@ -15,14 +15,16 @@ import torch
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandle, VariableToken
 from tracer_core.natives.arity import COUNTS
-from tracer_core.natives.effects import EFFECTS, PURE, breaks, declare, query, special
+from tracer_core.natives.effects import EFFECTS, PURE, breaks, declare, special
+from tracer_core.natives.queries import query
+from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
 
 
 def _set(function: Any, written: tuple[str, ...]) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        tracer.native_reads(*args, *kwargs.values())
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        tracer.native_calls.native_reads(*args, *kwargs.values())
         return tracer.recorder.state_call(function, tuple(args), written, kwargs)
 
     return handler
@@ -40,17 +42,17 @@ for _function, _written in settings.SETTERS.items():
 
 
 @special(*names("set_autocast_enabled"))
-def set_autocast_enabled(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def set_autocast_enabled(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _set_autocast(tracer, torch.set_autocast_enabled, args, kwargs, "enabled")
 
 
 @special(*names("set_autocast_dtype"))
-def set_autocast_dtype(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def set_autocast_dtype(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _set_autocast(tracer, torch.set_autocast_dtype, args, kwargs, "dtype")
 
 
 def _set_autocast(
-    tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any], kind: str
+    tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any], kind: str
 ) -> Any:
     name = f"autocast_{args[0]}_{kind}" if args else ""
     if name not in settings.SETTINGS or kwargs:
@@ -61,13 +63,13 @@ def _set_autocast(
 
 
 @special(*names("autocast_increment_nesting"))
-def increment_nesting(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+def increment_nesting(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
     tracer.recorder.autocast_nesting += 1
     return torch.autocast_increment_nesting()
 
 
 @special(*names("autocast_decrement_nesting"))
-def decrement_nesting(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> int:
+def decrement_nesting(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
     """How deep a later call is nested is not known: 0 makes the program forget its kept casts,
     which is always right."""
     tracer.recorder.autocast_nesting -= 1
@@ -76,14 +78,14 @@ def decrement_nesting(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> i
 
 
 @special(*_without_arguments("clear_autocast_cache"))
-def clear_autocast_cache(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def clear_autocast_cache(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     tracer.recorder.state_call(torch.clear_autocast_cache, (), (), {})
 
 
 # -- questions --
 
 
-def ask(tracer: Any, name: str) -> Any:
+def ask(tracer: Tracing, name: str) -> Any:
     """The value of a setting, guarded unless the trace itself has set it."""
     get = settings.SETTINGS[name].get
     return get() if name in tracer.recorder.settings_written else query(tracer, get)
@@ -102,24 +104,24 @@ for _name, _setting in settings.SETTINGS.items():
 
 
 @special(*_without_arguments("_C._get_float32_matmul_precision"))
-def get_matmul_precision(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def get_matmul_precision(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """torch's own word for it, or torch's own error (`settings.matmul_precision`)."""
     ask(tracer, "matmul_precision")
     return name("_C._get_float32_matmul_precision")()
 
 
 @special(*names("is_autocast_enabled"))
-def is_autocast_enabled(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def is_autocast_enabled(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _ask_autocast(tracer, torch.is_autocast_enabled, args or ["cuda"], kwargs, "enabled")
 
 
 @special(*names("get_autocast_dtype"))
-def get_autocast_dtype(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def get_autocast_dtype(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _ask_autocast(tracer, torch.get_autocast_dtype, args, kwargs, "dtype")
 
 
 def _ask_autocast(
-    tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any], kind: str
+    tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any], kind: str
 ) -> Any:
     name = f"autocast_{(args or list(kwargs.values()) or ['?'])[0]}_{kind}"
     if name in settings.SETTINGS:
@@ -139,19 +141,19 @@ for _name, _device, _kind in (
 # -- settings that are context variables --
 
 
-def _setting_of(tracer: Any, method: str, variable: Any) -> str:
+def _setting_of(tracer: Tracing, method: str, variable: Any) -> str:
     if variable not in settings.VARIABLES:
         tracer.break_graph("unknown_native", f"_contextvars.ContextVar.{method}")
     return settings.VARIABLES[variable]
 
 
 @special(contextvars.ContextVar.get)
-def get_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def get_variable(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return ask(tracer, _setting_of(tracer, "get", args[0]))
 
 
 @special(contextvars.ContextVar.set)
-def set_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> VariableToken:
+def set_variable(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> VariableToken:
     name, value = _setting_of(tracer, "set", args[0]), args[1]
     if not is_constant(value):
         tracer.break_graph(
@@ -163,7 +165,7 @@ def set_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Variab
 
 
 @special(contextvars.ContextVar.reset)
-def reset_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def reset_variable(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     name, token = _setting_of(tracer, "reset", args[0]), args[1]
     if not isinstance(token, VariableToken) or token.name != name or not token.is_open:
         tracer.break_graph(
@@ -177,14 +179,14 @@ def reset_variable(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None
 
 
 @special(*names("inference_mode.__enter__"))
-def enter_inference_mode(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    handle = InferenceHandle(tracer.recorder, tracer.getattr(args[0], "mode"))
-    tracer.setattr(args[0], "_inference_mode_context", handle)
+def enter_inference_mode(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
+    handle = InferenceHandle(tracer.recorder, tracer.attributes.getattr(args[0], "mode"))
+    tracer.attribute_writes.setattr(args[0], "_inference_mode_context", handle)
 
 
 @special(*names("inference_mode.__exit__"))
-def exit_inference_mode(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    handle = tracer.getattr(args[0], "_inference_mode_context")
+def exit_inference_mode(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
+    handle = tracer.attributes.getattr(args[0], "_inference_mode_context")
     if not isinstance(handle, InferenceHandle):
         tracer.break_graph(
             "side_effect_native", "inference mode, entered before this segment, is left"
@@ -193,16 +195,19 @@ def exit_inference_mode(tracer: Any, args: list[Any], kwargs: dict[str, Any]) ->
 
 
 @special(*names("profiler.record_function.__enter__"))
-def enter_record_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def enter_record_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A label for the profiler has no effect on values: it is not in the graph."""
-    name, note = tracer.getattr(args[0], "name"), tracer.getattr(args[0], "args")
-    tracer.setattr(args[0], "record", ProfilerHandle(name, note))
+    name, note = (
+        tracer.attributes.getattr(args[0], "name"),
+        tracer.attributes.getattr(args[0], "args"),
+    )
+    tracer.attribute_writes.setattr(args[0], "record", ProfilerHandle(name, note))
     return args[0]
 
 
 @special(*names("profiler.record_function.__exit__"))
-def exit_record_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    handle = tracer.getattr(args[0], "record")
+def exit_record_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
+    handle = tracer.attributes.getattr(args[0], "record")
     if not isinstance(handle, ProfilerHandle):
         tracer.break_graph(
             "side_effect_native", "record_function, entered before this segment, is left"
@@ -211,13 +216,13 @@ def exit_record_function(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -
 
 
 @special(*names("device.__enter__"))
-def enter_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def enter_device(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.recorder.devices.append(args[0])
     return args[0]
 
 
 @special(*names("device.__exit__"))
-def exit_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def exit_device(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     if not tracer.recorder.devices:
         tracer.break_graph(
             "side_effect_native", "a device context, entered before this segment, is left"
@@ -226,7 +231,7 @@ def exit_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 @special(*names("get_default_device"))
-def get_default_device(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def get_default_device(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     devices = tracer.recorder.devices
     # Without one of ours: that of a context around the call, which every segment guards.
     return _indexed(devices[-1]) if devices else torch.get_default_device()
@@ -267,8 +272,8 @@ def _about_devices(function: Any) -> None:
     """What a GPU is and can do never changes; which one is the current device does."""
 
     @special(function)
-    def answer(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        tracer.native_reads(*args, *kwargs.values())
+    def answer(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        tracer.native_calls.native_reads(*args, *kwargs.values())
         if torch.cuda.is_available():
             query(tracer, name("_C._cuda_getDevice"))
         return function(*args, **kwargs)

@@ -17,6 +17,7 @@ from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives import triton_launches
 from tracer_core.natives.effects import CALLED_PACKAGES
+from tracer_core.natives.tracing import Tracing
 from tracer_core.natives.triton_launches import Constant, Layout, Unclear
 
 #: What only says which grid a kernel is launched on.
@@ -31,13 +32,13 @@ _KERNELS = frozenset({"JITFunction", "InterpretedFunction"})
 _TUNER = "Autotuner"
 
 
-def _python(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _python(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     module, name = function.__globals__.get("__name__", ""), function.__qualname__
     if not module.startswith("triton.runtime") or name in _PROXIES:
-        return tracer.frame_of(function, args, kwargs)
+        return tracer.calls.frame_of(function, args, kwargs)
     kernel = args[0] if args else None
     if name == "ConstexprFunction.__call__":  # triton.cdiv and its like, called on the host
-        return tracer.prepare(tracer.getattr(kernel, "fn"), args[1:], kwargs)
+        return tracer.calls.prepare(tracer.attributes.getattr(kernel, "fn"), args[1:], kwargs)
     if function.__name__ == "run" and type(kernel).__name__ in {*_KERNELS, _TUNER}:
         try:
             return _launch(tracer, kernel, args[1:], dict(kwargs))
@@ -46,7 +47,7 @@ def _python(tracer: Any, function: Any, args: list[Any], kwargs: dict[str, Any])
     tracer.break_graph("native_python", f"{module}.{name} is not traced into")
 
 
-def _launch(tracer: Any, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _launch(tracer: Tracing, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     grid, warmup = kwargs.pop("grid", None), kwargs.pop("warmup", False)
     configs = _configs(kernel)
     if warmup or any(getattr(one, name, None) for one in (kernel, kernel.fn) for name in _HOOKS):
@@ -71,9 +72,9 @@ def _launch(tracer: Any, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -
     ]
     arguments = [*sizes, *given]
     _demand_plain(tracer, arguments, replaced)
-    made = tracer.call_torch(operator, arguments, {})
+    made = tracer.native_calls.call_torch(operator, arguments, {})
     for place, result in zip(replaced, made if isinstance(made, tuple) else (made,), strict=True):
-        tracer.call_torch(torch.Tensor.copy_, [arguments[place], result], {})
+        tracer.native_calls.call_torch(torch.Tensor.copy_, [arguments[place], result], {})
 
 
 #: What a kernel or tuner may have that runs code of the program at each launch.
@@ -100,17 +101,17 @@ def _constants(config: dict[str, Any]) -> tuple[tuple[str, Constant], ...]:
     return tuple((name, _constant(value)) for name, value in config.items())
 
 
-def _sizes(tracer: Any, grid: Any, values: dict[str, Any]) -> list[Any]:
+def _sizes(tracer: Tracing, grid: Any, values: dict[str, Any]) -> list[Any]:
     """The three sizes of the grid for these values."""
     if callable(grid):
-        grid = tracer.call_value(grid, [values], {})
+        grid = tracer.calls.call_value(grid, [values], {})
     sizes = [*grid] if isinstance(grid, (tuple, list)) else [grid]
     if not 1 <= len(sizes) <= 3 or not all(isinstance(n, (int, torch.SymInt)) for n in sizes):
         raise Unclear(f"its grid is a {type(grid).__name__}")
     return [*sizes, *[1] * (3 - len(sizes))]
 
 
-def _demand_plain(tracer: Any, arguments: list[Any], replaced: tuple[int, ...]) -> None:
+def _demand_plain(tracer: Tracing, arguments: list[Any], replaced: tuple[int, ...]) -> None:
     """A kernel knows addresses: what it may reach by them must be its arguments alone. An input may
     be a part of its memory in another call."""
     tensors = {
@@ -127,7 +128,10 @@ def _demand_plain(tracer: Any, arguments: list[Any], replaced: tuple[int, ...]) 
         for one in (each.value, each.node.meta.get("val"), each.node.meta.get("example_value"))
         if isinstance(one, torch.Tensor)
     ]
-    if any(owners[place] in given or not tracer.is_fresh(tensors[place]) for place in replaced):
+    if any(
+        owners[place] in given or not tracer.provenance.is_fresh(tensors[place])
+        for place in replaced
+    ):
         raise Unclear("it writes to a tensor from before this segment")
     if any(list(owners.values()).count(owners[place]) > 1 for place in replaced):
         raise Unclear("two of its tensors share the memory that it writes to")
@@ -149,12 +153,12 @@ def _bound(kernel: Any, args: list[Any], kwargs: dict[str, Any], later: set[str]
     return found
 
 
-def _parameter(tracer: Any, kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
+def _parameter(tracer: Tracing, kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
     annotation = triton_launches.function_of(kernel).__annotations__.get(name, "")
     if "constexpr" in (
         annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     ):
-        return name, "constant", _constant(tracer.concrete(tracer.settled(value)))
+        return name, "constant", _constant(tracer.scalars.concrete(tracer.scalars.settled(value)))
     if isinstance(value, torch.Tensor):
         return name, "Tensor", None
     for kind, schema in (

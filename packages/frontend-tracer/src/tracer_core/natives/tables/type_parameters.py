@@ -7,11 +7,12 @@ import typing
 from typing import Any
 
 from tracer_core.natives.effects import special
+from tracer_core.natives.tracing import Tracing
 
 
 def _in_module(kind: Any) -> Any:
-    def handler(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        tracer.native_reads(*args, *kwargs.values())
+    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        tracer.native_calls.native_reads(*args, *kwargs.values())
         made = kind(*args, **kwargs)
         made.__module__ = tracer.frames[-1].function.__module__  # kind() itself found the tracer's
         return made
@@ -26,5 +27,5 @@ if isinstance(typing.Generic.__dict__["__init_subclass__"], types.ClassMethodDes
     # Written in C from 3.12 on: they call functions of typing.
 
     @special(typing.Generic.__dict__["__init_subclass__"])
-    def generic_init_subclass(tracer: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        return tracer.call_value(typing._generic_init_subclass, args, kwargs)  # type: ignore[attr-defined]
+    def generic_init_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        return tracer.calls.call_value(typing._generic_init_subclass, args, kwargs)  # type: ignore[attr-defined]

@@ -1,9 +1,10 @@
 """Changes that a trace made to objects that existed before it.
 
-In: a call to one of the `before_...` methods (trace/state.py) ahead of each mutation. Out:
-`restore`, which gives every object back, and for each a `Change`, which the generated code replays
-after the graph ran. What always holds: after `restore`, each object has exactly the contents that
-it had when the trace began; it may be called again after it was interrupted.
+In: a call to one of the `before_...` methods (trace/side_effect_tracking.py) ahead of each
+mutation. Out: `restore`, which gives every object back, and for each a `Change`, which the
+generated code replays after the graph ran. What always holds: after `restore`, each object has
+exactly the contents that it had when the trace began; it may be called again after it was
+interrupted.
 """
 
 from __future__ import annotations

@@ -1,0 +1,179 @@
+"""What an instruction asks of values: one protocol a role.
+
+`RealMachine` (trace/eager_interpreter.py) gives what CPython does, the tracer (trace/tracer.py)
+what it means in a trace.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Protocol
+
+from tracer_core.bytecode.code import GraphBreaker
+from tracer_core.bytecode.frame import Frame, Unread
+
+
+class ExceptionSemantics(Protocol):
+    """Where exceptions come from."""
+
+    def passed(self, frame: Frame, error: BaseException) -> None:
+        """Called for each frame that an exception comes through, the one that catches it
+        included.
+        """
+
+    def history(self, error: BaseException) -> Any:
+        """Where an exception was raised and went through: two parts of a group have the same."""
+
+    def type_name(self, value: Any) -> str:
+        """The name of a value's type, for the message of an exception that is about to be
+        raised.
+        """
+        ...
+
+    def same_history(self, original: BaseException, part: BaseException) -> None:
+        """Notes that `part` was split from a group."""
+
+    def look_into(self, group: BaseException) -> None:
+        """Called before what a group of exceptions holds decides something."""
+
+
+class AttributeSemantics(Protocol):
+    """Reading attributes."""
+
+    def getattr(self, obj: Any, name: str) -> Any: ...
+
+    def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
+        """getattr with a default."""
+
+    def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
+        """An attribute of ``super(owner, obj)``."""
+
+
+class AttributeWriteSemantics(Protocol):
+    """Setting and deleting attributes."""
+
+    def setattr(self, obj: Any, name: str, value: Any) -> None: ...
+
+    def delattr(self, obj: Any, name: str) -> None: ...
+
+
+class OperatorSemantics(Protocol):
+    """Operators, comparisons and truth."""
+
+    def binary(self, symbol: str, left: Any, right: Any) -> Any: ...
+
+    def unary(self, symbol: str, value: Any) -> Any: ...
+
+    def compare(self, symbol: str, left: Any, right: Any) -> Any: ...
+
+    def same(self, left: Any, right: Any) -> bool:
+        """``left is right``"""
+        ...
+
+    def truth(self, value: Any) -> bool: ...
+
+
+class ContainerSemantics(Protocol):
+    """Membership, subscripts, iteration and displays."""
+
+    def contains(self, item: Any, container: Any) -> bool: ...
+
+    def getitem(self, container: Any, key: Any) -> Any: ...
+
+    def setitem(self, container: Any, key: Any, value: Any) -> None: ...
+
+    def delitem(self, container: Any, key: Any) -> None: ...
+
+    def iterate(self, value: Any) -> Any:
+        """iter(value)"""
+
+    def advance(self, iterator: Any) -> tuple[bool, Any]:
+        """(True, item) or (False, StopIteration value)."""
+        ...
+
+    def spread(self, value: Any, varies: bool = False) -> list[Any]:
+        """The items of any iterable, for unpacking and ``*args``. varies: a number may become a
+        symbol.
+        """
+        ...
+
+    def mapping(self, value: Any) -> dict[Any, Any]:
+        """The items of a mapping, for ``**kwargs`` and ``{**d}``."""
+        ...
+
+    def format(self, value: Any, spec: str) -> str: ...
+
+    def loop(self, value: Any) -> Any:
+        """iter(value) for a ``for`` loop, which alone gets to see the iterator."""
+
+    def list_append(self, target: Any, value: Any) -> None:
+        """In-place growth of a container made by the bytecode (comprehensions, displays)."""
+
+    def list_extend(self, target: Any, values: list[Any]) -> None: ...
+
+    def dict_update(self, target: Any, items: dict[Any, Any]) -> None: ...
+
+
+class NameSemantics(Protocol):
+    """Globals, cells, imports, and the functions that the bytecode makes."""
+
+    def load_global(self, frame: Frame, name: str) -> Any: ...
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None: ...
+
+    def delete_global(self, frame: Frame, name: str) -> None: ...
+
+    def store_name(self, namespace: Any, name: str, value: Any) -> None:
+        """Stores a name of a class body."""
+
+    def load_cell(self, cell: Any, name: str) -> Any: ...
+
+    def store_cell(self, cell: Any, value: Any) -> None: ...
+
+    def free_cells(self, frame: Frame) -> tuple[Any, ...]:
+        """The closure of the frame's function."""
+        ...
+
+    def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any: ...
+
+    def made(self, value: Any) -> Any:
+        """A value that the bytecode itself made (container display, function, slice)."""
+
+
+class CallSemantics(Protocol):
+    """Calls."""
+
+    def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Calls and pushes the result on the frame's stack, now or when an inlined frame
+        returns.
+        """
+
+    def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Calls and returns the result; Python callees run in a nested loop."""
+
+    def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
+        """Runs the frame of a generator to its next ``yield``, or its end."""
+
+
+class DefaultSemantics(Protocol):
+    """Default values of parameters."""
+
+    def defaults_of(
+        self, function: types.FunctionType
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
+
+    def default_item(
+        self, function: types.FunctionType, defaults: tuple[Any, ...], index: int
+    ) -> Any: ...
+
+    def keyword_default(
+        self, function: types.FunctionType, defaults: dict[str, Any], name: str
+    ) -> Any: ...
+
+
+class CallBinder(GraphBreaker, Protocol):
+    """Who fills the parameters of a call."""
+
+    names: DefaultSemantics
+
+    def open(self, unread: Unread) -> Any: ...

@@ -1,0 +1,237 @@
+"""Containers that existed before the trace, read without code of the program: each read is
+guarded.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import enum
+import math
+import types
+from typing import Any
+
+import torch
+
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.guards.guard import GuardKind, data_of
+from tracer_core.natives.tracing import (
+    Tracing,
+)
+from tracer_core.trace import special_methods
+
+
+class GuardedReads:
+    """Reads of the tracer. Mutable."""
+
+    def __init__(self, tracer: Tracing) -> None:
+        self.tracer, self.provenance, self.effects = tracer, tracer.provenance, tracer.effects
+        #: id of a dictionary from before the trace, as long as it is unchanged -> key -> its
+        #: position; all are guarded.
+        self.positions: dict[int, dict[Any, int]] = {}
+
+    def expand(self, obj: Any, depth: int = 8) -> None:
+        """Guards everything that native code may read in a container that existed before the
+        trace.
+        """
+        if depth == 0:
+            self.tracer.break_graph(
+                "unsupported_value", "a container nested more than 8 deep is read by native code"
+            )
+        if is_constant(obj) or isinstance(obj, torch.Tensor):
+            return
+        if isinstance(obj, (bytearray, array.array)):
+            self._expand_buffer(obj)
+            return
+        if self.effects.changed(obj) is not None:
+            children = list(obj.values()) if isinstance(obj, dict) else list(obj)
+        elif isinstance(obj, (list, tuple, collections.deque)):
+            children = [self.list_item(obj, i) for i in range(self.length(obj))]
+        elif isinstance(obj, dict):
+            children = [self.dict_get(obj, key, None) for key in self.keys(obj)]
+        elif isinstance(obj, (set, frozenset)):
+            self._expand_set(obj)
+            return
+        elif isinstance(obj, _VIEWS) and not self.provenance.is_fresh(obj):
+            self.tracer.break_graph(
+                "unknown_native", f"a {type(obj).__name__} made before this segment is read"
+            )
+        else:
+            return
+        for child in children:
+            if isinstance(child, (list, tuple, dict, set, frozenset, collections.deque)):
+                self.expand(child, depth - 1)
+
+    def _expand_set(self, obj: Any) -> None:
+        source = self.provenance.source_of(obj)
+        if source is None:
+            return
+        self.guard_members(source, obj)
+
+    def guard_order(self, obj: Any) -> None:
+        """The order in which a loop meets the members of a set: equal sets may differ in it."""
+        source = self.provenance.source_of(obj)
+        change = self.effects.peek(obj)
+        if source is not None and len(obj) > 1 and (change is None or change.whole):
+            members = list(set.__iter__(obj) if isinstance(obj, set) else frozenset.__iter__(obj))
+            self.provenance.guard(
+                GuardKind.KEYS, source, members if change is None else change.before
+            )
+
+    def guard_members(self, source: Any, members: Any) -> None:
+        if not all(is_constant(member) or isinstance(member, type) for member in members):
+            self.tracer.break_graph(
+                "unsupported_value", "a set of objects that existed before the trace is read"
+            )
+        self.provenance.guard(GuardKind.KEYS, source, frozenset(members))
+
+    def _expand_buffer(self, obj: Any) -> None:
+        """A bytearray or array: guarded by what it holds, which is compared on every call."""
+        source = self.provenance.source_of(obj)
+        if source is None or self.effects.changed(obj) is not None:
+            return
+        if len(obj) > _BUFFER_LIMIT:
+            self.tracer.break_graph(
+                "unsupported_value", f"a {type(obj).__name__} of {len(obj)} elements is read"
+            )
+        self.provenance.guard(GuardKind.DATA, source, data_of(obj))
+
+    def length(self, obj: Any) -> int:
+        source = self.provenance.source_of(obj)
+        if source is not None and self.effects.changed(obj) is None and type(obj) is not tuple:
+            self.provenance.guard(GuardKind.LEN, source, len(obj))
+        return len(obj)
+
+    def list_item(self, obj: Any, index: int, varies: bool = False) -> Any:
+        """obj[index] of a list or tuple, without user code. varies: a number may become a
+        symbol.
+        """
+        base = next(kind for kind in (tuple, list, collections.deque) if isinstance(obj, kind))
+        value = base.__getitem__(obj, index)
+        if self.provenance.source_of(obj) is None or self.effects.changed(obj) is not None:
+            return value
+        return self.provenance.item(obj, index, value, varies=varies)
+
+    def keys(self, obj: dict[Any, Any]) -> list[Any]:
+        """The keys of a dict, guarded."""
+        is_ordered = isinstance(obj, collections.OrderedDict)  # keeps an order of its own
+        found = list(collections.OrderedDict.__iter__(obj) if is_ordered else dict.keys(obj))
+        source = self.provenance.source_of(obj)
+        if source is None or self.effects.changed(obj) is not None:
+            return found
+        self.guard_keys(source, found)
+        return found
+
+    def guard_keys(self, source: Any, found: list[Any]) -> None:
+        if not found:
+            self.provenance.guard(GuardKind.EMPTY, source)
+        elif all(is_constant(key) for key in found):
+            self.provenance.guard(GuardKind.KEYS, source, found)
+        else:
+            self.provenance.guard(GuardKind.LEN, source, len(found))
+            for i, key in enumerate(found):
+                self.provenance.read(key, self.provenance.sources.make(source, "nth_key", i))
+
+    def check_key(self, key: Any, container: Any) -> None:
+        if type(key) not in _SIMPLE_KEYS or not _SIMPLE_KEYS.issuperset(map(type, container)):
+            special_methods.settle_key(self.tracer, key, container)
+
+    def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
+        """dict.get without user code; an entry or its absence is guarded. varies: a number may
+        become a symbol.
+        """
+        key = self.tracer.scalars.concrete(key)
+        self.check_key(key, obj)
+        source = self.provenance.source_of(obj)
+        change = self.effects.peek(obj)
+        present = dict.__contains__(obj, key)
+        if source is None or (change is not None and change.decided(key)):
+            return dict.__getitem__(obj, key) if present else default
+        if not _is_literal(key):
+            return self._get_by_object(obj, key, default, varies)
+        if not present:
+            self.provenance.guard(GuardKind.HAS_NOT, source, key)
+            return default
+        return self.provenance.item(obj, key, dict.__getitem__(obj, key), "key", varies)
+
+    def _is_settled(self, key: Any) -> bool:
+        """Whether `check_key` has interpreted, or guarded, what a lookup of this key asks."""
+        return (
+            special_methods.has_own_hash(self.tracer, key)
+            or self.tracer.scalars.payload(key) is not key
+        )
+
+    def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool) -> Any:
+        """The entry of a key that is compared by identity (or is a tuple of such): every key is
+        guarded.
+        """
+        parts = key if type(key) is tuple else (key,)
+        if not all(
+            is_constant(part) or _by_identity(part) or self._is_settled(part) for part in parts
+        ):
+            self.tracer.break_graph(
+                "unknown_native", f"a dictionary is read by a {type(key).__name__}"
+            )
+        change = self.effects.peek(obj)
+        known = self.positions.get(id(obj)) if change is None else None
+        if known is None:  # an optimizer asks for its state parameter by parameter
+            known = {one: i for i, one in enumerate(self.keys(obj))}
+            if change is None:
+                self.positions[id(obj)] = known
+        if not dict.__contains__(obj, key):
+            return default
+        position = known[key]
+        if type(key) is tuple:
+            self.expand(next(one for one in known if one == key))
+        value = dict.__getitem__(obj, key)
+        if change is not None:
+            return value  # `keys` has made sure that everything it held before is guarded
+        source = self.provenance.sources.make(self.provenance.source_of(obj), "nth_value", position)
+        return (
+            self.provenance.read_varying(value, source)
+            if varies
+            else self.provenance.read(value, source)
+        )
+
+    def has_key(self, obj: dict[Any, Any], key: Any) -> bool:
+        """``key in obj`` without user code; guarded, but not the entry."""
+        source, change = self.provenance.source_of(obj), self.effects.peek(obj)
+        present = dict.__contains__(obj, key)
+        if source is not None and not (change is not None and change.decided(key)):
+            if _is_literal(key):
+                self.provenance.guard(GuardKind.HAS if present else GuardKind.HAS_NOT, source, key)
+            else:
+                self.keys(obj)
+        return present
+
+
+def _is_literal(key: Any) -> bool:
+    """Whether a key's text in a guard is the key."""
+    if type(key) is tuple:
+        return all(map(_is_literal, key))
+    return type(key) in _LITERALS or (type(key) is float and math.isfinite(key))
+
+
+_SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
+_LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
+
+
+def _by_identity(value: Any) -> bool:
+    """Whether a dictionary finds an object by its identity alone."""
+    cls: Any = type(value)
+    return isinstance(value, (torch.Tensor, enum.Enum)) or (
+        cls.__hash__ in _IDENTITY_HASHES and cls.__eq__ in _IDENTITY_EQUALITIES
+    )
+
+
+_IDENTITY_HASHES = (object.__hash__, type.__hash__)
+_IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
+#: The longest bytearray or array whose contents are compared on every call.
+_BUFFER_LIMIT = 4096
+#: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.
+_VIEWS: tuple[type, ...] = (
+    type({}.keys()),
+    type({}.values()),
+    type({}.items()),
+    types.MappingProxyType,
+)

@@ -1,0 +1,156 @@
+"""Exceptions in a trace: where each was raised first, and which frames of the program it came
+through.
+"""
+
+from __future__ import annotations
+
+import itertools
+import types
+from typing import Any, NamedTuple
+
+import torch
+
+from tracer_core import torch_private
+from tracer_core.bytecode.code import decode
+from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.tracebacks import (
+    continues,
+    history,
+    is_own,
+    is_raised_again,
+    raising_instruction,
+)
+from tracer_core.fx_capture.graph_breaks import Restart
+from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.generators import LazyIterator
+from tracer_core.trace.host_objects import Answer, Hashed, SortKey, TextPart
+from tracer_core.trace.scalars import SYMBOLS
+
+#: What stands for an object of the program, of another type than that.
+_STAND_INS = (LazyIterator, TextPart, Answer, Hashed, SortKey, *SYMBOLS)
+#: Containers are looked into so far.
+_MOST_ITEMS = 1000
+_RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
+
+
+def may_name_stand_in(error: BaseException) -> bool:
+    """Whether an exception's message may show what stands for an object of the program: C code
+    raised it, or Python code of a library that is about types, where a variable holds a stand-in.
+    Exceptions about a missing entry and arithmetic show none; the tracer's own messages name types
+    by `type_name`."""
+    if isinstance(error, AttributeError) and isinstance(error.obj, _STAND_INS):
+        return True
+    raised = raising_instruction(error)
+    if raised is None or isinstance(error, (LookupError, ArithmeticError)):
+        return False
+    frame, opcode = raised
+    if opcode in _RAISES and (is_own(frame) or not isinstance(error, TypeError)):
+        return False
+    # Whose attribute is missing is a variable; any other message may show what arguments hold.
+    depth = 1 if isinstance(error, AttributeError) else 4
+    return _holds_stand_in(list(frame.f_locals.values()), depth)
+
+
+def _holds_stand_in(value: Any, depth: int) -> bool:
+    if isinstance(value, (*_STAND_INS, torch.Tensor)):
+        return not isinstance(value, torch.Tensor) or torch_private.is_fake(value)
+    if depth == 0 or type(value) not in (list, tuple, dict):
+        return False
+    items = itertools.islice(value.values() if type(value) is dict else value, _MOST_ITEMS)
+    return any(_holds_stand_in(item, depth - 1) for item in items)
+
+
+class Raised(NamedTuple):
+    """An exception of the trace. step: where it was raised first. passed: (code, instruction) of
+    the frames it came through, innermost first."""
+
+    error: BaseException
+    step: int
+    passed: list[tuple[types.CodeType, int]]
+
+
+class RaisedExceptions:
+    """Exceptions of the tracer. Mutable. raised: id -> an exception that came through a frame of
+    the program.
+    """
+
+    def __init__(self, tracer: Tracing) -> None:
+        self.tracer, self.provenance = tracer, tracer.provenance
+        self.raised: dict[int, Raised] = {}
+        #: id of a traceback that the program reads -> it and its exception.
+        self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
+
+    def was_raised(self, error: BaseException) -> bool:
+        return id(error) in self.raised
+
+    def note(self, error: BaseException) -> None:
+        """An exception begins to unwind the chain of frames."""
+        self.raised[id(error)] = Raised(error, self.tracer.outer_step, [])
+
+    def passed(self, frame: Frame, error: BaseException) -> None:
+        entries = self.raised[id(error)].passed
+        if not (is_raised_again(frame) and entries and entries[-1][0] is frame.code.raw):
+            entries.append((frame.code.raw, frame.last))
+
+    def history(self, error: BaseException) -> Any:
+        passed = [
+            (raw, last)
+            for raw, last in self.frames_passed(error)
+            if not continues(decode(raw), last)
+        ]
+        return passed, history(error)
+
+    def type_name(self, value: Any) -> str:
+        """The trace does not know the name of what a stand-in stands for: the exception is raised
+        for real.
+        """
+        if _holds_stand_in(value, 0):
+            raise Restart(self.tracer.outer_step, "native_python", "TypeError is raised")
+        return type(value).__name__
+
+    def same_history(self, original: BaseException, part: BaseException) -> None:
+        """A part of a group came the way that the group came."""
+        known = self.raised.get(id(original))
+        if known is not None:
+            self.raised[id(part)] = Raised(part, known.step, list(known.passed))
+
+    def look_into(self, group: BaseException) -> None:
+        """No guard says what is in a group from before this segment."""
+        if isinstance(group, BaseExceptionGroup):
+            if not self.provenance.is_fresh(group):
+                self.tracer.break_graph(
+                    "unsupported_value", "an exception group from before this segment is split"
+                )
+            for part in group.exceptions:
+                self.look_into(part)
+
+    def first_raised(self, error: BaseException) -> int:
+        """The step at which an exception, or the first of those that it was raised from or while
+        handling, was raised in this trace; 0 if none was."""
+        steps, seen, chain = [], set(), [error]
+        while chain:
+            one = chain.pop()
+            if id(one) in seen:
+                continue
+            seen.add(id(one))
+            known = self.raised.get(id(one))
+            steps += [known.step] if known is not None else []
+            chain += [link for link in (one.__cause__, one.__context__) if link is not None]
+        return min(steps, default=0)
+
+    def frames_passed(self, error: BaseException) -> tuple[tuple[types.CodeType, int], ...]:
+        """The interpreted frames that an exception came through in this trace, innermost first."""
+        known = self.raised.get(id(error))
+        return () if known is None else tuple(known.passed)
+
+    def traceback_of(self, error: BaseException) -> Any:
+        source = self.provenance.source_of(error)
+        if source is not None and id(error) not in self.raised:
+            slot = self.provenance.sources.make(source, "slot", "__traceback__")
+            return self.provenance.read(error.__traceback__, slot)
+        self.tracebacks[id(error.__traceback__)] = error.__traceback__, error
+        return error.__traceback__
+
+    def owner_of_traceback(self, entry: types.TracebackType) -> BaseException | None:
+        """The exception that this trace read a traceback of."""
+        return self.tracebacks[id(entry)][1] if id(entry) in self.tracebacks else None

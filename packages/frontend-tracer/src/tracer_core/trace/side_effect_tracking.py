@@ -1,0 +1,124 @@
+"""Side effects in a trace: what existed before is saved before it is changed.
+
+An object is *fresh* when the trace made it (or native code made it from fresh parts) and *sourced*
+when it existed before and has a path. Nothing sourced is changed before one of the methods here has
+saved it; `effects` gives it back.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.side_effects import Change, Effects
+from tracer_core.guards.guard import GuardKind
+from tracer_core.natives.tracing import (
+    Tracing,
+)
+
+
+class SideEffects:
+    """Side effects of the tracer. Mutable. mutations: how often the program changed anything, fresh
+    objects included.
+    """
+
+    def __init__(self, tracer: Tracing) -> None:
+        self.tracer, self.provenance = tracer, tracer.provenance
+        self.effects = Effects(self.settle)
+        self.mutations = 0
+
+    def activity(self) -> tuple[int, int]:
+        """Grows when the program changes something or runs an operator."""
+        return self.mutations, self.tracer.recorder.op_count
+
+    def before_change(self, target: Any) -> None:
+        """Saves a container before native code changes it in any way; guards all that it holds."""
+        self.mutations += 1
+        if self.provenance.source_of(target) is None:
+            return
+        known = self.effects.peek(target)
+        if known is None or not known.whole:
+            self.tracer.reads.expand(target)
+            self._begin(target).whole = True
+
+    def _begin(self, target: Any) -> Change:
+        change = self.effects.begin(target)
+        if change is None:
+            self.tracer.break_graph("unsupported_mutation", f"a {type(target).__name__} is changed")
+        return change
+
+    def _begin_entry(self, target: dict[Any, Any], owner: Any) -> Change | None:
+        source = self.provenance.source_of(target if owner is None else owner)
+        if source is None:
+            return None
+        if owner is not None and self.provenance.source_of(target) is None:
+            self.provenance.register(target, self.provenance.sources.make(source, "dict"))
+        return self._begin(target)
+
+    def before_store(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
+        """Saves a dictionary before one entry is set. owner: the object whose `__dict__` it is."""
+        self.mutations += 1
+        if owner is None and not is_constant(key):
+            self.before_change(target)
+        change = self._begin_entry(target, owner)
+        if change is not None:
+            change.store(key)
+
+    def before_remove(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
+        """Saves a dictionary before one entry, which is there, is deleted."""
+        self.mutations += 1
+        if owner is None and not is_constant(key):
+            self.before_change(target)
+        change = self._begin_entry(target, owner)
+        if change is not None:
+            if not change.decided(key):
+                self.provenance.guard(GuardKind.HAS, self.provenance.source_of(target), key)  # type: ignore[arg-type]
+            change.remove(key)
+
+    def before_append(self, target: Any, values: Sequence[Any]) -> None:
+        """Saves a list, deque or set before values are added to it: what it held is not looked
+        at.
+        """
+        self.mutations += 1
+        if self.provenance.source_of(target) is not None:
+            change = self._begin(target)
+            if not change.whole:
+                change.added.extend(values)
+
+    def before_attribute(self, obj: Any, where: Any) -> Change | None:
+        """Saves one slot (where: its descriptor) or class attribute (where: its name) before it is
+        set.
+        """
+        self.mutations += 1
+        if isinstance(obj, type):
+            self.provenance.constant(obj)
+        elif self.provenance.source_of(obj) is None:
+            return None
+        return self.effects.begin_attribute(obj, where)
+
+    def settle(self, change: Change) -> None:
+        """Guards everything that a changed object held before: the trace reads all of it."""
+        change.whole = True
+        source = self.provenance.source_of(change.obj)
+        if source is None or change.kind not in (
+            dict,
+            list,
+            set,
+            collections.OrderedDict,
+            collections.deque,
+        ):
+            return
+        before = change.before
+        if isinstance(before, dict):
+            self.tracer.reads.guard_keys(source, list(before))
+            for key, value in before.items():
+                if key not in change.written and key not in change.removed:
+                    self.provenance.item(change.obj, key, value, "key")
+        elif change.kind is set:
+            self.tracer.reads.guard_members(source, before)
+        else:
+            self.provenance.guard(GuardKind.LEN, source, len(before))
+            for i, value in enumerate(before):
+                self.provenance.item(change.obj, i, value)
