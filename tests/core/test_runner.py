@@ -401,7 +401,7 @@ THIRD = Backend(
         "auto") for how in ("inference", "training")),
         (THIRD, "inference"), ("inductor", "freeze"), ("inductor", "stored"),
     ],
-    ids=str,
+    ids=lambda one: getattr(one, "name", one),
 )  # fmt: skip
 def test_calls_of_compiled_code(backend, how, tmp_path):
     model = Model()
