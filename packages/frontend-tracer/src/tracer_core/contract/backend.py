@@ -1,4 +1,4 @@
-"""`Backend`: what a plug-in registers."""
+"""`Backend`: the record that a plug-in registers for each backend it offers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pluggy
 
 from tracer_core.contract.specs import Training
 
-#: Every first-party backend and the template are built on it; see docs/writing_a_backend.md.
-#: `Backend.api` says which one a plug-in is written for.
+#: The version of the contract; docs/writing_a_backend.md describes it. `Backend.api` names the
+#: version that a plug-in is written for.
 API_VERSION = "1"
 
 #: The pluggy project name and the entry-point group.
@@ -23,11 +23,11 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 Lazy = str | Callable[..., Any]
 
-#: What `Backend.compile` returns: called with a flat list of the graph's inputs, which it may clear
-#: to free them early, it returns a flat list of the graph's outputs.
+#: What `Backend.compile` returns: a callable that takes the graph's inputs as one flat list, which
+#: it may clear to free them early, and returns the graph's outputs as a flat list.
 Runner = Callable[[list[Any]], Sequence[Any]]
 
-#: What fields of `Backend` may be.
+#: Valid values of the fields of `Backend`.
 _CHOICES = {
     "ir": ("torch", "aten", "core_aten"),
     "shapes": ("static", "symbolic"),
@@ -35,7 +35,7 @@ _CHOICES = {
     "data_sizes": ("break", "symbols"),
     "params": ("inputs", "constants"),
 }
-#: Fields of `Backend` that are functions, or say where one is.
+#: Fields of `Backend` that hold a function or its ``"module:attribute"`` reference.
 _LAZY = ("compile", "decompositions", "partition", "supports", "options", "available", "check",
 "prepare", "reset", "wrap",
          "report", "serialize", "deserialize")  # fmt: skip
@@ -45,39 +45,76 @@ DEFAULT_MODES: Mapping[str, str] = MappingProxyType({"default": "the backend's o
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend as it registers itself (hook ``tracer_backends``).
+    """A backend, as the hook ``tracer_backends`` returns it.
 
-    name: what users pass as ``backend=``. compile: ``(graph, spec) -> Runner``, where `graph` is a
-    `torch.fx.GraphModule` with fake tensors in ``meta["val"]`` and the user's file and line in
-    ``meta["user_frame"]`` (``"file.py:12 in forward"``) of every node. description: one line. ir:
-    ``"torch"`` (as captured), ``"aten"`` (functional ATen, input mutations as trailing ``copy_``
-    nodes) or ``"core_aten"`` (decomposed to the core ATen set). decompositions: ``() ->
-    {OpOverload: function}``, added to the core's. keep_ops: names of operators never decomposed
-    (``"aten.gelu.default"``). training: which graphs it takes when gradients are needed. partition:
-    for `Training.JOINT`, ``(joint) -> names``: gets the joint graph, a GraphModule that returns
-    (outputs of the forward, gradients) and whose nodes have ``meta["phase"]`` ``"forward"`` or
-    ``"backward"``, and names the forward nodes whose values are saved for the backward; the rest is
-    computed again. fuses: chains of pointwise operators become one kernel, so the outputs of
-    normalisations are computed again by backward graphs rather than saved. params: ``"inputs"``, or
-    ``"constants"``: where the user sets its option ``freeze``, graphs for inference are compiled
-    with `CompileSpec.constants`. modes: mode name -> what it means here. shapes: ``"static"`` or
-    ``"symbolic"``. numbers: ``"inputs"``: numbers of the program that change from call to call are
-    inputs (`Role.SIZE`, `Role.NUMBER`; of torch-level backends they always are), ``"constants"``:
-    they are guarded by value. data_sizes: ``"symbols"``: sizes that depend on data (nonzero, masks,
-    ``.item()``) are symbols, which nodes of a torch-level graph read and check
-    (`tracer_core.fx_capture.unbacked`), while ATen graphs are cut at such operators and have inputs
-    that show the sizes, which are never 0 or 1; ``"break"``: the graph ends there. devices: device
-    types it runs on. supports: ``(node) -> None | reason``; nodes with a reason run eagerly and the
-    core says so once. options: a frozen dataclass of documented fields. available: ``() -> None |
-    reason``, cheap. check: ``(options, mode) -> None``, called by ``compile()``; raises
-    BackendError where a toolchain is missing, so that the user learns it before the first call.
-    prepare: ``(captured graph) -> None``, called before a graph is lowered: starts in the
-    background what the graph will need and takes long. reset: forgets all in-process state. wrap:
-    ``(runner, graph, spec) -> Runner``: runs another backend's runner its own way, as CUDA graphs
-    do. report: ``() -> pairs (name of a graph, text)``: what became of graphs since they were
-    compiled (`CompileSpec.name`; recorded or why not), for `explain` and `last_compile`. serialize:
-    ``(runner) -> bytes``; deserialize: ``(bytes, spec) -> Runner``. api: the `API_VERSION` that the
-    plug-in is written for, as a literal; with another one it is not loaded.
+    name: what users pass as ``backend=``.
+
+    compile: ``(graph, spec) -> Runner``. `graph` is a `torch.fx.GraphModule`; every node has a fake
+    tensor in ``meta["val"]`` and the user's file and line in ``meta["user_frame"]`` (``"file.py:12
+    in forward"``).
+
+    description: one line.
+
+    ir: ``"torch"`` (as captured), ``"aten"`` (functional ATen, input mutations as trailing
+    ``copy_`` nodes) or ``"core_aten"`` (decomposed to the core ATen set).
+
+    decompositions: ``() -> {OpOverload: function}``, added to the core's.
+
+    keep_ops: names of operators that are never decomposed (``"aten.gelu.default"``).
+
+    training: which graphs the backend takes when gradients are needed.
+
+    partition: for `Training.JOINT`, ``(joint) -> names``. Gets the joint graph, a GraphModule that
+    returns (outputs of the forward, gradients) and whose nodes have ``meta["phase"]`` ``"forward"``
+    or ``"backward"``; names the forward nodes whose values are saved for the backward. The backward
+    recomputes the rest.
+
+    fuses: chains of pointwise operators become one kernel, so backward graphs recompute the outputs
+    of normalizations instead of saving them.
+
+    params: ``"inputs"``, or ``"constants"``: where the user sets the option ``freeze``, inference
+    graphs are compiled with `CompileSpec.constants`.
+
+    modes: mode name -> what the mode means for this backend.
+
+    shapes: ``"static"`` or ``"symbolic"``.
+
+    numbers: ``"inputs"``: Python numbers that change from call to call are graph inputs
+    (`Role.SIZE`, `Role.NUMBER`; always so for torch-level backends); ``"constants"``: they are
+    guarded by value.
+
+    data_sizes: ``"symbols"``: data-dependent sizes (nonzero, boolean masks, ``.item()``) are
+    unbacked symbols, which nodes of a torch-level graph read and check
+    (`tracer_core.fx_capture.unbacked`); ATen graphs are cut at such operators and get the sizes
+    through inputs, never as 0 or 1. ``"break"``: such an operator ends the graph.
+
+    devices: device types that the backend runs on.
+
+    supports: ``(node) -> None | reason``. Nodes with a reason run eagerly, which the core logs
+    once.
+
+    options: a frozen dataclass of documented fields.
+
+    available: ``() -> None | reason``; must be cheap.
+
+    check: ``(options, mode) -> None``, called by ``compile()``. Raises BackendError where a
+    toolchain is missing, so that the user learns it before the first call.
+
+    prepare: ``(captured graph) -> None``, called before a graph is lowered; starts slow
+    preparations in the background.
+
+    reset: drops all in-process state.
+
+    wrap: ``(runner, graph, spec) -> Runner``; wraps another backend's runner, as CUDA graphs do.
+
+    report: ``() -> pairs (graph name, text)``: what happened to graphs after they were compiled
+    (captured by a CUDA graph, or why not), for `explain` and `last_compile`. The names are those of
+    `CompileSpec.name`.
+
+    serialize, deserialize: ``(runner) -> bytes`` and ``(bytes, spec) -> Runner``.
+
+    api: the `API_VERSION` that the plug-in is written for, as a literal. A plug-in of another
+    version is not loaded.
     """
 
     name: str
@@ -156,7 +193,7 @@ class Backend:
 
 
 def resolve(ref: Any) -> Any:
-    """The object that a ``"module:attribute"`` string names; anything else is returned as it is.
+    """Returns the object that a ``"module:attribute"`` string names, and any other object as it is.
 
     Raises ImportError or AttributeError with the reference in its text.
     """

@@ -1,6 +1,4 @@
-"""What a backend is told about a graph: its inputs, sizes and outputs, and what the graph is
-for.
-"""
+"""Specs: what a backend is told about a graph, its inputs, its sizes and its outputs."""
 
 from __future__ import annotations
 
@@ -11,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-#: In the ``meta`` of a node of a backward graph: its positions of maxima are made, by nodes before
-#: it, from int8 places in their windows, row-major (windows of two dimensions, without dilation),
-#: which are what was saved.
+#: Key in the ``meta`` of a backward node: the indices of a max pooling that the node reads are
+#: rebuilt by earlier nodes from the saved int8 offsets in the pooling windows (row-major, two
+#: dimensions, no dilation).
 OFFSETS_IN_WINDOWS = "offsets_in_windows"
 
 
 class Role(enum.Enum):
-    """What an input of a graph is to the program it was captured from. SIZE: an int, whose symbol a
-    SizeSpec names. NUMBER: a float; its placeholder's value is a SymFloat."""
+    """What a graph input is in the captured program.
+
+    SIZE: an int, whose symbol a SizeSpec names. NUMBER: a float, whose placeholder holds a
+    SymFloat.
+    """
 
     USER_INPUT = "user_input"
     PARAMETER = "parameter"
@@ -31,7 +32,7 @@ class Role(enum.Enum):
 
 
 class Phase(enum.Enum):
-    """Which part of the program a graph is."""
+    """Which pass of the program a graph computes."""
 
     INFERENCE = "inference"
     FORWARD = "forward"
@@ -43,9 +44,9 @@ class Training(enum.Enum):
     """Which graphs a backend wants when gradients are needed.
 
     INFERENCE_ONLY: none; the captured graph runs under eager autograd. FORWARD_BACKWARD: a forward
-    and a backward graph, cut by the core (a minimum cut; the backend's options may have a field
-    ``memory_budget``, 0 to 1). JOINT: the same, cut where the backend's own `Backend.partition`
-    says.
+    and a backward graph, partitioned by the core's min-cut (the backend's options may have a field
+    ``memory_budget``, 0 to 1). JOINT: the same, partitioned by the backend's own
+    `Backend.partition`.
     """
 
     INFERENCE_ONLY = "inference_only"
@@ -76,10 +77,10 @@ class InputSpec:
 class SizeSpec:
     """A symbolic size that occurs in the shapes of the graph.
 
-    symbol: its name in the sympy expressions of `meta["val"]` (``s0``). input_index and dim: where
-    a backend reads its value at run time, ``inputs[input_index].shape[dim]`` (dim None: the input
-    is itself an int, of `Role.SIZE`). lower and upper: inclusive range. hint: its value in the call
-    that was captured.
+    symbol: its name in the sympy expressions of ``meta["val"]`` (``s0``). input_index and dim:
+    where a backend reads its value at run time, ``inputs[input_index].shape[dim]`` (dim None: the
+    input is itself an int, of `Role.SIZE`). lower and upper: inclusive range. hint: its value in
+    the captured call.
     """
 
     symbol: str
@@ -94,13 +95,13 @@ class SizeSpec:
 class OutputSpec:
     """One value of the graph's output tuple, in order.
 
-    alias_of_input / alias_of_output: the index of the input or earlier output whose storage it
-    shares (torch-level graphs only: `lower` takes aliasing outputs out of ATen graphs and the core
-    makes them again). mutated_input: for trailing ``copy_`` results, see `CompileSpec.mutations`.
-    shape, stride: what the result must have, ints or SymInts. dtype and device likewise. ``None``
-    in all four: the value is a Python int. saved: only the backward reads it; a runner may return
-    such images (four dimensions, known sizes) channels-last instead, and says so by its attribute
-    `channels_last`, a set of output numbers: the backward graph is compiled for them.
+    alias_of_input, alias_of_output: index of the input or earlier output whose storage this output
+    shares (torch-level graphs only: `lower` removes aliasing outputs from ATen graphs, and the core
+    rebuilds them). mutated_input: for trailing ``copy_`` results, see `CompileSpec.mutations`.
+    shape, stride: of the result, ints or SymInts; dtype and device likewise. All four are None for
+    a Python int. saved: only the backward reads the output. A runner may return such a 4-d output
+    of known sizes channels-last; its attribute `channels_last`, a set of output indices, then tells
+    the core to compile the backward graph for that layout.
     """
 
     shape: tuple[Any, ...] | None
@@ -114,21 +115,27 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class CompileSpec:
-    """What a backend is told about a graph beside the graph.
+    """What a backend is told about a graph besides its nodes.
 
-    inputs, outputs, sizes: see their types. mutations: indices of the inputs that the graph writes
-    to; in ATen graphs each has one trailing ``aten.copy_(placeholder, value)`` node. A runner may
-    say by its attribute `written_early`, a set of such indices, which of them it may have written
-    to when it raises: where the program then runs in the graph's place, the core need undo these
-    only. phase: what part of the program the graph is. options: an instance of the backend's
+    inputs, outputs, sizes: see their types.
+
+    mutations: indices of the inputs that the graph writes to. In ATen graphs each has one trailing
+    ``aten.copy_(placeholder, value)`` node. A runner may have an attribute `written_early`, a set
+    of such indices: the inputs that it may have mutated when it raises. The core then restores only
+    those before the program runs eagerly.
+
+    phase: which pass of the program the graph computes. options: an instance of the backend's
     options dataclass. mode: one of the backend's modes. device: where most of the graph's inputs
-    live. cache_key: hex digest over graph, shapes, dtypes, options, mode and versions: equal keys
-    mean that compiling again would give the same result. name: a short name for dumps and messages
-    (``graph_0``). constants: indices of the inputs (parameters and buffers) that keep their values
-    from call to call. Where there are any, the runner has a method ``prepare(tensors)``: it gets
-    these inputs and returns a runner for them, which is called with all inputs as long as the core
-    sees no change in them; and an attribute ``reads``: positions among the constants of those that
-    such a runner still reads itself (of the others the user may give the memory back).
+    live.
+
+    cache_key: hex digest over graph, shapes, dtypes, options, mode and versions; equal keys mean
+    equal compile results. name: a short name for dumps and messages (``graph_0``).
+
+    constants: indices of the inputs (parameters and buffers) that keep their values from call to
+    call. If there are any, the runner has a method ``prepare(tensors)``, which takes these inputs
+    and returns a runner specialized for them; the core calls that runner, with all inputs, as long
+    as it sees no change in them. The specialized runner has an attribute ``reads``: positions among
+    the constants that it still reads itself. The user may free the memory of the others.
     """
 
     backend: str
@@ -146,7 +153,9 @@ class CompileSpec:
 
 
 class Fault(enum.Enum):
-    """What may make an engine's results of an operator others than PyTorch's: see `add_alarm`."""
+    """Which input values make an engine's result of an operator differ from PyTorch's; see
+    `add_alarm`.
+    """
 
     INDEX = "an index out of range, or a negative one that PyTorch refuses"
     NAN = "NaN in an argument"

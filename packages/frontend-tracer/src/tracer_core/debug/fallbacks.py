@@ -1,7 +1,7 @@
-"""Why a graph, or a part of it, runs without its backend.
+"""Fallbacks: why a graph, or a part of it, runs without its backend.
 
-In: a runner. Out: its `Fallback`, or None. What always holds: whoever gives the captured operators
-to eager marks the runner with the reason, records it as a stage, and logs the first of a kind.
+Every runner that executes captured operators eagerly is marked with its `Fallback`; the fallback is
+recorded as a stage, and the first of each kind is logged.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from tracer_core.debug.stages import stage
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """kind: ``"training"``, ``"lowering"`` or ``"unsupported"``. graph: its name. backend: that was
-    asked for. reason: for users."""
+    """Why a graph does not (only) run its backend's code.
+
+    kind: ``"training"``, ``"lowering"`` or ``"unsupported"``. graph: the graph's name. backend: the
+    requested backend. reason: for users.
+    """
 
     kind: str
     graph: str
@@ -29,13 +32,13 @@ class Fallback:
 
 
 def fallback_of(runner: Runner) -> Fallback | None:
-    """The `Fallback` of a runner that does not (only) run its backend's code."""
+    """Returns the `Fallback` of a runner, or None if the runner only runs its backend's code."""
     found: Fallback | None = getattr(runner, "tracer_fallback", None)
     return found
 
 
 def marked(runner: Runner, fallback: Fallback | None) -> Runner:
-    """The runner, which carries the reason from now on, where there is one."""
+    """Attaches the fallback, if there is one, to the runner; returns the runner."""
     if fallback is not None:
         runner.tracer_fallback = fallback  # type: ignore[attr-defined]
     return runner
@@ -45,8 +48,10 @@ _listeners: list[Callable[[str], None]] = []
 
 
 def graph_raised(function: str, backend: str, error: BaseException) -> str:
-    """Says that a graph raised what the program that ran in its place did not raise, and returns
-    what it said. function: its name."""
+    """Logs that a graph raised an error that the eager program did not raise; returns the message.
+
+    function: the function's name.
+    """
     if isinstance(error, torch.OutOfMemoryError):
         why = "it needs less memory, or some was free by then; the next call tries the graph again"
     else:
@@ -66,7 +71,7 @@ def graph_raised(function: str, backend: str, error: BaseException) -> str:
 
 @contextlib.contextmanager
 def failures() -> Iterator[list[str]]:
-    """What `graph_raised` says inside the block, for tests of backends."""
+    """Collects the messages of `graph_raised` inside the block, for tests of backends."""
     found: list[str] = []
     _listeners.append(found.append)
     try:
