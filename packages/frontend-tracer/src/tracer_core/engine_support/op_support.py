@@ -69,7 +69,9 @@ class NodeProbe:
         eager.recompile()
         try:
             run = self._build(graph)
-        except Exception as error:  # engines' errors have no common base; each one is an answer here
+        except (
+            Exception
+        ) as error:  # engines' errors have no common base; each one is an answer here
             return f"{self._engine} refuses it: {_first_line(error)}"
         if sum(_elements(value) for value in values) > MOST_ELEMENTS:
             return None
