@@ -86,7 +86,7 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch wraps dispatch modes so that they import torch._dynamo; True keeps this one
+        """torch wraps dispatch modes so that they import torch._dynamo; False keeps this one
         unwrapped.
         """
         return False
@@ -255,9 +255,7 @@ class AtenRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"{func} returns nothing: its effect has no functional form", self.frame
             )
         if not _has_tensor(result):
-            return (
-                result  # symbolic answers of shape queries are computed from the inputs
-            )
+            return result  # symbolic answers of shape queries are computed from the inputs
         node_args = map_aggregate(fake_args, self.node_of)
         node_kwargs = map_aggregate(fake_kwargs, self.node_of)
         node = self.call(func, node_args, node_kwargs, result)

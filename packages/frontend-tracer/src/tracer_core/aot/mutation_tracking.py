@@ -1,11 +1,10 @@
-"""Autograd is told what a graph writes to; and what a graph may have written to when it raises.
+"""Version counters of mutated inputs: makes autograd see what a compiled graph writes, also when it
+raises.
 
-In: a backend's runner and its `CompileSpec`. Out: a runner that counts up the version of each input
-that the graph writes to. What always holds: after a call, whoever compares versions sees the write:
-a backward that saved the tensor raises as it does in eager mode, and constants made from it are
-made again. After a call that raised, those that it may have written to are counted. Kernels of a
-backend write through addresses, which autograd does not see; operators of torch count by
-themselves, and a second count does no harm.
+Kernels of a backend write through addresses, which bumps no version; torch operators bump versions
+themselves, and a second bump does no harm. After a call, a backward that saved a mutated tensor
+raises as in eager, and constants made from the tensor are prepared again. After a call that raised,
+the inputs that it may have mutated are bumped.
 """
 
 from __future__ import annotations
