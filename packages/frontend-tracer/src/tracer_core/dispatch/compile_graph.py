@@ -1,13 +1,13 @@
-"""From a captured graph to the callable that runs it: the way through lowering and a backend.
+"""Compiles a captured graph with a backend: lowering, partitioning, the backend, and the runtime
+wrappers.
 
 In: a `CapturedGraph` and a validated `CompileConfig` (`compile_graph`), or a torch-level
-GraphModule with a backend's name (`compile_torch_graph`). Out: a `Runner` for the captured graph:
-flat boxed list in, flat list out.
+GraphModule with a backend's name (`compile_torch_graph`). Out: a `Runner` for the captured graph,
+which takes and returns flat lists.
 
 What always holds: where a backend cannot take the graph (no functional form, gradients needed, an
-operator it does not support) the captured operators run eagerly, which is right, and the first such
-call of a kind is logged; such a runner carries its `Fallback`. Errors of a backend are
-BackendErrors that name it.
+unsupported operator) the captured operators run eagerly; the first such graph of a kind is logged,
+and its runner carries its `Fallback`. Errors of a backend are BackendErrors that name it.
 """
 
 from __future__ import annotations
