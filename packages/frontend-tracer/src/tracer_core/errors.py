@@ -142,7 +142,9 @@ class RecompileLimitError(RecompileLimit, TracerError):
 
 
 class BackendNameClashError(TracerError):
-    """Two distributions offer a backend of the same name. name; distributions: both, with versions."""
+    """Two distributions offer a backend of the same name. name; distributions: both, with
+    versions.
+    """
 
     def __init__(self, name: str, distributions: list[str]) -> None:
         self.name, self.distributions = name, distributions

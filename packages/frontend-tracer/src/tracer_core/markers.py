@@ -230,7 +230,9 @@ def role(fn: Any) -> FunctionRole | None:
 
 
 def dynamic_dims(t: torch.Tensor) -> dict[int, tuple[int | None, int | None]]:
-    """Maps each dimension marked dynamic, by us or by torch's mark_dynamic, to its (min, max) size."""
+    """Maps each dimension marked dynamic, by us or by torch's mark_dynamic, to its (min, max)
+    size.
+    """
     theirs: dict[int, tuple[int | None, int | None]] = dict.fromkeys(
         getattr(t, "_dynamo_dynamic_indices", ()), (None, None)
     )
@@ -249,7 +251,9 @@ def static_dims(t: torch.Tensor) -> frozenset[int]:
 
 
 def put_mark(fn: Any, name: str, value: Any) -> None:
-    """Marks `fn`. Raises AttributeError or TypeError if it takes no attributes or weak references."""
+    """Marks `fn`. Raises AttributeError or TypeError if it takes no attributes or weak
+    references.
+    """
     setattr(fn, name, Mark(weakref.ref(fn), value))
 
 
@@ -280,7 +284,9 @@ def _pass_on(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def look_like(wrapper: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives `wrapper` the name, documentation, signature and (for a function) attributes of `fn`."""
+    """Gives `wrapper` the name, documentation, signature and (for a function) attributes of
+    `fn`.
+    """
     copied = (
         ("__dict__",) if inspect.isfunction(fn) else ()
     )  # another object's __dict__ is its state

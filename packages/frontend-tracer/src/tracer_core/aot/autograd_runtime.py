@@ -155,7 +155,9 @@ def lower_step(captured: CapturedGraph, request: Request) -> Lowered:
 
 
 class UsedUp(torch.autograd.Function):
-    """The autograd node of a value whose graph was freed by a backward inside the captured graph."""
+    """The autograd node of a value whose graph was freed by a backward inside the captured
+    graph.
+    """
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
@@ -173,7 +175,9 @@ class UsedUp(torch.autograd.Function):
 
 
 def with_used_up(captured: CapturedGraph, run: Runner) -> Runner:
-    """Makes the outputs require grad that do so in eager although their autograd graph was freed."""
+    """Makes the outputs require grad that do so in eager although their autograd graph was
+    freed.
+    """
     (output,) = captured.gm.graph.find_nodes(op="output")
     returned = [
         node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in output.args[0]

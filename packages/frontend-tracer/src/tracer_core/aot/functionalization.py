@@ -264,7 +264,9 @@ class Interpretation:
             return torch_private.functional(value)
 
     def _functional(self, value: torch.Tensor) -> torch.Tensor:
-        """Returns the functional wrapper of an input's fake: a leaf where gradients are computed."""
+        """Returns the functional wrapper of an input's fake: a leaf where gradients are
+        computed.
+        """
         wrapper = self.wrapper(value)
         if not self.differentiates:
             return wrapper

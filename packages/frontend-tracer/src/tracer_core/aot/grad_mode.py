@@ -16,7 +16,9 @@ from tracer_core.contract.captured_graph import CapturedGraph
 
 
 def grad_is_on_in(graph: torch.fx.Graph) -> bool:
-    """Whether grad mode is on in some part of a graph that is called with grad mode as it is now."""
+    """Whether grad mode is on in some part of a graph that is called with grad mode as it is
+    now.
+    """
     return torch.is_grad_enabled() or True in _switched(graph)
 
 

@@ -287,7 +287,9 @@ class Lowering(Interpretation):
         return writes
 
     def _write_back(self, writes: Sequence[tuple[int, Any]]) -> tuple[int, ...]:
-        """Adds a trailing ``copy_`` for each write; returns the indices of the inputs written to."""
+        """Adds a trailing ``copy_`` for each write; returns the indices of the inputs written
+        to.
+        """
         recorder = self.recorder
         inputs = {
             torch_private.storage_id(v) for v in recorder.inputs if isinstance(v, torch.Tensor)

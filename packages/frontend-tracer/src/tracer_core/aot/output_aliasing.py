@@ -165,7 +165,9 @@ class OutputPlan:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the elements of a tensor lie in its storage, by hints: a half-open range, dense or not."""
+    """Where the elements of a tensor lie in its storage, by hints: a half-open range, dense or
+    not.
+    """
 
     start: int
     end: int
@@ -364,7 +366,9 @@ def _root(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _node(tensor: torch.Tensor) -> Any:
-    """Returns the grad_fn; autograd regenerates it on access for a view whose base was written to."""
+    """Returns the grad_fn; autograd regenerates it on access for a view whose base was written
+    to.
+    """
     with torch_private.outside_modes():
         return tensor.grad_fn
 

@@ -471,7 +471,9 @@ class Partitioner:
     def _emitter(
         self, graph: torch.fx.Graph, made: dict[Node, Node], numbers: SizeNodes
     ) -> Callable[[Node], Node]:
-        """Returns a function that copies a node into the backward, after the nodes that it needs."""
+        """Returns a function that copies a node into the backward, after the nodes that it
+        needs.
+        """
 
         def emit(node: Node) -> Any:
             waiting = [node]

@@ -20,7 +20,9 @@ from tracer_core.errors import BackendError
 
 
 def as_returned(spec: CompileSpec, run: Runner) -> CompileSpec:
-    """Marks those saved outputs of `spec` channels-last that the runner names (see `OutputSpec`)."""
+    """Marks those saved outputs of `spec` channels-last that the runner names (see
+    `OutputSpec`).
+    """
     images = getattr(run, "channels_last", ())
     if not images:
         return spec

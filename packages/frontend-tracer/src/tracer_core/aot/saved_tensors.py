@@ -125,7 +125,9 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 class _Writer:
-    """Appends operators with their fake values to a graph. origin: the node whose value is packed."""
+    """Appends operators with their fake values to a graph. origin: the node whose value is
+    packed.
+    """
 
     def __init__(self, graph: torch.fx.Graph, origin: Node) -> None:
         self.graph, self.origin = graph, origin

@@ -30,7 +30,9 @@ def has_symbols(gm: torch.fx.GraphModule) -> bool:
 
 
 class PerSize:
-    """A runner. Mutable: caches what it compiled. compile_fixed: compiles a graph without symbols."""
+    """A runner. Mutable: caches what it compiled. compile_fixed: compiles a graph without
+    symbols.
+    """
 
     def __init__(
         self, captured: CapturedGraph, compile_fixed: Callable[[CapturedGraph], Runner]

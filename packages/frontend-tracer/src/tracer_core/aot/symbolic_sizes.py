@@ -182,7 +182,9 @@ class SizeNodes:
         self._made: dict[sympy.Expr, torch.fx.Node] = {}
 
     def node(self, value: Any) -> Any:
-        """Returns a number for a constant, else the node that computes `value`, a symbolic number."""
+        """Returns a number for a constant, else the node that computes `value`, a symbolic
+        number.
+        """
         return self._expr(value.node.expr)
 
     def _expr(self, expr: Any) -> Any:

@@ -151,7 +151,9 @@ class Sample:
                 self._values[index] = _copied(value, self._storages)
 
     def run(self, runner: Runner) -> Outcome:
-        """Runs a runner on the sample. The outcome is valid until the next run; see `Outcome.kept`."""
+        """Runs a runner on the sample. The outcome is valid until the next run; see
+        `Outcome.kept`.
+        """
         with self._fresh() as inputs:
             return self._outcome(runner, inputs)
 

@@ -363,7 +363,9 @@ class Trial:
         self._best, self._best_name = winner.runner, winner.candidate.label
 
     def _run_here(self) -> None:
-        """Runs the candidates of a graph that draws random numbers, within a call of the program."""
+        """Runs the candidates of a graph that draws random numbers, within a call of the
+        program.
+        """
         with self._lock:
             here, self._here = self._here, False
         if not here:

@@ -43,7 +43,9 @@ class Times:
 
 
 def timed(sample: Sample, runners: Sequence[Runner], turns: Turns, seconds: float) -> Times:
-    """Times runners for about `seconds`, at least three rounds. The runners must have run before."""
+    """Times runners for about `seconds`, at least three rounds. The runners must have run
+    before.
+    """
     found: list[list[float]] = [[] for _ in runners]
     going = list(range(len(runners)))
     end = time.perf_counter() + seconds

@@ -252,7 +252,9 @@ def _write(done: OpenStage, suffix: str) -> str | None:
 
 
 def _give_up(root: str, error: OSError) -> None:
-    """Stops writing to a debug folder, and warns once: a failed dump must not fail the compilation."""
+    """Stops writing to a debug folder, and warns once: a failed dump must not fail the
+    compilation.
+    """
     _unusable.add(root)
     logger().warning("TRACER_DEBUG: %s cannot be written to (%s): stages are not written to files from now on; "
                      "tracer_core.last_compile(f) has their texts", root,

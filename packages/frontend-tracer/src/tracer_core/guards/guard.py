@@ -70,7 +70,9 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard:
-    """One guard: its kind, its source, and the expected value, whose meaning depends on the kind."""
+    """One guard: its kind, its source, and the expected value, whose meaning depends on the
+    kind.
+    """
 
     kind: GuardKind
     source: Source
@@ -233,7 +235,9 @@ def same_objects(now: Sequence[Any], before: Sequence[Any]) -> bool:
 
 
 def data_of(buffer: Any) -> tuple[str, bytes]:
-    """Returns what a DATA guard compares: the element type and the bytes of a bytearray or array."""
+    """Returns what a DATA guard compares: the element type and the bytes of a bytearray or
+    array.
+    """
     return getattr(buffer, "typecode", "B"), bytes(buffer)
 
 

@@ -49,7 +49,9 @@ class NativeCheck:
 
 
 def native_check(words: Words) -> NativeCheck | None:
-    """Returns a check in C, or None if the helper is missing or disabled (TRACER_PYTHON_GUARDS=1)."""
+    """Returns a check in C, or None if the helper is missing or disabled
+    (TRACER_PYTHON_GUARDS=1).
+    """
     if env().python_guards:
         return None
     loaded = _library()

@@ -201,7 +201,9 @@ def _torch_style_backend(
 
 
 def _missing_module(entry: EntryPoint) -> str | None:
-    """Returns a reason if the entry's top-level package is missing, without importing the package."""
+    """Returns a reason if the entry's top-level package is missing, without importing the
+    package.
+    """
     package = entry.module.partition(".")[0]
     try:
         found = importlib.util.find_spec(package)

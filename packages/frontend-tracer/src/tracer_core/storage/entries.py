@@ -56,7 +56,9 @@ class Entries:
         return None if data == self.seal(image) else "built for another processor"
 
     def check_file(self, path: Path) -> str | None:
-        """Returns None if the file may be loaded, else why not; logs a file of another user once."""
+        """Returns None if the file may be loaded, else why not; logs a file of another user
+        once.
+        """
         return self._read(path)[0]
 
     def image(self, path: Path) -> bytes | None:
