@@ -1,22 +1,20 @@
-"""A module that shares everything with another module, except how it is called.
+"""Makes a module that shares everything with another module except how it is called.
 
-In: an nn.Module and a function that replaces its ``__call__`` and ``forward``. Out: an instance of
-a generated subclass of the module's class whose ``__dict__`` *is* the original's, so that
-parameters, buffers, submodules, hooks, flags and attributes are one and the same: whatever is
-changed through one is seen through the other; `isinstance`, `state_dict()` keys and
-`train()`/`eval()` are the original's.
+`share` returns an instance of a generated subclass of the module's class. Its ``__dict__`` *is* the
+original's, so parameters, buffers, submodules, hooks, flags and attributes are the same objects: a
+change through one module is visible through the other. `isinstance`, `state_dict()` keys and
+`train()`/`eval()` behave as for the original.
 
-What always holds:
-- methods inherited from the class (``generate()``, a wrapper's ``self.module(...)``) run with the
-  shared module as ``self`` and so reach the replaced call;
-- the replaced call itself is given the *original* module, so that ``self`` there is what its
-  parents and children know;
-- pickle, copy and deepcopy give the original class;
-- an object that merely has the generated class, but not the shared ``__dict__`` (a replica made by
-  DataParallel), is called as its original class would be.
+- Methods inherited from the class (``generate()``, a wrapper's ``self.module(...)``) run with the
+  shared module as ``self``, and so reach the replaced call.
+- The replaced call itself gets the *original* module, so that its ``self`` is the object that
+  parent and child modules know.
+- pickle, copy and deepcopy produce the original class.
+- An object of the generated class without the shared ``__dict__`` (a replica made by DataParallel)
+  is called as its original class would be.
 
-Not seen by the original: a later assignment to the shared module's ``__class__`` (parametrisations
-that swap the class of the root module itself): apply those before compiling.
+Limitation: the original does not see a later assignment to the shared module's ``__class__``
+(parametrizations that swap the class of the root module itself). Apply those before compiling.
 """
 
 from __future__ import annotations
@@ -57,13 +55,12 @@ def share(
     mark: MarkMethod,
     methods: Mapping[str, Callable[..., Any]] = _NO_METHODS,
 ) -> M:
-    """A module that shares `module`'s state and is called through ``replace(type(module).__call__,
+    """Returns a module that shares `module`'s state and calls ``replace(type(module).__call__,
     module)``.
 
-    ``forward`` is replaced likewise, so that code that calls ``m.forward(x)`` is served too: as in
-    eager PyTorch, that runs no hooks. methods: functions that the shared module has besides. Raises
-    OptionError if the class has ``__slots__``, cannot be subclassed or has something else by the
-    name of a method.
+    ``forward`` is replaced likewise, so that ``m.forward(x)`` is compiled too; as in eager PyTorch,
+    it runs no hooks. methods: additional functions of the shared module. Raises OptionError if the
+    class has ``__slots__``, cannot be subclassed or already has an attribute of a method's name.
     """
     module = unshared(module)
     cls = type(module)
@@ -90,7 +87,7 @@ def share(
         namespace[name] = staticmethod(function)
     for name in ("__call__", "forward"):
         call = getattr(cls, name, None)
-        if inspect.isfunction(call):  # a ScriptModule's forward is not: it stays as it is
+        if inspect.isfunction(call):  # a ScriptModule's forward is no function: it stays as it is
             namespace[name] = _method(call, module, replace, mark)
     if isinstance(
         module, fx.GraphModule
@@ -109,7 +106,7 @@ def share(
 
 
 def unshared(module: M) -> M:
-    """The original of a module made by `share`; any other module is returned as it is."""
+    """Returns the original of a module made by `share`; returns any other module as it is."""
     original: M | None = getattr(type(module), SHARED, None)
     if original is None or original.__dict__ is not module.__dict__:
         return module
@@ -122,8 +119,8 @@ def is_shared(module: nn.Module) -> bool:
 
 
 def _plain(module: nn.Module) -> nn.Module:
-    """A module of the original class with `module`'s state: the original itself, except for a
-    replica.
+    """Returns a module of the original class with `module`'s state: the original itself, except for
+    a replica.
     """
     original = unshared(module)
     if original is module:
@@ -133,10 +130,10 @@ def _plain(module: nn.Module) -> nn.Module:
 
 
 def _reduce(original: nn.Module, protocol: Any) -> Any:
-    """How `original` is pickled, when it is found under another object.
+    """Returns the pickle form of `original` when it is pickled through a shared module.
 
-    pickle refuses ``copyreg.__newobj__`` for a class that is not the pickled object's own, so the
-    same construction is spelled with a function that it does not look into. What it writes loads
+    pickle rejects ``copyreg.__newobj__`` for a class that is not the pickled object's own, so the
+    same construction is spelled with a function that pickle does not inspect. The pickle loads
     without tracer_core.
     """
     reduced = original.__reduce_ex__(protocol)
@@ -156,8 +153,7 @@ def _method(
 
     @functools.wraps(call)
     def method(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-        # torch.compile and torch.export trace the original: what they would see below is our own
-        # code.
+        # torch.compile and torch.export trace the original: below they would see our own code.
         if torch_is_compiling() or self.__dict__ is not state:
             return call(self, *args, **kwargs)
         return replacement(module, *args, **kwargs)
@@ -173,7 +169,5 @@ def _slots(base: type) -> list[str]:
 
 
 def call_object(target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """What is traced for a callable that is not a Python function: `target` is its first
-    argument.
-    """
+    """Calls `target`: the function that is traced for a callable that is not a Python function."""
     return target(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Every exception and warning that users of tracer_core meet.
+"""The exceptions and warnings that users of tracer_core see.
 
 Each carries its facts as attributes, and its message ends with what to do next.
 """
@@ -13,8 +13,11 @@ class TracerError(Exception):
 
 
 class GraphBreakError(TracerError):
-    """``fullgraph=True`` was violated. kind: a name in the table of breaks; reason: what happened;
-    location: ``file:line in function`` of the user's code; hint: what would remove it."""
+    """``fullgraph=True`` was given, but the graph breaks.
+
+    kind: a name in the table of graph breaks. reason: what happened. location: ``file:line in
+    function`` of the user's code. hint: what would remove the break.
+    """
 
     def __init__(self, kind: str, reason: str, location: str, hint: str = "") -> None:
         self.kind, self.reason, self.location, self.hint = kind, reason, location, hint
@@ -25,8 +28,11 @@ class GraphBreakError(TracerError):
 
 
 class BackendError(TracerError):
-    """A backend failed or broke its contract. backend: its name; stage: where; detail: what;
-    dump: path of the graph that it was given, if one was written."""
+    """A backend failed or violated its contract.
+
+    backend: its name. stage: where it failed. detail: what happened. dump: path of the graph that
+    it was given, if one was written.
+    """
 
     def __init__(self, backend: str, stage: str, detail: str, dump: str | None = None) -> None:
         self.backend, self.stage, self.detail, self.dump = backend, stage, detail, dump
@@ -37,8 +43,9 @@ class BackendError(TracerError):
 
 
 class BackendNotFoundError(TracerError, KeyError):
-    """No installed backend has that name. name; installed: names that are; hint: what to
-    install.
+    """No installed backend has that name.
+
+    name: the name. installed: the installed names. hint: what to install.
     """
 
     def __init__(self, name: str, installed: list[str], hint: str = "") -> None:
@@ -57,9 +64,11 @@ class OptionError(TracerError, ValueError):
 
 
 class MarkedSizeError(TracerError):
-    """The program cannot keep what `mark_dynamic` promised of a size. size: ``x.shape[0]``;
-    promised: its range; found: what the program asks of it; location: ``file:line in function`` of
-    the line that does."""
+    """The program contradicts a `mark_dynamic` range (a constraint violation).
+
+    size: ``x.shape[0]``. promised: its marked range. found: what the program requires of it.
+    location: ``file:line in function`` of the line that requires it.
+    """
 
     def __init__(self, size: str, promised: str, found: str, location: str) -> None:
         self.size, self.promised, self.found, self.location = size, promised, found, location
@@ -76,14 +85,16 @@ class MarkedSizeError(TracerError):
 
 
 class VerifyError(TracerError):
-    """An IR broke one of its own rules: always a bug in tracer_core or a backend."""
+    """An IR violates one of its own rules: always a bug in tracer_core or a backend."""
 
 
 class RecompileLimit(Exception):
-    """Facts of `RecompileLimitWarning` and `RecompileLimitError`. function: that reached its limit.
-    count: how often it was compiled. source: what kept changing, as the program writes it
-    (``cfg.step``; "" if unknown); values: texts of what it was, the last one now. reason: the guard
-    that failed last. hint: what helps."""
+    """Attributes of `RecompileLimitWarning` and `RecompileLimitError`.
+
+    function: the function that reached its limit. count: how often it was compiled. source: the
+    value that kept changing, as the program writes it (``cfg.step``; "" if unknown). values: texts
+    of that value, the latest last. reason: the guard that failed last. hint: what helps.
+    """
 
     def __init__(
         self,
@@ -111,21 +122,29 @@ class RecompileLimit(Exception):
 
 
 class RecompileLimitWarning(RecompileLimit, UserWarning):
-    """A function was compiled too often: calls that nothing compiled fits run it as plain Python
-    from now on. Given once a function."""
+    """A function was compiled too often: calls that match no cache entry now run as plain Python.
+
+    Given once per function.
+    """
 
     _then = " and now runs as plain Python where nothing that was compiled fits"
 
 
 class RecompileLimitError(RecompileLimit, TracerError):
-    """The same under ``fullgraph=True``, where nothing runs as plain Python: raised by each call
-    that would have to be compiled again. Calls that fit what was compiled go on."""
+    """A function was compiled too often under ``fullgraph=True``, where nothing runs as plain
+    Python.
+
+    Raised by each call that would have to be compiled again; calls that match a cache entry still
+    run.
+    """
 
     _then = ", which is the limit, and fullgraph=True lets nothing run as plain Python"
 
 
 class BackendNameClashError(TracerError):
-    """Two distributions offer a backend of one name. name; distributions: both, with versions."""
+    """Two distributions offer a backend of the same name. name; distributions: both, with
+    versions.
+    """
 
     def __init__(self, name: str, distributions: list[str]) -> None:
         self.name, self.distributions = name, distributions

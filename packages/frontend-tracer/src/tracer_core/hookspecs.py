@@ -1,13 +1,11 @@
 """The hook specification: what a plug-in of the entry-point group ``tracer_core`` may implement.
 
-In: nothing. Out: the pluggy specification that `tracer_core.registry.discovery` registers. A
-plug-in is a module (or object) whose functions are marked with `tracer_core.plugin_api.hookimpl`;
-it may leave out arguments that it does not need, so arguments can be added here without breaking
-it.
+A plug-in is a module (or object) whose functions are marked with `tracer_core.plugin_api.hookimpl`.
+It may leave out arguments that it does not need, so arguments can be added here without breaking
+plug-ins.
 
-What always holds: hooks run while something is compiled, never on a compiled call; no hook's result
-depends on the order in which plug-ins were installed; what a listener raises is logged, and the
-compile goes on.
+Hooks run during compilation, never on a compiled call. No result depends on the order in which
+plug-ins were installed. An exception from a listener is logged, and compilation goes on.
 """
 
 from __future__ import annotations
@@ -27,34 +25,34 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 
 @hookspec
 def tracer_backends() -> Sequence[Backend]:
-    """The backends that this plug-in offers.
+    """Returns the backends that this plug-in offers.
 
-    Called once a process, when backends are first listed or looked up. Must not import the engine:
-    `Backend` takes ``"module:attribute"`` strings for that.
+    Called once per process, when backends are first listed or looked up. Must not import the
+    engine: `Backend` takes ``"module:attribute"`` strings for that.
     """
     raise NotImplementedError
 
 
 @hookspec
 def tracer_graph_captured(name: str, gm: torch.fx.GraphModule, backend: str) -> None:
-    """A graph was captured and is about to be compiled.
+    """Called when a graph was captured and is about to be compiled.
 
-    name: ``graph_0``. gm: the torch-level graph; not to be changed. backend: the backend's name.
+    name: ``graph_0``. gm: the torch-level graph; must not be changed. backend: the backend's name.
     """
 
 
 @hookspec
 def tracer_graph_break(kind: str, reason: str, location: str, hint: str) -> None:
-    """Capture stopped at an instruction that will run natively.
+    """Called when capture stops at an instruction, which will run natively.
 
-    kind: its name in the table of breaks. reason: what happened. location: ``file:line in
+    kind: its name in the table of graph breaks. reason: what happened. location: ``file:line in
     function`` of the user's code. hint: what would remove the break, or "".
     """
 
 
 @hookspec
 def tracer_recompile(function: str, reason: str, count: int) -> None:
-    """A function is compiled again because no entry's guards held.
+    """Called when a function is compiled again because no cache entry's guards held.
 
     function: its qualified name. reason: the guard that failed, as the expression it checks. count:
     how many entries the function has now.
@@ -63,8 +61,8 @@ def tracer_recompile(function: str, reason: str, count: int) -> None:
 
 @hookspec
 def tracer_stage_finished(graph: str, stage: str, seconds: float, text: str) -> None:
-    """A stage of a compile ended.
+    """Called when a stage of a compilation has ended.
 
     graph: ``graph_0``, or "" if the stage belongs to no graph. stage: its name. seconds: wall time,
-    stages inside it included. text: what it made, printable, or "".
+    including nested stages. text: printable result of the stage, or "".
     """

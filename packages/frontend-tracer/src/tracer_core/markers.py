@@ -1,13 +1,10 @@
-"""What users put on functions and tensors to steer capture, and how the tracer reads it.
+"""Markers that users put on functions and tensors to steer capture, and the queries that the tracer
+reads.
 
-In: user code (`disable`, `allow_in_graph`, `mark_dynamic`, ...), and the same marks made by torch's
-own `torch.compiler` functions, which are honoured by the attributes they leave, without importing
-their module. Out: attributes on wrappers, functions and tensors, read through `disabled`,
-`compiled`, `role`, `dynamic_dims` and `static_dims`.
-
-What always holds: a marked function runs as before when nothing is being traced; a mark knows the
-object that it was put on, so a decorator that copies attributes (`functools.wraps`) does not copy
-its meaning.
+Marks of torch's own `torch.compiler` functions are honored too, through the attributes they leave,
+without importing their module. A marked function runs as before when nothing is being traced. A
+mark holds a reference to the object that it was put on, so a decorator that copies attributes
+(`functools.wraps`) does not copy the mark's effect.
 """
 
 from __future__ import annotations
@@ -38,8 +35,11 @@ STATIC_DIMS = "_tracer_static_dims"
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """owner: the object that was marked. value: what the mark says (see `FunctionRole`, `disabled`,
-    `Compiled`)."""
+    """A mark on a function.
+
+    owner: the object that was marked. value: what the mark says (see `FunctionRole`, `disabled`,
+    `Compiled`).
+    """
 
     owner: weakref.ref[Any]
     value: Any
@@ -47,15 +47,18 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What stands behind a wrapper made by `compile()`. function: the tracer's `CompiledFunction`.
-    original: what to inline in the wrapper's place, called with the same arguments."""
+    """The mark on a wrapper made by `compile()`.
+
+    function: the tracer's `CompiledFunction`. original: what to inline instead of the wrapper,
+    called with the same arguments.
+    """
 
     function: Any
     original: Callable[..., Any]
 
 
 class FunctionRole(enum.Enum):
-    """What a marked function means to the tracer."""
+    """How the tracer treats a marked function."""
 
     GRAPH_BREAK = "graph_break"
     IS_COMPILING = "is_compiling"
@@ -64,13 +67,12 @@ class FunctionRole(enum.Enum):
     CONSTANT_RESULT = "assume_constant_result"
 
 
-#: Roles of functions that take no attributes (C functions). The function is kept, so that its id
-#: stays its own.
+#: Roles of functions that take no attributes (C functions). The function is kept alive, so that its
+#: id stays unique.
 _roles_of_builtins: dict[int, tuple[Any, FunctionRole]] = {}
 
 
-# What users call
-# ------------------------------------------------------------------------------------
+# Marking functions and tensors
 
 
 @overload
@@ -78,10 +80,10 @@ def disable(fn: F, *, reason: str = ...) -> F: ...
 @overload
 def disable(fn: None = ..., *, reason: str = ...) -> Callable[[F], F]: ...
 def disable(fn: Any = None, *, reason: str = "") -> Any:
-    """A form of `fn` that is never traced: a compiled caller breaks its graph and calls it
+    """Returns a form of `fn` that is never traced: a compiled caller breaks its graph and calls it
     natively.
 
-    fn: a function or method; an nn.Module is given as a module that shares its parameters. Usable
+    fn: a function or method; for an nn.Module, returns a module that shares its parameters. Usable
     as a decorator with and without arguments. reason: shown with the graph break. `fn` itself is
     not changed. Raises OptionError if `fn` is not callable, or is a class.
     """
@@ -101,16 +103,16 @@ def disable(fn: Any = None, *, reason: str = "") -> Any:
 
 
 def allow_in_graph(fn: F) -> F:
-    """Marks `fn` to be recorded as one node, called with the graph's tensors and never looked into.
+    """Marks `fn` to be recorded as one node, called with the graph's tensors and never traced into.
 
-    fn must depend on nothing but its arguments, and change nothing else. Returns `fn`. Raises
-    OptionError if it is not callable.
+    fn must depend only on its arguments and have no side effects. Returns `fn`. Raises OptionError
+    if it is not callable.
     """
     return _mark(fn, FunctionRole.ALLOW, "allow_in_graph")
 
 
 def disallow_in_graph(fn: F) -> F:
-    """Marks `fn` (a torch operator, say) never to be recorded: the graph breaks and it runs
+    """Marks `fn` (a torch operator, say) never to be recorded: the graph breaks and `fn` runs
     natively.
 
     Returns `fn`. Raises OptionError if it is not callable.
@@ -119,22 +121,23 @@ def disallow_in_graph(fn: F) -> F:
 
 
 def assume_constant_result(fn: F) -> F:
-    """Marks `fn` as giving, for one compiled entry, always the result of its first call.
+    """Marks `fn` as constant: each cache entry keeps the result of the first call.
 
-    The result is used as a constant and is not guarded: that is the caller's promise. Returns `fn`.
+    The result is used without a guard; the caller ensures that it does not change. Returns `fn`.
     Raises OptionError if it is not callable.
     """
     return _mark(fn, FunctionRole.CONSTANT_RESULT, "assume_constant_result")
 
 
 def graph_break(message: str = "") -> None:
-    """Breaks the graph here. Does nothing when nothing is being traced. message: shown with the
-    break.
+    """Breaks the graph here; does nothing when nothing is being traced.
+
+    message: shown with the break.
     """
 
 
 def is_compiling() -> bool:
-    """True in code that is being captured by tracer_core, False otherwise."""
+    """Returns True in code that is being captured by tracer_core, False otherwise."""
     return False
 
 
@@ -147,8 +150,8 @@ def mark_dynamic(
 ) -> None:
     """Makes size `dim` of `t` symbolic from the first compile on, within ``min..max`` (inclusive).
 
-    dim: one or several dimensions, negative ones counting from the end. With ``min=1`` the graph
-    serves size 1 too, where that is no other program (else 1 gets a graph of its own, as it does
+    dim: one or several dimensions; negative ones count from the end. With ``min=1`` the graph also
+    serves size 1 where size 1 is not a different program (otherwise 1 is specialized, as it is
     without `min`). Raises OptionError if a dimension does not exist, the range is empty, or the
     present size lies outside it.
     """
@@ -168,7 +171,7 @@ def mark_dynamic(
 def mark_static(t: torch.Tensor, dim: int | Sequence[int] | None = None) -> None:
     """Keeps size `dim` of `t` (None: every size) a constant, even after it has changed.
 
-    Each new size is then a recompilation. Raises OptionError if a dimension does not exist.
+    Each new size then causes a recompilation. Raises OptionError if a dimension does not exist.
     """
     chosen = frozenset(range(t.dim())) if dim is None else frozenset(_dimensions(t, dim))
     dynamic = {k: v for k, v in getattr(t, DYNAMIC_DIMS, {}).items() if k not in chosen}
@@ -177,11 +180,10 @@ def mark_static(t: torch.Tensor, dim: int | Sequence[int] | None = None) -> None
 
 
 # What the tracer reads
-# ------------------------------------------------------------------------------
 
 
 def disabled(fn: Any) -> str | None:
-    """Why `fn` must run natively, or None. Honours `torch.compiler.disable` too."""
+    """Returns why `fn` must run natively, or None. Honors `torch.compiler.disable` too."""
     fn = _marked_object(fn)
     reason: str | None = read_mark(fn, DISABLE)
     if reason is None and getattr(fn, "_torchdynamo_disable", False):
@@ -192,15 +194,15 @@ def disabled(fn: Any) -> str | None:
 
 
 def compiled(fn: Any) -> Compiled | None:
-    """What stands behind `fn` if `compile()` returned it (function, bound method or module), else
-    None.
+    """Returns the `Compiled` mark if `compile()` returned `fn` (a function, bound method or
+    module), else None.
     """
     found: Compiled | None = read_mark(_marked_object(fn), COMPILED)
     return found
 
 
 def uncompiled(fn: Any) -> Any:
-    """What `compile()` was given to make `fn`; any other object is returned as it is."""
+    """Returns what `compile()` was given to make `fn`; returns any other object as it is."""
     behind = compiled(fn)
     if behind is None:
         return fn
@@ -211,7 +213,7 @@ def uncompiled(fn: Any) -> Any:
 
 
 def role(fn: Any) -> FunctionRole | None:
-    """What the user declared `fn` to be, or None. Honours
+    """Returns the role that the user gave `fn`, or None. Honors
     `torch.compiler.assume_constant_result`.
     """
     fn = _marked_object(fn)
@@ -220,15 +222,16 @@ def role(fn: Any) -> FunctionRole | None:
         return found[1]
     attached: FunctionRole | None = read_mark(fn, ROLE)
     if attached is None and getattr(fn, "_dynamo_marked_constant", False):
-        # Copied by functools.wraps from a function that is marked itself: that one is meant.
+        # functools.wraps copies the attribute from a wrapped function; then only the wrapped
+        # function is marked.
         if not getattr(getattr(fn, "__wrapped__", None), "_dynamo_marked_constant", False):
             return FunctionRole.CONSTANT_RESULT
     return attached
 
 
 def dynamic_dims(t: torch.Tensor) -> dict[int, tuple[int | None, int | None]]:
-    """Dimension -> (lowest, highest) size, for every dimension marked by us or by torch's
-    mark_dynamic.
+    """Maps each dimension marked dynamic, by us or by torch's mark_dynamic, to its (min, max)
+    size.
     """
     theirs: dict[int, tuple[int | None, int | None]] = dict.fromkeys(
         getattr(t, "_dynamo_dynamic_indices", ()), (None, None)
@@ -239,13 +242,12 @@ def dynamic_dims(t: torch.Tensor) -> dict[int, tuple[int | None, int | None]]:
 
 
 def static_dims(t: torch.Tensor) -> frozenset[int]:
-    """The dimensions marked static by us or by torch's mark_static."""
+    """Returns the dimensions marked static by us or by torch's mark_static."""
     ours: frozenset[int] = getattr(t, STATIC_DIMS, frozenset())
     return ours | frozenset(getattr(t, "_dynamo_static_indices", ()))
 
 
-# Inside
-# ---------------------------------------------------------------------------------------------
+# Implementation
 
 
 def put_mark(fn: Any, name: str, value: Any) -> None:
@@ -256,13 +258,15 @@ def put_mark(fn: Any, name: str, value: Any) -> None:
 
 
 def read_mark(fn: Any, name: str) -> Any:
-    """The value of a mark that was put on `fn` itself, or None."""
+    """Returns the value of a mark that was put on `fn` itself, or None."""
     mark = getattr(fn, name, None)
     return mark.value if isinstance(mark, Mark) and mark.owner() is fn else None
 
 
 def _marked_object(fn: Any) -> Any:
-    """Where the marks of `fn` are: a bound method's function, a shared module's ``__call__``."""
+    """Returns the object that holds the marks of `fn`: a bound method's function, a shared module's
+    ``__call__``.
+    """
     if inspect.ismethod(fn):
         return fn.__func__
     if isinstance(fn, torch.nn.Module) and is_shared(fn):
@@ -271,7 +275,7 @@ def _marked_object(fn: Any) -> Any:
 
 
 def _pass_on(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that looks like `fn` and calls it."""
+    """Returns a function that looks like `fn` and calls it."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
@@ -280,7 +284,9 @@ def _pass_on(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def look_like(wrapper: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives `wrapper` the name, documentation, signature and (of a function) attributes of `fn`."""
+    """Gives `wrapper` the name, documentation, signature and (for a function) attributes of
+    `fn`.
+    """
     copied = (
         ("__dict__",) if inspect.isfunction(fn) else ()
     )  # another object's __dict__ is its state

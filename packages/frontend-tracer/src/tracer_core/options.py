@@ -1,6 +1,6 @@
-"""Settings: what `compile()` was asked for (`CompileConfig`) and the environment (`env()`).
+"""Settings: the arguments of `compile()` (`CompileConfig`) and the environment (`env()`).
 
-The only module of the package that reads `os.environ`.
+Only this module of the package reads `os.environ`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    # For the annotation only: plugin_api re-exports env(), so it must be able to import this
-    # module.
+    # Annotation only: plugin_api re-exports env(), so it must be able to import this module.
     from tracer_core.contract.backend import Backend
 
 
 @dataclass(frozen=True, slots=True)
 class CompileConfig:
-    """One validated call of `compile()`. backend: resolved; options: an instance of the backend's
-    options dataclass, or None; dynamic: None = static first, then what changed becomes symbolic."""
+    """One validated call of `compile()`.
+
+    backend: resolved. options: an instance of the backend's options dataclass, or None. dynamic:
+    None means static first, then symbolic for sizes that changed.
+    """
 
     backend: Backend
     options: Any = None
@@ -30,9 +32,12 @@ class CompileConfig:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """logs: names in TRACER_LOGS. debug: folder of TRACER_DEBUG (``"1"`` means ``./tracer_debug``)
-    or None. cache_dir: TRACER_CACHE_DIR. strict: TRACER_STRICT. check: TRACER_CHECK (verify every
-    IR). python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards)."""
+    """The settings of the environment variables.
+
+    logs: names in TRACER_LOGS. debug: folder of TRACER_DEBUG (``"1"`` means ``./tracer_debug``) or
+    None. cache_dir: TRACER_CACHE_DIR. strict: TRACER_STRICT. check: TRACER_CHECK (verify every IR).
+    python_guards: TRACER_PYTHON_GUARDS (no C compiler is used for guards).
+    """
 
     logs: frozenset[str]
     debug: str | None
@@ -43,7 +48,7 @@ class Environment:
 
 
 def env() -> Environment:
-    """The environment as it is now (read each time, so tests may change it)."""
+    """Returns the settings as they are now; read at every call, so tests may change them."""
     get = os.environ.get
     debug = get("TRACER_DEBUG", "")
     default_cache = os.path.join(get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "tracer")

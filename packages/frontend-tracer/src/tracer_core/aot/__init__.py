@@ -1,1 +1,3 @@
-"""From the torch level to ATen: lowering, partitioning by what a backend supports, output plans."""
+"""From the torch level to ATen: functionalization, joint graph, partitioner, output aliasing,
+runtime wrappers.
+"""

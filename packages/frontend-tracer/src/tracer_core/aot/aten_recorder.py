@@ -1,12 +1,11 @@
 """Records the ATen operators that run on FakeTensors as an fx graph.
 
-In: inputs (FakeTensors, SymInts) added with `add_input`, then any program run inside the mode. Out:
-`graph` with one node an operator, ``meta["val"]`` on each node and ``meta["user_frame"]`` as set in
+Inputs (FakeTensors, SymInts) are added with `add_input`; a program then runs inside the mode.
+`graph` gets one node per operator, with ``meta["val"]``, and ``meta["user_frame"]`` as set in
 `frame`.
 
-What always holds: no recorded operator writes to its arguments; a real tensor that turns up becomes
-an extra input of the graph (`constants`); composite operators and those with a decomposition never
-appear.
+No recorded operator mutates its arguments. A real tensor becomes an extra input of the graph
+(`constants`). Composite operators and those with a decomposition never appear.
 """
 
 from __future__ import annotations
@@ -29,29 +28,29 @@ from tracer_core.torch_private.needed import TorchDispatchMode
 
 aten = operators("aten")
 
-#: Its name is no Python: graphs have the operator that makes a new tensor and draws the same
+#: Its name is not valid Python: graphs use the operator that makes a new tensor and draws the same
 #: numbers.
 RANDOM_FROM = getattr(aten.random, "from")
 
-#: Operators that only give another name to a value: the graph uses the value itself.
+#: Operators that only rename a value: the graph uses the value itself.
 SAME_VALUE = frozenset({aten.detach.default, aten.alias.default, aten.lift_fresh.default})
 
-#: Namespaces whose operators answer questions about a FakeTensor.
+#: Namespaces whose operators query a FakeTensor.
 QUERIES = frozenset({"prim"})
 
-#: Operators that write running statistics although their schema says that they write nothing:
-#: position of ``running_mean`` and of ``training``.
+#: Operators that update running statistics although their schema declares no mutation: position of
+#: ``running_mean`` and of ``training``.
 SILENT_WRITES = {
     aten.native_batch_norm.default: (3, 5),
     aten.cudnn_batch_norm.default: (3, 5),
     aten.miopen_batch_norm.default: (3, 5),
 }
 
-#: Operators without result that compare what is known at lowering (dtype, device, layout).
+#: Operators without a result that check what is known at lowering (dtype, device, layout).
 CHECKS = frozenset({aten._assert_tensor_metadata.default})
 
 
-#: Operators whose lists have a number for each dimension of an image, or one for all: the image,
+#: Operators whose list arguments have one number per image dimension, or one for all: the image,
 #: the lists.
 ONE_FOR_ALL = {
     aten.convolution.default: (0, (3, 4, 5, 7)),
@@ -63,7 +62,7 @@ class AtenRecorder(TorchDispatchMode):
     """The recording mode (mutable). Enter it inside the FakeTensorMode of the inputs.
 
     decompositions: op -> function that runs other operators instead. out_of_place: whether the
-    captured call that runs now is ``torch.bernoulli`` itself (else that operator stands for
+    captured call that runs now is ``torch.bernoulli`` itself (otherwise that operator implements
     ``bernoulli_``).
     """
 
@@ -72,7 +71,7 @@ class AtenRecorder(TorchDispatchMode):
         self.graph = torch.fx.Graph()
         self.frame = ""
         self.out_of_place = False
-        self.draws: Draws | None = None  # where the graph is differentiated: see `draws`
+        self.draws: Draws | None = None  # set where the graph is differentiated
         self.inputs: list[Any] = []
         self.placeholders: list[torch.fx.Node] = []
         self.constants: list[torch.Tensor] = []
@@ -87,16 +86,15 @@ class AtenRecorder(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch wraps dispatch modes so that they import torch._dynamo; this one is never traced by
-        it.
+        """torch wraps dispatch modes so that they import torch._dynamo; False keeps this one
+        unwrapped.
         """
         return False
 
-    # --- inputs
-    # -------------------------------------------------------------------------------------
+    # Inputs
 
     def add_input(self, name: str, value: Any) -> torch.fx.Node:
-        """A placeholder for `value`, after the ones there are."""
+        """Adds a placeholder for `value` after the existing ones."""
         anchor = self.placeholders[-1] if self.placeholders else self.graph._root
         with self.graph.inserting_after(anchor):
             node = self.graph.placeholder(name)
@@ -109,7 +107,7 @@ class AtenRecorder(TorchDispatchMode):
         return node
 
     def constant(self, tensor: torch.Tensor) -> Any:
-        """The fake twin of a real tensor, which becomes an extra input."""
+        """Returns the fake tensor of a real tensor, which becomes an extra input."""
         known = self._constant_ids.get(id(tensor))
         if known is None:
             if tensor.requires_grad and torch.is_grad_enabled():
@@ -121,22 +119,21 @@ class AtenRecorder(TorchDispatchMode):
         return known
 
     def add_constant(self, tensor: torch.Tensor, fake: Any) -> None:
-        """An extra input for a real tensor whose fake twin is `fake`."""
+        """Adds an extra input for a real tensor whose fake tensor is `fake`."""
         self._constant_ids[id(tensor)] = fake
         self._alive.append(tensor)
         self.add_input(f"constant_{len(self.constants)}", fake)
         self.constants.append(tensor)
 
-    # --- values and nodes
-    # ---------------------------------------------------------------------------
+    # Values and nodes
 
     def bind(self, value: Any, node: torch.fx.Node) -> None:
-        """From now on `value` is what `node` computes."""
+        """Makes `node` the node of `value`."""
         self._nodes[id(value)] = node
         self._alive.append(value)
 
     def node_of(self, value: Any) -> Any:
-        """The node of a tensor or symbolic number; anything else is returned as it is."""
+        """Returns the node of a tensor or symbolic number; returns anything else as it is."""
         if isinstance(value, torch.Tensor):
             node = self._nodes.get(id(value))
             if node is None:
@@ -155,14 +152,15 @@ class AtenRecorder(TorchDispatchMode):
     def call(
         self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any
     ) -> torch.fx.Node:
-        """A node for ``target(*args, **kwargs)``, whose arguments are nodes, giving `value`."""
+        """Adds a node for ``target(*args, **kwargs)``, whose arguments are nodes, with the result
+        `value`.
+        """
         node = add_node(self.graph, "call_function", target, args, kwargs)
         node.meta["val"] = value
         node.meta["user_frame"] = self.frame
         return node
 
-    # --- the mode
-    # -----------------------------------------------------------------------------------
+    # The mode
 
     def __torch_dispatch__(
         self,
@@ -193,7 +191,7 @@ class AtenRecorder(TorchDispatchMode):
         return self._record(func, args, kwargs)
 
     def _is_plain(self, func: Any) -> bool:
-        """Whether calls of it are recorded as they are, whatever their arguments."""
+        """Whether calls of the operator are recorded unchanged, whatever their arguments."""
         special = (SAME_VALUE, SILENT_WRITES, ONE_FOR_ALL, CORRECTIONS, CHECKS, self._table)
         return (
             func.namespace not in QUERIES
@@ -257,9 +255,7 @@ class AtenRecorder(TorchDispatchMode):
                 f"{func} returns nothing: its effect has no functional form", self.frame
             )
         if not _has_tensor(result):
-            return (
-                result  # a question about shapes: its answer, if symbolic, is made from the inputs
-            )
+            return result  # symbolic answers of shape queries are computed from the inputs
         node_args = map_aggregate(fake_args, self.node_of)
         node_kwargs = map_aggregate(fake_kwargs, self.node_of)
         node = self.call(func, node_args, node_kwargs, result)
@@ -270,8 +266,11 @@ class AtenRecorder(TorchDispatchMode):
         return result
 
     def _bernoulli(self, order: list[int], like: Any, p: float = 0.5, **kwargs: Any) -> Any:
-        """The functional form of ``bernoulli_``, which draws in the order of memory;
-        ``aten.bernoulli.p`` draws in the order of a contiguous tensor."""
+        """Computes ``bernoulli_`` functionally.
+
+        ``bernoulli_`` draws in memory order, ``aten.bernoulli.p`` in the order of a contiguous
+        tensor.
+        """
         inverse = sorted(order, key=order.__getitem__)
         with self:
             packed = aten.permute.default(like, order)
@@ -292,7 +291,7 @@ class AtenRecorder(TorchDispatchMode):
 def _for_each_dimension(
     args: tuple[Any, ...], image: int, lists: tuple[int, ...]
 ) -> tuple[Any, ...]:
-    """The arguments with a number for each dimension of the image: graphs say it in one way."""
+    """Expands the list arguments to one number per image dimension."""
     count = args[image].dim() - 2
     return tuple(
         [*one] * count if place in lists and len(one) == 1 else one
@@ -301,7 +300,7 @@ def _for_each_dimension(
 
 
 def memory_order(tensor: torch.Tensor) -> list[int]:
-    """The dimensions from the outermost to the innermost in memory; those of size 1 stay in
+    """Returns the dimensions from the outermost to the innermost in memory; those of size 1 stay in
     place.
     """
     free = [dim for dim in range(tensor.dim()) if hint_of(tensor.shape[dim]) > 1]
@@ -310,7 +309,7 @@ def memory_order(tensor: torch.Tensor) -> list[int]:
 
 
 def _described(value: Any) -> Any:
-    """Of a tensor, what random numbers like it depend on."""
+    """Describes the properties of a tensor that random numbers like it depend on."""
     return (value.dtype, value.shape, value.stride()) if isinstance(value, torch.Tensor) else value
 
 

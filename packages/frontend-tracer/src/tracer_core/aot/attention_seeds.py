@@ -1,9 +1,8 @@
-"""The seeds that attention saves for a dropout that it does not have.
+"""Replaces the rng seeds that attention without dropout saves for its backward by zeros.
 
-In: a joint graph. Out: the same graph, in which the backward of an attention without dropout is
-given zeros for seed and offset. What always holds: attention with dropout keeps its own. Why:
-kernels leave these values unset, on the CPU or on the GPU as it suits them, while fakes say the
-GPU; nobody reads them, and zeros need not be saved.
+Kernels leave these values unset, on the CPU or on the GPU depending on the kernel, while fakes
+always say the GPU. Nobody reads them, and zeros need not be saved. Attention with dropout keeps its
+seed and offset.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
 
-#: operator -> (argument that is the probability of dropout, places of seed and offset in the
-#: result)
+#: operator -> (position of the dropout probability, positions of seed and offset in the result)
 SEEDS: dict[Any, tuple[int, tuple[int, int]]] = {
     aten._scaled_dot_product_flash_attention.default: (3, (6, 7)),
     aten._scaled_dot_product_efficient_attention.default: (5, (2, 3)),
@@ -27,13 +25,13 @@ SEEDS: dict[Any, tuple[int, tuple[int, int]]] = {
 
 
 def drops_out(target: Any, args: tuple[Any, ...]) -> bool:
-    """Whether an attention of `SEEDS` drops anything, so that its seeds matter."""
+    """Whether an attention of `SEEDS` has dropout, so that its seeds matter."""
     place = SEEDS[target][0]
     return len(args) > place and args[place] != 0
 
 
 def without_seeds(graph: torch.fx.Graph) -> None:
-    """Gives zeros to the readers of seeds that do not matter. Changes the graph."""
+    """Gives zeros to the readers of unused seeds, in place."""
     for node in list(graph.nodes):
         if node.target not in SEEDS or drops_out(node.target, node.args):
             continue

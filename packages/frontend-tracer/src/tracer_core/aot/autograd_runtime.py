@@ -1,12 +1,12 @@
-"""Runs a compiled forward and a compiled backward as one step of autograd.
+"""Runs a compiled forward and a compiled backward as one autograd node.
 
-In: a captured graph whose outputs require grad, and a backend that takes forward and backward
-graphs. Out: a runner for the captured graph: its outputs are autograd's as eager's are, and their
-backward runs the backend's backward graph, compiled when it is first needed.
+The runner that `training_runner` makes for a captured graph returns outputs with an autograd
+history like eager's; their backward runs the backend's backward graph, which is compiled when it is
+first needed.
 
-What always holds: saved tensors are autograd's (versions are checked, they are freed with the
-graph, ``retain_graph`` keeps them); gradients of gradients are computed by differentiating the
-captured graph eagerly; neither forward nor backward is cast again by an ambient autocast.
+Saved tensors are autograd's: it checks their versions, frees them with the graph, and keeps them
+for ``retain_graph``. A double backward differentiates the captured graph eagerly. Ambient autocast
+does not cast inside the forward or the backward again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ from tracer_core.torch_private.names import names
 
 @dataclass(frozen=True, slots=True)
 class TrainingGraphs:
-    """forward, backward: as a backend gets them. split: what passes between. joint: where they come
-    from. request: for which the backward was lowered."""
+    """The graphs of one training lowering.
+
+    forward, backward: as a backend gets them. split: what passes from one to the other. joint: the
+    joint graph. request: for which the backward was lowered.
+    """
 
     forward: Lowered
     backward: Lowered
@@ -53,8 +56,10 @@ class TrainingGraphs:
 
 
 def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
-    """The forward and the backward graph of a captured graph. Raises LoweringUnsupported with the
-    reason if one of them has no functional form."""
+    """Returns the forward and the backward graph of a captured graph.
+
+    Raises LoweringUnsupported with the reason if one of them has no functional form.
+    """
     values = captured_values(captured.gm, captured.real_inputs, grad=True)
     lowering = JointLowering(captured.gm, values, request, captured.real_inputs)
     joint = lowering.joint(captured.inputs)
@@ -79,9 +84,7 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
 
 
 def _with_saved(spec: CompileSpec, visible: int) -> CompileSpec:
-    """`spec`, saying of the outputs after the first `visible` ones that only the backward reads
-    them.
-    """
+    """Marks the outputs of `spec` after the first `visible` ones as saved for the backward."""
     saved = (replace(one, saved=True) for one in spec.outputs[visible:])
     return replace(spec, outputs=(*spec.outputs[:visible], *saved))
 
@@ -100,7 +103,7 @@ def _lowered(
     plan = OutputPlan((), (), size_origins(given), len(returned))
     lowered = Lowered(gm, spec, lambda runner: runner, plan, request.backend.ir)
     if env().check:
-        from tracer_core.aot.verify import verify_lowered  # only when asked for
+        from tracer_core.aot.verify import verify_lowered  # imported only when checking is on
 
         verify_lowered(lowered)
     return lowered
@@ -128,8 +131,8 @@ def _backward_inputs(split: Split, joint: Joint) -> tuple[InputSpec, ...]:
 
 
 def take_channels_last(graphs: TrainingGraphs, outputs: Collection[int]) -> None:
-    """Tells the backward graph, before it is compiled, which of the saved outputs of the forward
-    are channels-last.
+    """Tells the backward graph, before it is compiled, which saved outputs of the forward are
+    channels-last.
     """
     if not outputs:
         return
@@ -143,25 +146,28 @@ def take_channels_last(graphs: TrainingGraphs, outputs: Collection[int]) -> None
 
 
 def lower_step(captured: CapturedGraph, request: Request) -> Lowered:
-    """The one graph of a captured graph that computes gradients itself, a training step for
-    instance. Raises LoweringUnsupported with the reason if it has no functional form."""
+    """Returns the ATen graph of a captured graph that computes gradients itself, for instance a
+    training step.
+
+    Raises LoweringUnsupported with the reason if it has no functional form.
+    """
     values = captured_values(captured.gm, captured.real_inputs, grad=True)
     return JointLowering(captured.gm, values, request, captured.real_inputs).run(captured.inputs)
 
 
 class UsedUp(torch.autograd.Function):
-    """The place in autograd's graph of a value whose graph was freed by a backward inside the
-    captured graph.
+    """The autograd node of a value whose graph was freed by a backward inside the captured
+    graph.
     """
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
-        """The value itself, which requires grad from now on."""
+        """Returns the value itself, which requires grad from now on."""
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor) -> Any:
-        """Raises what eager raises."""
+        """Raises the error that eager raises."""
         raise RuntimeError(
             f"{torch_private.FREED} (or directly access saved tensors after they have already been"
             " freed). It was freed when the compiled function called .backward() or"
@@ -171,7 +177,9 @@ class UsedUp(torch.autograd.Function):
 
 
 def with_used_up(captured: CapturedGraph, run: RunFunction) -> RunFunction:
-    """Has those outputs require grad that do in eager, although their graph is gone."""
+    """Makes the outputs require grad that do so in eager although their autograd graph was
+    freed.
+    """
     (output,) = captured.gm.graph.find_nodes(op="output")
     returned = [
         node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in output.args[0]
@@ -197,7 +205,7 @@ def with_used_up(captured: CapturedGraph, run: RunFunction) -> RunFunction:
 
 
 class LazyRunner:
-    """A runner that is compiled at its first call (mutable: it remembers it)."""
+    """A runner that is compiled at its first call. Mutable: keeps the compiled runner."""
 
     def __init__(self, compile_now: Callable[[], RunFunction]) -> None:
         self._compile: Callable[[], RunFunction] | None = compile_now
@@ -213,7 +221,7 @@ class LazyRunner:
                     assert self._compile is not None
                     with self._record():
                         self._runner = self._compile()
-                    self._compile = None  # with the graphs that it holds
+                    self._compile = None  # frees the graphs that it holds
                 runner = self._runner
         return runner(inputs)
 
@@ -224,8 +232,8 @@ def training_runner(
     run_forward: RunFunction,
     compile_backward: Callable[[Lowered], RunFunction],
 ) -> RunFunction:
-    """A runner for the captured graph from a runner for the forward graph and what compiles a
-    backward graph.
+    """Returns a runner for the captured graph, given a runner for the forward and a compiler for
+    backward graphs.
     """
     joint = graphs.joint
     run_forward = in_its_grad_mode(joint.forward, run_forward)
@@ -249,11 +257,11 @@ def training_runner(
 def _in_parts(
     graphs: TrainingGraphs, compile_backward: Callable[[Lowered], RunFunction]
 ) -> Backward:
-    """The backward graph, for those who cut it."""
+    """Returns the backward graph in the form that DDP bucketing takes."""
     inputs, whole = (
         graphs.backward.spec.inputs,
         graphs.request,
-    )  # not the joint graph, which is done with
+    )  # without the joint graph, which is no longer needed
 
     def compile_part(part: Part, number: int) -> RunFunction:
         specs = tuple(
@@ -275,7 +283,7 @@ GRAD_MODE_KERNELS = frozenset(names("ops.aten.mkldnn_rnn_layer.default"))
 
 
 def in_its_grad_mode(nodes: Iterable[torch.fx.Node], run: RunFunction) -> RunFunction:
-    """`run` with grad mode on, but nothing recorded, where a kernel of its graph asks for that."""
+    """Runs with grad mode on, but without recording, if a kernel of the graph needs that."""
     if not any(node.target in GRAD_MODE_KERNELS for node in nodes):
         return run
 
@@ -287,7 +295,7 @@ def in_its_grad_mode(nodes: Iterable[torch.fx.Node], run: RunFunction) -> RunFun
 
 
 def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: RunFunction) -> Step:
-    """What the autograd node for the whole graph does."""
+    """Returns the behavior of the autograd node for the whole graph."""
     split, joint = graphs.split, graphs.joint
     count = split.outputs
     plain = tuple(i for i, node in enumerate(joint.tangents) if node is None)
@@ -304,8 +312,8 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: RunFunct
         ctx.sizes = sizes_of(args)
         again.remember(ctx, args)
         out = list(run_forward(args))
-        # A view that a Function returns may not be written to. Detached it is none, and still
-        # shares its version counter.
+        # A view returned by a Function may not be written to. A detached tensor is no view, and
+        # still shares its version counter.
         out[:count] = [one.detach() if one._is_view() else one for one in out[:count]]
         again.remember_versions(ctx)
         ctx.save_for_backward(*kept, *outputs_of(out))
@@ -316,7 +324,7 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: RunFunct
 
     def opened(ctx: Any, tangents: Any) -> Any:
         gradients = found_in
-        # even that of a single output: a node of the program's may return None for its input's
+        # even for a single output: an autograd node of the program may return None for its input's
         # gradient
         if any(tangents[index] is None for index in split.tangents):
             gradients, tangents = absent(ctx.shapes, tangents)
@@ -329,7 +337,7 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: RunFunct
 
 
 def _function(name: str, step: Step, run_backward: RunFunction) -> type[torch.autograd.Function]:
-    """One autograd node for the whole graph."""
+    """Returns one autograd Function for the whole graph."""
     opened, again, run_backward = step.opened, step.again, uncast(step.device, run_backward)
 
     class CompiledGraph(torch.autograd.Function):
@@ -351,7 +359,7 @@ def _function(name: str, step: Step, run_backward: RunFunction) -> type[torch.au
 
 
 def _items(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Picks these items, always as a tuple."""
+    """Returns a function that picks these items, always as a tuple."""
     if not indices:
         return lambda values: ()
     if len(indices) == 1:
@@ -361,8 +369,10 @@ def _items(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 def _absent(split: Split, backward: torch.fx.Graph) -> Callable[[Any, Any], Any]:
-    """For a call in which some outputs got no gradient: (where the gradients are found, tangents
-    with zeros for those). An input that only such outputs depend on gets no gradient, as in eager.
+    """Handles calls in which some outputs got no gradient.
+
+    Returns (where the gradients are found, tangents with zeros for those outputs). An input that
+    only such outputs depend on gets no gradient, as in eager.
     """
     (output,) = backward.find_nodes(op="output")
     placeholders = backward.find_nodes(op="placeholder")[-len(split.tangents) :]
@@ -405,13 +415,15 @@ def _absent(split: Split, backward: torch.fx.Graph) -> Callable[[Any, Any], Any]
 
 
 def _written_out(tangent: torch.Tensor) -> torch.Tensor:
-    """A tensor whose memory holds its numbers, not their conjugates or negatives."""
+    """Resolves lazy conjugation and negation, so that the tensor's memory holds its values."""
     lazy = tangent.is_neg() or tangent.is_conj()
     return tangent.resolve_neg().resolve_conj() if lazy else tangent
 
 
 def _fit(forward: torch.fx.Graph, index: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Gives a tangent the layout of its output, which the backward graph was made for."""
+    """Returns a function that gives a tangent the layout of its output, for which the backward was
+    compiled.
+    """
     (output,) = forward.find_nodes(op="output")
     value = output.args[0][index].meta["val"]
     order = memory_order(value)

@@ -1,10 +1,8 @@
-"""The content key of a lowered graph: equal keys mean that compiling again would give the same
-result.
+"""The content key of a lowered graph: equal keys mean equal compile results.
 
-In: a graph whose nodes carry ``meta["val"]``, and everything else a backend is told. Out: a hex
-digest. Names of nodes and source lines do not count; operators, arguments, sizes, strides, dtypes,
-devices, roles, sizes' ranges, the backend with its version, options, mode, phase and torch's
-version do.
+The key covers operators, arguments, sizes, strides, dtypes, devices, roles, ranges of sizes, the
+backend with its version, options, mode, phase and torch's version. Node names and source lines do
+not count.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from tracer_core.contract.specs import InputSpec, Phase
 
 
 def canonical_text(graph: torch.fx.Graph) -> str:
-    """The graph with its nodes numbered instead of named, one a line, values with their layout."""
+    """Returns the graph as text: numbered nodes, one per line, values with their layout."""
     numbers: dict[torch.fx.Node, str] = {}
     names: dict[Any, str] = {}
     lines = []
@@ -70,7 +68,7 @@ def _text(value: Any, numbers: dict[torch.fx.Node, str]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A value without its data: dtype, sizes, strides, device."""
+    """Describes a value without its data: dtype, sizes, strides, device."""
     if isinstance(value, torch.Tensor):
         layout = (
             f"{tuple(value.shape)} {value.stride()}"
@@ -84,8 +82,9 @@ def value_text(value: Any) -> str:
 
 
 def distribution_version(backend: Backend) -> str:
-    """``name version`` of the distribution that a backend's compile function comes from, or the
-    function's own name for a backend that is not installed."""
+    """Returns ``name version`` of the distribution that provides a backend's compile function, or
+    the function's own name for a backend that is not installed.
+    """
     reference = backend.compile
     if isinstance(reference, str):
         module = reference.partition(":")[0]
@@ -115,7 +114,7 @@ def cache_key(
     mode: str,
     phase: Phase,
 ) -> str:
-    """The digest for one compile."""
+    """Returns the digest for one compilation."""
     values = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
     parts = [
         f"api {API_VERSION}",

@@ -1,17 +1,17 @@
-"""Splits a lowered graph by what a backend supports, and by device.
+"""Partitions a lowered graph by what a backend supports, and by device.
 
-In: a lowered graph and a backend with `supports`. Out: a runner for the whole graph: the backend's
-parts, with the operators that it does not support run eagerly in between, and a line that counts
-those with reasons.
+In: a lowered graph and a backend with `supports`. Out: a runner for the whole graph, which runs the
+backend's partitions and, between them, the unsupported operators eagerly; and a line that counts
+those with their reasons.
 
-How: every operator gets a level, the lowest that is not below its inputs' levels (views: the
-highest that is not above their readers') and whose remainder is that of its place: one for each
-GPU, the last for eager. Operators of one level form a part. So values only flow upwards and parts
-make no cycle.
+Each operator gets a level: the lowest that is not below its inputs' levels (for views: the highest
+that is not above their readers') and whose remainder identifies its place: one per GPU, the last
+one for eager. Operators of one level form a partition. Values only flow upwards, so partitions form
+no cycle.
 
-What always holds: a part's outputs share no memory with its inputs or each other (a view that would
-is run eagerly); random numbers are drawn in the graph's order; writes to inputs come last; the
-results of a part lie on one GPU, or on the CPU.
+What always holds: a partition's outputs share no memory with its inputs or with each other (a view
+that would is run eagerly); random numbers are drawn in the graph's order; writes to inputs come
+last; the results of a partition lie on one GPU, or on the CPU.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Runs a compiled backward as several steps of autograd, one for each bucket of
-DistributedDataParallel.
+"""Runs a compiled backward as several autograd nodes, one per bucket of DistributedDataParallel.
 
-In: what the autograd node of a graph does (`Step`) and its backward graph. Out: for each
-DistributedDataParallel that calls the graph a chain of autograd nodes. The node that gives the
-outputs runs the first part of the backward; between that and the next one autograd accumulates the
-gradients that the first has given, and DistributedDataParallel begins to send them.
+For each DistributedDataParallel that calls the graph there is a chain of autograd nodes. The node
+that returns the outputs runs the first subgraph of the backward. Before the next node runs,
+autograd accumulates the gradients of the first, and DistributedDataParallel starts to communicate
+them.
 
-What always holds: gradients are those of the whole backward; what the parts hand on belongs to one
+The gradients equal those of the whole backward. The values passed between subgraphs belong to one
 run of the backward, so two threads, ``retain_graph`` and a backward that needs only some gradients
-are right.
+work.
 """
 
 from __future__ import annotations
@@ -25,15 +24,18 @@ from tracer_core.aot.ddp_buckets import Part, cut, wanted_parts
 from tracer_core.contract.runner import RunFunction
 from tracer_core.errors import TracerError
 
-#: On the gradient of a token: what one run of the backward hands from a part to the next.
+#: Attribute of a token's gradient: what one run of the backward passes from a subgraph to the next.
 RUN = "_tracer_run"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """forward(ctx, args, *leaves): runs the forward graph. opened(ctx, tangents): (where each
-    leaf's gradient is found, tangents as the backward takes them, its inputs). again(ctx,
-    tangents): differentiable gradients. device: of the graph."""
+    """What the autograd node of a graph does.
+
+    forward(ctx, args, *leaves): runs the forward graph. opened(ctx, tangents): (where each leaf's
+    gradient is found, tangents as the backward takes them, the backward's inputs). again(ctx,
+    tangents): differentiable gradients. device: of the graph.
+    """
 
     forward: Callable[..., Any]
     opened: Callable[[Any, Any], Any]
@@ -43,9 +45,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """graph: the whole backward graph. gradients: for each leaf the index of its gradient among the
-    outputs (``~i`` for tangent i, None for no gradient). compile(part, number): a runner for a
-    part."""
+    """The backward graph and its compiler.
+
+    graph: the whole backward graph. gradients: for each leaf the index of its gradient among the
+    outputs (``~i`` for tangent i, None for no gradient). compile(part, number): returns a runner
+    for a subgraph.
+    """
 
     graph: torch.fx.Graph
     gradients: tuple[int | None, ...]
@@ -53,7 +58,7 @@ class Backward:
 
 
 def uncast(device: torch.device, run: RunFunction) -> RunFunction:
-    """`run`, which an ambient autocast does not cast again."""
+    """Wraps `run` so that an ambient autocast does not cast again."""
     kind = device.type
 
     def without_autocast(inputs: list[Any]) -> Sequence[Any]:
@@ -66,8 +71,8 @@ def uncast(device: torch.device, run: RunFunction) -> RunFunction:
 
 
 class Replicas:
-    """The chains of one graph (mutable: they are made at the first call by a
-    DistributedDataParallel).
+    """The chains of one graph. Mutable: a chain is made at the first call by a
+    DistributedDataParallel.
     """
 
     def __init__(
@@ -80,8 +85,9 @@ class Replicas:
         )
 
     def run(self, replica: Any, args: list[Any], leaves: Sequence[torch.Tensor]) -> Sequence[Any]:
-        """The graph's outputs. replica: the DistributedDataParallel whose forward this is a part
-        of.
+        """Returns the graph's outputs.
+
+        replica: the DistributedDataParallel whose forward calls the graph.
         """
         chain = self._chains.get(replica)
         if chain is None:
@@ -100,7 +106,7 @@ class Replicas:
 
 
 def _members(parts: Sequence[Part], gradients: Sequence[int | None]) -> list[tuple[int, ...]]:
-    """The leaves of each part. What needs no operator comes first."""
+    """Returns the leaves of each subgraph; gradients that need no operator come first."""
     giver = {output: number for number, part in enumerate(parts) for output in part.gives}
     members: list[list[int]] = [[] for _ in parts]
     for leaf, index in enumerate(gradients):
@@ -109,8 +115,11 @@ def _members(parts: Sequence[Part], gradients: Sequence[int | None]) -> list[tup
 
 
 class _Run:
-    """One run of the backward (mutable). values: the inputs of the whole graph, then what parts
-    have made for later ones; given up where no later part takes them."""
+    """One run of the backward. Mutable.
+
+    values: the inputs of the whole graph, then what subgraphs computed for later ones; freed after
+    the last reader.
+    """
 
     __slots__ = ("fitted", "gradients", "ready", "values")
 
@@ -123,7 +132,7 @@ class _Run:
     def gradients_of(
         self, part: Part, runner: RunFunction, leaves: Sequence[int]
     ) -> list[torch.Tensor | None]:
-        """Runs a part; or picks from what is there already."""
+        """Runs a subgraph, or picks gradients that exist already."""
         if self.ready is not None:
             return [self.ready[leaf] for leaf in leaves]
         values = self.values
@@ -144,14 +153,15 @@ def chain(
     runners: Sequence[RunFunction],
     members: Sequence[Sequence[int]],
 ) -> Callable[..., Any]:
-    """run(args, *leaves) for a graph whose backward runs in parts. members: the leaves that each
-    part gives.
+    """Returns run(args, *leaves) for a graph whose backward runs as subgraphs.
+
+    members: the leaves whose gradients each subgraph gives.
     """
     device, last = step.device, len(parts) - 1
     runners = [uncast(device, runner) for runner in runners]
 
     def gradients(number: int, run: _Run) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
-        """(the gradient of the next part's token, the leaves' gradients)"""
+        """Returns (the gradient of the next subgraph's token, the leaves' gradients)."""
         found = run.gradients_of(parts[number], runners[number], members[number])
         if number == last:
             return None, found
@@ -177,7 +187,7 @@ def chain(
         def forward(
             ctx: Any, number: int, token: torch.Tensor | None, *leaves: torch.Tensor
         ) -> Any:
-            """A token of no size: its gradient carries the run from the part before."""
+            """Returns an empty token, whose gradient carries the run from the subgraph before."""
             ctx.number = number
             ctx.set_materialize_grads(False)
             return torch.empty(0, device=device)

@@ -1,13 +1,12 @@
-"""A backward graph in parts, so that DistributedDataParallel sends some gradients while others are
-computed.
+"""Splits a backward graph by gradient buckets, so that DistributedDataParallel overlaps
+communication with computation.
 
-In: the backward graph of a captured graph, and which of its gradients are sent together
-(`wanted_parts`). Out: `Part`s: graphs that run one after the other, each of which gives the
-gradients of one bucket and what later parts need.
+`wanted_parts` says which gradients are sent together. `cut` returns graphs (`Part`) that run one
+after the other; each returns the gradients of one bucket and the values that later ones need.
 
-What always holds: each operator runs once, in the part of the first gradient that needs it; views
-and sizes are made again where they are needed, so that no part returns a view of what it was given;
-a graph that draws random numbers is not cut, since their order would change.
+Each operator runs once, in the subgraph of the first gradient that needs it. Views and sizes are
+recomputed where they are needed, so that no subgraph returns a view of its inputs. A graph that
+draws random numbers is not split, because the order of the draws would change.
 """
 
 from __future__ import annotations
@@ -30,10 +29,13 @@ Node = torch.fx.Node
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """graph: with an output node; it returns gradients, then values for later parts. takes: the
-    positions of its inputs among the inputs of the whole graph and, after those, the values that
-    earlier parts have returned for later ones. gives: the outputs of the whole graph that it
-    returns, in order. done: positions that no later part takes."""
+    """One subgraph of the backward.
+
+    graph: with an output node; returns gradients, then values for later subgraphs. takes: positions
+    of its inputs among the inputs of the whole graph and, after those, the values that earlier
+    subgraphs returned for later ones. gives: the outputs of the whole graph that it returns, in
+    order. done: positions that no later subgraph takes.
+    """
 
     graph: torch.fx.Graph
     takes: tuple[int, ...]
@@ -47,9 +49,11 @@ def wanted_parts(
     leaves: Sequence[torch.Tensor],
     replica: Any,
 ) -> list[int]:
-    """For each output of a backward graph, the part that has to give it. gradients: for each leaf
-    the index of an output, a negative number or None. replica: the DistributedDataParallel that the
-    leaves belong to."""
+    """Returns for each output of a backward graph the subgraph that has to return it.
+
+    gradients: for each leaf the index of an output, a negative number or None. replica: the
+    DistributedDataParallel that the leaves belong to.
+    """
     (output,) = backward.find_nodes(op="output")
     order = {node: at for at, node in enumerate(backward.nodes)}
     ready = [order[node] for node in output.args[0]]
@@ -67,8 +71,8 @@ def wanted_parts(
 
 
 def cut(backward: torch.fx.Graph, wanted: Sequence[int]) -> list[Part]:
-    """The parts of a backward graph, at most one for each number in `wanted`; a single one if it
-    cannot be cut.
+    """Splits a backward graph into at most one subgraph per number in `wanted`; a single one if it
+    cannot be split.
     """
     if any(
         torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in backward.nodes
@@ -78,7 +82,7 @@ def cut(backward: torch.fx.Graph, wanted: Sequence[int]) -> list[Part]:
 
 
 class _Cut:
-    """One cut (mutable). part: of each node the part that computes it."""
+    """One split. Mutable. part: the subgraph that computes each node."""
 
     def __init__(self, backward: torch.fx.Graph, wanted: Sequence[int]) -> None:
         (output,) = backward.find_nodes(op="output")
@@ -99,8 +103,8 @@ class _Cut:
                 self.part[node] = self.part[node.args[0]]
 
     def _again(self, node: Node) -> bool:
-        """Whether a node is made again in every part that needs it: it computes a size, or views of
-        earlier values.
+        """Whether every subgraph recomputes a node that it needs: a size, or a view of earlier
+        values.
         """
         if node.op == "placeholder":
             return False
@@ -109,7 +113,7 @@ class _Cut:
         return self.owners.is_view(node)
 
     def _given_by(self, node: Node) -> int:
-        """The part that gives an output: the one that computes its memory."""
+        """Returns the subgraph that returns an output: the one that computes its memory."""
         owner = self.owners.of(node)
         return self.part[node if owner.op == "placeholder" else owner]
 
@@ -153,7 +157,7 @@ class _Cut:
         return node.op != "placeholder" and not self._again(node)
 
     def _needs(self, number: int, outputs: Sequence[Node]) -> tuple[list[Node], list[Node]]:
-        """(values from outside, nodes) of a part, in the order of the whole graph."""
+        """Returns (values from outside, nodes) of a subgraph, in the order of the whole graph."""
         waiting = [
             node for node in self.nodes if self._computed(node) and self.part[node] == number
         ]
@@ -175,7 +179,7 @@ class _Cut:
         )
 
     def _add_sizes(self, outside: set[Node], inside: set[Node]) -> None:
-        """Symbols must be found alone among the inputs of a part."""
+        """Adds inputs that show each symbol alone, as subgraphs need it."""
         symbols = {
             symbol for node in (*outside, *inside) for symbol in free_symbols(node.meta.get("val"))
         }
@@ -202,7 +206,7 @@ class _Cut:
         results = []
         for node in outputs:
             value = made[node]
-            # A gradient may be written to while later parts read the value.
+            # A gradient may be written to while later subgraphs read the value.
             if self.owners.of(node) in crossing:
                 value = clone(graph, value)
             results.append(value)

@@ -1,7 +1,7 @@
-"""Removes what an ATen graph computes for nobody.
+"""Dead code elimination for ATen graphs, in place.
 
-In and out: an fx.Graph of ATen operators, changed in place. What stays always: inputs, writes, and
-operators that draw random numbers (eager draws them, so the stream must move on).
+Keeps inputs, writes, and operators that draw random numbers: eager draws them, so the rng stream
+must advance.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def has_effect(node: torch.fx.Node) -> bool:
 
 
 def remove_dead_nodes(graph: torch.fx.Graph) -> int:
-    """Erases every node without users or effect; gives how many there were."""
+    """Erases every node without users or effects; returns how many there were."""
     removed = 0
     for node in reversed(list(graph.nodes)):
         if not node.users and not has_effect(node):

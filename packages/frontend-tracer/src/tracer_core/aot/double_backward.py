@@ -1,12 +1,10 @@
-"""Gradients of gradients: the captured graph, differentiated eagerly when a backward runs with grad
-mode on.
+"""Double backward: differentiates the captured graph eagerly when a backward runs with grad mode
+on.
 
-In: what a forward call was given (`remember`) and the tangents of its backward. Out: gradients that
-are themselves differentiable.
-
-What always holds: the captured graph runs again as it ran the first time: same inputs (their
-versions are checked), same random numbers, same autocast; inputs that it writes to are left alone.
-Where that cannot be had, a RuntimeError says why.
+`remember` keeps the inputs of a forward call; `gradients` then returns differentiable gradients for
+the tangents of its backward. The captured graph runs again as it ran the first time: with the same
+inputs (their versions are checked), random numbers and autocast, and without mutating its inputs.
+Where that is impossible, a RuntimeError says why.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
 
-#: Operators that take an input they do not read: positions of running statistics, and of
+#: Operators that take inputs they do not read: positions of running statistics, and of
 #: ``training``.
 UNREAD = {aten._native_batch_norm_legit_functional.default: ((3, 4), 5)}
 
 
 class Differentiated:
-    """Runs one captured graph again (immutable once made)."""
+    """Runs one captured graph again. Immutable."""
 
     def __init__(self, captured: CapturedGraph, joint: Joint) -> None:
         self.forward = captured.gm.forward
@@ -61,7 +59,7 @@ class Differentiated:
         self.obstacle = self._obstacle(joint)
 
     def _obstacle(self, joint: Joint) -> str:
-        """Why the captured graph cannot run again, or ""."""
+        """Returns why the captured graph cannot run again, or ""."""
         if any(index not in self.positions for index in self.tangents):
             return "several of its outputs share memory"
         if self.draws and any(
@@ -79,19 +77,19 @@ class Differentiated:
         return ""
 
     def remember(self, ctx: Any, args: Sequence[Any]) -> None:
-        """Keeps what another run needs, before the forward clears its list."""
+        """Keeps what a second run needs, before the forward clears its list of inputs."""
         ctx.given = tuple(args)
         ctx.rng = torch.get_rng_state() if self.draws else None
 
     def remember_versions(self, ctx: Any) -> None:
-        """Notes the versions of the inputs, after the forward has written to some."""
+        """Records the versions of the inputs, after the forward has written to some."""
         given = ctx.given
         ctx.versions = [given[index]._version for index in self.versioned]
 
     def gradients(
         self, ctx: Any, tangents: Sequence[torch.Tensor | None]
     ) -> Sequence[torch.Tensor | None]:
-        """The gradient of each differentiable input, itself differentiable."""
+        """Returns the gradient of each differentiable input, itself differentiable."""
         if self.obstacle:
             raise RuntimeError(
                 f"{self.name}: a gradient of a gradient was asked for, but {self.obstacle}"
@@ -102,7 +100,8 @@ class Differentiated:
                 f"{self.name}: an input of the compiled graph was modified by an inplace operation"
                 " before a gradient of a gradient was computed"
             )
-        # Without grad of their own in the way: inputs that are written to are copies.
+        # Keeps the inputs' own autograd history out of the way: inputs that are written to are
+        # copied.
         args = [value.clone() if i in self.mutations else value for i, value in enumerate(given)]
         before, stream = settings.snapshot(), torch.get_rng_state() if self.draws else None
         try:
@@ -129,7 +128,7 @@ class Differentiated:
 
 
 def _ignored(user: torch.fx.Node, value: torch.fx.Node) -> bool:
-    """Whether an operator takes a value without using it for what it returns."""
+    """Whether an operator takes a value without using it for its result."""
     if user.target not in UNREAD:
         return all(other.target is aten.copy_.default for other in user.users)
     positions, training = UNREAD[user.target]

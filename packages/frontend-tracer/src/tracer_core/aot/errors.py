@@ -1,6 +1,4 @@
-"""Why a captured graph cannot be lowered. Raised in this folder, handled by
-`tracer_core.dispatch.compile_graph`.
-"""
+"""LoweringUnsupported: raised by this folder, handled by `tracer_core.dispatch.compile_graph`."""
 
 from __future__ import annotations
 
@@ -8,10 +6,10 @@ from tracer_core.errors import TracerError
 
 
 class LoweringUnsupported(TracerError):
-    """The graph is right but has no functional ATen form that keeps eager's meaning.
+    """The captured graph is valid but has no functional ATen form with eager's semantics.
 
-    reason: what is in the way, for users. location: ``file:line in function`` or ``""``. The
-    dispatcher answers by running the captured graph eagerly and saying so once.
+    reason: what prevents it, for users. location: ``file:line in function`` or ``""``. The
+    dispatcher then runs the captured graph eagerly, and logs that once.
     """
 
     def __init__(self, reason: str, location: str = "") -> None:

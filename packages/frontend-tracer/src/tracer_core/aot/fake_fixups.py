@@ -1,8 +1,7 @@
-"""Where fakes say something else than the kernels about what an operator saves for its backward.
+"""Corrects fake results of operators where the real kernels save something else for the backward.
 
-In: an operator's fake arguments and its fake result. Out: the result as the kernel gives it;
-LoweringUnsupported where fakes cannot tell. What always holds: only results that backward operators
-alone read are touched; `tests/aten/test_training.py` compares with the kernels.
+Only results that no other than backward operators read are changed. LoweringUnsupported is raised
+where the real result cannot be known. `tests/aten/test_training.py` compares with the kernels.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ def _statistics(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
 
 
 def _workspace(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """What oneDNN keeps for the backward of a recurrent layer: only oneDNN knows its size, fakes
-    say 0.
+    """The size of oneDNN's workspace for the backward of a recurrent layer is known to oneDNN only;
+    fakes say 0.
     """
     if not torch.is_grad_enabled():
         return result
@@ -58,7 +57,7 @@ def _workspace(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
 
 
 def _in_float32(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """oneDNN gives gradients of recurrent layers in float32, whatever the layer's dtype (fakes of
+    """oneDNN returns gradients of recurrent layers in float32, whatever the layer's dtype (fakes of
     torch 2.11 do not).
     """
     return tuple(
@@ -70,9 +69,10 @@ def _in_float32(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
 
 
 def _seeds(target: Any) -> Callable[[Any, tuple[Any, ...], Any], Any]:
-    """An attention's seed and offset lie on the CPU or the GPU, as the kernel that torch was built
-    with has it: a call on a few zeros tells. Without dropout they do not matter
-    (`attention_seeds`)."""
+    """An attention's seed and offset lie on the CPU or the GPU, depending on torch's build.
+
+    A call on a few zeros tells which. Without dropout they do not matter (`attention_seeds`).
+    """
     places = SEEDS[target][1]
 
     def correct(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
@@ -93,7 +93,7 @@ def _seeds(target: Any) -> Callable[[Any, tuple[Any, ...], Any], Any]:
 def _seed_devices(
     dtype: torch.dtype, device: torch.device, places: tuple[int, ...]
 ) -> list[torch.device]:
-    """The devices of an attention's results at `places` on real tensors."""
+    """Returns the devices of an attention's results at `places` on real tensors."""
     with torch_private.outside_modes(), torch.no_grad():
         row = torch.zeros(1, 1, 16, 64, dtype=dtype, device=device)
         if places == (2, 3):
@@ -106,17 +106,15 @@ def _seed_devices(
 
 
 def _logarithms(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """An attention of float64 keeps its logarithms in float64 (fakes of torch 2.11 have
-    float32).
-    """
+    """Float64 attention keeps its logsumexp in float64 (fakes of torch 2.11 have float32)."""
     if args[0].dtype is not torch.float64 or result[1].dtype is torch.float64:
         return result
     return (result[0], torch_private.fake_like(result[1], torch.float64))
 
 
 def _bags(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """Sums of bags of bfloat16 rows are found without the bag of each position (fakes know that of
-    the other dtypes).
+    """embedding_bag sums bfloat16 rows without storing the bag of each position (fakes do so for
+    the other dtypes only).
     """
     given: list[Any] = [*args, *(False, 0, False, None, False, -1)[len(args) - 3 :]]
     weight, _, offsets, _, kind, _, scale, _, padding = given
@@ -131,8 +129,9 @@ def _bags(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
 
 
 def _phases(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """The gradient through complex eigenvectors reads whether the loss depends on their phases, and
-    raises then; on fakes it does not look."""
+    """The gradient through complex eigenvectors raises if the loss depends on their phases; on
+    fakes it does not check.
+    """
     vectors = args[2] if len(args) > 2 else True
     if torch.is_grad_enabled() and args[0].is_complex() and vectors:
         raise LoweringUnsupported(

@@ -1,11 +1,8 @@
 """The eager fake value of every node of a captured graph.
 
-In: a torch-level graph and inputs (real, fake, ints). Out: ``{node: value}``; where the tracer left
-``meta["val"]`` on every node those are used, else the graph is run once over fakes and the values
-are left there.
-
-What always holds: values keep eager's aliasing: two of them share a storage exactly if the tensors
-of the captured call do.
+Uses ``meta["val"]`` where capture left it on every node; otherwise runs the graph once over fakes
+and stores the values there. The values keep eager's aliasing: two of them share a storage exactly
+if the tensors of the captured call do.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from tracer_core.torch_private.needed import pytree
 
 MISSING = object()
 
-#: Methods and functions that change sizes or strides of the tensor they are called on.
+#: Methods and functions that change sizes or strides of their first argument.
 RESHAPE_IN_PLACE = frozenset(
     {
         "t_",
@@ -43,7 +40,7 @@ RESHAPE_IN_PLACE = frozenset(
 
 
 def attribute(gm: torch.fx.GraphModule, path: str) -> Any:
-    """What a get_attr node names."""
+    """Returns what a get_attr node names."""
     value: Any = gm
     for part in path.split("."):
         value = getattr(value, part)
@@ -53,8 +50,11 @@ def attribute(gm: torch.fx.GraphModule, path: str) -> Any:
 def captured_values(
     gm: torch.fx.GraphModule, inputs: Sequence[Any], *, grad: bool = False
 ) -> Mapping[torch.fx.Node, Any]:
-    """The value of each node; see the module's docstring. grad: whether made values know what
-    requires grad. Raises ValueError where `inputs` and placeholders differ in number."""
+    """Returns the value of each node; see the module's docstring.
+
+    grad: whether computed values have requires_grad set. Raises ValueError where `inputs` and
+    placeholders differ in number.
+    """
     placeholders = gm.graph.find_nodes(op="placeholder")
     if len(placeholders) != len(inputs):
         raise ValueError(
@@ -70,7 +70,9 @@ def captured_values(
 
 
 def _refuse_reshaped_inputs(gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any]) -> None:
-    """The value of an input whose shape the graph changes in place no longer tells its shape."""
+    """Raises LoweringUnsupported if the graph changes an input's shape in place: the fake no longer
+    has the input's shape.
+    """
     inputs = {
         id(values[node]): node.name
         for node in gm.graph.nodes
@@ -137,8 +139,11 @@ def _run(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
 
 
 def _wants_symbols(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
-    """Whether torch's Python kernels are needed: C++ ones of upsampling and its like want sizes
-    that are numbers. That of dropout gives a copy where eager gives the tensor itself."""
+    """Whether the node needs torch's Python kernels.
+
+    C++ kernels of upsampling and the like need constant sizes, and the Python kernel of dropout
+    returns a copy where eager returns the tensor itself.
+    """
     if "dropout" in str(getattr(node.target, "__name__", node.target)):
         return False
     leaves = pytree.arg_tree_leaves(*args, **kwargs)

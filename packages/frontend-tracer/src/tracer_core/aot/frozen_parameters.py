@@ -1,14 +1,15 @@
-"""Parameters as constants (``freeze=True``): who notices that one of them changed.
+"""Frozen parameters (``freeze=True``): specializes a runner for its parameters and detects their
+changes.
 
-In: a backend with ``params="constants"``, a graph for inference, its spec and the user's option.
-Out: a runner that calls what the backend's runner made for the parameters of the call
-(`CompileSpec.constants`). What always holds: that is used only while each parameter is the same
-object, with the version and the memory that it had when it was prepared, and with the same numbers
-at some places of it (`guards.constant_contents`: small buffers in full); else it is prepared again,
-without compiling. Sizes, strides and dtypes are the tracer's guards.
+For an inference graph and a backend with ``params="constants"``, the runner calls what the
+backend's runner prepared for the parameters of the call (`CompileSpec.constants`). A prepared
+runner is used only while each parameter is the same object with the same version and memory, and
+with the same values at sampled places (`guards.constant_contents`: small buffers in full).
+Otherwise the parameters are prepared again, without compiling. Guards cover sizes, strides and
+dtypes.
 
-What cannot be seen: writes through ``.data``, NumPy arrays and shared memory, which leave the
-version as it was, unless they change one of those places. `refresh` is for those.
+Writes through ``.data``, NumPy arrays and shared memory bump no version, and are missed unless they
+change a sampled place; `refresh` is for those.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from tracer_core.guards.constant_check import watch_constants
 from tracer_core.guards.constant_contents import contents_of, spans_of
 from tracer_core.storage.released import ReleasedParameter, can_release, release
 
-#: Sets of parameters that one graph keeps prepared: instances of one class may share it.
+#: How many sets of parameters one graph keeps prepared, since instances of one class may share the
+#: graph.
 MOST_STATES = 16
 
 _FROZEN_ROLES = frozenset({Role.PARAMETER, Role.BUFFER})
@@ -44,8 +46,8 @@ def compile_with_constants(
     gm: torch.fx.GraphModule,
     spec: CompileSpec,
 ) -> Runner:
-    """What the backend compiles, with parameters and buffers as constants where that was asked
-    for.
+    """Compiles for a backend, with parameters and buffers as constants where the options ask for
+    it.
     """
     constants = constant_inputs(gm, spec) if wants_constants(backend, spec.options) else ()
     if not constants or spec.phase is not Phase.INFERENCE:
@@ -61,12 +63,12 @@ def compile_with_constants(
 
 
 def wants_constants(backend: Backend, options: Any) -> bool:
-    """Whether the user asked for it, of a backend that can do it."""
+    """Whether the user asked for freezing and the backend supports it."""
     return backend.params == "constants" and bool(getattr(options, "freeze", False))
 
 
 def constant_inputs(gm: torch.fx.GraphModule, spec: CompileSpec) -> tuple[int, ...]:
-    """The parameters and buffers that the graph reads and does not write to."""
+    """Returns the parameters and buffers that the graph reads and does not write to."""
     placeholders = gm.graph.find_nodes(op="placeholder")
     return tuple(
         index
@@ -79,10 +81,11 @@ def constant_inputs(gm: torch.fx.GraphModule, spec: CompileSpec) -> tuple[int, .
 
 
 def refresh(options: Any) -> None:
-    """Prepares the parameters anew at the next call of every graph that was compiled with this
-    options object.
+    """Prepares the parameters anew at the next call of every graph compiled with this options
+    object.
 
-    Raises BackendError where their memory was given back."""
+    Raises BackendError where their memory was released.
+    """
     mine = [one for one in list(_instances) if one.spec.options is options]
     if any(state.released for one in mine for state in one.states()):
         raise BackendError(
@@ -93,9 +96,12 @@ def refresh(options: Any) -> None:
 
 
 def release_originals(options: Any) -> int:
-    """Gives back the memory of parameters that the graphs compiled with this options object (for
-    the calls so far) read packed only; returns how many bytes. From then on the parameters are
-    `ReleasedParameter`."""
+    """Releases the memory of parameters that the compiled graphs of this options object read packed
+    only.
+
+    Considers the calls so far; returns the number of bytes. The parameters become
+    `ReleasedParameter`.
+    """
     mine = [one for one in list(_instances) if one.spec.options is options]
     needed: set[int] = set()
     names: dict[int, tuple[torch.Tensor, str]] = {}
@@ -143,12 +149,12 @@ class State:
         self.run = Runner.of(bind(tensors), "bind_constants()").run
 
     def _note(self, watched: Sequence[int]) -> None:
-        """These of the tensors must stay as they are, and all of them must be the same objects."""
+        """Records the contents of these tensors and the identity of all of them."""
         self.watched = watched
         kept = [self.tensors[k] for k in watched]
         self.versions = versions(
             kept
-        )  # first: the quick check reads counters that inference tensors do not have
+        )  # first: the fast check reads counters that inference tensors lack
         self.pointers = [tensor.data_ptr() for tensor in kept]
         roles = [self._spec.inputs[self._spec.constants[k]].role for k in watched]
         self.spans = [
@@ -162,7 +168,7 @@ class State:
         )
 
     def note_released(self) -> None:
-        """Some of the tensors may have lost their memory: it is not looked at any more."""
+        """Stops checking the memory of tensors that may have been released."""
         watched = [
             k for k, tensor in enumerate(self.tensors) if type(tensor) is not ReleasedParameter
         ]
@@ -170,7 +176,7 @@ class State:
         self._note(watched)
 
     def holds(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether they are as they were."""
+        """Whether the tensors are unchanged."""
         if list(map(id, tensors)) != self.ids:
             return False
         if self.released:
@@ -182,7 +188,7 @@ class State:
         )
 
     def is_ours_alone(self) -> bool:
-        """Whether nobody else has one of the tensors any more: these will not be seen together
+        """Whether nobody else holds one of the tensors any more, so that this set cannot occur
         again.
         """
         tensors = self.tensors
@@ -190,9 +196,7 @@ class State:
 
 
 def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """How often each was written to. Raises BackendError for inference tensors, which do not count
-    that.
-    """
+    """Returns the tensors' versions. Raises BackendError for inference tensors, which have none."""
     for tensor in tensors:
         if tensor.is_inference():
             raise BackendError(
@@ -206,7 +210,7 @@ def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 class Frozen:
-    """Called like the backend's runner. Mutable: one state a set of parameters.
+    """Called like the backend's runner. Mutable: one `State` per set of parameters.
 
     compiled: the backend's runner, with its `bind_constants`. spec: it was compiled for.
     """
@@ -232,12 +236,12 @@ class Frozen:
         return state.run(inputs)
 
     def states(self) -> list[State]:
-        """What is prepared now."""
+        """Returns the prepared states."""
         with self._lock:
             return list(self._states.values())
 
     def forget(self) -> None:
-        """Drops what was prepared."""
+        """Drops the prepared states."""
         with self._lock:
             self._states.clear()
             self._last = None
@@ -247,7 +251,7 @@ class Frozen:
         with self._lock:
             state = self._states.get(key)
             if state is None or not state.holds(tensors):
-                self._states.pop(key, None)  # its memory first
+                self._states.pop(key, None)  # frees its memory first
                 self._last = state = None
                 for other in [k for k, one in self._states.items() if one.is_ours_alone()]:
                     del self._states[other]

@@ -1,10 +1,9 @@
-"""The captured graph, run once over functional wrappers of its fakes, while `AtenRecorder` writes
-down what comes out below.
+"""Functionalization: runs the captured graph once over functional wrappers of its fakes, under
+`AtenRecorder`.
 
-In: the graph, the eager fake value of each node, the decompositions that the backend asks for. Out:
-`Interpretation.env` and `wrappers`: the functional value of each node and of each eager value. What
-always holds: what eager does and functional values cannot say (other draws of random numbers, calls
-that fail on them) raises LoweringUnsupported.
+`Interpretation.env` and `wrappers` then give the functional value of each node and of each eager
+value. What functional values cannot express (other draws of random numbers, calls that fail on
+them) raises LoweringUnsupported.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from tracer_core.torch_private.names import names, operators
 
 aten = operators("aten")
 
-#: Calls of the captured graph that only switch the grad mode: a graph lowered for inference runs
-#: without grad, so they have no effect on its values.
+#: Calls of the captured graph that only switch the grad mode. A graph lowered for inference runs
+#: without grad, so they do not change its values.
 INFERENCE_MODE_CALLS = frozenset(
     names("_enter_inference_mode _exit_inference_mode", of="autograd.grad_mode")
 )
 SET_GRAD_CALLS = frozenset(names("_C._set_grad_enabled set_grad_enabled"))
 GRAD_MODE_CALLS = SET_GRAD_CALLS | INFERENCE_MODE_CALLS
 
-#: Functions whose C++ kernel writes running statistics without saying so in its schema; torch's
-#: Python kernel for them is honest. It is not used for anything else: it would also replace
-#: dropout's stream of random numbers, unroll LSTMs and expand upsampling.
+#: Functions whose C++ kernel updates running statistics without declaring it; torch's Python kernel
+#: for them is functional. It is used for nothing else: it would also replace dropout's rng stream,
+#: unroll LSTMs and expand upsampling.
 PYTHON_KERNELS = frozenset(
     {
         *names(
@@ -53,24 +52,26 @@ OUT_OF_PLACE_BERNOULLI = frozenset(
     {*names("bernoulli Tensor.bernoulli ops.aten.bernoulli.p"), "bernoulli"}
 )
 
-#: Captured calls whose kernel draws in another order where the tensor written to has gaps.
+#: Captured calls whose kernel draws in another order where the written tensor has gaps.
 IN_PLACE_NORMAL = frozenset({*names("Tensor.normal_ ops.aten.normal_.default"), "normal_"})
 
-#: Operators that are layers: under autocast the products inside them are cast, of which their node
-#: says nothing.
+#: Operators that are layers: autocast casts the matmuls inside them, which their node does not
+#: show.
 LAYERS = frozenset(names("_native_multi_head_attention _transformer_encoder_layer_fwd"))
 
-#: Names of functions whose C++ kernels cannot take symbolic sizes: with those the Python ones are
-#: used.
+#: Names of functions whose C++ kernels cannot take symbolic sizes: the Python kernels are used for
+#: those.
 SYMBOLIC_KERNELS = frozenset(
     {"lstm", "gru", "rnn_tanh", "rnn_relu", "interpolate", "upsample", "grid_sample"}
 )
 
 
 class Interpretation:
-    """One walk over a captured graph (mutable). values: the eager fake value of every node of the
-    captured graph. differentiates: gradients are computed while it is interpreted, so grad mode is
-    on."""
+    """One interpretation of a captured graph. Mutable.
+
+    values: the eager fake value of every node. differentiates: gradients are computed while the
+    graph is interpreted, so grad mode is on.
+    """
 
     differentiates = False
 
@@ -103,9 +104,7 @@ class Interpretation:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Inside, operators on fakes are recorded, and every setting is as before on the way
-        out.
-        """
+        """Records operators on fakes inside the block, and restores every setting on exit."""
         grad = torch.set_grad_enabled(self.differentiates)
         if self.differentiates:
             self.recorder.draws = Draws()
@@ -127,11 +126,11 @@ class Interpretation:
             REGIONS.reset(regions)
 
     def interpret(self) -> None:
-        """Runs every node, in order; to be called inside `active`."""
+        """Runs every node, in order. Call it inside `active`."""
         places = torch_private.guard_places(self.fake_mode.shape_env)
         with torch_private.sizes_of_one_asked(
             self.fake_mode.shape_env
-        ):  # the tracer's guards see to what shares memory
+        ):  # the tracer's guards check which inputs share memory
             self._interpret_nodes(places)
         self.recorder.frame = ""
         if places is not None:
@@ -153,8 +152,11 @@ class Interpretation:
                         self.pairs.append((eager, result, node.name))
 
     def _require_same_draws(self, node: torch.fx.Node) -> None:
-        """A functional value of a tensor with gaps is dense, and of a dense tensor pairs of numbers
-        are drawn otherwise.
+        """Raises LoweringUnsupported where a functional value would draw other random numbers than
+        eager.
+
+        The functional value of a tensor with gaps is dense, and for dense tensors numbers are drawn
+        in pairs.
         """
         if node.target in IN_PLACE_NORMAL:
             written = self.values[node]
@@ -167,8 +169,9 @@ class Interpretation:
                 )
 
     def _checked_node(self, node: torch.fx.Node) -> Any:
-        """`_node`; what eager could do and functional values cannot (a view that their strides
-        forbid) is a reason against lowering, not a crash."""
+        """Runs `_node`; an error that only functional values cause (a view that their strides
+        forbid) becomes LoweringUnsupported.
+        """
         try:
             return self._node(node)
         except torch_private.fake_failures():
@@ -219,7 +222,7 @@ class Interpretation:
         raise LoweringUnsupported(f"the captured graph has a {node.op} node", self.recorder.frame)
 
     def _function(self, node: torch.fx.Node) -> Callable[..., Any]:
-        """What runs a call_function node: its target, or a form of it that can be followed."""
+        """Returns what runs a call_function node: its target, or a traceable form of it."""
         target: Any = node.target
         if node.kwargs.get("out") is not None and out_variants.composed(target):
             return functools.partial(_into, target)
@@ -256,12 +259,14 @@ class Interpretation:
         return self._functional(value) if isinstance(value, torch.Tensor) else value
 
     def wrapper(self, value: torch.Tensor) -> torch.Tensor:
-        """A fake's functional wrapper."""
+        """Returns a fake's functional wrapper."""
         with torch_private.functionalization_off():
             return torch_private.functional(value)
 
     def _functional(self, value: torch.Tensor) -> torch.Tensor:
-        """The functional wrapper of an input's fake: a leaf where gradients are computed."""
+        """Returns the functional wrapper of an input's fake: a leaf where gradients are
+        computed.
+        """
         wrapper = self.wrapper(value)
         if not self.differentiates:
             return wrapper
@@ -279,8 +284,8 @@ class Interpretation:
 
 
 def _require_resolved(node: torch.fx.Node, value: Any) -> None:
-    """A backend reads memory, in which the numbers of a lazily conjugated or negated tensor are
-    others.
+    """Raises LoweringUnsupported for lazily conjugated or negated tensors: a backend reads memory,
+    which holds other values.
     """
     if isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()):
         raise LoweringUnsupported(
@@ -294,14 +299,16 @@ def _into(target: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _method(name: str) -> Callable[..., Any]:
-    """Calls the method of that name of its first argument."""
+    """Returns a function that calls the method of that name of its first argument."""
     return lambda receiver, *args, **kwargs: getattr(receiver, name)(*args, **kwargs)
 
 
 def _counts(receiver: Any, args: list[Any]) -> bool:
-    """Whether a counter of whole numbers is raised, as batch norms do. Functionalization checks the
-    sizes of `add_` in a way that imports sympy (30 MiB), and then does what
-    `torch_private.replaced` does."""
+    """Whether the call increments an integer counter, as batch norms do.
+
+    For `add_`, functionalization checks sizes in a way that imports sympy (30 MiB), and then does
+    what `torch_private.replaced` does.
+    """
     return (
         len(args) == 1
         and type(args[0]) is int

@@ -1,10 +1,9 @@
-"""Graphs that begin with grad mode off and switch it on: a segment that starts inside no_grad and
-leaves it, enable_grad inside no_grad.
+"""Normalizes graphs that begin with grad mode off and switch it on, such as enable_grad inside
+no_grad.
 
-In: a captured graph, and grad mode as it is when the graph is compiled, which is how each call
-begins. Out: the graph in the one form that lowering differentiates: called with grad mode on, and
-switching it off itself as its first step. What always holds: operators before the switch record
-nothing for autograd, those after it do.
+Lowering differentiates one form only: a graph that is called with grad mode on and switches it off
+itself as its first step. Operators before the switch record nothing for autograd, those after it
+do. Each call of a compiled graph begins with the grad mode in which the graph was compiled.
 """
 
 from __future__ import annotations
@@ -25,14 +24,12 @@ def grad_is_on_in(graph: torch.fx.Graph) -> bool:
 
 
 def ending(graph: torch.fx.Graph) -> bool:
-    """Grad mode as the program leaves it that a graph was captured from, if it begins as it is
-    now.
-    """
+    """Returns the grad mode at the end of the graph, if it begins with grad mode as it is now."""
     return [torch.is_grad_enabled(), *_switched(graph)][-1]
 
 
 def _switched(graph: torch.fx.Graph) -> list[bool]:
-    """What the graph sets grad mode to, in order."""
+    """Returns the values that the graph sets grad mode to, in order."""
     calls = (
         node for node in graph.nodes if node.op == "call_function" and node.target in SET_GRAD_CALLS
     )
@@ -40,14 +37,14 @@ def _switched(graph: torch.fx.Graph) -> list[bool]:
 
 
 def begins_off(captured: CapturedGraph) -> bool:
-    """Whether gradients are computed for a graph that is called with grad mode off, or in it."""
+    """Whether gradients are computed for a graph that is called with grad mode off, or inside such
+    a graph.
+    """
     return not torch.is_grad_enabled() and (captured.needs_grad or calls_autograd(captured.gm))
 
 
 def switch_off_first(captured: CapturedGraph) -> None:
-    """Changes the graph into one that is called with grad mode on: it switches it off before its
-    first operator.
-    """
+    """Makes the graph callable with grad mode on: switches it off before the first operator."""
     graph = captured.gm.graph
     first = next(node for node in graph.nodes if node.op != "placeholder")
     with graph.inserting_before(first):

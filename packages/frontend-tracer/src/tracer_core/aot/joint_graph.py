@@ -1,19 +1,19 @@
-"""Lowering with autograd: the joint graph of a captured graph, or a graph that computes gradients
-itself.
+"""Lowers with autograd: traces the joint graph of a captured graph, or a graph that computes
+gradients itself.
 
 In: a captured graph whose outputs require grad, or that calls ``torch.autograd.grad``. Out:
-`Joint`: one functional ATen graph whose nodes up to a boundary compute the outputs (and write to
-inputs), and whose later nodes compute, from one tangent an output that requires grad, the gradient
-of every input that does. Or, where the graph used its gradients up itself (a whole training step),
-one `Lowered`.
+`Joint`: one functional ATen graph. The nodes up to a boundary compute the outputs (and write to
+inputs); the later nodes compute, from one tangent per output that requires grad, the gradient of
+every input that requires grad. Where the graph consumes its gradients itself (a whole training
+step), one `Lowered`.
 
-How: the captured graph is interpreted as for inference (see `lower`), with grad mode on and its
-inputs leaves; torch's autograd then runs over the same functional wrappers, and the recorder writes
-down what it does. So hooks, autograd.Function, checkpoint and autocast inside the graph mean what
-they mean in eager.
+The captured graph is interpreted as for inference (see `lower`), with grad mode on and its inputs
+as leaves. torch's autograd then runs over the same functional wrappers, and the recorder records
+the operators. So hooks, autograd.Function, checkpoint and autocast inside the graph behave as in
+eager.
 
-What always holds: nothing of the backward pass stands before the boundary; the gradient of a leaf
-has the leaf's strides where those are dense (as autograd's accumulation wants them).
+What always holds: no node of the backward stands before the boundary; the gradient of a leaf has
+the leaf's strides where those are dense (as autograd's accumulation requires).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tracer_core.aot.request import Request
 from tracer_core.contract.specs import InputSpec
 from tracer_core.torch_private.names import names
 
-#: Operators that run autograd inside a graph: what they differentiated is gone afterwards, as in
-#: eager.
+#: Operators that run autograd inside a graph: the graph they differentiated is freed afterwards, as
+#: in eager.
 GRADIENT_CALLS = frozenset(names("autograd.grad autograd.backward"))
 
 
@@ -43,12 +43,15 @@ GRADIENT_CALLS = frozenset(names("autograd.grad autograd.backward"))
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """graph: forward and backward nodes, without an output node. inputs: an InputSpec for each
+    """A joint graph.
+
+    graph: forward and backward nodes, without an output node. inputs: an InputSpec for each
     placeholder of the forward. differentiable: indices of inputs that get a gradient. outputs,
     mutations, plan: the forward's, see `Lowering`. tangents: for each output of the ATen graph its
     tangent's placeholder, or None where it requires no grad. gradients: for each differentiable
-    input its node, or None. forward: the nodes that stand before the boundary, placeholders of the
-    forward among them."""
+    input its node, or None. forward: the nodes before the boundary, including the placeholders of
+    the forward.
+    """
 
     graph: torch.fx.Graph
     inputs: tuple[InputSpec, ...]
@@ -69,7 +72,7 @@ def calls_autograd(gm: torch.fx.GraphModule) -> bool:
 
 
 class JointLowering(Lowering):
-    """One joint lowering (mutable)."""
+    """One joint lowering. Mutable."""
 
     differentiates = True
 
@@ -81,14 +84,16 @@ class JointLowering(Lowering):
         inputs: Sequence[Any],
     ) -> None:
         super().__init__(gm, values, request)
-        # A fake says what its tensor required after the call; the call began as the inputs say.
+        # A fake has the requires_grad of its tensor after the call; the input specs have it before
+        # the call.
         for node, given in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True):
             if isinstance(given, torch.Tensor):
                 self.leaves[id(values[node])] = given.requires_grad
 
     def joint(self, specs: tuple[InputSpec, ...]) -> Joint:
-        """Interprets and differentiates. Raises LoweringUnsupported where autograd's effects have
-        no functional form."""
+        """Interprets and differentiates. Raises LoweringUnsupported where an effect of autograd has
+        no functional form.
+        """
         recorder = self.recorder
         with self.active():
             ending = self.finish()
@@ -110,7 +115,7 @@ class JointLowering(Lowering):
         )
 
     def finish(self) -> Ending:
-        """Also looks at what can be differentiated afterwards."""
+        """Also checks what can be differentiated afterwards."""
         ending = super().finish()
         self._require_no_new_gradients()
         if calls_autograd(self.gm):
@@ -121,8 +126,8 @@ class JointLowering(Lowering):
         return ending
 
     def _require_used_up(self, root: torch.Tensor) -> None:
-        """Autograd itself knows whether the graph behind a value is gone; what it records to find
-        out is dead.
+        """Checks with autograd itself whether the graph behind a value is freed; nodes recorded for
+        the check are dead.
         """
         if not root.requires_grad:
             return
@@ -141,7 +146,7 @@ class JointLowering(Lowering):
         )
 
     def _leaves(self) -> list[tuple[int, torch.Tensor]]:
-        """(index, wrapper) of each input that requires grad."""
+        """Returns (index, wrapper) of each input that requires grad."""
         return [
             (index, self.wrappers[id(value)])
             for index, value in enumerate(self.recorder.inputs)
@@ -151,8 +156,9 @@ class JointLowering(Lowering):
         ]
 
     def _require_no_new_gradients(self) -> None:
-        """A write that carries gradients into an input changes the input's place in autograd's
-        graph, which a copy into it would not."""
+        """Rejects a write that carries gradients into an input: it changes the input's autograd
+        history, which a copy into it would not.
+        """
         for node, value in zip(self.recorder.placeholders, self.recorder.inputs, strict=True):
             wrapper = self.wrappers.get(id(value))
             if wrapper is not None and wrapper.requires_grad and not wrapper.is_leaf:
@@ -161,7 +167,7 @@ class JointLowering(Lowering):
                 )
 
     def _tangents(self, ending: Ending) -> list[torch.Tensor | None]:
-        """A fake for the gradient of each output of the ATen graph that requires grad, like the
+        """Returns a fake tangent for each output of the ATen graph that requires grad, like the
         output.
         """
         tangents: list[torch.Tensor | None] = []
@@ -206,9 +212,7 @@ class JointLowering(Lowering):
                     found = torch_private.gradients_of([root for root, _ in roots], wrapped, leaves)
             except torch_private.fake_failures():
                 raise
-            except (
-                RuntimeError
-            ) as error:  # it reads values, or writes in place to what is no value here
+            except RuntimeError as error:  # it reads values, or writes in place to a wrapper
                 first = str(error).splitlines()[0] if str(error) else ""
                 raise LoweringUnsupported(
                     f"the backward fails on functional values: {first}"
@@ -231,8 +235,8 @@ class JointLowering(Lowering):
 
 
 def _tangent_strides(output: torch.Tensor) -> tuple[Any, ...]:
-    """How a tangent lies in memory (`training._fit` sees to it): as the output, without gaps and
-    repetitions.
+    """Returns the strides of a tangent, which `autograd_runtime._fit` establishes: the output's,
+    without gaps and overlaps.
     """
     if Layout.of(output).dense:
         return tuple(output.stride())

@@ -1,10 +1,8 @@
-"""Graph modules whose Python code is written when somebody asks for it: most are handed on and
-never run; quick nodes.
+"""Graph modules that generate their Python code on first use, because most of them never run.
 
-In: an fx graph. Out: a `torch.fx.GraphModule` that behaves like any other. What always holds:
-`forward`, a call, `code` and copies are those of the graph as it is when the first of them is asked
-for; from then on, as for any GraphModule, they change with `recompile()` alone. torch forgets the
-text of the code together with the function.
+A `Deferred` behaves like any `torch.fx.GraphModule`: `forward`, a call, `code` and copies use the
+graph as it is when the first of them is requested; from then on, the code changes with
+`recompile()` only. torch drops the text of the code together with the function.
 """
 
 from __future__ import annotations
@@ -17,8 +15,9 @@ from tracer_core import torch_private
 
 
 def add_node(graph: torch.fx.Graph, op: str, target: Any, args: Any, kwargs: Any) -> torch.fx.Node:
-    """`create_node`, in half its time: it searches the arguments that it is given for symbolic
-    numbers, to warn of them.
+    """Does what `create_node` does in half its time.
+
+    `create_node` searches its arguments for symbolic numbers, to warn of them.
     """
     node = graph.create_node(op, target)
     if args:
@@ -29,7 +28,9 @@ def add_node(graph: torch.fx.Graph, op: str, target: Any, args: Any, kwargs: Any
 
 
 class Deferred(torch.fx.GraphModule):
-    """opening: whether the module is being made. Each instance has a class of its own, as torch
+    """A lazy graph module.
+
+    opening: whether the module is being constructed. Each instance has a class of its own, as torch
     gives graph modules.
     """
 
@@ -44,7 +45,7 @@ class Deferred(torch.fx.GraphModule):
             cls._opening = False
 
     def recompile(self) -> Any:
-        """Writes the code, but not while the module is being made."""
+        """Generates the code, except during construction."""
         if type(self)._opening:
             return None
         written = super().recompile()
@@ -57,7 +58,7 @@ class Deferred(torch.fx.GraphModule):
 
     @property
     def forward(self) -> Any:  # type: ignore[override]
-        """The graph's function, which replaces this property when it is written."""
+        """The graph's function; replaces this property once it is generated."""
         self._write()
         return self.forward
 

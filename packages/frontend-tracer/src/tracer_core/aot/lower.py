@@ -5,12 +5,12 @@ In: an fx.GraphModule of torch functions and methods over tensors, with fake val
 writes are trailing ``aten.copy_(placeholder, value)`` nodes, its `CompileSpec`, and the plan that
 turns a backend's runner for that graph into a runner for the captured one.
 
-How: the captured graph is interpreted once over functional wrappers of its fakes, under `no_grad`,
-the FakeTensorMode and `AtenRecorder`, which records every ATen operator that comes out below.
+The captured graph is interpreted once over functional wrappers of its fakes, under `no_grad`, the
+FakeTensorMode and `AtenRecorder`, which records every ATen operator.
 
-What always holds: what cannot be said functionally raises LoweringUnsupported with a reason, before
-any graph exists; the ambient autocast and grad modes are as before; guards that the shapes needed
-are in the ShapeEnv of the fakes.
+What always holds: what has no functional form raises LoweringUnsupported with a reason, before any
+graph exists; the ambient autocast and grad modes are restored; guards that the shapes needed are in
+the ShapeEnv of the fakes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ aten = operators("aten")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a lowering ended. planner: made the ATen graph's outputs. steps: how the captured outputs
-    come from them. mutations: indices of the inputs that are written to."""
+    """The end of a lowering.
+
+    planner: made the ATen graph's outputs. steps: how the captured outputs are made from them.
+    mutations: indices of the inputs that are written to.
+    """
 
     planner: OutputPlanner
     steps: tuple[Step, ...]
@@ -94,7 +97,7 @@ def _torch_level(
 
 
 def output_args(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
-    """What a graph returns: nodes and constants, as one flat tuple."""
+    """Returns a graph's outputs, nodes and constants, as one flat tuple."""
     (output,) = gm.graph.find_nodes(op="output")
     returned = output.args[0]
     flat = tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
@@ -106,11 +109,14 @@ def output_args(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
 
 
 def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
-    """The decompositions that `backend` asks for: torch's core ATen table for ``ir="core_aten"``,
-    then its own, less its `keep_ops`. Raises LoweringUnsupported for a kept operator that torch
-    itself expands before a graph could show it."""
-    # The tangents that forward-mode differentiation starts from have no memory: a kernel must not
-    # be given one.
+    """Returns the decompositions that `backend` asks for.
+
+    They are torch's core ATen table for ``ir="core_aten"``, then the backend's own, without its
+    `keep_ops`. Raises LoweringUnsupported for a kept operator that torch expands before it can
+    reach a graph.
+    """
+    # The initial tangents of forward-mode differentiation have no memory: a kernel must not get
+    # one.
     table: dict[Any, Callable[..., Any]] = {aten._efficientzerotensor.default: torch.zeros}
     if backend.ir == "core_aten":
         table |= torch_private.core_aten_table()
@@ -134,7 +140,7 @@ def decomposition_table(backend: Backend) -> dict[Any, Callable[..., Any]]:
 
 
 def _own_decompositions(backend: Backend) -> dict[Any, Callable[..., Any]]:
-    """What the backend's `decompositions` gives. Raises BackendError where it is no table of
+    """Returns the backend's own `decompositions`. Raises BackendError where they are no table of
     operators.
     """
     try:
@@ -153,14 +159,14 @@ def _own_decompositions(backend: Backend) -> dict[Any, Callable[..., Any]]:
 
 
 def operator_named(name: str) -> Any:
-    """The OpOverload of ``"aten.gelu.default"``. Raises AttributeError if there is none."""
+    """Returns the OpOverload of ``"aten.gelu.default"``. Raises AttributeError if there is none."""
     namespace, _, rest = name.partition(".")
     packet, _, overload = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
 class Lowering(Interpretation):
-    """One lowering (mutable)."""
+    """One lowering. Mutable."""
 
     def __init__(
         self, gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any], request: Request
@@ -185,15 +191,13 @@ class Lowering(Interpretation):
         plan = self.plan(ending)
         lowered = Lowered(graph, spec, plan.bind, plan, self.request.backend.ir)
         if env().check:
-            from tracer_core.aot.verify import verify_lowered  # only when asked for
+            from tracer_core.aot.verify import verify_lowered  # imported only when checking is on
 
             verify_lowered(lowered)
         return lowered
 
     def finish(self) -> Ending:
-        """Interprets the captured graph and adds what follows from it: outputs, then writes to
-        inputs.
-        """
+        """Interprets the captured graph, then adds outputs and writes to inputs."""
         with torch_private.functionalization():
             self.interpret()
         with torch.no_grad():
@@ -217,7 +221,7 @@ class Lowering(Interpretation):
             return Ending(planner, tuple(steps), self._write_back(writes))
 
     def plan(self, ending: Ending) -> OutputPlan:
-        """How the captured graph's outputs are made from the ATen graph's."""
+        """Returns how the captured graph's outputs are made from the ATen graph's."""
         recorder = self.recorder
         plan = OutputPlan(
             ending.steps,
@@ -225,7 +229,7 @@ class Lowering(Interpretation):
             size_origins(recorder.inputs),
             len(ending.planner.nodes),
         )
-        # symbolic sizes of views must have a text form: better known now than at the call
+        # symbolic sizes of views must have a text form: fail now rather than at the call
         plan.text()
         return plan
 
@@ -235,10 +239,12 @@ class Lowering(Interpretation):
         return torch_private.is_functional(wrapper) and torch_private.has_data_mutation(wrapper)
 
     def _require_same_aliases(self) -> None:
-        """Whether `contiguous`, `reshape` and the like give a view follows from strides, and a
-        functional value can have others than eager's (after a write to an input with gaps between
-        its elements, or from a decomposition). That matters where the memory is written to: there
-        the two programs would part."""
+        """Rejects a graph that writes to memory which aliases differently in functional form.
+
+        Whether `contiguous`, `reshape` and the like return a view depends on strides, and a
+        functional value can have other strides than eager's (after a write to an input with gaps
+        between its elements, or from a decomposition).
+        """
         eager_of: dict[int, int] = {}
         functional_of: dict[int, int] = {}
         written: set[int] = set()
@@ -259,7 +265,7 @@ class Lowering(Interpretation):
                 )
 
     def _writes(self) -> list[tuple[int, Any]]:
-        """(index, wrapper) of each input that the graph wrote to."""
+        """Returns (index, wrapper) of each input that the graph wrote to."""
         writes, storages = [], Counter[int]()
         for index, value in enumerate(self.recorder.inputs):
             wrapper = self.wrappers.get(id(value))
@@ -282,7 +288,9 @@ class Lowering(Interpretation):
         return writes
 
     def _write_back(self, writes: Sequence[tuple[int, Any]]) -> tuple[int, ...]:
-        """Adds a trailing ``copy_`` for each write; gives the indices of the inputs written to."""
+        """Adds a trailing ``copy_`` for each write; returns the indices of the inputs written
+        to.
+        """
         recorder = self.recorder
         inputs = {
             torch_private.storage_id(v) for v in recorder.inputs if isinstance(v, torch.Tensor)
@@ -301,7 +309,7 @@ class Lowering(Interpretation):
         return tuple(index for index, _ in pending)
 
     def extra_specs(self) -> tuple[InputSpec, ...]:
-        """An InputSpec for each tensor attribute of the captured graph."""
+        """Returns an InputSpec for each tensor attribute of the captured graph."""
         extra = self.recorder.placeholders[len(self.gm.graph.find_nodes(op="placeholder")) :]
         roles = [
             Role.PARAMETER if isinstance(tensor, torch.nn.Parameter) else Role.BUFFER

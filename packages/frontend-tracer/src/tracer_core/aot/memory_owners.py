@@ -1,8 +1,7 @@
-"""Which node of a functional graph made the memory that a value lies in.
+"""Alias analysis of a functional graph: which node allocated the memory of a value.
 
-In: the nodes of a graph, in order, with their values. Out: `Owners`, and `clone`, which gives a
-value memory of its own. What always holds: the owner of a storage is the first node whose value
-lies in it; what is no strided tensor owns itself.
+The owner of a storage is the first node whose value lies in it; a value that is not a strided
+tensor owns itself. `clone` copies a value into memory of its own.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ class Owners:
                 self._first.setdefault(torch_private.storage_id(value), node)
 
     def of(self, node: Node) -> Node:
-        """The node whose memory a node's value lies in."""
+        """Returns the node that allocated the memory of a node's value."""
         value = node.meta.get("val")
         return self._first[torch_private.storage_id(value)] if _strided(value) else node
 
     def is_view(self, node: Node) -> bool:
-        """Whether all that a node returns lies in the memory of earlier nodes."""
+        """Whether all results of a node lie in the memory of earlier nodes."""
         value = node.meta.get("val")
         tensors = [
             one for one in (value if isinstance(value, (tuple, list)) else [value]) if _strided(one)
@@ -53,7 +52,7 @@ class Owners:
 
 
 def clone(graph: torch.fx.Graph, value: Node) -> Node:
-    """A node at the end of the graph that copies a value."""
+    """Adds a node at the end of the graph that copies a value."""
     node = graph.call_function(aten.clone.default, (value,))
     with torch_private.fake_mode_of(value.meta["val"]):
         node.meta["val"] = aten.clone.default(value.meta["val"])

@@ -1,14 +1,13 @@
-"""Outputs of normalisations as pointwise formulas of their statistics.
+"""Recomputes outputs of normalizations from their statistics, as pointwise formulas.
 
-In: a joint graph. Out: for each output of a normalisation whose statistics the graph also returns a
-`Formula`: what it is computed from, and the nodes that compute it again. What always holds: the
-formula is the one of ATen's CPU kernels (scale and shift first for batches and groups, the
-difference from the mean first for layers), in the statistics' dtype; its result has the sizes,
-strides and dtype of the normalisation's.
+The input of a normalization is saved anyway, for its gradient, so its output (and the activations
+computed from it) need not be. That is half of the saved activations of a convolution net, and
+nearly all of a densenet's.
 
-Why: the input of a normalisation is saved anyway, for its gradient, so its output (and what
-activations make of it) need not be. That is half the activations of a convolution net, and nearly
-all of those of a densenet.
+A `Formula` exists for each output of a normalization whose statistics the joint graph also returns.
+It is the formula of ATen's CPU kernels (scale and shift first for batch and group norm, the
+difference from the mean first for layer norm), in the statistics' dtype; its result has the sizes,
+strides and dtype of the normalization's.
 """
 
 from __future__ import annotations
@@ -29,8 +28,11 @@ Node = torch.fx.Node
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """x, mean, inverse (of the standard deviation): nodes. weight, bias: nodes or None. batch: one
-    mean a channel, else one a row. result: the node that it stands for."""
+    """The formula of one output.
+
+    x, mean, inverse (of the standard deviation): nodes. weight, bias: nodes or None. batch: one
+    mean per channel, else one per outer dimension. result: the node that the formula replaces.
+    """
 
     x: Node
     mean: Node
@@ -46,7 +48,7 @@ class Formula:
         return [node for node in found if node is not None]
 
     def emit(self, graph: torch.fx.Graph, made: Callable[[Node], Node]) -> Node:
-        """Writes the formula at the end of a graph. made: what a source is there."""
+        """Emits the formula at the end of a graph. made: maps a source to its node there."""
         write = _Writer(graph, self.result)
         x, mean, inverse = made(self.x), made(self.mean), made(self.inverse)
         weight, bias = (None if one is None else made(one) for one in (self.weight, self.bias))
@@ -72,7 +74,7 @@ class Formula:
 
 
 class _Writer:
-    """Appends operators, with the fakes that they give."""
+    """Appends operators with their fake values."""
 
     def __init__(self, graph: torch.fx.Graph, origin: Node) -> None:
         self.graph, self.origin = graph, origin
@@ -84,7 +86,7 @@ class _Writer:
             return self._node(target, args, kwargs, target(*values, **kwargs))
 
     def whole(self, target: Any, one: Node, other: Node) -> Node:
-        """By element, of the result's sizes."""
+        """Adds an elementwise operator with the result's sizes."""
         dtypes = [node.meta["val"].dtype for node in (one, other)]
         like = torch_private.fake_like(self.origin.meta["val"], torch.promote_types(*dtypes))
         return self._node(target, (one, other), {}, like)
@@ -95,19 +97,19 @@ class _Writer:
         return node
 
     def per_channel(self, value: Node) -> Node:
-        """[C] so that it lies along the second dimension of the result."""
+        """Views a [C] tensor so that it broadcasts along the second dimension of the result."""
         for _ in range(self.origin.meta["val"].dim() - 2):
             value = self(aten.unsqueeze.default, value, -1)
         return value
 
 
 def _batch(args: tuple[Any, ...], training: int) -> tuple[Any, Any] | None:
-    """(weight, bias) of a batch norm over its batch."""
+    """Returns (weight, bias) of a batch norm over its batch."""
     return (args[1], args[2]) if args[training] is True else None
 
 
 #: operator -> (its arguments -> (weight, bias), or None where the statistics are not the batch's;
-#: whether a batch norm)
+#: whether it is a batch norm)
 _NORMS: dict[Any, tuple[Callable[[tuple[Any, ...]], tuple[Any, Any] | None], bool]] = {
     aten._native_batch_norm_legit_functional.default: (lambda args: _batch(args, 5), True),
     aten._native_batch_norm_legit.no_stats: (lambda args: _batch(args, 3), True),
@@ -116,7 +118,7 @@ _NORMS: dict[Any, tuple[Callable[[tuple[Any, ...]], tuple[Any, Any] | None], boo
 
 
 def formulas(nodes: Iterable[Node]) -> dict[Node, Formula]:
-    """The formula of each output of a normalisation that has one."""
+    """Returns the formula of each output of a normalization that has one."""
     found: dict[Node, Formula] = {}
     for node in nodes:
         formula = _formula(node) if node.target in _NORMS else None
@@ -139,6 +141,6 @@ def _formula(node: Node) -> Formula | None:
         return None
     if (
         mean.dtype.itemsize < 4
-    ):  # ATen computed with what it then rounded: of 16-bit rows on the CPU
+    ):  # ATen computed with what it rounded afterwards: 16-bit inputs on the CPU
         return None
     return Formula(x, items[1], items[2], *given, batch, items[0])

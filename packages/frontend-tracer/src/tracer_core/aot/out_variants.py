@@ -1,13 +1,9 @@
-"""Calls with ``out=`` of functions that torch composes of others: what they compute, and then a
-copy.
+"""out= variants of composite torch functions: computes the result functionally, then copies it.
 
-In: a torch function and its arguments. Out: whether its ``out=`` form is composed, and the call.
-What always holds: the memory that was given has the result's values; a result of other sizes raises
-LoweringUnsupported.
-
-The composed forms write through aliases that functional wrappers do not follow (``_unsafe_view`` in
-``torch.kron``), or not at all where they meet a wrapper (``torch.linalg.matrix_rank``); operators
-with kernels are followed by torch.
+Composite ``out=`` forms write through aliases that functional wrappers do not follow
+(``_unsafe_view`` in ``torch.kron``), or fail on wrappers (``torch.linalg.matrix_rank``). torch
+functionalizes operators with kernels itself. A result whose sizes differ from the given tensor's
+raises LoweringUnsupported.
 """
 
 from __future__ import annotations
@@ -24,8 +20,8 @@ from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytre
 
 @functools.cache
 def composed(function: Any) -> bool:
-    """Whether an ``out=`` form of a torch function is made of other operators, by torch's C++ or
-    its Python.
+    """Whether the ``out=`` form of a torch function is composed of other operators, in C++ or in
+    Python.
     """
     if isinstance(function, OpOverload):
         return torch_private.is_composite(function)
@@ -37,7 +33,7 @@ def composed(function: Any) -> bool:
 
 
 def call_into(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``function(*args, **kwargs)``, where `kwargs` has ``out``."""
+    """Computes ``function(*args, **kwargs)``, where `kwargs` has ``out``."""
     given = kwargs["out"]
     result = function(*args, **{name: value for name, value in kwargs.items() if name != "out"})
     made, places = pytree.tree_leaves(result), pytree.tree_leaves(given)

@@ -1,13 +1,14 @@
-"""Which outputs of a captured graph the backend computes, and how the others are made from them.
+"""Output aliasing: which outputs of a captured graph the backend computes, and how the others are
+rebuilt.
 
-In: for each captured output its eager fake value and the functional value that lowering gave it.
-Out: the nodes that the ATen graph returns, and an `OutputPlan` whose `bind(runner)` is a runner
+From the eager fake value and the functional value of each captured output, the planner derives the
+nodes that the ATen graph returns, and an `OutputPlan`. ``OutputPlan.bind(runner)`` returns a runner
 with the captured graph's own outputs: inputs returned as they are, views of inputs, several views
 of one storage, numbers.
 
-What always holds: outputs of the ATen graph share no storage with an input or with each other;
-after `bind` identity, aliasing, sizes and strides are eager's, and an output that requires grad is
-a view of a tensor that it is a view of in eager.
+Outputs of the ATen graph share no storage with an input or with each other. After `bind`, identity,
+aliasing, sizes and strides are eager's, and the base of an output that requires grad is also its
+base in eager.
 """
 
 from __future__ import annotations
@@ -54,8 +55,11 @@ class InputItself:
 
 @dataclass(frozen=True, slots=True)
 class ViewOf:
-    """Another view of a storage. of_input: `index` is an input, else an output of the ATen graph.
-    offset: elements from the first element of that tensor to the first of this one."""
+    """Another view of a storage.
+
+    of_input: `index` is an input, else an output of the ATen graph. offset: elements from the first
+    element of that tensor to the first of this one.
+    """
 
     of_input: bool
     index: int
@@ -67,7 +71,7 @@ class ViewOf:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A Python value known now (int, float, bool, None, ...) or a symbolic size."""
+    """A constant Python value (int, float, bool, None, ...) or a symbolic size."""
 
     value: Any
 
@@ -77,8 +81,11 @@ Step = FromGraph | SameAs | InputItself | ViewOf | Number
 
 @dataclass(frozen=True, slots=True)
 class OutputPlan:
-    """steps: one per captured output. constants: tensors appended to the inputs of every call.
-    origins: where symbolic sizes are read. inputs: how many inputs the captured graph has."""
+    """How the captured graph's outputs are made.
+
+    steps: one per captured output. constants: tensors appended to the inputs of every call.
+    origins: where symbolic sizes are read. inputs: how many inputs the captured graph has.
+    """
 
     steps: tuple[Step, ...]
     constants: tuple[torch.Tensor, ...] = ()
@@ -92,7 +99,7 @@ class OutputPlan:
         return not self.constants and self.steps == same
 
     def bind(self, runner: RunFunction) -> RunFunction:
-        """A runner for the captured graph from one for the ATen graph; `runner` itself if
+        """Returns a runner for the captured graph from one for the ATen graph; `runner` itself if
         trivial.
         """
         if self.trivial:
@@ -104,7 +111,7 @@ class OutputPlan:
         return bound
 
     def text(self) -> str:
-        """The Python source of `bind`'s result, over the names `runner` and `constants`."""
+        """Returns the Python source of `bind`'s result, over the names `runner` and `constants`."""
         names: dict[sympy.Symbol, str] = {}
         kept: set[int] = set()
         values = [self._value(step, names, kept) for step in self.steps]
@@ -153,13 +160,12 @@ class OutputPlan:
         return size_text(value, names)
 
 
-# --- making the plan
-# --------------------------------------------------------------------------------
+# Making the plan
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the elements of a tensor lie in its storage, by hints: half-open range, dense or
+    """Where the elements of a tensor lie in its storage, by hints: a half-open range, dense or
     not.
     """
 
@@ -186,15 +192,18 @@ class Layout:
         return Layout(start, start + extent, dense)
 
     def covers(self, other: Layout) -> bool:
-        """Whether every element of `other` is one of ours."""
+        """Whether this layout contains every element of `other`."""
         return self.dense and self.start <= other.start and other.end <= self.end
 
 
 @dataclass(slots=True)
 class OutputPlanner:
-    """Makes one plan (mutable). recorder: holds the ATen graph. functional: the functional wrapper
-    of an eager fake value (by id). eager: all eager fake values of the captured graph, in order.
-    differentiated: autograd records what makes the outputs."""
+    """Makes one plan. Mutable.
+
+    recorder: holds the ATen graph. functional: the functional wrapper of an eager fake value (by
+    id). eager: all eager fake values of the captured graph, in order. differentiated: autograd
+    records what makes the outputs.
+    """
 
     recorder: AtenRecorder
     inputs: Sequence[Any]
@@ -206,7 +215,7 @@ class OutputPlanner:
     sources: list[torch.Tensor] = field(default_factory=list)  # the eager value of each of `values`
 
     def plan(self, outputs: Sequence[Any]) -> list[Step]:
-        """One step per captured output; `nodes` then holds what the ATen graph returns."""
+        """Returns one step per captured output; `nodes` then holds what the ATen graph returns."""
         storages = self._input_storages()
         groups = self._groups(outputs, storages)
         first: dict[int, int] = {}
@@ -234,7 +243,7 @@ class OutputPlanner:
     def _groups(
         self, outputs: Sequence[Any], inputs: Mapping[int, Any]
     ) -> dict[int, list[torch.Tensor]]:
-        """The different output tensors of each storage that no input has."""
+        """Returns the distinct output tensors of each storage that no input has."""
         groups: dict[int, list[torch.Tensor]] = {}
         for value in outputs:
             if isinstance(value, torch.Tensor) and torch_private.storage_id(value) not in inputs:
@@ -258,16 +267,20 @@ class OutputPlanner:
         return self._view(value, self.inputs[nearest], True, nearest)
 
     def _require_history(self, value: torch.Tensor) -> None:
-        """A leaf that is made inside, by requires_grad_() or as a view under no_grad, has no place
-        in the node that stands for the whole graph."""
+        """Rejects a leaf made inside the graph, by requires_grad_() or as a view under no_grad: the
+        autograd node of the whole graph cannot represent it.
+        """
         if self.differentiated and value.requires_grad and _node(value) is None:
             raise LoweringUnsupported(
                 "an output requires grad, but nothing that it is computed from", self.recorder.frame
             )
 
     def _has_gradients_of(self, base: torch.Tensor, value: torch.Tensor) -> bool:
-        """Whether a view of `base` has the gradients of `value`, which shares its memory: of
-        several such tensors each may require grad or not, and be a leaf of its own."""
+        """Whether a view of `base` has the same autograd history as `value`, which shares its
+        memory.
+
+        Of several tensors on one storage each may require grad or not, and be a leaf of its own.
+        """
         if not self.differentiated or not value.requires_grad:
             return True
         return base.requires_grad and _root(base) is _root(value)
@@ -287,7 +300,9 @@ class OutputPlanner:
         return FromGraph(index) if base is value else self._view(value, base, False, index)
 
     def _base(self, members: list[torch.Tensor], storage: int) -> torch.Tensor:
-        """A tensor of that storage in which all members lie: one of them, or an intermediate."""
+        """Returns a tensor of that storage that contains all members: one of them, or an
+        intermediate.
+        """
         layouts = [Layout.of(member) for member in members]
         others = [
             value
@@ -326,8 +341,10 @@ class OutputPlanner:
         )
 
     def _return(self, value: torch.Tensor) -> int:
-        """Returns the functional value of `value` from the ATen graph, with eager's strides and a
-        storage of its own; gives its index among the graph's outputs."""
+        """Returns the index, among the ATen graph's outputs, of a new output for `value`.
+
+        The output has eager's strides and a storage of its own.
+        """
         result = torch_private.functional_value(self.functional(value))
         result = restride(result, value)
         taken = {
@@ -344,21 +361,23 @@ class OutputPlanner:
 
 
 def _root(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that autograd takes it for a view of, else itself."""
+    """Returns the base that autograd knows for a view, else the tensor itself."""
     return tensor if tensor._base is None else tensor._base
 
 
 def _node(tensor: torch.Tensor) -> Any:
-    """Its grad_fn. Of a view whose base was written to, autograd makes it anew when it is asked
-    for.
+    """Returns the grad_fn; autograd regenerates it on access for a view whose base was written
+    to.
     """
     with torch_private.outside_modes():
         return tensor.grad_fn
 
 
 def _distance(view: torch.Tensor, base: torch.Tensor) -> int:
-    """How many nodes of autograd's graph lie between a view and a tensor that it is a view of; of a
-    tensor and its view that are both inputs, gradients pass the one that the program used."""
+    """Returns the number of autograd nodes between a view and its base.
+
+    Of a tensor and its view that are both inputs, gradients flow to the one that the program used.
+    """
     node, last, steps = _node(view), _node(base), 0
     while node is not None and node is not last and getattr(node, "variable", None) is not base:
         node, steps = node.next_functions[0][0] if node.next_functions else None, steps + 1
@@ -366,7 +385,7 @@ def _distance(view: torch.Tensor, base: torch.Tensor) -> int:
 
 
 def same_sizes(left: Sequence[Any], right: Sequence[Any]) -> bool:
-    """Whether two shapes or strides are equal (structurally first: that adds no guard)."""
+    """Whether two shapes or strides are equal; compares structurally first, which adds no guard."""
     return len(left) == len(right) and all(
         _same_size(as_plain(a), as_plain(b)) for a, b in zip(left, right, strict=True)
     )
@@ -403,8 +422,9 @@ def restride(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def output_requires_grad(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
-    """Whether a graph in which grad mode is on may return something that requires grad: whether any
-    of its inputs or tensor attributes does."""
+    """Whether a graph may return a tensor that requires grad, with grad mode on: whether an input
+    or tensor attribute does.
+    """
     attributes = [*gm.parameters(), *gm.buffers()]
     tensors = [value for value in (*inputs, *attributes) if isinstance(value, torch.Tensor)]
     return any(tensor.requires_grad for tensor in tensors)

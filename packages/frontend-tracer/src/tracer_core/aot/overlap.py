@@ -1,8 +1,7 @@
-"""Whether tensors of one storage have elements in common.
+"""Memory overlap of tensors that share a storage.
 
-In: strided tensors (fakes, functional wrappers). Out: answers. What always holds: "apart" and "the
-same" are certain, for every value that symbolic sizes can take (a comparison that decides it
-becomes a guard); whoever gets neither has to expect an overlap.
+The answers "apart" and "the same" are certain for all values of symbolic sizes (a comparison that
+decides becomes a guard). Where neither holds, expect an overlap.
 """
 
 from __future__ import annotations
@@ -15,15 +14,17 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.symbolic_sizes import hint_of
 
-#: Steps of the search for a common element before it gives up (and says that there may be one).
+#: Step limit of the search for a common element; beyond it an overlap is assumed.
 _STEPS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the elements of a tensor lie in its storage, in bytes. dims: (size, stride) of each
-    dimension that has more than one element, the greatest stride first. empty: whether there are no
-    elements."""
+    """Where the elements of a tensor lie in its storage, in bytes.
+
+    dims: (size, stride) of each dimension that has more than one element, the greatest stride
+    first. empty: whether there are no elements.
+    """
 
     start: Any
     dims: tuple[tuple[Any, Any], ...]
@@ -32,8 +33,8 @@ class Place:
 
     @staticmethod
     def of(tensor: torch.Tensor) -> Place:
-        """The place of a strided tensor; of one inside torch.func's transforms, all that they see
-        of it.
+        """Returns the place of a strided tensor; inside torch.func's transforms, that of the whole
+        underlying tensor.
         """
         tensor = torch_private.inside_transforms(tensor)
         item = tensor.element_size()
@@ -48,23 +49,25 @@ class Place:
 
     @property
     def static(self) -> bool:
-        """Whether all of it is numbers."""
+        """Whether the place is constant."""
         return type(self.start) is int and all(
             type(n) is int and type(s) is int for n, s in self.dims
         )
 
     def end(self) -> Any:
-        """Behind the last byte, where there is an element."""
+        """The end of the last byte of a nonempty tensor."""
         return self.start + sum(((n - 1) * step for n, step in self.dims), 0) + self.item
 
 
 def storage(tensor: torch.Tensor) -> int:
-    """Equal for tensors of one storage; those of torch.func's transforms are looked into."""
+    """Returns a key that is equal for tensors of one storage; unwraps tensors of torch.func's
+    transforms.
+    """
     return torch_private.storage_id(torch_private.inside_transforms(tensor))
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one storage are the same elements in the same order."""
+    """Whether two tensors of one storage have the same elements in the same order."""
     if one is other:
         return True
     one, other = map(torch_private.inside_transforms, (one, other))
@@ -88,7 +91,7 @@ def apart(a: Place, b: Place) -> bool:
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements of a tensor may be one place in memory."""
+    """Whether two elements of a tensor may share memory."""
     place = Place.of(tensor)
     if place.empty:
         return False
@@ -96,7 +99,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 
 def _equal(one: Any, other: Any) -> bool:
-    """Whether two numbers are equal as they are written."""
+    """Whether two numbers are equal as expressions."""
     one, other = (
         value.node.expr if isinstance(value, torch.SymInt) else value for value in (one, other)
     )
@@ -104,8 +107,11 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def _nested(dims: tuple[tuple[Any, Any], ...], reach: Any) -> bool:
-    """Whether each dimension steps over all that the ones inside it reach: then no two indices are
-    one place. reach: bytes that the innermost elements take."""
+    """Whether each dimension's stride exceeds the extent of the dimensions inside it, so that no
+    two indices collide.
+
+    reach: bytes of the innermost elements.
+    """
     for size, step in reversed(dims):
         if not _equal(step, reach) and not torch_private.holds(step >= reach):
             return False
@@ -114,9 +120,10 @@ def _nested(dims: tuple[tuple[Any, Any], ...], reach: Any) -> bool:
 
 
 def _meet(one: Place, other: Place) -> bool:
-    """Whether two places of numbers have a byte in common: whether some indices of one and some of
-    the other lead to one address. Counted from the other's end, its steps add up with those of the
-    first to a given distance."""
+    """Whether two constant places have a byte in common.
+
+    Counted from the other's end, its steps add up with those of the first to a given distance.
+    """
     dims = [*one.dims, *other.dims]
     distance = other.end() - one.start - other.item
     if one.item != other.item or distance % one.item:
@@ -130,9 +137,11 @@ def _meet(one: Place, other: Place) -> bool:
 
 
 def _reaches(terms: list[tuple[int, int]], distance: int) -> bool:
-    """Whether `distance` is a sum of steps, each taken so many times at most: searched from the
-    greatest step, leaving out what the smaller ones cannot make up for. True also where that takes
-    too long."""
+    """Whether `distance` is a sum of steps, each taken a bounded number of times; True also if the
+    search takes too long.
+
+    Searches from the greatest step, and prunes what the smaller steps cannot reach.
+    """
     rest = [0]
     for step, most in reversed(terms):
         rest.append(rest[-1] + step * most)
@@ -156,8 +165,11 @@ def _reaches(terms: list[tuple[int, int]], distance: int) -> bool:
 
 
 def _apart_for_all_sizes(one: Place, other: Place) -> bool:
-    """`apart` for symbolic sizes: at each index of the outer dimensions that both have, one ends
-    before the other begins, and those dimensions step over both."""
+    """Decides `apart` for symbolic sizes.
+
+    At each index of the common outer dimensions one place ends before the other begins, and those
+    dimensions step over both.
+    """
     first, second = sorted((one, other), key=lambda place: hint_of(place.start))
     outer = 0
     while True:

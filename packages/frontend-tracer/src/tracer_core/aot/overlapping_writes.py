@@ -1,10 +1,8 @@
-"""Calls that write to memory which they read, or write to, by another name.
+"""Calls that write to memory which another argument aliases.
 
-In: a captured call and its arguments, as functional values and as eager's. Out: the call's result.
-What always holds: a functional operator reads everything before it writes anything; where eager's
-result, or its error, could be another because of that, the call is made element by element in
-eager's order (lists on the CPU), or LoweringUnsupported says so and the graph runs as it was
-captured.
+A functional operator reads everything before it writes anything. Where eager's result, or its
+error, could differ because of aliasing, the call is made element by element in eager's order (list
+operators on the CPU), or LoweringUnsupported is raised and the graph runs eagerly.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
 from tracer_core.torch_private.names import classes, names
 from tracer_core.torch_private.needed import OpOverload, pytree
 
-#: Running statistics among the arguments of norms: their positions and names.
+#: Running statistics among the arguments of normalizations: their positions and names.
 _STATISTICS: dict[Any, tuple[int, int]] = {
     **dict.fromkeys(names("batch_norm instance_norm", of="nn.functional"), (1, 2)),
     **dict.fromkeys(names("batch_norm instance_norm native_batch_norm"), (3, 4)),
@@ -33,7 +31,7 @@ _STATISTICS: dict[Any, tuple[int, int]] = {
 }  # fmt: skip
 _RUNNING = ("running_mean", "running_var")
 
-#: ``a += b`` and its like, by name.
+#: In-place operator functions (``a += b``), by name.
 _AUGMENTED = frozenset(
     {
         "iadd",
@@ -50,12 +48,12 @@ _AUGMENTED = frozenset(
         "irshift",
     }
 )
-#: Element by element, but not among the operators that torch calls pointwise.
+#: Elementwise operators that torch does not tag as pointwise.
 _ALSO_POINTWISE = frozenset(
     {"copy", "masked_fill", "where", "copysign", "setitem", "eq", "ne", "lt", "le", "gt", "ge"}
 )
 
-#: These change what a tensor is called and how it is laid out, not what its memory holds.
+#: Operators that change metadata and layout of a tensor, but not its memory.
 _WITHOUT_A_WRITE = RESHAPE_IN_PLACE | {"requires_grad_", "detach_", "share_memory_"}
 #: Types of functions that are one operator.
 _SINGLE = (
@@ -68,7 +66,7 @@ _SINGLE = (
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A tensor that a call is given. slot: which argument. position: in its list, or None."""
+    """A tensor argument of a call. slot: which argument. position: in its list, or None."""
 
     tensor: torch.Tensor
     slot: int | str
@@ -77,8 +75,9 @@ class Given:
 
 
 class Clash(Exception):
-    """Two tensors of a call share memory. in_turn: whether the order of the elements of its lists
-    is all that matters.
+    """Two tensors of a call share memory.
+
+    in_turn: whether running the elements of its lists in eager's order is enough.
     """
 
     def __init__(self, reason: str, in_turn: bool) -> None:
@@ -87,7 +86,7 @@ class Clash(Exception):
 
 
 class Watched(TorchFunctionMode):
-    """Inside, each call that writes is looked at; for Python functions in a captured graph."""
+    """Checks each call that writes inside the block; for Python functions in a captured graph."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -97,7 +96,9 @@ class Watched(TorchFunctionMode):
 
 
 def name_of(function: Any) -> str:
-    """``add_`` for `torch.Tensor.add_`, ``"add_"`` and aten's operators, ``iadd`` for ``+=``."""
+    """Returns ``add_`` for `torch.Tensor.add_`, ``"add_"`` and aten's operators, ``iadd`` for
+    ``+=``.
+    """
     if isinstance(function, str):
         return function.strip("_") if function.startswith("__") else function
     if isinstance(function, OpOverload):
@@ -107,7 +108,7 @@ def name_of(function: Any) -> str:
 
 
 def may_hold_calls(function: Any) -> bool:
-    """Whether a captured call is Python, which may make several calls."""
+    """Whether a captured call is a Python function, which may make several calls."""
     return not isinstance(function, _SINGLE)
 
 
@@ -133,8 +134,11 @@ def call(
     kwargs: Mapping[str, Any],
     eager: Any,
 ) -> Any:
-    """``run(*args, **kwargs)``, the call of a function that `writes`. eager: (args, kwargs) as
-    eager has them, if that is known: functional values of tensors with gaps lie otherwise."""
+    """Computes ``run(*args, **kwargs)``, the call of a function that `writes`.
+
+    eager: (args, kwargs) as eager has them, if known: functional values of tensors with gaps have
+    another layout.
+    """
     try:
         require_apart(function, args, kwargs)
         if eager is not None and name_of(function) != "setitem":
@@ -147,8 +151,8 @@ def call(
 
 
 def require_apart(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises Clash where a tensor that the call writes to has memory in common with another one, or
-    with itself.
+    """Raises Clash where a tensor that the call writes to overlaps with another one, or with
+    itself.
     """
     name = name_of(function)
     given = list(_given(function, name, args, kwargs))
@@ -171,7 +175,7 @@ def require_apart(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any])
 
 
 def _near(group: list[Given]) -> Iterator[tuple[Given, Given]]:
-    """The pairs that are not apart."""
+    """Yields the pairs that may overlap."""
     at = [(overlap.Place.of(one.tensor), one) for one in group]
     static = all(place.static for place, _ in at)
     if static:
@@ -186,7 +190,7 @@ def _near(group: list[Given]) -> Iterator[tuple[Given, Given]]:
 
 
 def _clash(function: Any, name: str, one: Given, other: Given) -> Clash | None:
-    """What two tensors mean that are not apart, one of which is written to."""
+    """Returns the Clash of two tensors that may overlap, one of which is written to, or None."""
     reason = f"{name} writes to memory that it is given by another name"
     if one.position is not None and other.position is not None and one.position != other.position:
         return Clash(reason, name.startswith("_foreach_") and name.endswith("_"))
@@ -201,7 +205,9 @@ def _clash(function: Any, name: str, one: Given, other: Given) -> Clash | None:
 
 @functools.cache
 def _is_pointwise(function: Any, name: str) -> bool:
-    """Whether an operator reads of each argument the one element that it writes at that place."""
+    """Whether an operator reads only the element of each argument that corresponds to the written
+    element.
+    """
     if name in _AUGMENTED or name.startswith("_foreach_"):
         return True
     name = name.rstrip("_")
@@ -213,7 +219,7 @@ def _is_pointwise(function: Any, name: str) -> bool:
 def _given(
     function: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[Given]:
-    """The tensors of a call. Lists of lists (indices) count as one list."""
+    """Yields the tensors of a call. Lists of lists (indices) count as one list."""
     slots: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
     if name == "setitem" and len(args) == 3:
         slots = [(0, _target(*args)), *slots[1:]]
@@ -254,7 +260,7 @@ def _writes_to(function: Any, name: str, slot: int | str, kwargs: Mapping[str, A
 
 
 def _target(receiver: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
-    """What ``receiver[index] = value`` writes to, or all of it."""
+    """Returns what ``receiver[index] = value`` writes to, or all of `receiver`."""
     parts = index if isinstance(index, tuple) else (index,)
     numbers = (int, torch.SymInt)
     basic = all(
@@ -281,7 +287,7 @@ def _in_turn(
     eager: Any,
     reason: str,
 ) -> Any:
-    """A call of lists, one element after the other, as eager's CPU kernels work."""
+    """Runs a call on lists element by element, in the order of eager's CPU kernels."""
     first = args[0] if args else kwargs["self"]
     tensors = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
     if any(one.device.type != "cpu" for one in tensors):
@@ -303,7 +309,9 @@ def _in_turn(
 def _single(
     args: Sequence[Any], kwargs: Mapping[str, Any], position: int, cut: bool = True
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments for one element of the lists. cut: also of a tensor with a number for each."""
+    """Returns the arguments for one element of the lists. cut: also index a tensor that has one
+    number per element.
+    """
 
     def one_of(value: Any) -> Any:
         if isinstance(value, (list, tuple)):

@@ -1,20 +1,21 @@
-"""Cuts a joint graph into a forward graph and a backward graph, choosing what is saved in between.
+"""Partitions a joint graph into a forward graph and a backward graph, choosing what is saved in
+between.
 
 In: a `Joint` and a memory budget. Out: `Split`: two functional ATen graphs and what passes from one
-to the other: saved tensors (inputs of the forward, or values that it returns beside its outputs),
-saved sizes, and tangents.
+to the other: saved tensors (inputs of the forward, or additional outputs), saved sizes, and
+tangents.
 
-How: which values to save so that the backward can compute all the others again at little cost is a
-minimum cut (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, for recomputation;
-the cut as in "Min-Cut Rematerialization", PyTorch's developers' forum, 2022): a value's capacity is
-its bytes, and what may not be computed again hangs on the source. By default only views and
-pointwise operators are computed again; a budget below 1 lets costlier operators be computed again
-too, cheapest by byte first, until the saved bytes fit. For backends that fuse, the outputs of
-normalisations are computed again from their inputs and statistics (see `normalized`).
+Which values to save so that the backward can recompute all others at little cost is a minimum cut
+(Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016, for recomputation; the cut as
+in "Min-Cut Rematerialization", PyTorch's developers' forum, 2022): a value's capacity is its bytes,
+and what may not be recomputed is connected to the source. By default only views and pointwise
+operators are recomputed; a budget below 1 allows costlier operators too, cheapest per byte first,
+until the saved bytes fit. For backends that fuse, the outputs of normalizations are recomputed from
+their inputs and statistics (see `norm_recomputation`).
 
 What always holds: random operators and nodes of the backward itself are never computed twice;
-values that share memory are saved once, and their views are made again; some in fewer bytes
-(`compact`); an input that the forward writes to is saved as it was before.
+values that share memory are saved once, and their views are recomputed; some values are packed
+(`saved_tensors`); an input that the forward writes to is saved as it was before.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tracer_core.torch_private.names import operators
 aten = operators("aten")
 Node = torch.fx.Node
 
-#: Cheap to compute again, although not tagged as pointwise.
+#: Cheap to recompute, although not tagged as pointwise.
 CHEAP = frozenset(
     {aten.full.default, aten.full_like.default, aten.zeros.default, aten.zeros_like.default,
     aten.ones.default,
@@ -51,8 +52,8 @@ CHEAP = frozenset(
      aten.native_dropout_backward.default}
 )  # fmt: skip
 
-#: Comparisons of computed tensors. Where one decides, both passes must compare the same bits: `x ==
-#: x.amax()` holds nowhere in a row whose x is computed again with another rounding.
+#: Comparisons of computed tensors. Both passes must compare the same bits: `x == x.amax()` is false
+#: everywhere in a row whose x is recomputed with another rounding.
 DECISIONS = frozenset(
     {aten.eq.Tensor, aten.ne.Tensor, aten.lt.Tensor, aten.le.Tensor, aten.gt.Tensor, aten.ge.Tensor}
 )
@@ -64,7 +65,7 @@ EXACT = frozenset(
      aten.clamp_max.default, aten.maximum.default, aten.minimum.default, *CHEAP}
 )  # fmt: skip
 
-#: Costly by operation rather than by byte: computed again last.
+#: Operators whose cost is not proportional to bytes: recomputed last.
 HEAVY = (
     "convolution",
     "mm",
@@ -81,12 +82,15 @@ HEAVY = (
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """forward, backward: graphs with output nodes. saved_inputs: indices of forward inputs,
+    """The two graphs and what passes between them.
+
+    forward, backward: graphs with output nodes. saved_inputs: indices of forward inputs,
     saved_outputs: indices of forward outputs, that the backward takes, in this order; then sizes
     (symbolic numbers), then tangents (indices of forward outputs). outputs: how many of the
     forward's outputs are the program's. gradients: for each differentiable input the index of a
     backward output, of a tangent (``~index``) or None. written: indices of backward inputs that
-    came from clones. saved_bytes: of what the forward returns for the backward alone."""
+    came from clones. saved_bytes: of the forward's outputs that only the backward reads.
+    """
 
     forward: torch.fx.Graph
     backward: torch.fx.Graph
@@ -100,7 +104,7 @@ class Split:
 
 
 def bytes_of(value: Any) -> int:
-    """The memory of a tensor, by the sizes of the captured call; of a number: 8."""
+    """Returns the bytes of a tensor, by the sizes of the captured call; 8 for a number."""
     if not isinstance(value, torch.Tensor):
         return 8
     count = 1
@@ -115,8 +119,10 @@ def is_size(node: Node) -> bool:
 
 
 class Partitioner:
-    """One cut (mutable). budget: the part of the default's saved bytes that may be saved, 0 to 1.
-    choose: for backends that cut themselves, see `Backend.partition`. fuses: see `Backend.fuses`.
+    """One partitioning. Mutable.
+
+    budget: the fraction (0 to 1) of the default's saved bytes that may be saved. choose: for
+    backends that partition themselves, see `Backend.partition`. fuses: see `Backend.fuses`.
     """
 
     def __init__(
@@ -140,18 +146,17 @@ class Partitioner:
         self.owners = Owners(joint.graph.nodes)
         self.decisive = self._decisive()
 
-    # --- what the backward needs
-    # --------------------------------------------------------------------
+    # What the backward needs
 
     def split(self) -> Split:
-        """The two graphs."""
+        """Returns the two graphs."""
         own = self._backward_nodes()
         needed = self._needed(own)
         saved = self._saved(needed)
         return self._build(own, saved)
 
     def _backward_nodes(self) -> list[Node]:
-        """The nodes of the backward pass that gradients depend on, in order."""
+        """Returns the nodes of the backward pass that gradients depend on, in order."""
         found: set[Node] = set()
         waiting = [node for node in self.joint.gradients if node is not None]
         while waiting:
@@ -162,13 +167,12 @@ class Partitioner:
         return sorted(found, key=self.order.__getitem__)
 
     def _needed(self, own: Sequence[Node]) -> list[Node]:
-        """The values of the forward that the backward's nodes read."""
+        """Returns the values of the forward that the backward's nodes read."""
         read = [source for node in own for source in node.all_input_nodes]
         read += [node for node in self.joint.gradients if node is not None]
         return [node for node in dict.fromkeys(read) if node in self.forward and not is_size(node)]
 
-    # --- what is saved
-    # ------------------------------------------------------------------------------
+    # What is saved
 
     def _saved(self, needed: Sequence[Node]) -> list[Node]:
         if self.choose is not None:
@@ -180,7 +184,7 @@ class Partitioner:
         target = self.budget * self._size(default)
         low, high = 0, len(allowed)
         best = default
-        while low < high:  # the fewest costly operators computed again such that the rest fits
+        while low < high:  # the fewest recomputed costly operators such that the rest fits
             middle = (low + high) // 2
             found = self._cut(needed, frozenset(allowed[: middle + 1]))
             if self._size(found) <= target:
@@ -192,8 +196,10 @@ class Partitioner:
     def _chosen(
         self, choose: Callable[[torch.fx.GraphModule], Iterable[str]], needed: Sequence[Node]
     ) -> list[Node]:
-        """What a backend wants to be saved, and the inputs that the rest is computed from. Raises
-        ValueError for a name that is none, and where random numbers would be drawn again."""
+        """Returns what a backend wants to be saved, and the inputs that the rest is computed from.
+
+        Raises ValueError for an unknown name, and where random numbers would be drawn again.
+        """
         graph = torch.fx.Graph()
         made: dict[Node, Node] = {}
         for node in self.joint.graph.nodes:
@@ -232,12 +238,12 @@ class Partitioner:
         return sum(self._stored_bytes(node) for node in saved if node.op != "placeholder")
 
     def _stored_bytes(self, node: Node) -> int:
-        """The memory that a saved value takes."""
+        """Returns the bytes that a saved value takes."""
         size = bytes_of(node.meta["val"])
         return size // node.meta["val"].element_size() if node in self.narrow else size
 
     def _recomputable(self, needed: Sequence[Node]) -> list[Node]:
-        """Operators that a budget may have computed again: cheap ones by byte first."""
+        """Returns the operators that a budget may have recomputed, cheapest per byte first."""
         nodes = [
             node
             for node in self.joint.forward
@@ -250,7 +256,7 @@ class Partitioner:
         return sorted(nodes, key=lambda node: (heavy[node], -_result_bytes(node)))
 
     def _cheap(self, node: Node) -> bool:
-        """Whether a node may be computed again by default."""
+        """Whether a node may be recomputed by default."""
         if node.op != "call_function" or is_size(node):
             return False
         if self.owners.is_view(node):
@@ -261,7 +267,7 @@ class Partitioner:
         return (torch.Tag.pointwise in tags or node.target in CHEAP) and not _random(node)
 
     def _decisive(self) -> set[Node]:
-        """The rounded values that comparisons of either pass see: never computed again."""
+        """Returns the rounded values that comparisons of either pass read: never recomputed."""
         compared = [
             source
             for node in self.joint.graph.nodes
@@ -287,12 +293,14 @@ class Partitioner:
         return found
 
     def _sources(self, node: Node) -> list[Node]:
-        """What a node is computed from, if it is computed again."""
+        """Returns what a node is computed from, if it is recomputed."""
         formula = self.formulas.get(node)
         return node.all_input_nodes if formula is None else formula.sources
 
     def _cut(self, needed: Sequence[Node], costly: frozenset[Node]) -> list[Node]:
-        """The values to save, in order: a minimum cut between what is there and what is needed."""
+        """Returns the values to save, in order: a minimum cut between the available and the needed
+        values.
+        """
 
         def again(node: Node) -> bool:
             if node.op == "placeholder" or is_size(node) or node in self.decisive:
@@ -304,7 +312,8 @@ class Partitioner:
                 return isinstance(source, Node) and source in costly
             return node in costly or self._cheap(node)
 
-        # Multi-output operators have no value of their own: their items hang on their inputs.
+        # Multi-output operators have no value of their own: their items are connected to the
+        # operators' inputs.
         graph = FlowGraph()
         count = len(self.order)
         waiting, seen = list(needed), set()
@@ -322,7 +331,7 @@ class Partitioner:
             if not (savable and isinstance(value, torch.Tensor)):
                 graph.edge((node, "in"), (node, "out"))  # never saved: a view, or several values
             else:
-                # Among equal cuts the one nearest to the backward, which computes least again.
+                # Among equal cuts the one nearest to the backward, which recomputes least.
                 bias = 1 + count - self.order[node]
                 size = (
                     self._stored_bytes(node)
@@ -343,8 +352,7 @@ class Partitioner:
         cut = [node for node in seen if (node, "in") in reached and (node, "out") not in reached]
         return sorted(cut, key=self.order.__getitem__)
 
-    # --- the graphs
-    # ---------------------------------------------------------------------------------
+    # The graphs
 
     def _build(self, own: Sequence[Node], saved: Sequence[Node]) -> Split:
         joint = self.joint
@@ -369,7 +377,7 @@ class Partitioner:
             value = made[node]
             if node in self.mutated:
                 value = clone(forward, value)
-            elif same:  # an output is a view of it: it gets memory of its own
+            elif same:  # an output is a view of it: clones it
                 returned[same[0]] = clone(forward, returned[same[0]])
             elif node in self.narrow:
                 value = packed(forward, value, self.narrow[node])
@@ -463,7 +471,9 @@ class Partitioner:
     def _emitter(
         self, graph: torch.fx.Graph, made: dict[Node, Node], numbers: SizeNodes
     ) -> Callable[[Node], Node]:
-        """Copies a node into the backward, after what it needs and is not there yet."""
+        """Returns a function that copies a node into the backward, after the nodes that it
+        needs.
+        """
 
         def emit(node: Node) -> Any:
             waiting = [node]
@@ -490,7 +500,7 @@ class Partitioner:
     def _results(
         self, emit: Callable[[Node], Node], made: dict[Node, Node]
     ) -> tuple[tuple[int | None, ...], list[Node]]:
-        """For each gradient where it is found, and the backward's outputs; equal gradients are
+        """Returns where each gradient is found, and the backward's outputs; equal gradients are
         returned once.
         """
         found: list[int | None] = []
@@ -508,7 +518,7 @@ class Partitioner:
                     found.append(results.index(value))
                     continue
                 given = owner in made and made[owner].op == "placeholder"
-                if owner in owners or given:  # memory of another: a copy
+                if owner in owners or given:  # another output's memory: a copy
                     value = clone(value.graph, value)
                 owners[owner] = len(results)
                 found.append(len(results))

@@ -1,8 +1,5 @@
-"""What a lowering is asked for, and what it gives.
-
-In: the backend and how it is to compile; values of a graph. Out: `Request`, `Lowered`, and the
-specs of a graph's inputs and outputs, which are all that a backend is told of a graph besides its
-nodes.
+"""What a lowering is asked for (`Request`) and what it returns (`Lowered`), with the specs that
+describe a graph to a backend.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ class Lowered:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """For whom and how a graph is lowered; see `lower`."""
+    """The backend for which a graph is lowered, and its settings; see `lower`."""
 
     backend: Backend
     options: Any
@@ -53,7 +50,7 @@ class Request:
         mutations: tuple[int, ...],
         outputs: tuple[OutputSpec, ...],
     ) -> CompileSpec:
-        """The CompileSpec of a graph whose nodes carry their values."""
+        """Returns the CompileSpec of a graph whose nodes carry their values."""
         values = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
         return CompileSpec(
             backend=self.backend.name,
@@ -71,8 +68,8 @@ class Request:
 
 
 def main_device(values: Sequence[Any], graph: torch.fx.GraphModule) -> torch.device:
-    """Where most inputs live; for a graph without tensors as inputs, where most of its values
-    do.
+    """Returns where most inputs live; for a graph without tensor inputs, where most of its values
+    live.
     """
     for candidates in (values, [node.meta.get("val") for node in graph.graph.nodes]):
         devices = Counter(v.device for v in candidates if isinstance(v, torch.Tensor))
@@ -82,7 +79,7 @@ def main_device(values: Sequence[Any], graph: torch.fx.GraphModule) -> torch.dev
 
 
 def default_specs(gm: torch.fx.GraphModule) -> tuple[InputSpec, ...]:
-    """An InputSpec for each placeholder: sizes for SymInts, else user inputs."""
+    """Returns an InputSpec for each placeholder: sizes for SymInts, else user inputs."""
     specs = []
     for node in gm.graph.find_nodes(op="placeholder"):
         specs.append(InputSpec(node.name, role_of(node.meta.get("val")), node.name))
@@ -90,14 +87,14 @@ def default_specs(gm: torch.fx.GraphModule) -> tuple[InputSpec, ...]:
 
 
 def role_of(value: Any) -> Role:
-    """What an input is of which nothing but its (fake) value is known."""
+    """Returns the role of an input, given only its (fake) value."""
     if isinstance(value, (int, torch.SymInt)):
         return Role.SIZE
     return Role.NUMBER if isinstance(value, (float, torch.SymFloat)) else Role.USER_INPUT
 
 
 def output_specs(values: Sequence[Any], inputs: Sequence[Any]) -> tuple[OutputSpec, ...]:
-    """An OutputSpec for each value, with what it shares its storage with."""
+    """Returns an OutputSpec for each value, with what it aliases."""
     owners: dict[int, int] = {}
     for index, value in enumerate(inputs):
         if isinstance(value, torch.Tensor):

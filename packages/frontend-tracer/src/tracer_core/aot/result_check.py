@@ -1,10 +1,8 @@
 """Checks a backend's first result against what its graph promises.
 
-In: a backend's runner and the `CompileSpec` that it was compiled for. Out: a runner that checks its
-first result and then only forwards (about 0.05 µs). Each difference is a BackendError that names
-the backend, the output, what was expected and what came.
-
-What always holds: a dimension of size 1, or a tensor without elements, has no stride to get wrong.
+The runner checks its first result and then only forwards (about 0.05 µs). Each difference is a
+BackendError that names the backend, the output, what was expected and what came. The stride of a
+dimension of size 1, or of an empty tensor, is not checked.
 """
 
 from __future__ import annotations
@@ -45,11 +43,13 @@ def checked(
     given: Sequence[OutputSpec] | None = None,
     functional: bool = False,
 ) -> RunFunction:
-    """`run`, with its first result checked against `spec`. grad: some output must require grad.
-    given: what its inputs are, where operators make them whose fakes may be wrong; those of the
-    first call are checked too. functional: the graph writes to no inputs but `spec.mutations`, so
-    the runner may not either (an engine that writes through an address is not seen: autograd's
-    versions are compared)."""
+    """Wraps `run` so that its first result is checked against `spec`.
+
+    grad: some output must require grad. given: the specs of inputs computed by operators whose
+    fakes may be wrong; those of the first call are checked too. functional: the graph writes to no
+    inputs but `spec.mutations`, so the runner may not either (autograd's versions are compared, so
+    a write through an address is not seen).
+    """
 
     target: RunFunction
 
@@ -84,7 +84,7 @@ def checked(
 
 
 def check_result(outputs: Any, inputs: Sequence[Any], spec: CompileSpec) -> None:
-    """Raises BackendError for the first thing in `outputs` that is not as `spec` says."""
+    """Raises BackendError for the first output that differs from `spec`."""
     if not isinstance(outputs, (list, tuple)):
         raise _error(
             spec,
@@ -101,7 +101,7 @@ def check_result(outputs: Any, inputs: Sequence[Any], spec: CompileSpec) -> None
 
 
 def _versions(inputs: Sequence[Any], spec: CompileSpec) -> dict[int, int]:
-    """Autograd's counts of the writes to those inputs that a runner must leave as they are."""
+    """Returns the versions of the inputs that a runner must not write to."""
     return {
         index: value._version
         for index, (value, described) in enumerate(zip(inputs, spec.inputs, strict=True))
@@ -130,7 +130,7 @@ def _error(spec: CompileSpec, detail: str) -> BackendError:
 
 
 def _sizes(spec: CompileSpec, inputs: Sequence[Any]) -> Mapping[str, int]:
-    """The value of each symbolic size in this call."""
+    """Returns the value of each symbolic size in this call."""
     return {
         size.symbol: (
             inputs[size.input_index]
@@ -200,7 +200,7 @@ def _check_aliases(outputs: Sequence[Any], inputs: Sequence[Any], spec: CompileS
 
 
 def _promised(expected: OutputSpec) -> str | None:
-    """Whose memory an output must share."""
+    """Says whose memory an output must share."""
     if expected.alias_of_input is not None:
         return f"input {expected.alias_of_input}"
     return None if expected.alias_of_output is None else f"output {expected.alias_of_output}"

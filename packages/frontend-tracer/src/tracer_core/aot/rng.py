@@ -1,11 +1,9 @@
-"""Which random numbers of a recording are drawn again.
+"""Random numbers of regions that ``torch.utils.checkpoint`` recomputes while a graph is recorded.
 
-In: the operators that draw, as they are recorded, and the regions that ``torch.utils.checkpoint``
-computes again. Out: what the region drew the first time. What always holds: a region that is
-computed again draws nothing, and takes nothing from the stream of what surrounds it; the process's
-generator is neither read nor written, because other threads draw from it while a graph is lowered
-(`backend="auto"` lowers beside the program). Only what a program's own backward does to it is
-looked for (see `unseeded`).
+A recomputed region reuses the numbers of its first run, and takes nothing from the rng stream
+around it. The process's generator is neither read nor written, because other threads draw from it
+while a graph is lowered (`backend="auto"` lowers in the background). `unseeded` detects changes
+that a program's own backward makes to it.
 """
 
 from __future__ import annotations
@@ -23,24 +21,21 @@ from tracer_core.aot.errors import LoweringUnsupported
 _Draw = tuple[str, Any]
 _Function = Callable[..., Any]
 
-#: `Draws.region` of the lowering that this thread is in, for checkpoints that keep the generator's
-#: state.
+#: `Draws.region` of this thread's lowering, for checkpoints that preserve the rng state.
 REGIONS: ContextVar[Callable[[_Function], _Function] | None] = ContextVar(
     "tracer_checkpoint_regions", default=None
 )
 
 
 class Draws:
-    """Of one recording (mutable)."""
+    """The random numbers of one recording. Mutable."""
 
     def __init__(self) -> None:
-        self._open: list[
-            list[_Draw]
-        ] = []  # of the regions that are being computed for the first time
-        self._again: Iterator[_Draw] | None = None  # of the region that is being computed again
+        self._open: list[list[_Draw]] = []  # of the regions in their first run
+        self._again: Iterator[_Draw] | None = None  # of the region that is recomputed
 
     def region(self, function: _Function) -> _Function:
-        """A function whose later calls draw what its first one drew."""
+        """Wraps a function so that later calls reuse the random numbers of the first one."""
         made: list[_Draw] = []
         calls = 0
 
@@ -60,8 +55,10 @@ class Draws:
         return run
 
     def drawn(self, call: str, draw: Callable[[], Any]) -> Any:
-        """What `draw` gives, or gave in the same place of a region. call: the operator, and all
-        that its numbers depend on, as text."""
+        """Returns the result of `draw`, or that of the same draw in the region's first run.
+
+        call: the operator, and all that its numbers depend on, as text.
+        """
         if self._again is None:
             found = call, draw()
         else:
@@ -77,9 +74,11 @@ class Draws:
 
 @contextlib.contextmanager
 def unseeded(captured: torch.fx.GraphModule) -> Iterator[None]:
-    """Round a lowering, which runs the backwards of the program's own autograd.Functions: raises
-    LoweringUnsupported if one of them has put the generator into another state, because it would be
-    done once only."""
+    """Raises LoweringUnsupported if the program's own autograd.Functions change the generator's
+    state during a lowering.
+
+    Lowering runs their backwards once, so later calls would not repeat the change.
+    """
     if not _runs_functions(captured.graph):
         yield
         return

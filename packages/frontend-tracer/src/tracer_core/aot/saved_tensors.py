@@ -1,12 +1,9 @@
-"""Saved values that fewer bytes can hold: masks of zeros and ones are bools, positions of maxima
-are places in their window.
+"""Saved-tensor packing: keeps 0/1 masks as bools, and indices of max pooling as int8 offsets in
+their windows.
 
-In: nodes of a joint graph. Out: which are kept in another form, what they take then, and the nodes
-that pack and unpack them. What always holds: what is unpacked is what was packed, bit for bit.
-
-The positions that max pooling chose are int64; their place in the window of 3x3, say, is one of
-nine. On GPUs, where backends that fuse compute both inside the kernels that make and read them, one
-byte is saved.
+Unpacking restores the value bit for bit. Indices of max pooling are int64, but a 3x3 window has
+nine places only. They are packed on GPUs, where backends that fuse compute packing and unpacking
+inside the kernels that write and read them.
 """
 
 from __future__ import annotations
@@ -29,13 +26,13 @@ Node = torch.fx.Node
 #: Operators whose results are zeros and ones, in the dtype of their argument: dropout's masks.
 BITS = frozenset({aten.bernoulli.default, aten.bernoulli.p, aten.bernoulli.Tensor})
 
-#: Devices on which unpacking is part of the kernel that reads.
+#: Devices on which unpacking fuses into the kernel that reads.
 FUSES_INTEGERS = {"cuda"}
 
 
 @dataclass(frozen=True, slots=True)
 class Bits:
-    """Zeros and ones."""
+    """Zeros and ones, kept as bools."""
 
     dtype = torch.bool
 
@@ -48,7 +45,9 @@ class Bits:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Positions in images of this width, which windows of this kernel, stride and padding chose."""
+    """Indices into images of this width, chosen by windows of this kernel, stride and padding; kept
+    as offsets.
+    """
 
     kernel: tuple[int, int]
     stride: tuple[int, int]
@@ -58,7 +57,7 @@ class Places:
     dtype = torch.int8
 
     def _first(self, write: _Writer) -> tuple[Node, Node]:
-        """The row and the column at which each window begins."""
+        """Returns the row and the column at which each window begins."""
         value = write.origin.meta["val"]
         found = []
         for k, count in enumerate(value.shape[-2:]):
@@ -68,7 +67,7 @@ class Places:
         return write(aten.unsqueeze.default, found[0], -1), found[1]
 
     def _parts(self, write: _Writer, value: Node, size: int) -> tuple[Node, Node]:
-        """Quotient and remainder."""
+        """Returns quotient and remainder."""
         quotient = write(aten.div.Tensor_mode, value, size, rounding_mode="floor")
         return quotient, write(aten.sub.Tensor, value, write(aten.mul.Tensor, quotient, size))
 
@@ -91,7 +90,7 @@ Form = Bits | Places
 
 
 def forms(nodes: Iterable[Node], fuses: bool) -> dict[Node, Form]:
-    """The values that can be kept in another form. fuses: see `Backend.fuses`."""
+    """Returns the values that can be packed, with their forms. fuses: see `Backend.fuses`."""
     found: dict[Node, Form] = {}
     for node in nodes:
         if node.target in BITS and node.meta["val"].dtype is not torch.bool:
@@ -126,8 +125,8 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 class _Writer:
-    """Appends operators to a graph, with the fakes that they give. origin: the node whose value it
-    is about.
+    """Appends operators with their fake values to a graph. origin: the node whose value is
+    packed.
     """
 
     def __init__(self, graph: torch.fx.Graph, origin: Node) -> None:
@@ -144,19 +143,19 @@ class _Writer:
 
 
 def packed(graph: torch.fx.Graph, value: Node, form: Form) -> Node:
-    """A node at the end of the graph that holds a value in its form."""
+    """Adds nodes at the end of the graph that pack a value."""
     return form.pack(_Writer(graph, value), value)
 
 
 def unpacked(graph: torch.fx.Graph, stored: Node, like: Node, form: Form) -> Node:
-    """A node at the end of the graph with the value that `like` had."""
+    """Adds nodes at the end of the graph that restore the value of `like`."""
     node = form.unpack(_Writer(graph, like), stored)
     node.meta["val"] = like.meta["val"]
     return node
 
 
 def as_stored(value: torch.Tensor, form: Form) -> torch.Tensor:
-    """The fake of what stands for a fake."""
+    """Returns the fake of the packed form of a fake."""
     with torch_private.fake_mode_of(value):
         found: Any = aten._to_copy.default(value, dtype=form.dtype)
     return found  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
-"""Graphs with symbolic sizes for backends that take static ones: one compile for each set of sizes.
+"""Runs graphs with symbolic sizes on backends that take static ones: compiles once per set of
+sizes.
 
-In: a captured graph whose shapes have symbols, and a function that compiles a graph with fixed
-sizes. Out: a runner that reads the sizes of each call and compiles when they are new. What always
-holds: a compiled graph only runs on the sizes it was compiled for.
+The runner reads the sizes of each call and compiles for new ones. A compiled graph only runs on the
+sizes it was compiled for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tracer_core.contract.runner import RunFunction
 
 
 def input_values(gm: torch.fx.GraphModule) -> list[Any]:
-    """``meta["val"]`` of each placeholder (None where there is none)."""
+    """Returns ``meta["val"]`` of each placeholder (None where there is none)."""
     return [node.meta.get("val") for node in gm.graph.find_nodes(op="placeholder")]
 
 
@@ -30,7 +30,7 @@ def has_symbols(gm: torch.fx.GraphModule) -> bool:
 
 
 class PerSize:
-    """A runner (mutable: it remembers what it compiled). compile_fixed: compiles a graph without
+    """A runner. Mutable: caches what it compiled. compile_fixed: compiles a graph without
     symbols.
     """
 
@@ -39,7 +39,7 @@ class PerSize:
     ) -> None:
         self._captured = dataclasses.replace(
             captured, real_inputs=()
-        )  # nothing here keeps them alive
+        )  # weak: nothing here keeps them alive
         self._compile = compile_fixed
         self._sizes_of = size_reader(size_origins(input_values(captured.gm)).values())
         self._runners: dict[tuple[int, ...], RunFunction] = {}
@@ -52,9 +52,7 @@ class PerSize:
         return runner(inputs)
 
     def _fixed(self, inputs: Sequence[Any], number: int) -> CapturedGraph:
-        """The captured graph for the sizes of `inputs`, whose values are made anew when it is
-        lowered.
-        """
+        """Returns the captured graph for the sizes of `inputs`; lowering recomputes its values."""
         graph = torch.fx.Graph()
         returned = graph.graph_copy(self._captured.gm.graph, {})
         graph.output(returned)

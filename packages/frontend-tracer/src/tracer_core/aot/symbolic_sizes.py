@@ -1,11 +1,8 @@
 """Symbolic sizes: SymInts of a ShapeEnv as graph nodes, as `SizeSpec`s and as Python text.
 
-In: SymInts (SymFloats, SymBools) whose expressions are over symbols that occur alone as a dimension
-of some graph input, or are an input themselves. Out: nodes that compute them (`SizeNodes`), the
-list of symbols with where to read them (`size_specs`), and text for generated code (`size_text`).
-
-What always holds: an expression becomes one node per graph; a symbol that cannot be read from an
-input raises LoweringUnsupported that names it.
+Expressions of SymInts, SymFloats and SymBools are over symbols that occur alone as a dimension of a
+graph input, or are an input themselves. An expression becomes one node per graph. A symbol that
+cannot be read from an input raises LoweringUnsupported that names it.
 """
 
 from __future__ import annotations
@@ -29,9 +26,7 @@ SYM_TYPES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def as_plain(value: Any) -> Any:
-    """A SymInt whose expression is a number becomes that number; anything else is returned as it
-    is.
-    """
+    """Returns the number if a SymInt's expression is constant; returns anything else as it is."""
     if isinstance(value, torch.SymInt):
         expr = value.node.expr
         if expr.is_number:
@@ -40,7 +35,7 @@ def as_plain(value: Any) -> Any:
 
 
 def free_symbols(value: Any) -> set[sympy.Symbol]:
-    """The symbols in a value's sizes, strides and offset (or in the number itself)."""
+    """Returns the symbols in a value's sizes, strides and offset (or in the number itself)."""
     if isinstance(value, torch.Tensor):
         parts: list[Any] = [*value.shape, *value.stride(), value.storage_offset()]
     else:
@@ -56,7 +51,7 @@ def free_symbols(value: Any) -> set[sympy.Symbol]:
 
 
 def hint_of(value: Any) -> Any:
-    """The value that a size (or a number) had in the captured call."""
+    """Returns the value that a size (or a number) had in the captured call."""
     if isinstance(value, (torch.SymInt, torch.SymFloat)):
         value = torch_private.hint_or_guess(value)
     return value if isinstance(value, float) else int(value)
@@ -75,8 +70,9 @@ class SizeOrigin:
 
 
 def size_origins(inputs: Sequence[Any]) -> dict[sympy.Symbol, SizeOrigin]:
-    """The first place at which each symbol occurs alone among the inputs. Ints come before tensors,
-    because reading them is cheaper."""
+    """Returns where each symbol first occurs alone among the inputs, ints before tensors: reading
+    them is cheaper.
+    """
     found: dict[sympy.Symbol, SizeOrigin] = {}
 
     def visit(value: Any, index: int, dim: int | None) -> None:
@@ -93,7 +89,7 @@ def size_origins(inputs: Sequence[Any]) -> dict[sympy.Symbol, SizeOrigin]:
 
 
 def size_reader(origins: Iterable[SizeOrigin]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """Reads sizes from the inputs of a call."""
+    """Returns a function that reads sizes from the inputs of a call."""
     reads = [(origin.index, origin.dim) for origin in origins]
     if not reads:
         return lambda inputs: ()
@@ -103,7 +99,7 @@ def size_reader(origins: Iterable[SizeOrigin]) -> Callable[[Sequence[Any]], tupl
 
 
 def size_specs(origins: dict[sympy.Symbol, SizeOrigin]) -> tuple[SizeSpec, ...]:
-    """One SizeSpec a symbol of an int, with its range from the ShapeEnv."""
+    """Returns one SizeSpec per int symbol, with its range from the ShapeEnv."""
     specs = []
     for symbol, origin in origins.items():
         if isinstance(origin.symint, torch.SymFloat):
@@ -168,7 +164,7 @@ BUILDERS: dict[str, Callable[..., Any]] = {
 
 
 class SizeNodes:
-    """Makes graph nodes for symbolic sizes (mutable: it remembers what it made).
+    """Makes graph nodes for symbolic sizes. Mutable: caches them.
 
     graph: where nodes are added, at its insertion point. placeholders: the graph's inputs, in
     order.
@@ -186,7 +182,9 @@ class SizeNodes:
         self._made: dict[sympy.Expr, torch.fx.Node] = {}
 
     def node(self, value: Any) -> Any:
-        """A number for a constant, else the node that computes `value`, a symbolic number."""
+        """Returns a number for a constant, else the node that computes `value`, a symbolic
+        number.
+        """
         return self._expr(value.node.expr)
 
     def _expr(self, expr: Any) -> Any:
@@ -231,7 +229,7 @@ class SizeNodes:
 
 
 def size_text(value: Any, names: dict[sympy.Symbol, str]) -> str:
-    """Python text that computes a size. names: the variable that holds each symbol."""
+    """Returns Python text that computes a size. names: the variable that holds each symbol."""
     if not isinstance(value, torch.SymInt):
         return repr(int(value))
 

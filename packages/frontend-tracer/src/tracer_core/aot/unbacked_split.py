@@ -1,12 +1,10 @@
-"""Cuts a captured graph at the operators whose sizes depend on data.
+"""Splits a captured graph at operators with unbacked (data-dependent) sizes, for ATen backends.
 
-In: a captured graph in which the recorder marked those operators (``meta["data_size"]``), and what
-compiles a graph without them. Out: a runner: those operators, and what is computed of sizes, run as
-captured, one after the other; the runs of tensor operators between them are graphs of their own,
-whose inputs show the new sizes. What always holds: the order of the captured graph, but that
-numbers and checks of sizes come as early as they can be computed; a graph that cannot be cut (a
-write whose memory two inputs of a part share, a change of torch's state) raises
-LoweringUnsupported.
+Capture marks those operators (``meta["data_size"]``). They, and computations on sizes, run as
+captured, one after the other; the tensor operators between them form subgraphs, whose inputs show
+the new sizes. The order of the captured graph is kept, except that numbers and checks of sizes run
+as early as possible. A graph that cannot be split (two inputs of a subgraph share memory that it
+writes to, torch's state changes) raises LoweringUnsupported.
 """
 
 from __future__ import annotations
@@ -25,17 +23,17 @@ from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import InputSpec, Role
 
-#: In a node's ``meta``: it makes a size (or a number) that depends on data, or checks one.
+#: In a node's ``meta``: the node makes or checks a data-dependent size (or number).
 MARK = "data_size"
 
 
 def has_data_sizes(gm: torch.fx.GraphModule) -> bool:
-    """Whether the recorder marked an operator."""
+    """Whether capture marked an operator."""
     return any(MARK in node.meta for node in gm.graph.nodes if node.op != "placeholder")
 
 
 class Cut:
-    """One cutting (mutable). build(captured): compiles a part."""
+    """One split. Mutable. build(captured): compiles a subgraph."""
 
     def __init__(
         self, captured: CapturedGraph, build: Callable[[CapturedGraph], RunFunction]
@@ -49,7 +47,7 @@ class Cut:
         self.described: dict[torch.fx.Node, InputSpec] = {}
 
     def runner(self) -> RunFunction:
-        """Builds the parts and strings them together."""
+        """Builds the subgraphs and connects them."""
         placeholders = self.graph.find_nodes(op="placeholder")
         self.described = dict(zip(placeholders, self.captured.inputs, strict=True))
         for node in placeholders:
@@ -84,7 +82,7 @@ class Cut:
         self.made[node] = self.outer.node_copy(node, self.made.__getitem__)
 
     def _flush(self) -> None:
-        """What was gathered becomes a part."""
+        """Makes a subgraph of the gathered nodes."""
         nodes, self.part = self.part, []
         if not nodes:
             return
@@ -138,7 +136,7 @@ class Cut:
         return call
 
     def _missing_sizes(self, nodes: Sequence[torch.fx.Node], values: Sequence[Any]) -> list[Any]:
-        """A further input for each symbol that the part's inputs do not show by themselves."""
+        """Returns a further input for each symbol that the subgraph's inputs do not show alone."""
         known = size_origins(values)
         used = {symbol for value in values for symbol in free_symbols(value)}
         for node in nodes:
@@ -150,7 +148,7 @@ class Cut:
         return found
 
     def _reader(self, symbol: Any) -> tuple[torch.fx.Node, Any]:
-        """A node of the outer graph that gives a symbol, and its value."""
+        """Returns a node of the outer graph that gives a symbol, and its value."""
         for node, made in self.made.items():
             if torch_private.raw_symbol(node.meta.get("val")) == symbol:
                 return made, node.meta["val"]
@@ -163,7 +161,7 @@ class Cut:
     def _require_own_writes(
         self, nodes: Sequence[torch.fx.Node], sources: Sequence[torch.fx.Node]
     ) -> None:
-        """A part may write to what it made itself, or to the memory of one input."""
+        """Requires that a subgraph writes only to its own memory, or to the memory of one input."""
         written = {storage for node in nodes for storage in node.meta.get("writes", ())}
         if not written:
             return

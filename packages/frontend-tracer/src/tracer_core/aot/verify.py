@@ -1,7 +1,6 @@
-"""The rules of a lowered graph, checked (``TRACER_CHECK=1`` runs this after every lowering).
+"""The verifier of lowered graphs; ``TRACER_CHECK=1`` runs it after every lowering.
 
-In: a `Lowered`. Out: nothing, or a VerifyError that names the rule and shows the nodes around the
-fault.
+A VerifyError names the violated rule and shows the nodes around the violation.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 aten = operators("aten")
 
-#: What beside ATen operators may be called: items of results, and arithmetic on sizes.
+#: What may be called besides ATen operators: items of results, and arithmetic on sizes.
 SIZE_FUNCTIONS = frozenset(
     {
         operator.getitem,
@@ -48,21 +47,21 @@ SIZE_FUNCTIONS = frozenset(
     }
 )
 
-#: A rule: each fault it finds, with the node it is at.
+#: A rule: yields each violation with its node.
 Rule = Callable[["Lowered"], Iterator[tuple[torch.fx.Node, str]]]
 
 
 def verify_lowered(lowered: Lowered) -> None:
-    """Raises VerifyError for the first fault in ``lowered.graph``."""
+    """Raises VerifyError for the first violation in ``lowered.graph``."""
     lowered.graph.graph.lint()
-    with torch_private.autocast_off():  # the graph has its casts in it
+    with torch_private.autocast_off():  # the graph contains its casts
         for rule in RULES:
             for node, fault in rule(lowered):
                 raise VerifyError(f"{lowered.spec.name} ({lowered.ir}): {fault}\n{around(node)}")
 
 
 def around(node: torch.fx.Node, distance: int = 5) -> str:
-    """The nodes near `node`, which is marked."""
+    """Returns the nodes near `node` as text, with `node` marked."""
     nodes = list(node.graph.nodes)
     at = nodes.index(node)
     near = nodes[max(0, at - distance) : at + distance + 1]
@@ -72,12 +71,12 @@ def around(node: torch.fx.Node, distance: int = 5) -> str:
 
 
 def calls(lowered: Lowered) -> list[torch.fx.Node]:
-    """The call_function nodes of the graph."""
+    """Returns the call_function nodes of the graph."""
     return [node for node in lowered.graph.graph.nodes if node.op == "call_function"]
 
 
 def only_declared_operators(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
-    """Inputs, operators, one output; nothing that another node already is."""
+    """Only inputs, operators and one output; no alias nodes."""
     for node in lowered.graph.graph.nodes:
         if node.op not in ("placeholder", "call_function", "output"):
             yield node, f"a {node.op} node"

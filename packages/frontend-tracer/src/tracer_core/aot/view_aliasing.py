@@ -1,10 +1,8 @@
-"""Views of memory that a graph writes to, where a functional graph has other values than eager.
+"""Rejects views of mutated memory whose functional form has other values than eager.
 
-In: a captured graph with the eager (fake) values of its nodes, and what it writes to. Out: nothing,
-or LoweringUnsupported. What always holds: a graph that passes never asks for ``as_strided(...,
-storage_offset)`` of memory that it writes to: there the offset counts from the beginning of the
-input's storage, while a functional graph's new value begins at 0. Nor does it write through windows
-(``unfold``) that leave elements out: what torch makes of such a write has zeros there.
+Two cases raise LoweringUnsupported. ``as_strided(..., storage_offset)`` of mutated memory counts
+from the beginning of the input's storage, while a functional graph's new value begins at 0. A write
+through windows (``unfold``) that leave elements out would put zeros there in functional form.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from tracer_core.torch_private.names import names, operators
 
 aten = operators("aten")
 
-#: Captured call -> where its offset stands among the arguments.
+#: Captured call -> position of its offset among the arguments.
 _OFFSETS: dict[Any, int] = {
     **dict.fromkeys(("as_strided", *names("as_strided Tensor.as_strided as_strided_copy")), 3),
     **dict.fromkeys(names("as_strided as_strided.default as_strided_copy as_strided_copy.default",
@@ -34,7 +32,7 @@ _OFFSETS: dict[Any, int] = {
 def require_none(
     graph: torch.fx.Graph, values: Mapping[torch.fx.Node, Any], written: Collection[torch.Tensor]
 ) -> None:
-    """Raises for a view that names its place in the memory of one of the inputs `written`."""
+    """Raises for a view with an absolute storage offset into one of the inputs `written`."""
     if not written:
         return
     storages = {torch_private.storage_id(value) for value in written}
@@ -60,8 +58,10 @@ def require_whole_windows(
     values: Mapping[torch.fx.Node, Any],
     is_written: Callable[[torch.Tensor], bool],
 ) -> None:
-    """Raises for windows that leave elements out, of memory that is written to (through them or
-    not: that is not told apart). Windows that overlap cannot be written through."""
+    """Raises for windows that leave elements out of memory that is written to, through them or not.
+
+    Windows that overlap cannot be written through.
+    """
     for node in graph.nodes:
         if node.target in _WINDOWS and _leaves_out(node, values) and is_written(values[node]):
             raise LoweringUnsupported(

@@ -1,3 +1,3 @@
-"""``backend="auto"`` or a list of backends: several compile each graph, the fastest right one is
-kept.
+"""``backend="auto"`` or a list of backends: each graph is compiled by several, and the fastest
+correct one is kept.
 """

@@ -1,10 +1,9 @@
-"""From what the user wrote (``"auto"``, a list, options) to the candidates with their own validated
-settings.
+"""Resolves what the user wrote (``"auto"``, a list, options) to candidates with validated settings.
 
-In: names, `Backend` objects, callables, or pairs of one of these with its options. Out: a `Backend`
-for the tracer and a `Plan`, which is the options of the resulting CompileConfig. What always holds:
-what was named and cannot be used is the error that it would be alone; with ``"auto"`` it is a row
-that says why.
+Entries are names, `Backend` objects, callables, or pairs of one of these with its options. The
+result is a `Backend` for the tracer and a `Plan`, which becomes the options of the CompileConfig. A
+named candidate that cannot be used raises its own error; with ``"auto"`` it becomes a row with the
+reason.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tracer_core.registry import discovery
 from tracer_core.registry.auto import NAME, AutoOptions, backend_for
 from tracer_core.registry.torch_style import TorchStyle, from_callable
 
-#: Backends that are no compilers, and this one.
+#: Backends that are not compilers, and ``auto`` itself.
 NO_CANDIDATES = frozenset({"eager", "aten_eager", NAME})
 
 #: ``(backend=, mode=, options=, fullgraph=, dynamic=) -> CompileConfig``
@@ -30,7 +29,7 @@ BuildConfig = Callable[..., CompileConfig]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """label: its name, with options where it has some. config: validated."""
+    """One candidate. label: its name, with its options if any. config: validated."""
 
     label: str
     config: CompileConfig
@@ -38,9 +37,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """options: of the whole. candidates: in the order in which they are tried. refused: rows of
-    those that cannot run here. trials: one for each graph of this compile(), as they come (the one
-    thing here that changes)."""
+    """What a compile() selects from.
+
+    options: of the whole selection. candidates: in the order in which they are tried. refused: rows
+    of those that cannot run here. trials: one selection per graph of this compile(), appended as
+    graphs are captured (the only mutable field).
+    """
 
     options: AutoOptions
     candidates: tuple[Candidate, ...]
@@ -49,7 +51,7 @@ class Plan:
 
     @property
     def frozen(self) -> tuple[CompileConfig, ...]:
-        """The candidates that take parameters as constants."""
+        """Returns the candidates that take parameters as constants."""
         configs = (one.config for one in self.candidates)
         return tuple(
             c
@@ -59,7 +61,7 @@ class Plan:
 
 
 def is_auto(backend: Any) -> bool:
-    """Whether what the user passed as ``backend=`` means several candidates."""
+    """Whether the ``backend=`` argument means several candidates."""
     # A list that can be called is a backend itself.
     several = isinstance(backend, (list, tuple)) and not callable(backend)
     return several or (isinstance(backend, Backend) and backend.name == NAME)
@@ -68,8 +70,8 @@ def is_auto(backend: Any) -> bool:
 def make_plan(
     given: Any, options: AutoOptions, mode: str | None, build: BuildConfig, **config: Any
 ) -> CompileConfig:
-    """The config for `given`: the backend ``auto``, or a list. Raises OptionError and what `build`
-    raises.
+    """Returns the config for `given`: the backend ``auto``, or a list. Raises OptionError and what
+    `build` raises.
     """
     entries = _entries(given, options)
     named = isinstance(given, (list, tuple)) or options.candidates is not None
@@ -97,7 +99,7 @@ def make_plan(
 
 
 def _entries(given: Any, options: AutoOptions) -> list[tuple[str, Any, Mapping[str, Any]]]:
-    """(name, backend, its options) of each candidate."""
+    """Returns (name, backend, its options) of each candidate."""
     wanted: Sequence[Any] = (
         given if isinstance(given, (list, tuple)) else options.candidates or _installed()
     )
@@ -136,7 +138,9 @@ def _name_of(backend: Any) -> str:
 
 
 def _installed() -> list[str]:
-    """Every plug-in, inductor first; what others publish for torch.compile has to be named."""
+    """Returns every plug-in, inductor first; torch.compile backends of other packages must be
+    named.
+    """
     names = [
         name
         for name, group in discovery.registry().candidates.items()
@@ -154,7 +158,7 @@ def _label(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _lacks_mode(backend: Any, mode: str | None) -> bool:
-    """Whether a candidate of a list merely has not the mode that was asked for."""
+    """Whether a candidate of a list only lacks the requested mode."""
     if mode in (None, "default"):
         return False
     found = discovery.get(backend) if isinstance(backend, str) else backend
@@ -173,12 +177,14 @@ def _demand_different(candidates: Sequence[Candidate]) -> None:
 
 
 def plan_of(config: CompileConfig) -> Plan | None:
-    """The candidates that share a configuration's graphs; None where it has one backend."""
+    """Returns the candidates that share a configuration's graphs; None where it has one backend."""
     return config.options if isinstance(config.options, Plan) else None
 
 
 def runs(config: CompileConfig, graphs: Collection[str]) -> list[tuple[str, str]]:
-    """(graph, text): what became by now of these graphs, which were compiled with `config`."""
+    """Returns (graph, text): what happened since to these graphs, which were compiled with
+    `config`.
+    """
     plan = plan_of(config)
     configs = (config,) if plan is None else (config, *(one.config for one in plan.candidates))
     return discovery.told_of_graphs([one.backend for one in configs], graphs)

@@ -1,8 +1,7 @@
-"""What a trial found: a row for each candidate, and the choice, as a table.
+"""The result of a schedule selection: a row for each candidate, and the choice, printable as a
+table and as JSON.
 
-In: what `tracer_core.autoselect.selection` measured. Out: `Choice`, printable, and the same as JSON
-for the disk. What always holds: every candidate has a row; what went wrong with it is in the row's
-detail.
+Every candidate has a row, whose detail says what went wrong with it.
 """
 
 from __future__ import annotations
@@ -12,16 +11,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-#: What may become of a candidate.
+#: The possible results of a candidate.
 STATUSES = ("chosen", "slower", "wrong", "failed", "refused", "not tried")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """name: the candidate, with the options that it was given. status: one of `STATUSES`.
-    compile_seconds; ms: of one call (of forward and backward where gradients are needed), and
+    """The result of one candidate.
+
+    name: the candidate, with the options that it was given. status: one of `STATUSES`.
+    compile_seconds. ms: time of one call (of forward and backward where gradients are needed).
     eager_ms: eager's, timed in turns with it. error: relative, against eager. detail: why it is
-    wrong, failed, refused or not tried, or what part of it runs eagerly."""
+    wrong, failed, was rejected or not tried, or which part of it runs eagerly.
+    """
 
     name: str
     status: str
@@ -34,8 +36,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """graph: its name. chosen: the name of the row that serves it now. decided: nothing will change
-    any more. remembered: the choice was found on disk, where an earlier process had written it."""
+    """The state of a selection.
+
+    graph: its name. chosen: the name of the row that serves it now. decided: the choice is final.
+    remembered: the choice was loaded from disk.
+    """
 
     graph: str
     chosen: str
@@ -44,7 +49,7 @@ class Choice:
     remembered: bool = False
 
     def row(self, name: str) -> Row:
-        """The row of a candidate. Raises KeyError."""
+        """Returns the row of a candidate. Raises KeyError."""
         for row in self.rows:
             if row.name == name:
                 return row
@@ -66,12 +71,12 @@ class Choice:
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
-        """For the disk."""
+        """Returns the JSON form for the disk."""
         return {"chosen": self.chosen, "rows": [dataclasses.asdict(row) for row in self.rows]}
 
 
 def from_json(graph: str, data: Any) -> Choice:
-    """What `Choice.to_json` wrote. Raises ValueError where it is something else."""
+    """Parses what `Choice.to_json` returned. Raises ValueError for anything else."""
     if not isinstance(data, Mapping) or not isinstance(data.get("rows"), list):
         raise ValueError("not a table of candidates")
     try:

@@ -1,10 +1,7 @@
-"""Choices on disk: what was the fastest right candidate for a graph, on this machine, with these
-versions.
+"""Choices on disk: the fastest correct candidate for a graph, a machine and a set of versions.
 
-In: a captured graph and a plan. Out: a key; a `Choice` that was kept under it, or None. What always
-holds: a file is written whole or not at all; what cannot be read is treated as not there, with a
-line in the log ``cache``; it only saves measuring: what it names is checked against eager all the
-same.
+A file is written whole or not at all; an unreadable one counts as missing, with a line in the log
+``cache``. A stored choice only saves benchmarking: it is still verified against eager.
 """
 
 from __future__ import annotations
@@ -33,7 +30,9 @@ log = logger("cache")
 
 
 def key_of(captured: CapturedGraph, plan: Plan) -> str:
-    """Equal keys: the same graph on the same sizes, candidates, machine and versions."""
+    """Returns the key: equal for the same graph on the same sizes, candidates, machine and
+    versions.
+    """
     parts = [
         canonical_text(captured.gm.graph),
         str(
@@ -62,7 +61,7 @@ def _candidate_text(candidate: Candidate) -> str:
 
 @cache
 def _requirements(distribution: str) -> str:
-    """Versions of what a distribution needs: its engine is among that."""
+    """Returns the versions of a distribution's requirements, which include its engine."""
     try:
         lines = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
@@ -77,7 +76,7 @@ def _requirements(distribution: str) -> str:
 
 
 def machine(captured: CapturedGraph) -> str:
-    """Processor, threads, accelerators of the graph, and versions."""
+    """Describes processor, threads, accelerators of the graph, and versions."""
     devices = {value.device for value in captured.real_inputs if isinstance(value, torch.Tensor)}
     # a process may be confined to some of the processors
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -91,7 +90,7 @@ def machine(captured: CapturedGraph) -> str:
 
 @cache
 def processor() -> str:
-    """The processor's name."""
+    """Returns the processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux
@@ -101,7 +100,7 @@ def processor() -> str:
 
 
 def recall(key: str, graph: str) -> Choice | None:
-    """What was kept under a key."""
+    """Returns the choice stored under a key, or None."""
     try:
         path = private_folder("auto")[0] / f"{key}.json"
         found = from_json(graph, json.loads(path.read_text()))
@@ -116,9 +115,7 @@ def recall(key: str, graph: str) -> Choice | None:
 
 
 def keep(key: str, choice: Choice) -> None:
-    """Writes a choice; where that cannot be done the log says so, and the next process measures
-    again.
-    """
+    """Stores a choice; a failure is logged, and the next process benchmarks again."""
     try:
         folder, _ = private_folder("auto")
         descriptor, name = tempfile.mkstemp(dir=folder, suffix=".part")

@@ -1,9 +1,8 @@
-"""A candidate's outcome beside eager's, where the values may move meanwhile and some are nothing
+"""Compares a candidate's outcome with eager's, where values may change concurrently or be nothing
 but rounding.
 
-In: a `Sample`, eager's runner, and a candidate's. Out: the relative error, or `Wrong`. What always
-holds: what a candidate is called wrong for is there beside two runs of eager that agree, and is
-more than what eager's own results change by where its inputs' last bits are others.
+A candidate is wrong only if it differs from two runs of eager that agree, by more than eager's own
+results change when the last bits of its inputs change.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ from tracer_core.autoselect.sample import Outcome, Sample
 from tracer_core.autoselect.verification import Wrong, error_of
 from tracer_core.contract.runner import RunFunction
 
-#: How often a candidate is compared with eager where the weights change meanwhile.
+#: How often a candidate is compared with eager if the weights change concurrently.
 COMPARISONS = 5
-#: How often eager runs on nudged inputs before a candidate is called wrong.
+#: How often eager runs on nudged inputs before a candidate counts as wrong.
 NUDGES = 2
 
 
 class Comparison:
-    """Mutable: keeps eager's outcome."""
+    """Compares outcomes with eager's. Mutable: keeps eager's outcome."""
 
     def __init__(self, sample: Sample, eager: RunFunction, tolerance: float | None) -> None:
         self._sample, self._eager, self._tolerance = sample, eager, tolerance
@@ -29,9 +28,11 @@ class Comparison:
         self._expected: Outcome | None = None
 
     def error(self, runner: RunFunction) -> float:
-        """The error of one run of a runner. Raises Wrong. Parameters that nobody trains here are
-        read where they are, so the program may have changed them since eager's run: what differs is
-        compared again between two runs of eager that agree."""
+        """Returns the error of one run of a runner. Raises Wrong.
+
+        Parameters without training are read in place, so the program may have changed them since
+        eager's run: a difference is compared again between two runs of eager that agree.
+        """
         if self._expected is not None:
             try:
                 return self._error(self._expected, self._sample.run(runner))
@@ -51,7 +52,7 @@ class Comparison:
         )
 
     def _told_apart(self, expected: Outcome, found: Outcome) -> float:
-        """The error of an outcome, where rounding alone may be the difference."""
+        """Returns the error of an outcome whose difference may be rounding."""
         try:
             return self._error(expected, found)
         except Wrong:

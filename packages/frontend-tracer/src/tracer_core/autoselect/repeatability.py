@@ -1,11 +1,10 @@
-"""May a graph be run again on the same values without anybody noticing?
+"""Whether a graph can be run again on the same values without visible side effects.
 
-In: a captured graph. Out: the names of what in it is code of the program's own that is called at
-run time: custom operators, functions marked with `allow_in_graph`, and, where gradients are
-computed, an autograd.Function, whose backward the tracer did not see. Such code may print, count,
-or send; a trial would have it do so again and again. What always holds: operators of PyTorch and of
-its domain libraries are not among them; neither are the program's own Triton kernels, which write
-to tensors and nothing else.
+Returns the names of the program's own code that a graph calls at run time: custom operators,
+functions marked with `allow_in_graph` and, where gradients are computed, autograd.Functions, whose
+backward the tracer did not see. Such code may print, count or send, and benchmarking would repeat
+that. Operators of PyTorch and its domain libraries are repeatable; so are the program's own Triton
+kernels, which only write to tensors.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ PLAIN = frozenset(
     "mkldnn", "onednn",
      "rngprims", "profiler", "tracer_triton"}
 )  # fmt: skip
-#: Where functions live that are called by graphs and are not the program's.
+#: Modules of functions that graphs call and that are not the program's.
 _OURS = frozenset(
     {
         "torch",
@@ -43,9 +42,11 @@ _OURS = frozenset(
 def own_code(
     gm: torch.fx.GraphModule, differentiates: bool, trusted: Sequence[str] = ()
 ) -> list[str]:
-    """Names of the program's own code in a graph, ``mine::op`` or ``module.function``, less what
-    the user trusts: a name of that form, or a namespace or module. differentiates: its backward is
-    run, too."""
+    """Returns the names of the program's own code in a graph, except what the user trusts.
+
+    Names are ``mine::op`` or ``module.function``; the user trusts such a name, a namespace or a
+    module. differentiates: its backward is run, too.
+    """
     found = dict.fromkeys(_names(gm.graph, differentiates))
     return [name for name in found if name not in trusted and _owner(name) not in trusted]
 

@@ -1,11 +1,12 @@
-"""The inputs of one call, kept so that runners can be run on them again and again.
+"""The inputs of one call, kept so that runners can be verified and timed on them repeatedly.
 
-In: a captured graph and the inputs of its first call, before it ran. Out: `Sample`: `run(runner)`
-gives an `Outcome`, `seconds(runner)` a time. What always holds: the program's own tensors are never
-written to (what the graph writes to, every user input, and, of a graph that is trained, every
-parameter and buffer, is a copy; copies share memory as the originals do), its hooks are not called,
-its gradients not touched; each run starts from the same values, and the random generators are left
-as they were where `draws` is set.
+Made from a captured graph and the inputs of its first call, before it ran. `run(runner)` returns an
+`Outcome`, `seconds(runner)` a time.
+
+The program's own tensors are never written to: what the graph mutates, every user input and, when
+training, every parameter and buffer is a copy, and copies alias as the originals do. Hooks are not
+called, gradients not touched. Each run starts from the same values, and the rng states are
+preserved where `draws` is set.
 """
 
 from __future__ import annotations
@@ -24,25 +25,29 @@ from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import Role
 
-#: Inputs that the program may change at any time; parameters and buffers are read where they are,
-#: unless it trains them.
+#: Inputs that the program may change at any time; parameters and buffers are read in place, unless
+#: the program trains them.
 _COPIED = frozenset({Role.USER_INPUT, Role.RNG_STATE, Role.SAVED_ACTIVATION})
 _TRAINED = frozenset({Role.PARAMETER, Role.BUFFER})
 
 
-#: A number that is whole times this part is round, and is not nudged.
+#: A number that is an integer times this fraction is round, and is not nudged.
 ROUND = 16
 
 
 class NoSample(Exception):
-    """The inputs cannot be copied faithfully. Its text says why."""
+    """The inputs cannot be copied faithfully; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """outputs: detached. grads: of the inputs that require grad. written: what the graph wrote to.
-    before: what was there. requires_grad: of each output. shared: for each output the position of
-    the input, or of the earlier output (from -1 downwards), whose memory it has, or None."""
+    """What a run returned and wrote.
+
+    outputs: detached. grads: of the inputs that require grad. written: what the graph wrote to.
+    before: the values before that. requires_grad: of each output. shared: for each output the
+    position of the input, or of the earlier output (from -1 downwards), whose memory it shares, or
+    None.
+    """
 
     outputs: tuple[Any, ...]
     grads: tuple[torch.Tensor | None, ...]
@@ -52,7 +57,7 @@ class Outcome:
     shared: tuple[int | None, ...]
 
     def kept(self) -> Outcome:
-        """A copy that later runs do not change."""
+        """Returns a copy that later runs do not change."""
 
         def copy(value: Any) -> Any:
             return value.clone() if isinstance(value, torch.Tensor) else value
@@ -65,7 +70,7 @@ class Outcome:
 
 
 def rng_states() -> list[torch.Tensor]:
-    """The states of the generators that graphs draw from."""
+    """Returns the states of the generators that graphs draw from."""
     states = [torch.get_rng_state()]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states += torch.cuda.get_rng_state_all()
@@ -73,15 +78,17 @@ def rng_states() -> list[torch.Tensor]:
 
 
 def set_rng_states(states: Sequence[torch.Tensor]) -> None:
-    """Puts `rng_states` back."""
+    """Restores `rng_states`."""
     torch.set_rng_state(states[0])
     for index, state in enumerate(states[1:]):
         torch.cuda.set_rng_state(state, index)
 
 
 class Sample:
-    """Mutable: the copies are written to by runs. Made before the first call; `settle` is called
-    after it. Both raise NoSample."""
+    """The copied inputs. Mutable: runs write to the copies.
+
+    Make it before the first call and call `settle` after it. Both raise NoSample.
+    """
 
     def __init__(self, captured: CapturedGraph, inputs: Sequence[Any]) -> None:
         self._differentiates = captured.needs_grad and not calls_autograd(captured.gm)
@@ -113,8 +120,8 @@ class Sample:
         self.rng: list[torch.Tensor] = []
 
     def settle(self) -> None:
-        """After the first call: what it wrote to is known for sure, because autograd counts
-        writes.
+        """Completes the copies after the first call, which shows by autograd's versions what it
+        wrote to.
         """
         now = [_version(value) for value in self._inputs]
         self._written |= {
@@ -144,12 +151,16 @@ class Sample:
                 self._values[index] = _copied(value, self._storages)
 
     def run(self, runner: RunFunction) -> Outcome:
-        """What a runner makes of the sample. It is valid until the next run: see `Outcome.kept`."""
+        """Runs a runner on the sample. The outcome is valid until the next run; see
+        `Outcome.kept`.
+        """
         with self._fresh() as inputs:
             return self._outcome(runner, inputs)
 
     def nudged(self, runner: RunFunction, seed: int) -> Outcome:
-        """What it makes of the sample where each number is, or is not, smaller by its last bit."""
+        """Runs a runner on the sample with a random subset of its numbers smaller by their last
+        bit.
+        """
         storages: dict[int, torch.UntypedStorage] = {}
         with self._fresh():
             values = [
@@ -175,7 +186,7 @@ class Sample:
         return Outcome(plain, grads, written, self._before, needs, _shared(inputs, outputs))
 
     def seconds(self, runner: RunFunction) -> float:
-        """How long one run takes, with the backward where there is one."""
+        """Returns how long one run takes, including the backward where there is one."""
         with self._fresh() as inputs:
             given = list(inputs)
             _finish_work(inputs)
@@ -199,8 +210,8 @@ class Sample:
                 set_rng_states(now)
 
     def _leaf(self, value: Any) -> Any:
-        """For gradients a tensor of its own on the same memory: without hooks, without history,
-        without ``.grad``.
+        """Returns a new leaf on the same memory, if gradients are needed: without hooks, history or
+        ``.grad``.
         """
         if not self._differentiates or not isinstance(value, torch.Tensor):
             return value
@@ -209,9 +220,12 @@ class Sample:
     def _backward(
         self, inputs: Sequence[Any], outputs: Sequence[Any]
     ) -> tuple[tuple[torch.Tensor | None, ...], float]:
-        """Gradients from numbers at random, always the same, and the seconds that making those
-        took. (From ones, a model that ends in a normalisation or a softmax has gradients that are
-        rounding and nothing else.)"""
+        """Returns gradients from seeded random tangents, and the seconds that making the tangents
+        took.
+
+        With tangents of ones, a model that ends in a normalization or a softmax has gradients that
+        are nothing but rounding.
+        """
         if not self._differentiates:
             return (), 0.0
         start = time.perf_counter()
@@ -236,12 +250,12 @@ def _demand_plain(value: torch.Tensor) -> None:
 
 
 def _version(value: Any) -> int | None:
-    """How often a tensor was written to; None for what does not count that."""
+    """Returns a tensor's version; None if it has no version counter."""
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
 
 
 def _written_storages(graph: torch.fx.Graph) -> set[int]:
-    """The storages of fakes that the recorder saw written to."""
+    """Returns the storages of fakes that capture saw written to."""
     found = {storage for node in graph.nodes for storage in node.meta.get("writes", ())}
     inner = [part for node in graph.nodes for part in getattr(node.target, "__dict__", {}).values()]
     for part in inner:
@@ -261,7 +275,7 @@ def _copied(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> t
 
 
 def _seed(root: torch.Tensor, place: int) -> torch.Tensor:
-    """A gradient of a result to begin with. Draws from no generator of the program."""
+    """Returns the seeded tangent of a result, without drawing from the program's generators."""
     with torch.no_grad():
         return torch.empty_like(root).normal_(
             generator=torch.Generator(root.device).manual_seed(place)
@@ -269,9 +283,11 @@ def _seed(root: torch.Tensor, place: int) -> torch.Tensor:
 
 
 def _nudge(value: torch.Tensor, seed: int) -> None:
-    """Makes some of the numbers in a tensor's memory smaller by their last bit. Nothing overflows.
-    Zeros and other round numbers stay: they are what programs compare with, mask with and count
-    with, and nothing was rounded there."""
+    """Makes some of the numbers in a tensor's memory smaller by their last bit; nothing overflows.
+
+    Zeros and other round numbers stay: programs compare, mask and count with them, and they were
+    not rounded.
+    """
     if not (value.is_floating_point() or value.is_complex()) or value.dtype.itemsize < 2:
         return
     with torch.no_grad():
@@ -309,7 +325,7 @@ def _shared(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[int | None, 
 
 
 def _finish_work(inputs: Sequence[Any]) -> None:
-    """Waits for what was launched on an accelerator."""
+    """Synchronizes the accelerators."""
     devices = {
         value.device
         for value in inputs

@@ -1,15 +1,17 @@
-"""One captured graph, several candidates: who serves it.
+"""Schedule selection: chooses among several candidates for one captured graph.
 
 In: a captured graph, a config whose options are a `Plan`, and the dispatcher's `compile_graph`.
-Out: a runner, `Trial`. Eager serves the first call. Then, in the background (with ``wait=True`` at
-the end of the first call), each candidate compiles the graph, runs on copies of the first call's
-inputs, and is compared with eager and timed in turns with eager and the best so far; a faster one
-takes over at once. What always holds: the program's tensors, gradients, hooks and random numbers
-are touched by its own calls only; whoever serves gives eager's results on the sizes of the first
-call; what went wrong with a candidate is in its row, and in the log.
+Out: a runner, `Trial`.
 
-Graphs that draw random numbers are compiled in the background but run in turn with the program, in
-the next call: the generators belong to the process.
+Eager serves the first call. Then, in the background (with ``wait=True`` at the end of the first
+call), each candidate compiles the graph, runs on copies of the first call's inputs, is verified
+against eager, and is timed in turns with eager and the best so far; a faster one takes over at
+once. Graphs that draw random numbers are compiled in the background but run within the next call,
+because the generators belong to the process.
+
+What always holds: only the program's own calls touch its tensors, gradients, hooks and random
+numbers; the serving runner gives eager's results on the sizes of the first call; a candidate's
+failure is in its row and in the log.
 """
 
 from __future__ import annotations
@@ -48,10 +50,9 @@ from tracer_core.registry.torch_style import TorchStyle
 CompileGraph = Callable[[CapturedGraph, CompileConfig], CompiledGraph]
 
 EAGER_NAME = EAGER.name
-#: A candidate takes over from a better-liked one where it needs less than this part of its time.
+#: A candidate replaces a preferred one if it needs less than this fraction of its time.
 GAIN = 0.98
-#: Candidates that need at most this part more than the best are timed against it once more, all
-#: together.
+#: Candidates within this fraction of the best time are timed against it once more, all together.
 CLOSE = 1.25
 _trials: weakref.WeakSet[Trial] = weakref.WeakSet()
 
@@ -70,7 +71,7 @@ class Entrant:
 
 
 class Trial:
-    """The runner. Mutable until it is decided."""
+    """The runner that selects. Mutable until the choice is final."""
 
     def __init__(
         self, captured: CapturedGraph, config: CompileConfig, compile_graph: CompileGraph
@@ -99,11 +100,11 @@ class Trial:
         return self._target(inputs)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Waits until it is decided; False where that took longer."""
+        """Waits for the choice; returns False on timeout."""
         return self._done.wait(seconds)
 
     def choice(self) -> Choice:
-        """What is known so far."""
+        """Returns the choice so far."""
         eager, decided = self._eager_row, self._done.is_set()
         if not decided and eager.status == "chosen" and not eager.detail:
             eager = dataclasses.replace(eager, detail="serves meanwhile")
@@ -112,7 +113,7 @@ class Trial:
             self._name, self._best_name, rows, decided, decided and self._remembered is not None
         )
 
-    # -- calls of the program --
+    # Calls of the program
 
     def _first(self, inputs: list[Any]) -> Sequence[Any]:
         """Serves the first call, and keeps copies of its inputs for the candidates."""
@@ -132,7 +133,7 @@ class Trial:
         try:
             outputs = self._eager(inputs)
         except BaseException:
-            self._begun = False  # the program's own error: the next call is the first
+            self._begun = False  # the program's own error: the next call counts as the first
             raise
         after = rng_states()
         try:
@@ -167,7 +168,7 @@ class Trial:
         with self._turns.served():
             return self._best(inputs)
 
-    # -- the work beside them --
+    # Background work
 
     def _work(self) -> None:
         """Compiles the candidates, and runs them unless they draw random numbers."""
@@ -199,7 +200,7 @@ class Trial:
             self._decide()
 
     def _follow(self, remembered: Choice) -> bool:
-        """Uses a choice of an earlier process, if it can be used still."""
+        """Uses a stored choice, if that is still possible."""
         assert self._sample is not None
         known = {row.name: row for row in remembered.rows}
         chosen = next(
@@ -221,13 +222,13 @@ class Trial:
         self._eager_row = known.get(EAGER_NAME, self._eager_row)
         self._best_name = remembered.chosen
         if self._sample.draws and chosen is not None:
-            self._best, self._here = self._eager, True  # checked by the next call
+            self._best, self._here = self._eager, True  # verified by the next call
         else:
             self._decide()
         return True
 
     def _is_over(self, entrant: Entrant) -> bool:
-        """Whether no further candidate is begun; says why in the row."""
+        """Whether no further candidate is started; the row says why."""
         spent = time.perf_counter() - self._started
         if worker.is_ending():
             entrant.note(detail="the program ended")
@@ -262,8 +263,8 @@ class Trial:
         )
 
     def _is_right(self, entrant: Entrant) -> bool:
-        """Runs a candidate twice (the first result is checked by the core, the second is the usual)
-        and compares.
+        """Runs a candidate twice (the core checks the first result, the second is typical) and
+        verifies it.
         """
         assert self._sample is not None and self._comparison is not None and entrant.run is not None
         try:
@@ -285,7 +286,7 @@ class Trial:
         return True
 
     def _judge(self, entrant: Entrant) -> None:
-        """Compares and times a candidate; a faster one takes over."""
+        """Verifies and times a candidate; a faster one takes over."""
         if not self._is_right(entrant):
             return
         assert entrant.run is not None
@@ -307,14 +308,15 @@ class Trial:
         return timed(self._sample, runners, self._turns, self.plan.options.timing)
 
     def _note_times(self, entrant: Entrant, times: Times, index: int) -> None:
-        """Eager's are at 0."""
+        """Records the times of an entry; eager's are at index 0."""
         eager_ms = times.ms(0)
         entrant.note(ms=times.ms(index), eager_ms=eager_ms)
         self._eager_row = dataclasses.replace(self._eager_row, ms=eager_ms, eager_ms=eager_ms)
 
     def _run_off(self) -> None:
-        """Times those that are close to the best against it once more; of those that are level the
-        first one is kept, eager before all."""
+        """Times the candidates close to the best against it once more; among equals keeps the
+        first, eager before all.
+        """
         known = [
             one for one in self._entrants if one.run is not None and one.row.ms and one.row.eager_ms
         ]
@@ -323,7 +325,7 @@ class Trial:
         }
         least = min([1.0, *parts.values()])
         quickest = min((one.row.ms or math.inf for one in known), default=math.inf)
-        # by either measure: the machine may have done other work while one of them was timed
+        # by either measure: the machine may have been busy while one of them was timed
         close = [
             one
             for one in known
@@ -344,7 +346,7 @@ class Trial:
             self._hand_back()
 
     def _hand_back(self) -> None:
-        """Eager serves again."""
+        """Makes eager serve again."""
         for other in self._entrants:
             if other.row.status == "chosen":
                 other.note(status="slower")
@@ -361,7 +363,9 @@ class Trial:
         self._best, self._best_name = winner.run, winner.candidate.label
 
     def _run_here(self) -> None:
-        """In a call of the program: runs the candidates of a graph that draws random numbers."""
+        """Runs the candidates of a graph that draws random numbers, within a call of the
+        program.
+        """
         with self._lock:
             here, self._here = self._here, False
         if not here:
@@ -389,14 +393,14 @@ class Trial:
             self._eager_row = dataclasses.replace(self._eager_row, status="chosen")
             self._remembered = None
 
-    # -- the end --
+    # The end
 
     def _keep_eager(self, reason: NoSample) -> None:
         with self._record():
             self._give_up(f"kept, because {reason}")
 
     def _broke(self, error: Exception) -> None:
-        """The trial itself failed, not a candidate: eager goes on, and it is said."""
+        """Logs that the selection itself failed, not a candidate; eager continues."""
         logger().warning("auto, %s: the trial failed: %r", self._name, error, exc_info=error)
         self._give_up(f"kept, because the trial failed: {type(error).__name__}: {error}")
 
@@ -420,7 +424,7 @@ class Trial:
         note("stages", "%s", choice)
 
     def stop_in_child(self) -> None:
-        """After a fork: what served goes on serving."""
+        """After a fork: keeps the current runner."""
         if not self._done.is_set():
             self._lock, self._turns = threading.Lock(), Turns()
             self._here = False
@@ -433,14 +437,14 @@ class Trial:
 
 
 def _own(captured: CapturedGraph) -> CapturedGraph:
-    """The captured graph as an object of a candidate's own, which may change it."""
+    """Returns a copy of the captured graph that a candidate may change."""
     graph = torch.fx.Graph()
     graph.output(graph.graph_copy(captured.gm.graph, {}))
     return dataclasses.replace(captured, gm=torch.fx.GraphModule(captured.gm, graph))
 
 
 def _not_for(captured: CapturedGraph, config: CompileConfig) -> str | None:
-    """Why a candidate would not compile this graph at all."""
+    """Returns why a candidate cannot compile this graph."""
     backend = config.backend
     kinds = {value.device.type for value in captured.real_inputs if isinstance(value, torch.Tensor)}
     if kinds and not kinds & backend.devices:

@@ -1,7 +1,5 @@
-"""The modes of the thread in which a graph was captured, for the thread in which it is tried.
-
-In: nothing. Out: `Ambient`. What always holds: after `entered` the thread's modes are as they were
-before.
+"""Carries a thread's torch modes from where a graph was captured to the thread in which it is
+benchmarked.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from tracer_core.torch_private import settings
 
 
 class Ambient:
-    """Made in the one thread, entered in the other."""
+    """The modes; created in one thread, entered in the other."""
 
     def __init__(self) -> None:
         self._inference = torch.is_inference_mode_enabled()
@@ -28,7 +26,7 @@ class Ambient:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Inside, they are as they were; afterwards as they are now."""
+        """Applies the modes inside the block; restores the thread's own afterwards."""
         now = {name: settings.SETTINGS[name].get() for name in self._settings}
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.inference_mode(self._inference))

@@ -1,9 +1,8 @@
-"""Times of several runners of one sample, taken in turns.
+"""Benchmarks several runners on one sample, in turns.
 
-In: a `Sample` and runners. Out: `Times`: of each runner the median of its turns, and how two
-compare. What always holds: two sides of a comparison were timed in the same rounds, who begins
-changes from round to round, and the first run of a turn does not count where it is short (the
-caches are somebody else's then, and the threads of another engine may still be spinning).
+`Times` has the median of each runner's turns, and compares two runners. Both sides of a comparison
+were timed in the same rounds, and the order changes from round to round. The first run of a short
+turn does not count: the caches are cold, and the threads of another engine may still be spinning.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from tracer_core.autoselect.sample import Sample
 from tracer_core.autoselect.turns import Turns
 from tracer_core.contract.runner import RunFunction
 
-#: Rounds: at least, at most.
+#: Number of rounds: minimum, maximum.
 ROUNDS = (3, 30)
-#: Runs of one turn that count, at most.
+#: Maximum of counted runs in one turn.
 RUNS = 5
-#: Seconds that the counted runs of one turn take, about; a run that is longer than this needs no
-#: run before it.
+#: Target seconds of the counted runs of one turn; a longer run needs no warm-up.
 TURN = 0.03
-#: A runner that needs this many times the least is timed for one round.
+#: A runner slower than the fastest by this factor is timed for one round.
 HOPELESS = 3.0
 
 
@@ -35,17 +33,19 @@ class Times:
     turns: tuple[tuple[float, ...], ...]
 
     def ms(self, index: int) -> float:
-        """Milliseconds of a runner's run."""
+        """Returns the milliseconds of a runner's run."""
         return statistics.median(self.turns[index]) * 1e3
 
     def ratio(self, index: int, base: int) -> float:
-        """A runner's time over that of another: the median over the rounds that both were in."""
+        """Returns a runner's time over another's: the median over the rounds with both."""
         pairs = zip(self.turns[index], self.turns[base], strict=False)
         return statistics.median(one / other for one, other in pairs)
 
 
 def timed(sample: Sample, runners: Sequence[RunFunction], turns: Turns, seconds: float) -> Times:
-    """Times runners for about `seconds`, three rounds at least. The runners have run before."""
+    """Times runners for about `seconds`, at least three rounds. The runners must have run
+    before.
+    """
     found: list[list[float]] = [[] for _ in runners]
     going = list(range(len(runners)))
     end = time.perf_counter() + seconds
@@ -61,8 +61,9 @@ def timed(sample: Sample, runners: Sequence[RunFunction], turns: Turns, seconds:
 
 
 def _turn(sample: Sample, runner: RunFunction, turns: Turns, before: Sequence[float]) -> float:
-    """The median of the runs of one turn. before: what one of its runs took in the last round, if
-    known.
+    """Returns the median of the runs of one turn.
+
+    before: the time of one run in the last round, if known.
     """
 
     def once() -> float:
@@ -70,7 +71,7 @@ def _turn(sample: Sample, runner: RunFunction, turns: Turns, before: Sequence[fl
             return sample.seconds(runner)
 
     if not before or before[0] < TURN:
-        short = once()  # not counted
+        short = once()  # warm-up, not counted
     else:
         short = before[0]
     runs = max(1, min(RUNS, int(TURN / max(short, 1e-6))))

@@ -1,10 +1,8 @@
-"""Calls of the program and calls that are timed, in turns, so that neither disturbs the other's
-time.
+"""Lets calls of the program and timed calls take turns, so that neither disturbs the other's time.
 
-In: nothing. Out: `Turns`. What always holds: calls of the program run side by side; a timed call
-runs while none of them does; a call of the program waits for one timed call at most, and nobody
-longer than `PATIENCE`, so nothing can lock up (a graph whose operator calls the same compiled
-function again, a call that takes minutes).
+Calls of the program run concurrently; a timed call runs while none of them does. A call of the
+program waits for one timed call at most, and no call waits longer than `PATIENCE`, so nothing can
+deadlock (an operator that calls the same compiled function, a call that takes minutes).
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ PATIENCE = 2.0
 
 
 class Turns:
-    """Mutable: who is running."""
+    """Tracks who is running. Mutable."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -27,7 +25,7 @@ class Turns:
 
     @contextlib.contextmanager
     def served(self) -> Iterator[None]:
-        """Round a call of the program."""
+        """Wraps a call of the program."""
         with self._changed:
             self._waiting += 1
             self._changed.wait_for(lambda: not self._timing, PATIENCE)
@@ -43,7 +41,7 @@ class Turns:
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
-        """Round a call that is timed."""
+        """Wraps a timed call."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._waiting == 0, PATIENCE

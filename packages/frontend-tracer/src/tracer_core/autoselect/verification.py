@@ -1,12 +1,11 @@
-"""Is a candidate's outcome eager's?
+"""Verifies a candidate's outcome against eager's.
 
-In: two `Outcome`s of one sample. Out: the relative error, or `Wrong` with what differs. What always
-holds: whole numbers, booleans, infinities and NaNs must be the same; floats may differ by rounding,
-judged by the 2-norm of the difference against that of eager's (for gradients also against the
-largest gradient: that of a bias before a normalisation is rounding and nothing else), by the worst
-element, and what is written to also by how far it was changed. Where outcomes of eager on nudged
-inputs are given, a result that they change as much is rounding itself, and nobody's fault: a whole
-training step has such gradients among its results.
+Integers, booleans, infinities and NaNs must be equal. Floats may differ by rounding: by the 2-norm
+of the difference relative to eager's (for gradients also relative to the largest gradient, because
+that of a bias before a normalization is nothing but rounding), by the worst element and, for what
+is written to, also by how far it was changed. Where outcomes of eager on nudged inputs are given, a
+result may differ as much as they do: some gradients of a whole training step are nothing but
+rounding.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import torch
 
 from tracer_core.autoselect.sample import Outcome
 
-#: The largest relative error that counts as rounding. Results of dtypes that are not here must be
-#: equal.
+#: The largest relative error that counts as rounding. Results of other dtypes must be equal.
 TOLERANCES = {
     torch.float64: 1e-7,
     torch.complex128: 1e-7,
@@ -31,31 +29,28 @@ TOLERANCES = {
     torch.float16: 3e-2,
 }
 
-#: Gradients go through ReLUs and norms whose sides rounding changes; eager itself is off by 3e-3 in
+#: Gradients pass ReLUs and norms whose branches depend on rounding; eager itself is off by 3e-3 in
 #: resnet18.
 GRADIENT_FACTOR = 20.0
-#: Finite elements beyond this part of the largest number that a dtype has are judged apart from the
-#: others.
+#: Finite elements beyond this fraction of the dtype's largest number are verified separately.
 HUGE_PART = 1e-2
-#: A gradient this much smaller than the largest one is judged against that.
+#: A gradient smaller than the largest one by this factor is judged relative to it.
 NEGLIGIBLE = 1e-3
-#: An element may be off by this many times the tolerance, of itself or of the usual element. One
-#: element that is wrong, or a mask that counts for few, is nothing beside the norm of a large
-#: result.
+#: Tolerance of a single element, as a multiple of the tolerance relative to itself or to the
+#: typical element. The norm of a large result hides one wrong element, or a mask of few.
 ELEMENT_FACTOR = 20.0
-#: What was written to is judged by its change, too: a step of an optimizer may be less of a
-#: parameter than the tolerance.
+#: What was written to is judged by its change, too: a step of an optimizer may be smaller than the
+#: parameter's tolerance.
 CHANGE_PART = 0.25
-#: How many roundings of what is written count beside its change.
+#: How many roundings of a written value count in addition to its change.
 ROUNDINGS = 4
-#: A result may be this many times as far from eager's as eager's own is where the inputs' last bits
-#: are others.
+#: A result may be this many times as far from eager's as eager's own on nudged inputs.
 NUDGED_FACTOR = 10.0
 RELATIVE = "relative error"
 
 
 class Wrong(Exception):
-    """A candidate's outcome is not eager's. Its text says where."""
+    """A candidate's outcome differs from eager's; the message says where."""
 
 
 def error_of(
@@ -65,8 +60,10 @@ def error_of(
     nudged: Sequence[Outcome] = (),
     smooth: bool = True,
 ) -> float:
-    """The largest relative error of what is more than rounding. smooth: whether single elements are
-    judged, too. Raises Wrong."""
+    """Returns the largest relative error beyond rounding. Raises Wrong.
+
+    smooth: whether single elements are judged, too.
+    """
     if len(expected.outputs) != len(actual.outputs):
         raise Wrong(f"{len(actual.outputs)} results, expected {len(expected.outputs)}")
     worst = 0.0
@@ -89,7 +86,7 @@ def error_of(
         zip(expected.grads, actual.grads, strict=True)
     ):
         if gradient is None and found_gradient is not None and not found_gradient.any():
-            continue  # None and zeros say the same
+            continue  # None and zeros are equivalent
         allowed = _Allowed(f"gradient {index}", tolerance, GRADIENT_FACTOR, NEGLIGIBLE * largest)
         worst = max(
             worst, _error(gradient, found_gradient, allowed, [near.grads[index] for near in nudged])
@@ -99,9 +96,11 @@ def error_of(
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """What counts as rounding in one tensor. least: the least norm that errors are judged against.
-    elements: whether single elements are judged, too. before: what was there before it was written
-    to."""
+    """The tolerances of one tensor.
+
+    least: lower bound of the norm that errors are relative to. elements: whether single elements
+    are judged, too. before: the values before the write.
+    """
 
     name: str
     tolerance: float | None
@@ -149,9 +148,7 @@ def _error(expected: Any, actual: Any, allowed: _Allowed, nudged: Sequence[Any])
 def _measures(
     exact: torch.Tensor, change: torch.Tensor | None, allowed: _Allowed, dtype: torch.dtype
 ) -> Iterator[tuple[str, float, Callable[[torch.Tensor], float]]]:
-    """In which ways a difference from eager's is measured: what it is called, its limit, its
-    measure.
-    """
+    """Yields the measures of a difference from eager's: name, limit, function."""
     norm = _norm(exact)
     scale = max(norm, allowed.least) or 1.0
     limit = (TOLERANCES[dtype] if allowed.tolerance is None else allowed.tolerance) * allowed.factor

@@ -1,10 +1,9 @@
-"""One thread for the work that goes on while eager serves.
+"""One background thread that runs jobs one after the other while eager serves.
 
-In: functions without arguments that do not raise. Out: nothing; they are run one after the other.
-What always holds: the thread ends when there is nothing to do; a program that ends waits for the
-function that is running, and no further one is begun (a compiler that is killed half-way takes the
-process with it). While it works, Python's threads take turns more often: each operator of eager
-gives the interpreter's lock away and would wait 5 ms to have it back.
+Jobs are functions without arguments that do not raise. The thread ends when the queue is empty. An
+exiting program waits for the running job and starts no other, because killing a compiler half-way
+takes the process with it. While the thread works, the interpreter's switch interval is shorter:
+each eager operator releases the GIL and would wait 5 ms to get it back.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 
-#: Seconds after which a waiting thread may ask for the interpreter's lock while this one works;
-#: Python's own are 5 ms.
+#: The switch interval, in seconds, while this thread works; Python's default is 5 ms.
 INTERVAL = 2e-4
 
 _lock = threading.Lock()
@@ -26,7 +24,7 @@ _thread: threading.Thread | None = None
 
 
 def submit(job: Callable[[], None]) -> None:
-    """Has a function run in the thread."""
+    """Queues a function."""
     global _thread
     with _lock:
         _jobs.append(job)
@@ -36,7 +34,7 @@ def submit(job: Callable[[], None]) -> None:
 
 
 def is_ending() -> bool:
-    """Whether the program is about to end."""
+    """Whether the program is about to exit."""
     return not threading.main_thread().is_alive()
 
 
@@ -54,7 +52,9 @@ def _work() -> None:
 
 @contextlib.contextmanager
 def _yielding() -> Iterator[None]:
-    """The interval is the process's: a program that sets its own meanwhile keeps that."""
+    """Shortens the switch interval, which belongs to the process; a program that sets its own
+    meanwhile keeps that.
+    """
     before = sys.getswitchinterval()
     if before <= INTERVAL:
         yield
@@ -69,7 +69,7 @@ def _yielding() -> Iterator[None]:
 
 
 def _after_fork() -> None:
-    """In a child: the thread and what it had to do are the parent's."""
+    """Drops the queue in a forked child: the thread and its jobs are the parent's."""
     global _lock, _thread
     _lock, _thread = threading.Lock(), None
     _jobs.clear()

@@ -1,3 +1,1 @@
-"""The contract between the core and a backend, as types: what a backend says of itself, what it is
-given, what it returns.
-"""
+"""The contract between the core and a backend: `Backend`, `CompileSpec` and the types in them."""

@@ -1,4 +1,4 @@
-"""`Backend`: what a plug-in registers."""
+"""`Backend`: the record that a plug-in registers for each backend it offers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pluggy
 
 from tracer_core.contract.specs import Training
 
-#: Every first-party backend and the template are built on it; see docs/writing_a_backend.md.
-#: `Backend.api` says which one a plug-in is written for.
+#: The version of the contract; docs/writing_a_backend.md describes it. `Backend.api` names the
+#: version that a plug-in is written for.
 API_VERSION = "1"
 
 #: The pluggy project name and the entry-point group.
@@ -31,7 +31,7 @@ _CHOICES = {
     "data_sizes": ("break", "symbols"),
     "params": ("inputs", "constants"),
 }
-#: Fields of `Backend` that are functions, or say where one is.
+#: Fields of `Backend` that hold a function or its ``"module:attribute"`` reference.
 _LAZY = ("compile", "decompositions", "partition", "supports", "options", "available", "check",
 "prepare", "reset", "wrap",
          "report", "serialize", "deserialize")  # fmt: skip
@@ -41,7 +41,7 @@ DEFAULT_MODES: Mapping[str, str] = MappingProxyType({"default": "the backend's o
 
 @dataclass(frozen=True)
 class Backend:
-    """A backend as it registers itself (hook ``tracer_backends``).
+    """A backend, as the hook ``tracer_backends`` returns it.
 
     name: what users pass as ``backend=``. compile: ``(graph, spec) -> Runner``, or any callable
     that takes one list of inputs, where `graph` is a `torch.fx.GraphModule` with fake tensors in
@@ -153,7 +153,7 @@ class Backend:
 
 
 def resolve(ref: Any) -> Any:
-    """The object that a ``"module:attribute"`` string names; anything else is returned as it is.
+    """Returns the object that a ``"module:attribute"`` string names, and any other object as it is.
 
     Raises ImportError or AttributeError with the reference in its text.
     """

@@ -1,8 +1,8 @@
-"""A captured graph, as the tracer hands it to `tracer_core.dispatch.compile_graph`.
+"""`CapturedGraph`: the torch-level graph that capture hands to
+`tracer_core.dispatch.compile_graph`.
 
-In: what the recorder saw. Out: what lowering and backends need. The graph is at torch level: its
-placeholders are `inputs` in order, its output node returns one flat tuple of tensors and SymInts,
-every node has ``meta["val"]`` (fake tensor or SymInt) and ``meta["user_frame"]``.
+The graph's placeholders are `inputs` in order, its output node returns one flat tuple of tensors
+and SymInts, and every node has ``meta["val"]`` (fake tensor or SymInt) and ``meta["user_frame"]``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CapturedGraph:
-    """gm: the torch-level graph. inputs: one InputSpec a placeholder. real_inputs: the tensors (and
-    ints) of the call that was captured. needs_grad: grad mode was on, at first or in a part of the
-    graph, and an output requires grad. name: ``graph_0``. phase: INFERENCE until training is
-    captured."""
+    """One captured graph with what lowering and backends need to know about it.
+
+    gm: the torch-level graph. inputs: one InputSpec per placeholder. real_inputs: the tensors (and
+    ints) of the captured call. needs_grad: grad mode was on in at least a part of the graph, and an
+    output requires grad. name: ``graph_0``. phase: INFERENCE until the graph is lowered for
+    training.
+    """
 
     gm: torch.fx.GraphModule
     inputs: tuple[InputSpec, ...]

@@ -1,6 +1,4 @@
-"""What a backend is told about a graph: its inputs, sizes and outputs, and what the graph is
-for.
-"""
+"""Specs: what a backend is told about a graph, its inputs, its sizes and its outputs."""
 
 from __future__ import annotations
 
@@ -11,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-#: In the ``meta`` of a node of a backward graph: its positions of maxima are made, by nodes before
-#: it, from int8 places in their windows, row-major (windows of two dimensions, without dilation),
-#: which are what was saved.
+#: Key in the ``meta`` of a backward node: the indices of a max pooling that the node reads are
+#: rebuilt by earlier nodes from the saved int8 offsets in the pooling windows (row-major, two
+#: dimensions, no dilation).
 OFFSETS_IN_WINDOWS = "offsets_in_windows"
 
 
 class Role(enum.Enum):
-    """What an input of a graph is to the program it was captured from. SIZE: an int, whose symbol a
-    SizeSpec names. NUMBER: a float; its placeholder's value is a SymFloat."""
+    """What a graph input is in the captured program.
+
+    SIZE: an int, whose symbol a SizeSpec names. NUMBER: a float, whose placeholder holds a
+    SymFloat.
+    """
 
     USER_INPUT = "user_input"
     PARAMETER = "parameter"
@@ -31,7 +32,7 @@ class Role(enum.Enum):
 
 
 class Phase(enum.Enum):
-    """Which part of the program a graph is."""
+    """Which pass of the program a graph computes."""
 
     INFERENCE = "inference"
     FORWARD = "forward"
@@ -43,9 +44,9 @@ class Training(enum.Enum):
     """Which graphs a backend wants when gradients are needed.
 
     INFERENCE_ONLY: none; the captured graph runs under eager autograd. FORWARD_BACKWARD: a forward
-    and a backward graph, cut by the core (a minimum cut; the backend's options may have a field
-    ``memory_budget``, 0 to 1). JOINT: the same, cut where the backend's own `Backend.partition`
-    says.
+    and a backward graph, partitioned by the core's min-cut (the backend's options may have a field
+    ``memory_budget``, 0 to 1). JOINT: the same, partitioned by the backend's own
+    `Backend.partition`.
     """
 
     INFERENCE_ONLY = "inference_only"
@@ -76,10 +77,10 @@ class InputSpec:
 class SizeSpec:
     """A symbolic size that occurs in the shapes of the graph.
 
-    symbol: its name in the sympy expressions of `meta["val"]` (``s0``). input_index and dim: where
-    a backend reads its value at run time, ``inputs[input_index].shape[dim]`` (dim None: the input
-    is itself an int, of `Role.SIZE`). lower and upper: inclusive range. hint: its value in the call
-    that was captured.
+    symbol: its name in the sympy expressions of ``meta["val"]`` (``s0``). input_index and dim:
+    where a backend reads its value at run time, ``inputs[input_index].shape[dim]`` (dim None: the
+    input is itself an int, of `Role.SIZE`). lower and upper: inclusive range. hint: its value in
+    the captured call.
     """
 
     symbol: str
@@ -114,7 +115,7 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class CompileSpec:
-    """What a backend is told about a graph beside the graph.
+    """What a backend is told about a graph besides its nodes.
 
     inputs, outputs, sizes: see their types. mutations: indices of the inputs that the graph writes
     to; in ATen graphs each has one trailing ``aten.copy_(placeholder, value)`` node.
@@ -143,7 +144,9 @@ class CompileSpec:
 
 
 class Fault(enum.Enum):
-    """What may make an engine's results of an operator others than PyTorch's: see `add_alarm`."""
+    """Which input values make an engine's result of an operator differ from PyTorch's; see
+    `add_alarm`.
+    """
 
     INDEX = "an index out of range, or a negative one that PyTorch refuses"
     NAN = "NaN in an argument"

@@ -1,4 +1,4 @@
-"""The version of the distribution, in one place that any module may import."""
+"""The version of the installed distribution."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Stages, logs, fallbacks: what a user sees of a compilation."""
+"""Stages, logs and fallbacks: what a user sees of a compilation."""

@@ -1,4 +1,4 @@
-"""Why a graph, or a part of it, runs without its backend.
+"""Fallbacks: why a graph, or a part of it, runs without its backend.
 
 What always holds: whoever gives the captured operators to eager puts a `Fallback` with the reason
 into the `CompiledGraph`, records it as a stage, and logs the first of a kind.
@@ -33,8 +33,10 @@ _listeners: list[Callable[[str], None]] = []
 
 
 def graph_raised(function: str, backend: str, error: BaseException) -> str:
-    """Says that a graph raised what the program that ran in its place did not raise, and returns
-    what it said. function: its name."""
+    """Logs that a graph raised an error that the eager program did not raise; returns the message.
+
+    function: the function's name.
+    """
     if isinstance(error, torch.OutOfMemoryError):
         why = "it needs less memory, or some was free by then; the next call tries the graph again"
     else:
@@ -54,7 +56,7 @@ def graph_raised(function: str, backend: str, error: BaseException) -> str:
 
 @contextlib.contextmanager
 def failures() -> Iterator[list[str]]:
-    """What `graph_raised` says inside the block, for tests of backends."""
+    """Collects the messages of `graph_raised` inside the block, for tests of backends."""
     found: list[str] = []
     _listeners.append(found.append)
     try:

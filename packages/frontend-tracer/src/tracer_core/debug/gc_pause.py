@@ -1,12 +1,9 @@
-"""Python's cyclic garbage collector, paused while graphs are compiled, and memory that a compile
-leaves behind.
+"""Pauses Python's cyclic garbage collector while graphs are compiled.
 
-In: a block; or nothing. Out: nothing. What always holds: when the last such block ends, the
-collector runs again if it did before the first; reference counting goes on all the time.
-
-A compile makes many small objects that stay, which makes the collector look through the whole heap
-again and again: with the libraries of a model loaded that is 0.25 s a time, a fifth of our share of
-a first call.
+A compilation makes many small objects that survive, so the collector would traverse the whole heap
+again and again: 0.25 s each time with the libraries of a model loaded, a fifth of our share of a
+first call. Reference counting goes on. When the last nested or concurrent block ends, the collector
+runs again if it did before the first.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ _was_enabled = False
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """Inside, no cyclic collection starts by itself; for any number of threads at once."""
+    """Disables automatic cyclic collection inside the block; any number of threads may nest."""
     global _open_blocks, _was_enabled
     with _lock:
         if _open_blocks == 0:
@@ -43,17 +40,19 @@ def collector_paused() -> Iterator[None]:
 
 @functools.cache
 def _trim() -> Callable[[int], int] | None:
-    """glibc's malloc_trim; None elsewhere."""
+    """Returns glibc's malloc_trim, or None on other systems."""
     try:
         found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    except (OSError, TypeError):  # no handle for the process itself: not a system with glibc
+    except (OSError, TypeError):  # no handle for the process itself: not glibc
         return None
     return found
 
 
 def give_back_free_memory() -> None:
-    """Returns what is free in malloc's heap to the system: 20 to 55 MB after a capture, which glibc
-    would keep, in a few milliseconds."""
+    """Returns free memory of malloc's heap to the system.
+
+    After a capture these are 20 to 55 MB, which glibc would keep; it takes a few milliseconds.
+    """
     trim = _trim()
     if trim is not None:
         trim(0)

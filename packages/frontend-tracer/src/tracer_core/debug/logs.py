@@ -1,10 +1,9 @@
 """Log categories, switched on by ``TRACER_LOGS=graph_breaks,recompiles,...``.
 
-In: the environment, read again at every `tracer_core.compile`. Out: one `logging` logger a
-category, ``tracer_core.<category>``. What always holds: what a category says is of level INFO if
-TRACER_LOGS names it, else of level DEBUG, so that a program which shows INFO is not flooded; an
-unknown name is an OptionError that lists the known ones; warnings are shown whatever the
-environment says.
+Each category has one logger, ``tracer_core.<category>``; TRACER_LOGS is read again at every
+`tracer_core.compile`. Notes of a category are of level INFO if TRACER_LOGS names it, else of level
+DEBUG, so that a program which shows INFO is not flooded. An unknown name is an OptionError that
+lists the known ones. Warnings are always shown.
 """
 
 from __future__ import annotations
@@ -29,8 +28,11 @@ ROOT = "tracer_core"
 
 
 def _encodable(record: logging.LogRecord) -> bool:
-    """Escapes what no encoding can write (lone surrogates in a program's names), as stderr does; a
-    filter of all our loggers. A file handler would show "Logging error" in place of the line."""
+    """Escapes characters that no encoding can write (lone surrogates in a program's names), as
+    stderr does.
+
+    A filter of all our loggers: a file handler would print "Logging error" instead of the line.
+    """
     message = record.getMessage()
     if not message.isascii():
         record.msg, record.args = message.encode("utf-8", "backslashreplace").decode("utf-8"), None
@@ -45,7 +47,7 @@ _handler: logging.Handler | None = None
 
 
 def logger(category: str | None = None) -> logging.Logger:
-    """The logger of a category, or of the whole package. Raises KeyError for an unknown
+    """Returns the logger of a category, or of the whole package. Raises KeyError for an unknown
     category.
     """
     if category is None:
@@ -56,14 +58,14 @@ def logger(category: str | None = None) -> logging.Logger:
 
 
 def enabled(category: str) -> bool:
-    """Whether anybody would see what is noted there (TRACER_LOGS or the user's own logging
-    set-up).
+    """Whether anybody sees notes of this category, through TRACER_LOGS or the user's own logging
+    set-up.
     """
     return category in _active or logger(category).isEnabledFor(logging.DEBUG)
 
 
 def note(category: str, text: str, *values: Any) -> None:
-    """Logs ``text % values`` under a category; ask `enabled` before making a costly value."""
+    """Logs ``text % values`` under a category; call `enabled` before computing a costly value."""
     logger(category).log(logging.INFO if category in _active else logging.DEBUG, text, *values)
 
 
@@ -92,7 +94,7 @@ def configure() -> frozenset[str]:
 
 
 def _attach_handler() -> None:
-    """One handler on stderr, unless the program has set up logging itself."""
+    """Adds one handler on stderr, unless the program has set up logging itself."""
     global _handler
     root = logging.getLogger(ROOT)
     if _handler is not None or logging.getLogger().handlers or root.handlers:

@@ -1,12 +1,11 @@
-"""Stage records: what every step of a compile did, how long it took, and its text.
+"""Stage records: what each stage of a compilation did, how long it took, and its text.
 
-In: ``with stage("aten", graph="graph_0", suffix=".py") as s: s.text = ...`` round each step. Out: a
-`StageRecord` to whoever listens (observers, the current `recording`), a line under
-``TRACER_LOGS=stages``, and a numbered file ``<TRACER_DEBUG>/graph_0/020_aten.py``.
+``with stage("aten", graph="graph_0", suffix=".py") as s: s.text = ...`` around a stage sends a
+`StageRecord` to observers and to the current `recording`, logs a line under ``TRACER_LOGS=stages``,
+and writes a numbered file ``<TRACER_DEBUG>/graph_0/020_aten.py``.
 
-What always holds: a stage that raises is recorded too, with the exception as its text; records of
-one compile never mix with those of a compile on another thread; nothing here runs on a compiled
-call.
+A stage that raises is recorded too, with the exception as its text. Records of compilations on
+different threads never mix. Nothing here runs on a compiled call.
 """
 
 from __future__ import annotations
@@ -28,10 +27,13 @@ from tracer_core.options import env
 
 @dataclass(frozen=True, slots=True)
 class StageRecord:
-    """One finished stage. name: ``"aten"``. seconds: wall time, stages inside it included. text:
-    what it made, printable, or "". graph: ``"graph_0"`` or "" if it belongs to no graph. depth: how
-    many stages it ran inside of; the seconds of the records of depth 0 add up to the whole. file:
-    where the text was written, or None."""
+    """One finished stage.
+
+    name: ``"aten"``. seconds: wall time, including nested stages. text: printable result of the
+    stage, or "". graph: ``"graph_0"``, or "" if the stage belongs to no graph. depth: number of
+    enclosing stages; the seconds of the records of depth 0 add up to the total. file: where the
+    text was written, or None.
+    """
 
     name: str
     seconds: float
@@ -43,7 +45,7 @@ class StageRecord:
 
 @dataclass(slots=True)
 class OpenStage:
-    """Mutable: a stage that is running. The code inside the ``with`` block sets `text`."""
+    """A running stage. Mutable: the code inside the ``with`` block sets `text`."""
 
     name: str
     graph: str
@@ -58,14 +60,17 @@ _last: weakref.WeakKeyDictionary[Any, tuple[StageRecord, ...]] = weakref.WeakKey
 
 
 def observe(function: Callable[[StageRecord], None]) -> Callable[[], None]:
-    """Calls `function` with every record from now on; returns what undoes it."""
+    """Calls `function` with every record from now on; returns a function that undoes this."""
     _observers.append(function)
     return lambda: _observers.remove(function)
 
 
 def wants_text() -> bool:
-    """Whether anybody will read the text of a stage: ask before building a costly one. A recording
-    alone does not: `last_compile` has the texts if TRACER_DEBUG is set or a plug-in listens."""
+    """Whether anybody will read the text of a stage; call this before building a costly one.
+
+    A recording alone does not read it: `last_compile` has texts only if TRACER_DEBUG is set or a
+    plug-in listens.
+    """
     return bool(_observers) or env().debug is not None
 
 
@@ -73,7 +78,7 @@ def wants_text() -> bool:
 def stage(name: str, *, graph: str = "", suffix: str = ".txt") -> Iterator[OpenStage]:
     """Times the block and records it under `name`.
 
-    graph: the graph it works on. suffix: of the file that its text is written to.
+    graph: the graph that the stage works on. suffix: of the file that the text is written to.
     """
     open_stage = OpenStage(name, graph)
     depth = _depth.set(_depth.get() + 1)
@@ -104,10 +109,10 @@ def _finish(done: OpenStage, seconds: float, suffix: str) -> None:
 
 @contextmanager
 def recording(owner: Any) -> Iterator[list[StageRecord]]:
-    """Collects the records of one compile and keeps them as `last_compile(owner)`.
+    """Collects the records of one compilation and keeps them as `last_compile(owner)`.
 
-    owner: any object that can be referenced weakly (the compiled function). A recording inside a
-    recording keeps its own records and adds them to the outer one.
+    owner: any object that can be referenced weakly (the compiled function). A nested recording
+    keeps its own records and adds them to the outer one.
     """
     records: list[StageRecord] = []
     outer = _current.get()
@@ -123,9 +128,11 @@ def recording(owner: Any) -> Iterator[list[StageRecord]]:
 
 
 def continued() -> Callable[[], AbstractContextManager[None]]:
-    """For work that goes on after its compile, in another thread: called during the compile, it
-    gives what is put round that work, so that its records are added to `last_compile` of the same
-    owner."""
+    """Returns a context manager factory for work of this compilation that continues on another
+    thread.
+
+    Records made inside such a context are added to `last_compile` of the current owner.
+    """
     reference = _owner.get()
 
     @contextmanager
@@ -144,7 +151,7 @@ def continued() -> Callable[[], AbstractContextManager[None]]:
 
 
 class StageRecords(tuple[StageRecord, ...]):
-    """The records of a compile; shown as a line each, with the beginning of its text."""
+    """The records of a compilation; prints one line per record, with the beginning of its text."""
 
     __slots__ = ()
 
@@ -162,14 +169,17 @@ def _shown(record: StageRecord) -> str:
 
 
 def records_of(owner: Any) -> StageRecords:
-    """The records of the owner's last compile; empty if it was never compiled."""
+    """Returns the records of the owner's last compilation; empty if it was never compiled."""
     return StageRecords(_last.get(owner, ()))
 
 
 class DebugFolder:
-    """Mutable: the TRACER_DEBUG folder of this process: which folder each graph got, and the next
-    file number in it. A folder that exists already (an earlier run, another process) is never
-    written to: the graph gets ``graph_0.1`` instead."""
+    """The TRACER_DEBUG folder of this process. Mutable: each graph's folder and its next file
+    number.
+
+    A folder that exists already (an earlier run, another process) is never written to; the graph
+    gets ``graph_0.1`` instead.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -177,7 +187,7 @@ class DebugFolder:
         self._numbers: dict[Path, int] = {}
 
     def folder(self, root: str, graph: str) -> Path:
-        """The folder of a graph, made on its first use."""
+        """Returns the folder of a graph, made on its first use."""
         key = (root, graph)
         with self._lock:
             if key not in self._folders:
@@ -185,7 +195,9 @@ class DebugFolder:
             return self._folders[key]
 
     def next_file(self, folder: Path, stem: str, suffix: str) -> Path:
-        """``020_aten.py``: files sort in the order in which their stages finished."""
+        """Returns the next path, ``020_aten.py``: files sort in the order in which their stages
+        finished.
+        """
         with self._lock:
             number = self._numbers[folder] = self._numbers.get(folder, 0) + 10
         return folder / f"{number:03d}_{re.sub(r'[^A-Za-z0-9_.-]+', '_', stem)}{suffix}"
@@ -212,8 +224,8 @@ _unusable: set[str] = set()
 
 
 def debug_folder(graph: str) -> Path | None:
-    """Where the stages of `graph` are written, or None if TRACER_DEBUG is not set or its folder
-    cannot be made.
+    """Returns where the stages of `graph` are written, or None if TRACER_DEBUG is unset or
+    unusable.
     """
     root = env().debug
     if root is None or root in _unusable:
@@ -231,7 +243,7 @@ def _write(done: OpenStage, suffix: str) -> str | None:
         return None
     path = DEBUG_FOLDER.next_file(folder, done.name, suffix)
     try:
-        # A file of the program may have a name that is no text.
+        # A file name of the program may not be encodable.
         path.write_text(done.text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         _give_up(str(env().debug), error)
@@ -240,7 +252,9 @@ def _write(done: OpenStage, suffix: str) -> str | None:
 
 
 def _give_up(root: str, error: OSError) -> None:
-    """What is compiled does not depend on its dump: nothing more is written, which is said once."""
+    """Stops writing to a debug folder, and warns once: a failed dump must not fail the
+    compilation.
+    """
     _unusable.add(root)
     logger().warning("TRACER_DEBUG: %s cannot be written to (%s): stages are not written to files from now on; "
                      "tracer_core.last_compile(f) has their texts", root,

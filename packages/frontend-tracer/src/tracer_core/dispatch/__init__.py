@@ -1,1 +1,1 @@
-"""Calls a backend on a captured graph: validation, lowering where it asks for it, fallbacks."""
+"""Calls a backend on a captured graph: validation, lowering, fallbacks."""

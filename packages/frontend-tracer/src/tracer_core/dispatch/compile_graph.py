@@ -1,4 +1,5 @@
-"""From a captured graph to the callable that runs it: the way through lowering and a backend.
+"""Compiles a captured graph with a backend: lowering, partitioning, the backend, and the runtime
+wrappers.
 
 In: a `CapturedGraph` and a validated `CompileConfig` (`compile_graph`), or a torch-level
 GraphModule with a backend's name (`compile_torch_graph`). Out: a `CompiledGraph`: flat boxed list

@@ -1,10 +1,9 @@
-"""Backends of torch.compile's convention that are right only for functional graphs.
+"""Adapts torch.compile-style backends that are correct only for functional graphs.
 
-In: a `TorchStyle` and the config with the user's options. Out: a `Backend` with ``ir="aten"``: it
-hands the style a functional ATen graph with real tensors as examples. What always holds: writes to
-inputs, results that are views, results with other strides than contiguous ones, and results that
-are returned twice are made outside of the engine; no result has memory that the engine may write to
-again.
+The resulting `Backend` has ``ir="aten"`` and passes a functional ATen graph, with real tensors as
+examples, to the style's callable. Writes to inputs, results that are views or non-contiguous, and
+results returned twice are handled outside of the engine. No result has memory that the engine may
+write to again.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tracer_core.registry.torch_style import TorchStyle
 
 @dataclass(frozen=True, slots=True)
 class Functional:
-    """`Backend.compile` round a style. config: with the options that the style gets."""
+    """`Backend.compile` around a style. config: with the options that the style gets."""
 
     style: TorchStyle
     config: CompileConfig
@@ -39,7 +38,7 @@ class Functional:
         forms, wanted = made.forms(spec), [index for index, _, _ in made.inputs]
         lock = (
             threading.Lock()
-        )  # a thread's results are the next call's memory until they are copied
+        )  # a thread's results are overwritten by its next call unless they are copied
 
         def run(inputs: list[Any]) -> Sequence[Any]:
             with lock:
@@ -52,14 +51,14 @@ class Functional:
 
 
 def _example(value: Any) -> Any:
-    """A real tensor like a fake one; nobody reads its values."""
+    """Returns a real tensor like a fake one, with arbitrary values."""
     if not isinstance(value, torch.Tensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
 def _supports(node: torch.fx.Node) -> str | None:
-    """Why PyTorch has to run an operator."""
+    """Returns why PyTorch has to run an operator."""
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         return "it draws PyTorch's random numbers"
     values = [node.meta.get("val"), *(source.meta.get("val") for source in node.all_input_nodes)]
@@ -76,7 +75,7 @@ def _supports(node: torch.fx.Node) -> str | None:
 
 
 def as_functional(config: CompileConfig, style: TorchStyle) -> Backend:
-    """config: its backend is the one of the style."""
+    """Returns the `Backend`; the backend of `config` is the style's."""
     return replace(
         config.backend,
         compile=Functional(style, config),

@@ -1,9 +1,9 @@
-"""From the arguments of `compile()` to a `CompileConfig`, or to an OptionError that says what is
-valid.
+"""Validates the arguments of `compile()`: returns a `CompileConfig`, or raises OptionError with
+what is valid.
 
-In: what the user wrote. Out: a frozen config whose backend is resolved and whose options are an
-instance of the backend's own dataclass. What always holds: what the user passed is never changed;
-everything that can be wrong is found here, at `compile()`, not at the first call.
+The config is frozen, its backend resolved, and its options are an instance of the backend's own
+dataclass. The user's objects are never changed. Errors are found here, at `compile()`, not at the
+first call.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tracer_core.registry.auto import AUTO
 from tracer_core.registry.discovery import get, unavailable_reason
 from tracer_core.registry.torch_style import TorchStyle, from_callable, torch_style_settings
 
-#: The modes of torch.compile. A backend says which it has; it may have others of its own.
+#: The modes of torch.compile. A backend lists those it has, and may have modes of its own.
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -59,9 +59,7 @@ def build_config(
 
 
 def _ask_check(backend: Backend, options: Any, mode: str) -> None:
-    """Raises what the backend's `check` says against such options, or, where it fails itself,
-    BackendError.
-    """
+    """Raises the error of the backend's `check`; an unexpected exception becomes BackendError."""
     try:
         resolve(backend.check)(options, mode)
     except TracerError:
@@ -73,7 +71,7 @@ def _ask_check(backend: Backend, options: Any, mode: str) -> None:
 
 
 def find_backend(backend: Any) -> Backend:
-    """A name, a `Backend` or a callable ``backend(gm, example_inputs)``, as a `Backend`."""
+    """Returns a name, a `Backend` or a callable ``backend(gm, example_inputs)`` as a `Backend`."""
     if isinstance(backend, str):
         return get(backend)
     if isinstance(backend, Backend):
@@ -86,7 +84,7 @@ def find_backend(backend: Any) -> Backend:
 
 
 def build_options(backend: Backend, options: Any) -> Any:
-    """An instance of the backend's options dataclass, or None if it has none.
+    """Returns an instance of the backend's options dataclass, or None if it has none.
 
     options: None, a mapping with the dataclass's field names, or an instance of it. Raises
     OptionError naming the valid fields, or the field whose value has the wrong type; BackendError
@@ -114,7 +112,7 @@ def build_options(backend: Backend, options: Any) -> Any:
 
 
 def _options_class(backend: Backend) -> Any:
-    """The dataclass, or None. Raises BackendError: a mistake of the backend's author."""
+    """Returns the dataclass, or None. Raises BackendError: a mistake of the backend's author."""
     try:
         cls = resolve(backend.options)
     except (ImportError, AttributeError) as error:
@@ -186,7 +184,7 @@ def _check_fields(backend: Backend, cls: type, values: Mapping[str, Any]) -> Non
 
 
 def matches(value: Any, expected: Any) -> bool:
-    """Whether `value` is of the annotated type `expected`, containers' items included.
+    """Whether `value` is of the annotated type `expected`, including containers' items.
 
     Understands classes, None, Any, unions, Literal, tuple[...], and one- and two-argument
     collections. As in typing, an int is a float; unlike in Python, a bool is not an int, because
@@ -206,7 +204,7 @@ def matches(value: Any, expected: Any) -> bool:
 
 
 def describe(expected: Any) -> str:
-    """The annotated type in words: ``int or None``, ``one of 'a', 'b'``."""
+    """Returns the annotated type in words: ``int or None``, ``one of 'a', 'b'``."""
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if expected is None or expected is type(None):
         return "None"

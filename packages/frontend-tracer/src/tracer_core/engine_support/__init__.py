@@ -1,1 +1,3 @@
-"""What a plug-in around an inference engine may use: value checks, operator support, layouts, type promotion."""
+"""Support for plug-ins around an inference engine: value checks, op support checks, layouts, type
+promotion.
+"""

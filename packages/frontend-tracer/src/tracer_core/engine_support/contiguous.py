@@ -1,15 +1,18 @@
-"""Graphs for engines that give back contiguous tensors with names of their own, and never write to
-an input.
+"""Rewrites graphs for engines that return contiguous tensors and never write to an input.
 
-In: a functional ATen graph with trailing ``copy_`` nodes, as `lower` makes it. Out: a
-`ContiguousGraph` without them, whose output node lists one value a result, and a `ResultForm` for
-each, which turns what the engine wrote into what the spec promises. What always holds: an output
-that is an input, or is returned twice, is a copy; a dense result with other strides is transposed
-in the graph, so that the engine's buffer lies as eager's would; a dimension of stride 0 is cut to
-size 1 and expanded afterwards; a result with gaps between its elements is copied into one with such
-strides; of a result that is another shape of a value (logits: a product of matrices, seen in three
-dimensions) the engine writes the value, because it would copy it to change its shape. The strides
-of a finished result are those that the spec promises.
+A functional ATen graph with trailing ``copy_`` nodes becomes a `ContiguousGraph` without them. Its
+output node lists one value per result, and a `ResultForm` per result turns what the engine wrote
+into what the spec promises:
+
+- an output that is an input, or is returned twice, is copied;
+- a dense result with non-contiguous strides is transposed in the graph, so that the engine's buffer
+  has eager's memory layout;
+- a dimension of stride 0 is cut to size 1 and expanded afterwards;
+- a result with gaps between its elements is copied into a tensor with such strides;
+- of a result that only reshapes a value (logits: a matmul seen in three dimensions) the engine
+  writes the value itself, because engines copy to reshape.
+
+The strides of a finished result are those that the spec promises.
 """
 
 from __future__ import annotations
@@ -28,12 +31,14 @@ aten = operators("aten")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One value of the graph's output. name: of its node. made: the shape in which the engine makes
-    it, where that is another than `shape` by itself gives (None: it is not). order: the permutation
-    that was applied to it (None: none). zero_strides: the dimensions that were cut to size 1.
-    shape: of the result, symbolic sizes as SymInts. stride: that it must have, where the buffer's
-    cannot be viewed so (None: it can). target: the index of the input that it is written to, or
-    None for a graph output."""
+    """One value of the graph's output.
+
+    name: the name of its node. made: the shape in which the engine computes it, where that differs
+    from what `shape` gives (else None). order: the permutation applied to it, or None.
+    zero_strides: the dimensions that were cut to size 1. shape: of the result, symbolic sizes as
+    SymInts. stride: the required strides, where the buffer cannot be viewed with them (else None).
+    target: the index of the input that the result is written to, or None for a graph output.
+    """
 
     name: str
     dtype: torch.dtype
@@ -47,16 +52,19 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ContiguousGraph:
-    """graph: with values in ``meta["val"]``; a copy. inputs: (index among the given graph's inputs,
-    name, dtype) of the placeholders, those that nothing reads left out. results: graph outputs in
-    order, then writes to inputs."""
+    """A graph for the engine, a copy of the original one.
+
+    graph: has values in ``meta["val"]``. inputs: (index among the original graph's inputs, name,
+    dtype) of each placeholder; unused ones are dropped. results: graph outputs in order, then
+    writes to inputs.
+    """
 
     graph: torch.fx.Graph
     inputs: tuple[tuple[int, str, torch.dtype], ...]
     results: tuple[Result, ...]
 
     def forms(self, spec: CompileSpec) -> list[ResultForm]:
-        """How each result is made at run time."""
+        """Returns how each result is made at run time."""
         reads = {size.symbol: (size.input_index, size.dim) for size in spec.sizes}
         return [ResultForm(result, reads) for result in self.results]
 
@@ -64,8 +72,9 @@ class ContiguousGraph:
     def finish(
         forms: Sequence[ResultForm], buffers: Sequence[torch.Tensor], inputs: Sequence[Any]
     ) -> list[torch.Tensor]:
-        """The graph's outputs; what the graph writes to inputs is written. buffers: what the engine
-        gave, one a form.
+        """Returns the graph's outputs, and performs the graph's writes to inputs.
+
+        buffers: what the engine returned, one per form.
         """
         values = [form.finish(buffer, inputs) for form, buffer in zip(forms, buffers, strict=True)]
         for form, value in zip(forms, values, strict=True):
@@ -75,7 +84,7 @@ class ContiguousGraph:
 
 
 def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
-    """graph: as a backend with ``ir="aten"`` gets it."""
+    """Rewrites `graph`, as a backend with ``ir="aten"`` gets it."""
     copy = torch.fx.Graph()
     returned = copy.graph_copy(graph.graph, {})
     placeholders = copy.find_nodes(op="placeholder")
@@ -117,8 +126,8 @@ RESHAPES = frozenset({
 
 
 def _without_views(node: torch.fx.Node, taken: Sequence[torch.fx.Node]) -> torch.fx.Node:
-    """The value of which `node` is another shape, if the engine makes it and it is no result yet;
-    else the node.
+    """Returns the value that `node` reshapes, if the engine computes it and it is no result yet;
+    else `node`.
     """
     source: Any = node
     while source.target in RESHAPES:
@@ -130,7 +139,7 @@ def _without_views(node: torch.fx.Node, taken: Sequence[torch.fx.Node]) -> torch
 
 
 def _symbols(node: torch.fx.Node) -> set[Any]:
-    """The symbols in the shape of a node's value."""
+    """Returns the symbols in the shape of a node's value."""
     return {
         one
         for size in node.meta["val"].shape
@@ -140,18 +149,18 @@ def _symbols(node: torch.fx.Node) -> set[Any]:
 
 
 def hint(value: Any) -> int:
-    """A size as it was in the captured call."""
+    """Returns the value of a size in the captured call."""
     return int(value.node.hint) if isinstance(value, torch.SymInt) else int(value)
 
 
 def _numbers(value: Any) -> tuple[list[int], list[int]]:
-    """Sizes and strides in the captured call."""
+    """Returns sizes and strides in the captured call."""
     return [hint(size) for size in value.shape], [hint(step) for step in value.stride()]
 
 
 def has_gaps(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether memory between the elements of such a tensor is not its own (dimensions of stride 0
-    aside).
+    """Whether a tensor does not own all memory between its elements (ignoring dimensions of stride
+    0).
     """
     expected = 1
     for step, size in sorted(zip(strides, sizes, strict=True)):
@@ -172,7 +181,7 @@ def _dtype(node: torch.fx.Node) -> torch.dtype:
 
 
 def call(graph: torch.fx.Graph, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
-    """A node where `graph` inserts now, with its value."""
+    """Adds a node with its value at the insertion point of `graph`."""
     node = graph.call_function(target, args, kwargs)
     values: Any = torch.fx.map_arg((args, kwargs), lambda arg: arg.meta["val"])
     node.meta["val"] = target(*values[0], **values[1])
@@ -182,7 +191,7 @@ def call(graph: torch.fx.Graph, target: Any, *args: Any, **kwargs: Any) -> torch
 def _as_in_memory(
     graph: torch.fx.Graph, node: torch.fx.Node
 ) -> tuple[torch.fx.Node, tuple[int, ...] | None, tuple[int, ...]]:
-    """The node whose contiguous value holds `node`'s elements in their order in memory; see
+    """Returns the node whose contiguous value holds the elements of `node` in memory order; see
     `Result`.
     """
     value = node.meta["val"]
@@ -197,7 +206,7 @@ def _as_in_memory(
     for dim in zeros:
         node = call(graph, aten.slice.Tensor, node, dim, 0, 1)
         sizes[dim] = 1
-    # dimensions of size 1 stay where they are: their stride says nothing
+    # dimensions of size 1 stay where they are: their stride has no meaning
     free = [dim for dim, size in enumerate(sizes) if size > 1]
     by_stride = iter(sorted(free, key=lambda dim: -strides[dim]))
     order = tuple(next(by_stride) if sizes[dim] > 1 else dim for dim in range(len(sizes)))
@@ -207,7 +216,7 @@ def _as_in_memory(
 
 
 class ResultForm:
-    """The run-time side of a `Result`. target: see there. dtype: of the engine's buffer."""
+    """The run-time side of a `Result`. target: as there. dtype: of the engine's buffer."""
 
     def __init__(self, result: Result, reads: dict[str, tuple[int, int | None]]) -> None:
         self.name, self.target, self.dtype = result.name, result.target, result.dtype
@@ -221,12 +230,12 @@ class ResultForm:
         ]
         order = result.order
         self._dims = dims if order is None else [dims[dim] for dim in order]
-        # of sizes that are numbers: made once
+        # constant sizes are computed once
         static = all(isinstance(size, int) for size in result.shape)
         self._known = tuple(size(()) for size in self._dims) if static else None
         self._made = None if result.made is None else [_size(size, reads) for size in result.made]
         self._inverse = None if order is None else sorted(range(len(order)), key=order.__getitem__)
-        #: The sizes of a buffer that is the result as it is, where they are known; else None.
+        #: The sizes of a buffer that is itself the result, where they are constant; else None.
         self.plain = self._known if self._is_plain(result) else None
 
     def _is_plain(self, result: Result) -> bool:
@@ -234,7 +243,7 @@ class ResultForm:
         return not shaped and not result.zero_strides and result.target is None
 
     def allocate(self, inputs: Sequence[Any], device: torch.device) -> torch.Tensor:
-        """A fresh contiguous tensor of the shape that the engine writes."""
+        """Allocates a contiguous tensor of the shape that the engine writes."""
         if self._made is not None:
             made = tuple([size(inputs) for size in self._made])
             return torch.empty(made, dtype=self.dtype, device=device)
@@ -244,7 +253,7 @@ class ResultForm:
         return torch.empty(sizes, dtype=self.dtype, device=device)
 
     def finish(self, buffer: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
-        """The result: a view of its buffer where it can be one."""
+        """Returns the result: a view of its buffer where possible."""
         if self._made is not None:
             buffer = buffer.reshape(self._known or [size(inputs) for size in self._dims])
         if self._inverse is not None:
@@ -268,7 +277,7 @@ def _one(inputs: Sequence[Any]) -> int:
 
 
 def _size(value: Any, reads: dict[str, tuple[int, int | None]]) -> Size:
-    """A function from a call's inputs to a size of the call."""
+    """Returns a function from a call's inputs to a size of the call."""
     if not isinstance(value, torch.SymInt):
         number = int(value)
         return lambda inputs: number

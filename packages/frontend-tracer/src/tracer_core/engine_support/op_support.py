@@ -1,11 +1,9 @@
-"""Asks an engine about one operator: does it take it, and does it compute what PyTorch computes?
+"""Op support check: does an engine take an operator, and does it compute what PyTorch computes?
 
-In: a node of an ATen graph, and how the engine runs a graph. Out: None, or the reason against it.
-The translation of some operators is wrong for some arguments (training-mode batch norm in
-onnxscript 0.7.2, for one), so a graph of this one node is run once on seeded data of the captured
-sizes and compared with the operator itself. What always holds: nodes that look alike (operator,
-dtypes, other arguments, and what of their sizes an engine may choose by, see `_Sees`) are asked
-about once.
+Engines translate some operators wrongly for some arguments (training-mode batch norm in onnxscript
+0.7.2, for one), so a graph of the single node is run once on seeded data of the captured sizes and
+compared with the operator itself. Nodes that look alike to an engine (operator, dtypes, other
+arguments, and what of their sizes an engine may choose by, see `_Sees`) are checked once.
 """
 
 from __future__ import annotations
@@ -24,21 +22,21 @@ from tracer_core.engine_support.contiguous import hint
 #: second.
 MOST_ELEMENTS = 1 << 25
 
-#: Far above rounding, far below a wrong formula. In float64 also below what a constant in float32
-#: is off by.
+#: Far above rounding, far below a wrong formula. In float64 also below the error of a constant kept
+#: in float32.
 TOLERANCE = 1e-3
 TOLERANCES = {torch.float64: 1e-11}
 
-#: What an engine makes of a graph of one node: runs it on inputs in the placeholders' order. Raises
-#: where it cannot.
+#: What an engine builds from a graph of one node: runs the graph on inputs in the placeholders'
+#: order. Raises where it cannot.
 Run = Callable[[list[Any]], Sequence[torch.Tensor]]
 
 
 class NodeProbe:
-    """The answers of one engine (mutable: it remembers them).
+    """Checks operators on one engine. Mutable: caches the answers.
 
-    build: ``(graph) -> Run``; raises anything where the engine cannot take the graph. engine: its
-    name, for reasons.
+    build: ``(graph) -> Run``; raises any exception where the engine cannot take the graph. engine:
+    its name, for reasons.
     """
 
     def __init__(self, build: Callable[[torch.fx.Graph], Run], engine: str) -> None:
@@ -46,7 +44,7 @@ class NodeProbe:
         self._answers: dict[Any, str | None] = {}
 
     def __call__(self, node: torch.fx.Node) -> str | None:
-        """None if the engine can run `node`, else why not."""
+        """Returns None if the engine can run `node`, else why not."""
         key = _signature(node)
         if key not in self._answers:
             self._answers[key] = self._ask(_alone(node))
@@ -54,14 +52,14 @@ class NodeProbe:
 
     @staticmethod
     def operands(node: torch.fx.Node) -> list[torch.Tensor]:
-        """The (fake) tensors that a node reads, and those of its own that are read."""
+        """Returns the (fake) tensors that a node reads, and those of its results that are used."""
         value = node.meta["val"]
         own = [value] if _is_single(node) else [value[index] for index in _items_read(node)]
         values = [source.meta["val"] for source in node.all_input_nodes] + own
         return [value for value in values if isinstance(value, torch.Tensor)]
 
     def reset(self) -> None:
-        """Forgets every answer."""
+        """Drops the cached answers."""
         self._answers.clear()
 
     def _ask(self, graph: torch.fx.Graph) -> str | None:
@@ -71,7 +69,9 @@ class NodeProbe:
         eager.recompile()
         try:
             run = self._build(graph)
-        except Exception as error:  # engines' errors have no common base; each is an answer here
+        except (
+            Exception
+        ) as error:  # engines' errors have no common base; each one is an answer here
             return f"{self._engine} refuses it: {_first_line(error)}"
         if sum(_elements(value) for value in values) > MOST_ELEMENTS:
             return None
@@ -83,13 +83,13 @@ class NodeProbe:
             return None
         try:
             actual = run(data)
-        except Exception as error:  # see above
+        except Exception as error:  # as above
             return f"{self._engine} fails to run it: {_first_line(error)}"
         return _difference(expected, actual, self._engine)
 
 
 def sample(value: Any, seed: int) -> Any:
-    """Data for a fake value: normal floats, 0 and 1 for integers (valid as most indices),
+    """Makes data for a fake value: normal floats, 0 and 1 for integers (valid as most indices),
     booleans.
     """
     if not isinstance(value, torch.Tensor):
@@ -106,13 +106,13 @@ def _is_single(node: torch.fx.Node) -> bool:
 
 
 def _items_read(node: torch.fx.Node) -> list[int]:
-    """Which results of an operator with several are read."""
+    """Returns which results of an operator with several results are used."""
     return sorted({user.args[1] for user in node.users if user.target is operator.getitem})  # type: ignore[misc]
 
 
 def _signature(node: torch.fx.Node) -> Any:
-    """Equal for nodes that an engine treats alike: operator, dtypes, `_kinds` of sizes, other
-    arguments.
+    """Returns a key, equal for nodes that an engine treats alike: operator, dtypes, `_kinds` of
+    sizes, other arguments.
     """
     target: Any = node.target
     kinds = _kinds(node, _sees(target))
@@ -135,22 +135,22 @@ def _signature(node: torch.fx.Node) -> Any:
 
 
 class _Sees(enum.Enum):
-    """What of its operands' sizes an engine may choose a form of an operator by."""
+    """What of its operands' sizes an engine may use to choose an implementation of an operator."""
 
     BROADCAST = "which are 0, 1, and equal to one another"
     TILES = "and what they can be divided by, and whether they are long"
     WINDOWS = "and, from the third dimension on, how large they are"
 
 
-#: Operators with windows over images, by the beginnings of their names: the very sizes say how they
-#: meet edges.
+#: Prefixes of operators with windows over images: their exact sizes decide how the windows meet the
+#: edges.
 WINDOWS = (
     "adaptive_", "_adaptive_", "affine_grid", "avg_pool", "col2im", "convolution",
     "fractional_max_pool", "grid_sampler",
     "im2col", "max_pool", "reflection_pad", "replication_pad", "upsample_", "_upsample_",
 )  # fmt: skip
 
-#: Operators that are neither pointwise nor views, but in which no size is a part of a sum.
+#: Operators that are neither pointwise nor views, but accumulate over no dimension.
 MOVES = (
     "_native_batch_norm",
     "cat",
@@ -164,10 +164,10 @@ MOVES = (
     "stack",
 )
 
-#: Above it a dimension is long.
+#: A dimension above this size counts as long.
 LONG = 512
 
-#: Tensors of a list that are many.
+#: A list of at least this many tensors counts as long.
 MANY = 4
 
 
@@ -181,8 +181,9 @@ def _sees(target: Any) -> _Sees:
 
 
 def _kinds(node: torch.fx.Node, sees: _Sees) -> dict[torch.fx.Node, tuple[Any, ...]]:
-    """Of each tensor that a node reads, what can matter of each size: which size before it is the
-    same, if one is, whether it is symbolic, and what `sees` says."""
+    """Describes what can matter of each size of each tensor that a node reads: which earlier size
+    it equals, if any, whether it is symbolic, and what `sees` says.
+    """
     places: dict[Any, int] = {}
 
     def kind(size: Any, axis: int) -> Any:
@@ -206,8 +207,8 @@ def _kinds(node: torch.fx.Node, sees: _Sees) -> dict[torch.fx.Node, tuple[Any, .
 
 
 def _shortened(parts: list[Any]) -> tuple[Any, ...]:
-    """Of many parts that are the same in turn, `MANY`: a list of 24 tensors is no other to an
-    engine than one of 23.
+    """Replaces a long run of equal entries by `MANY`: a list of 24 tensors is like one of 23 to an
+    engine.
     """
     return tuple(
         part
@@ -217,7 +218,7 @@ def _shortened(parts: list[Any]) -> tuple[Any, ...]:
 
 
 def _alone(node: torch.fx.Node) -> torch.fx.Graph:
-    """A graph of this one node: placeholders, the operator, the items of it that are read."""
+    """Returns a graph of this one node: placeholders, the operator, and its used results."""
     graph = torch.fx.Graph()
     made: dict[torch.fx.Node, torch.fx.Node] = {}
     for source in node.all_input_nodes:

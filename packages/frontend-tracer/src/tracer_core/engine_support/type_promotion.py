@@ -1,8 +1,8 @@
-"""Type promotion made explicit: operators of engines want arguments of one dtype, ATen's promote.
+"""Makes ATen's implicit type promotion explicit, for engines whose operators want arguments of one
+dtype.
 
-In: an fx graph of ATen operators with values. Out: the same graph with ``aten._to_copy`` nodes
-before pointwise operators, sums and products whose arguments have another dtype than the operator
-computes in. What always holds: the dtype of every value that was there stays.
+Inserts ``aten._to_copy`` nodes before pointwise operators, sums and matmuls whose arguments have
+another dtype than the one the operator computes in. The dtype of every existing value stays.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from tracer_core.torch_private.names import names, operators
 
 aten = operators("aten")
 
-#: Pointwise operators with a result of dtype bool that compare in the dtype common to their
-#: arguments.
+#: Pointwise operators with a bool result that compare in the common dtype of their arguments.
 COMPARISONS = frozenset(names("eq ne lt le gt ge", of="ops.aten"))
 
 #: Pointwise operators whose arguments keep their own dtypes, or whose first argument is a
@@ -42,7 +41,7 @@ def promote(graph: torch.fx.Graph) -> None:
 
 
 def common_dtype(node: torch.fx.Node) -> torch.dtype | None:
-    """The dtype in which an operator computes, or None if its arguments are to be left alone."""
+    """Returns the dtype in which an operator computes, or None if its arguments need no cast."""
     target: Any = node.target
     packet = getattr(target, "overloadpacket", None)
     if packet in ACCUMULATIONS:

@@ -1,14 +1,15 @@
-"""Alarms: how an engine runs operators whose results are PyTorch's for all but a few values.
+"""Value checks: lets an engine run operators whose results match PyTorch's except for a few input
+values.
 
-In: an fx graph of ATen operators with values, and for each operator the `Fault` by which the
-engine's results would be others. Out: the same graph with one result more, the alarm: a float32
-number that is NaN, or infinite too (`Alarm.infinite`), if a fault may be there. The runner then
-gives PyTorch's results for this call (`Alarm.sounds`, `Alarm.eager`), or PyTorch's error.
+For each operator a `Fault` names the values for which the engine's result would differ. `add_alarm`
+adds one output to an fx graph of ATen operators: a float32 number that is NaN (or infinite, see
+`Alarm.infinite`) if such a value may be present. The runner then computes this call with PyTorch
+(`Alarm.sounds`, `Alarm.eager`), which also gives PyTorch's error.
 
-What always holds: no operator with `Fault.INDEX` is handed an index out of range: it gets the
-nearest one inside, and indices that PyTorch counts from the end count from the beginning. A fault
-always sounds; an alarm without a fault costs time only. Tensors are looked through once, however
-many operators read them, right before the first of these.
+An operator with `Fault.INDEX` never gets an index out of range: the graph clamps it, and wraps
+negative indices that PyTorch counts from the end. The check has no false negatives; a false
+positive costs time only. Each tensor is scanned once, right before its first reader, however many
+operators read it.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ aten = operators("aten")
 
 @dataclass(frozen=True, slots=True)
 class Indexing:
-    """Which argument of an operator indexes which other one, along which dimension (an argument,
-    too; None: `fixed`, counted from the end if negative). counts_back: negative indices count from
-    the end. ignored: the argument that says which index means nothing, whatever it is."""
+    """Which argument of an operator indexes which other argument, along which dimension.
+
+    The dimension is an argument too, or `fixed` (counted from the end if negative). counts_back:
+    negative indices count from the end. ignored: the argument that names an index value without
+    meaning.
+    """
 
     index: int
     dim: int | None = None
@@ -45,8 +49,8 @@ class Indexing:
 _ALONG = Indexing(index=2, dim=1)
 _EACH = Indexing(index=1, counts_back=True)
 
-#: Operators with indices that PyTorch checks. Of a list of indices the first is for dimension 0,
-#: and so on.
+#: Operators with indices that PyTorch checks. The first index of a list is for dimension 0, and so
+#: on.
 INDEXED: dict[Any, Indexing] = {
     aten.embedding.default: Indexing(index=1),
     **dict.fromkeys(
@@ -63,29 +67,32 @@ INDEXED: dict[Any, Indexing] = {
     aten.nll_loss2d_forward.default: Indexing(index=1, fixed=1, ignored=4),
 }
 
-#: dtypes of indices that are no masks.
+#: Dtypes of indices that are not masks.
 WHOLE = frozenset({torch.int64, torch.int32})
 
 #: ``(node) -> Fault | None``
 Faults = Callable[[torch.fx.Node], Fault | None]
 
 #: ``(source) -> node``: a float32 number that is NaN or infinite if a value of `source` is; None:
-#: make it by a sum.
+#: computed as a sum.
 Total = Callable[[torch.fx.Node], torch.fx.Node | None]
 
 
 class Alarm:
-    """name: of the graph's result, which is its last (mutable: it says once that it sounded).
-    eager: called with all inputs of the graph as it was given, gives PyTorch's results and writes
-    to inputs. infinite: an infinite number sounds too."""
+    """The value check of one graph. Mutable: logs its first hit only.
+
+    name: of the graph output that reports it, the last one. eager: takes all inputs of the original
+    graph, returns PyTorch's results and performs the writes to inputs. infinite: an infinite number
+    is a hit too.
+    """
 
     def __init__(self, name: str, eager: Callable[..., Any], infinite: bool) -> None:
         self.name, self.eager, self.infinite = name, eager, infinite
         self._said = False
 
     def sounds(self, given: torch.Tensor | float) -> bool:
-        """Whether this call's results must be PyTorch's. given: what the engine computed for the
-        alarm.
+        """Whether this call must be computed by PyTorch. given: the engine's value of the check
+        output.
         """
         value = float(given)
         if math.isfinite(value) or (value == value and not self.infinite):
@@ -97,8 +104,8 @@ class Alarm:
 
 
 def checkable(node: torch.fx.Node) -> bool:
-    """Whether the indices of an operator can be checked by an alarm (`Fault.INDEX`): it indexes,
-    and by no mask.
+    """Whether a value check can check the indices of an operator (`Fault.INDEX`): it indexes,
+    without a mask.
     """
     return node.target in INDEXED and all(
         index.meta["val"].dtype in WHOLE for index, _ in _indices(node)
@@ -108,9 +115,11 @@ def checkable(node: torch.fx.Node) -> bool:
 def add_alarm(
     graph: torch.fx.Graph, faults: Faults, eager: Callable[..., Any], total: Total | None = None
 ) -> Alarm | None:
-    """Adds the alarm to the graph's results, in place; None where no operator wants one. total: how
-    the engine looks through a tensor (None: by a sum). Raises ValueError for `Fault.INDEX` of an
-    operator that is not `checkable`."""
+    """Adds the check output to the graph, in place; returns None where no operator needs one.
+
+    total: how the engine scans a tensor (None: by a sum). Raises ValueError for `Fault.INDEX` of an
+    operator that is not `checkable`.
+    """
     marks = _Marks(graph, total)
     for node in list(graph.nodes):
         fault = faults(node) if node.op == "call_function" else None
@@ -131,7 +140,7 @@ def add_alarm(
 
 
 def _sum(graph: torch.fx.Graph, source: torch.fx.Node) -> torch.fx.Node:
-    """The sum of a floating-point tensor, as float32."""
+    """Returns a node with the sum of a floating-point tensor, as float32."""
     if source.meta["val"].dtype is torch.float64:
         return call(
             graph, aten._to_copy.default, call(graph, aten.sum.default, source), dtype=torch.float32
@@ -140,8 +149,11 @@ def _sum(graph: torch.fx.Graph, source: torch.fx.Node) -> torch.fx.Node:
 
 
 class _Marks:
-    """What the alarm is made of (mutable). counts: numbers of wrong indices; values: numbers that
-    are NaN, or infinite, for a fault, and its kind."""
+    """The numbers that the check output combines. Mutable.
+
+    counts: numbers of invalid indices. values: numbers that are NaN, or infinite, on a hit, and
+    their kind.
+    """
 
     def __init__(self, graph: torch.fx.Graph, total: Total | None) -> None:
         self._graph, self._total = graph, total
@@ -152,7 +164,7 @@ class _Marks:
         self._safe: dict[Any, torch.fx.Node] = {}
 
     def indices(self, node: torch.fx.Node) -> None:
-        """Checks an operator's indices, and gives it indices that are inside."""
+        """Checks an operator's indices, and replaces them by valid ones."""
         if not checkable(node):
             raise ValueError(f"alarm: the indices of {node.target} cannot be checked")
         how, args = INDEXED[node.target], list(node.args)
@@ -165,7 +177,7 @@ class _Marks:
         node.args = tuple(args)
 
     def values(self, node: torch.fx.Node, fault: Fault) -> None:
-        """Looks through the floating-point tensors that an operator reads."""
+        """Scans the floating-point tensors that an operator reads."""
         for source in node.all_input_nodes:
             value = source.meta["val"]
             if (
@@ -182,19 +194,19 @@ class _Marks:
 
     @property
     def infinite(self) -> bool:
-        """Whether no infinity that is no fault can reach the alarm."""
+        """Whether an infinite check output always means a hit."""
         return all(fault is Fault.INFINITE for _, fault in self._values)
 
     def joined(self) -> torch.fx.Node | None:
-        """One number of all."""
-        # The sine of an infinity is NaN. So is its product with 0, of which engines make 0 as they
-        # compile.
+        """Combines all numbers into one."""
+        # The sine of an infinity is NaN. So is its product with 0, but engines fold that to 0 at
+        # compile time.
         values = [
             number if self.infinite or fault is Fault.NAN else self._call(aten.sin.default, number)
             for number, fault in self._values
         ]
         if self._counts:
-            # of no wrong index the root of -0
+            # without an invalid index this is the root of -0
             values.append(
                 self._call(
                     aten.sqrt.default, self._call(aten.neg.default, self._added(self._counts))
@@ -212,8 +224,8 @@ class _Marks:
         return call(self._graph, target, *args, **kwargs)
 
     def _checked(self, node: torch.fx.Node, index: torch.fx.Node, dim: int) -> torch.fx.Node:
-        """The index inside its dimension, and counted from the beginning; the mark is made with
-        it.
+        """Returns the index clamped to its dimension and counted from the beginning; records its
+        check.
         """
         how, source = INDEXED[node.target], _source(node)
         shape = source.meta["val"].shape
@@ -265,7 +277,7 @@ def _source(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _indices(node: torch.fx.Node) -> Iterator[tuple[torch.fx.Node, int]]:
-    """The index tensors of an operator of `INDEXED`, and the dimensions that they index."""
+    """Yields the index tensors of an operator of `INDEXED`, and the dimensions that they index."""
     how = INDEXED[node.target]
     given: Any = node.args[how.index]
     if isinstance(given, (list, tuple)):

@@ -1,1 +1,3 @@
-"""What a trace relied on: guards, their generated check, and the stamp that makes it cheap."""
+"""Guards: what a trace relied on, the generated checks, and the guard cache that makes them
+fast.
+"""

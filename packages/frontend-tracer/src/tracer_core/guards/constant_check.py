@@ -1,11 +1,11 @@
-"""The constants of a graph (``freeze=True``), compared in one call.
+"""Compares the constants of a graph (``freeze=True``) in one call.
 
-In: the tensors that were prepared, and where they stand in the list of a graph's inputs. Out:
-hold(inputs), true only if the same objects stand there, each with the version and the memory (data
-pointer) that it has now, and these spans of the memory with what they hold now; where it is false,
-`tracer_core.aot.frozen_parameters` looks for itself. What always holds: an object is kept alive by
-whoever holds the check, so the words of depth 0 may be read; what depends on another word is read
-only after that one was seen to be unchanged.
+`watch_constants` returns hold(inputs), which is true only if the inputs hold the same tensor
+objects, each with the version and data pointer that it had, and the watched spans of memory have
+the same contents. Where it is false, `tracer_core.aot.frozen_parameters` runs the full check.
+
+The caller keeps the tensors alive, so words of depth 0 may always be read; a word that is found
+through another word is read only after that word was found unchanged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Constants(ctypes.Structure):
 
 
 def never(inputs: list[Any]) -> int:
-    """The check that knows nothing."""
+    """The check without facts: always false."""
     return 0
 
 
@@ -43,21 +43,24 @@ def watch_constants(
     watched: Sequence[int],
     contents: Sequence[tuple[int, int]] = (),
 ) -> Callable[[list[Any]], int]:
-    """hold: see the module's docstring. places: of the tensors, in a list of so many inputs.
-    watched: which of them have memory to look at; the others are compared by identity. contents:
-    spans of the watched ones' memory."""
+    """Returns hold; see the module's docstring.
+
+    places: positions of the tensors in the inputs. size: the number of inputs. watched: which
+    tensors have memory to check; the others are compared by identity. contents: spans of the
+    watched tensors' memory.
+    """
     function = helper("constant_check", "constants_hold", [ctypes.c_void_p, ctypes.py_object])
     found = watchable() if function is not None else None
     if found is None or not all(0 <= place < size for place in places):
         return never
     facts = _Facts(*found, tensors, places, size, watched, contents)
     hold: Any = functools.partial(function, ctypes.c_void_p(ctypes.addressof(facts.given)))
-    hold.facts = facts  # as long as the helper reads it
+    hold.facts = facts  # keeps the array alive while the helper reads it
     return hold  # type: ignore[no-any-return]
 
 
 class _Facts:
-    """What the helper reads."""
+    """The arrays that the C helper reads."""
 
     def __init__(
         self,

@@ -1,10 +1,10 @@
-"""Which memory of a graph's constants is looked at in each call: some writes do not count up a
-tensor's version.
+"""Chooses the memory of a graph's constants that every call compares, because some writes do not
+bump a tensor's version.
 
-In: constants on the CPU. Out: spans of their memory (address, bytes): all of a small buffer,
-because batch norm writes its running statistics without saying so, and samples of everything else,
-because fused optimizers do the same. What always holds: a span lies inside its tensor's memory,
-which must be known to be where it was before the span is read.
+Small buffers on the CPU are compared as a whole, because batch norm writes its running statistics
+without a version bump; everything else is sampled, because fused optimizers write parameters that
+way. A span lies inside its tensor's memory; check that the memory has not moved before reading a
+span.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-#: Buffers of at most so many bytes are compared as a whole.
+#: Buffers of at most this many bytes are compared as a whole.
 MOST_BYTES = 16384
 
-#: Places of a tensor that are compared, 8 bytes each: an optimizer's step changes (nearly) all
-#: elements.
+#: Number of samples per tensor, 8 bytes each: an optimizer's step changes (nearly) all elements.
 SAMPLES = 8
 
 
 def spans_of(tensor: torch.Tensor, whole: bool) -> list[tuple[int, int]]:
-    """The spans of one constant. whole: if it is small, everything."""
+    """Returns the spans of one constant. whole: compare a small one as a whole."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
         return []
     reach = (
@@ -37,13 +36,13 @@ def spans_of(tensor: torch.Tensor, whole: bool) -> list[tuple[int, int]]:
 
 
 def contents_of(found: Sequence[tuple[int, int]]) -> list[bytes]:
-    """What they hold now."""
+    """Returns the present contents of the spans."""
     return [ctypes.string_at(address, length) for address, length in found]
 
 
 def words_of(found: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """The addresses of the aligned words that the spans touch; a word may reach over a span's
-    end.
+    """Returns the addresses of the aligned words that the spans touch; a word may extend past a
+    span's end.
     """
     for address, length in found:
         yield from range(address & ~7, address + length, 8)

@@ -1,8 +1,7 @@
-"""Guards for people: what a variant relied on, and which of it a call does not meet.
+"""Explains guards: what a cache entry relied on, and which guard a call fails.
 
-In: the guards of a trace and the conditions that were generated from them. Out: texts. What always
-holds: nothing is built until somebody asks (most variants never fail), and no object of the traced
-call is kept alive by it.
+Nothing is built until somebody asks, because most cache entries never fail, and no object of the
+traced call is kept alive.
 """
 
 from __future__ import annotations

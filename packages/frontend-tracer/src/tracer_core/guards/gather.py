@@ -1,10 +1,8 @@
 """Reads many words of memory at once without a C compiler.
 
-In: `Words`. Out: a `GatherCheck`. What always holds: it says what `NativeCheck` says of the same
-words.
-
-The address space is one int64 tensor (nothing is read until it is indexed), so that `index_select`
-with the addresses as indices gathers all words in one call.
+`GatherCheck` gives the same answers as `NativeCheck`. The address space is viewed as one int64
+tensor, which reads nothing until it is indexed, so `index_select` with the addresses as indices
+gathers all words in one call.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ def _memory() -> torch.Tensor:
 
 
 class GatherCheck:
-    """Whether the words are as they were, by torch's own gather: holds()."""
+    """Compares words of memory with their recorded values, by torch's gather."""
 
     def __init__(self, words: Words) -> None:
         memory = _memory()
@@ -42,16 +40,16 @@ class GatherCheck:
                     self._depths.append((index, torch.index_select(memory, 0, index)))
 
     def holds(self) -> bool:
-        """Whether every word is as it was."""
+        """Whether every word is unchanged."""
         memory = _memory()
-        # Into a new tensor each time: two threads may check at once. Depth after depth.
+        # Into a new tensor each time, because two threads may check at once; in order of depth.
         return all(
             torch.equal(torch.index_select(memory, 0, index), before)
             for index, before in self._depths
         )
 
     def moved(self, addresses: list[int]) -> list[bool]:
-        """Whether each of these words (of depth 0) changed."""
+        """Returns which of these words (of depth 0) changed."""
         values = self._depths[0][1].tolist() if self._addresses else []
         before = dict(zip(self._addresses, values, strict=True))
         return [ctypes.c_int64(word(address)).value != before[address] for address in addresses]

@@ -1,7 +1,7 @@
-"""The kinds of guard, and the text that checks each.
+"""The kinds of guard, and the expression that checks each.
 
-In: a source and what was seen there. Out: a Python expression over the fetched value (named `v`)
-that is true when the trace still holds. A guard never has an effect and never runs user code.
+The expression is Python text over the fetched value (named `v`); it is true when the trace is still
+valid. A guard has no side effects and never runs user code.
 """
 
 from __future__ import annotations
@@ -25,11 +25,14 @@ from tracer_core.torch_private.needed import key_set
 
 
 class GuardKind(enum.Enum):
-    """TYPE: exact type. EQ: an immutable value, with its type. IS: the very object. SAME: the same
-    object as another source. LEN / KEYS: of a container. HAS_NOT: a dict lacks a key. EMPTY: a
-    falsy container. TENSOR: everything a graph relies on in a tensor. UNBOUND: an empty cell. HAS:
-    a dict has a key. UNSET / IS_SET: a slot, by its descriptor. DATA: the contents of a bytearray
-    or array. MRO: a class and the classes that it inherits from."""
+    """What a guard checks.
+
+    TYPE: exact type. EQ: an immutable value, with its type. IS: object identity. SAME: the same
+    object as another source. LEN / KEYS: of a container. HAS / HAS_NOT: a dict has or lacks a key.
+    EMPTY: a falsy container. TENSOR: everything a graph relies on in a tensor. UNBOUND: an empty
+    cell. UNSET / IS_SET: a slot, by its descriptor. DATA: the contents of a bytearray or array.
+    MRO: a class and its bases.
+    """
 
     TYPE = "type"
     EQ = "eq"
@@ -51,8 +54,11 @@ class GuardKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """What a graph relies on in an input tensor. shape: an int a dim, None where it may change;
-    stride: None when any (symbolic) or not strided. device as text; keys: dispatch key set."""
+    """What a graph relies on in an input tensor.
+
+    shape: an int per dimension, None where it may change. stride: None when unchecked (symbolic) or
+    not strided. device: as text. keys: dispatch key set.
+    """
 
     type: type
     dtype: Any
@@ -65,7 +71,9 @@ class TensorFacts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard:
-    """kind, where, and what is expected there (the meaning of `expected` depends on the kind)."""
+    """One guard: its kind, its source, and the expected value, whose meaning depends on the
+    kind.
+    """
 
     kind: GuardKind
     source: Source
@@ -74,8 +82,11 @@ class Guard:
     def text(
         self, value: str, constant: Callable[[Any], str], fetch: Callable[[Source], str]
     ) -> str:
-        """The check as an expression. value: text of the fetched value. constant: makes text that
-        evaluates to an object. fetch: text of another source's value."""
+        """Returns the check as an expression.
+
+        value: text of the fetched value. constant: returns text that evaluates to an object. fetch:
+        returns the text of another source's value.
+        """
         return _CHECKS[self.kind](self, value, constant, fetch)
 
     def __str__(self) -> str:
@@ -105,8 +116,7 @@ def show(obj: Any) -> str:
     return repr(obj) if len(repr(obj)) < 80 else f"<{type(obj).__name__} at {id(obj):#x}>"
 
 
-#: Immutable types whose text says all that they hold; equal ones may differ (of two time zones, of
-#: two folds).
+#: Immutable types whose repr is their whole value; equal values may differ (in time zone or fold).
 REPR_TYPES: frozenset[type] = frozenset(
     {datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone,
     fractions.Fraction,
@@ -115,8 +125,10 @@ REPR_TYPES: frozenset[type] = frozenset(
 
 
 def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
-    """Text that is true when `value` equals the immutable `expected`, its type included, NaN equal
-    to itself and -0.0 different from 0.0."""
+    """Returns text that is true when `value` equals the immutable `expected`.
+
+    The types must be equal too; NaN equals itself, and -0.0 differs from 0.0.
+    """
     if expected is None or expected is True or expected is False or expected is Ellipsis:
         return f"{value} is {expected!r}"
     kind = type(expected)
@@ -131,7 +143,7 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
         text = repr(expected) if math.isfinite(expected) else f"float({repr(expected)!r})"
         return f"(type({value}) is float and {value} == {text})"
     if kind is tuple:
-        # Element by element: (True, -0.0) == (1, 0.0) to Python.
+        # Element by element: (True, -0.0) == (1, 0.0) in Python.
         parts = [equality(f"{value}[{i}]", item, constant) for i, item in enumerate(expected)]
         return (
             "("
@@ -153,7 +165,7 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
     return f"(type({value}) is {constant(kind)} and {value} == {constant(expected)})"
 
 
-#: Types of device of which there is one: the dispatch keys tell it.
+#: Device types with a single device, which the dispatch keys identify.
 _ONE_OF_A_KIND = frozenset({"cpu", "meta"})
 
 
@@ -182,8 +194,9 @@ def tensor_checks(facts: TensorFacts, value: str, constant: Callable[[Any], str]
 
 
 def _kind(value: str, kind: type, constant: Callable[[Any], str]) -> str:
-    """The exact type. A parameter that was released since passes for one: what a frozen graph does
-    not read.
+    """Returns the check of the exact type.
+
+    A parameter that was released since then passes as a parameter: a frozen graph does not read it.
     """
     if kind is torch.nn.Parameter:
         return f"type({value}) in {constant(_PARAMETERS)}"
@@ -203,8 +216,8 @@ def tensor_is(
     stride: Any,
     device: Any = None,
 ) -> bool:
-    """A TENSOR guard without symbolic sizes, as one call: a large model has hundreds, and their
-    text is compiled.
+    """Checks a TENSOR guard without symbolic sizes in one call: a large model has hundreds, and
+    compiling their text takes time.
     """
     return (
         (type(value) is kind or (kind is torch.nn.Parameter and type(value) is ReleasedParameter))
@@ -218,7 +231,7 @@ def tensor_is(
 
 
 def tensor_call(guard: Guard, value: str, constant: Callable[[Any], str]) -> str:
-    """Text of `tensor_is` for a TENSOR guard, or "" where a size is symbolic."""
+    """Returns the text of a `tensor_is` call for a TENSOR guard, or "" where a size is symbolic."""
     facts: TensorFacts = guard.expected
     if None in facts.shape:
         return ""
@@ -237,17 +250,21 @@ def tensor_call(guard: Guard, value: str, constant: Callable[[Any], str]) -> str
 
 
 def same_objects(now: Sequence[Any], before: Sequence[Any]) -> bool:
-    """Whether two sequences hold the same objects; asks no ``__eq__``."""
+    """Whether two sequences hold the same objects; calls no ``__eq__``."""
     return len(now) == len(before) and all(map(operator.is_, now, before))
 
 
 def data_of(buffer: Any) -> tuple[str, bytes]:
-    """What a DATA guard compares: the element type and the bytes of a bytearray or array."""
+    """Returns what a DATA guard compares: the element type and the bytes of a bytearray or
+    array.
+    """
     return getattr(buffer, "typecode", "B"), bytes(buffer)
 
 
 def _keys(guard: Guard, value: str, constant: Callable[[Any], str]) -> str:
-    """The keys of a dict in order, or the members of a set, with their types (1 is no True)."""
+    """Returns the check of a dict's keys in order, or of a set's members, with their types (1 is
+    not True).
+    """
     expected = guard.expected
     kind = list if isinstance(expected, list) else set
     held = f"list({value})" if kind is list else value

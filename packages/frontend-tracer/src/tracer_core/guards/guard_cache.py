@@ -1,14 +1,12 @@
-"""Stamps: what makes a second check of the same objects cheap.
+"""The guard cache: makes a repeated guard check of the same objects cheap.
 
-In: the result of a segment's full check of its objects (`Checked`: dictionaries, objects, tensors
-that it read). Out: a `Stamp`, which says in microseconds whether anything that the full check
-looked at can have changed. What always holds: a stamp is only a shortcut; when in doubt it says no
-and the full check runs.
+A full check returns a `Checked`: the dictionaries, objects and tensors that it read. From that a
+`Stamp` (a fast-path guard) is made, which tells in microseconds whether any of them can have
+changed. A fast-path guard may only fail too often: when in doubt it fails, and the full check runs.
 
 A dictionary is unchanged if its version tag is: CPython 3.11 and 3.12 give every dict a number that
-any change renews (PEP 509). A tensor's metadata, the type of an object, the contents of a cell and
-so on are words of memory too (`words`), which are compared by the C helper or by one gather of
-torch.
+each change renews (PEP 509). A tensor's metadata, an object's type, a cell's contents and the like
+are words of memory (`watched_words`), which the C helper or one torch gather compares.
 """
 
 from __future__ import annotations
@@ -26,9 +24,12 @@ __all__ = ["Checked", "Stamp", "Stamps"]
 
 
 class Stamp:
-    """See the module's docstring. fetched: the values of the full check. unchanged(): whether the
-    words are as they were; rest(): whether what no word tells is, None if there is nothing.
-    references: to the roots."""
+    """A fast-path guard; see the module's docstring.
+
+    fetched: the values of the full check. unchanged(): compares the watched words. rest():
+    re-checks the guarded state that has no version counter; None if there is none. references: weak
+    references to the roots.
+    """
 
     __slots__ = ("fetched", "unchanged", "rest", "references", "_words", "_check")
 
@@ -43,25 +44,27 @@ class Stamp:
         self.references: list[Any] = []
 
     def holds(self) -> bool:
-        """Whether everything is as it was when the stamp was made."""
+        """Whether everything is as it was when the fast-path guard was made."""
         return bool(self.unchanged()) and (self.rest is None or self.rest())
 
     def changed_dicts(self) -> list[int]:
-        """ids of the watched dictionaries whose version moved."""
+        """Returns the ids of the watched dictionaries whose version changed."""
         moved = self._check.moved([address for address, _ in self._words.dicts])
         return [one for (_, one), changed in zip(self._words.dicts, moved, strict=True) if changed]
 
 
 class Stamps:
-    """The stamps of one segment variant, by the identity of the segment's object inputs. Mutable.
-    check(S): the full check, a `Checked` or None. roots: positions of the object inputs in a state.
+    """The fast-path guards of one cache entry, keyed by the identity of the object inputs. Mutable.
+
+    check(S): the full check, returns a `Checked` or None. roots: positions of the object inputs in
+    a state.
     """
 
-    #: Most objects that are remembered at a time. Those that die are forgotten at once.
+    #: Capacity of the cache; entries of dead objects are removed at once.
     LIMIT = 1024
-    #: After so many stamps in a row that no call came back to (the program makes its objects anew
-    #: for each call), only one full check in so many makes another: a stamp costs more than the
-    #: check that it saves.
+    #: After this many fast-path guards in a row that no call reused (the program creates its
+    #: objects anew for each call), only one full check in a few makes another: making one costs
+    #: more than the check that it saves.
     WASTED, SELDOM = 16, 64
 
     def __init__(self, check: Callable[[Any], Checked | None], roots: tuple[int, ...]) -> None:
@@ -70,12 +73,12 @@ class Stamps:
         self._stamps: dict[Any, Stamp] = {}
         self._moved: dict[int, int] = {}
         self._volatile: frozenset[int] = frozenset()
-        #: Full checks since a stamp last held.
+        #: Full checks since a fast-path guard last held.
         self._since = 0
         self._single = roots[0] if len(roots) == 1 else None
 
     def fetch(self, state: Any) -> Any:
-        """The fetched values for this state, or None if the full check fails."""
+        """Returns the fetched values for this state, or None if the full check fails."""
         at = self._single
         key: Any
         if at is not None:
@@ -109,8 +112,8 @@ class Stamps:
         return checked.fetched
 
     def _remember(self, key: Any, stamp: Stamp, roots: list[Any]) -> None:
-        """Keeps a stamp until one of its roots dies: it must not keep them alive, nor outlive their
-        ids.
+        """Caches a fast-path guard until one of its roots dies: their ids may then be reused, and
+        the cache must not keep them alive.
         """
         if len(self._stamps) >= self.LIMIT:
             self._stamps.clear()
@@ -120,15 +123,15 @@ class Stamps:
             stamps.pop(key, None)
 
         for root in roots:
-            # What takes no weak references lives as long as the stamp.
+            # An object without weak references lives as long as the fast-path guard.
             stamp.references.append(
                 OwnReference(root, forget) if type(root).__weakrefoffset__ else root
             )
         stamps[key] = stamp
 
     def _note(self, stamp: Stamp) -> None:
-        """Dictionaries that moved although the check still held are compared by entry from then
-        on.
+        """Switches dictionaries whose version changed although the check still held to comparison
+        by entry.
         """
         for one in stamp.changed_dicts():
             self._moved[one] = self._moved.get(one, 0) + 1

@@ -1,7 +1,6 @@
-"""The C helper of stamps.
+"""Compares the guard cache's words of memory in C.
 
-In: `Words`. Out: a `NativeCheck`, or None where there is no C compiler. What always holds: it says
-what `GatherCheck` says of the same words.
+`NativeCheck` gives the same answers as `GatherCheck`; without a C compiler there is none.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class _Stamp(ctypes.Structure):
 
 @functools.cache
 def _library() -> Any:
-    """The helper, or None if it cannot be used here."""
+    """Returns the C library, or None if it cannot be used here."""
     loaded = library("stamp_check")
     if loaded is not None:
         loaded.stamp_holds.argtypes = [ctypes.c_void_p]
@@ -32,7 +31,7 @@ def _library() -> Any:
 
 
 class NativeCheck:
-    """Whether the words are as they were, in C: holds()."""
+    """Compares words of memory with their recorded values, in C."""
 
     def __init__(self, loaded: Any, words: Words) -> None:
         addresses = [address for depth in words.depths for address in depth]
@@ -44,13 +43,15 @@ class NativeCheck:
         loaded.stamp_take(ctypes.addressof(self._stamp), 0, len(addresses))
 
     def moved(self, addresses: list[int]) -> list[bool]:
-        """Whether each of these words (of depth 0) changed."""
+        """Returns which of these words (of depth 0) changed."""
         before = dict(zip(self._words, self._values, strict=True))
         return [word(address) != before[address] for address in addresses]
 
 
 def native_check(words: Words) -> NativeCheck | None:
-    """A check in C, or None if the helper is missing or not wanted (TRACER_PYTHON_GUARDS=1)."""
+    """Returns a check in C, or None if the helper is missing or disabled
+    (TRACER_PYTHON_GUARDS=1).
+    """
     if env().python_guards:
         return None
     loaded = _library()

@@ -1,9 +1,8 @@
-"""The C files beside this one: built once, kept in the cache folder, called through ctypes.
+"""Builds and loads the C files in this folder, which are called through ctypes.
 
-In: the name of a file and of its function. Out: the function, or None where there is no C compiler
-(or it is not wanted): what it decides is then decided in Python, with the same meaning. What always
-holds: a library is named by what its source says, appears in the cache whole or not at all, and is
-loaded only if `Entries.check_file` accepts it; one that it refuses is built again.
+A library is built once and kept in the cache folder, under a name derived from its source. It is
+loaded only if `Entries.check_file` accepts it; a rejected one is rebuilt. Without a C compiler, or
+when C is disabled, callers use the equivalent Python code.
 """
 
 from __future__ import annotations
@@ -35,8 +34,9 @@ _ENTRIES = Entries(hashlib.sha256(f"{sys.platform} {platform.machine()}".encode(
 
 
 def helper(source: str, name: str, arguments: list[Any]) -> Any:
-    """A function of one of the C files here that returns an int, or None if it is missing or not
-    wanted (TRACER_PYTHON_GUARDS=1)."""
+    """Returns a C function that returns an int, or None if it is missing or disabled
+    (TRACER_PYTHON_GUARDS=1).
+    """
     loaded = None if env().python_guards else library(source)
     if loaded is None:
         return None
@@ -47,7 +47,7 @@ def helper(source: str, name: str, arguments: list[Any]) -> Any:
 
 @functools.cache
 def library(name: str) -> Any:
-    """The loaded library of a C file, or None if it can be neither found nor built."""
+    """Returns the loaded library of a C file, or None if it can be neither found nor built."""
     source = Path(__file__).with_name(f"{name}.c")
     compiler = (
         os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

@@ -1,7 +1,7 @@
-"""NumPy's types and functions, where NumPy is installed: torch imports it, so this costs nothing.
+"""NumPy's types and functions as tuples, which are empty if NumPy is not installed.
 
-In: nothing. Out: tuples of types and functions, empty without NumPy. What always holds: every type
-in `SCALARS` is immutable and its text says all that it holds.
+torch imports NumPy anyway, so this import is free. Every type in `SCALARS` is immutable, and its
+repr is its whole value.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ try:
 except ImportError:  # optional: the core runs without it
     numpy = None  # type: ignore[assignment]
 
-#: Numbers of NumPy: np.float32(3), np.int64(2), ...
+#: NumPy scalars: np.float32(3), np.int64(2), ...
 SCALARS: frozenset[type] = frozenset()
 #: (np.ndarray,), (np.dtype,)
 ARRAY: tuple[type, ...] = ()
 DTYPE: tuple[type, ...] = ()
-#: Types of NumPy's functions: universal ones, and those that arrays of other libraries may
-#: override.
+#: Types of NumPy's functions: ufuncs, and functions that support ``__array_function__``.
 FUNCTIONS: tuple[type, ...] = ()
-#: Functions written in C that make arrays of plain data; methods of arrays and of NumPy's numbers.
+#: C functions that make arrays of plain data; methods of arrays and scalars.
 MAKERS: tuple[Any, ...] = ()
 METHODS: tuple[Any, ...] = ()
-#: Names of functions and methods that reach outside, or read how numbers are printed.
+#: Names of functions and methods with side effects, or that depend on print options.
 _OUTSIDE = """
     save savez savez_compressed savetxt array2string array_repr array_str tofile dump dumps genfromtxt loadtxt load
     fromfile fromregex set_printoptions get_printoptions printoptions seterr geterr seterrcall geterrcall setbufsize
     show_config show_runtime info get_include test empty empty_like
 """
 OUTSIDE = frozenset(_OUTSIDE.split())
-#: The type of functions that Cython made: NumPy's random numbers.
+#: The type of Cython functions, as in NumPy's random module.
 CYTHON: tuple[type, ...] = ()
-#: Modules of NumPy with hidden state.
+#: NumPy modules with hidden state.
 NOT_PURE = ("numpy.random", "numpy.testing", "numpy.f2py", "numpy.ctypeslib", "numpy._pytesttester")
 _NO_NUMBERS = ("void", "object_", "str_", "bytes_", "record", "datetime64", "timedelta64")
 _NAMES = (
@@ -74,5 +73,5 @@ if numpy is not None:
 
 
 def raising() -> Any:
-    """A context in which NumPy raises where it would warn."""
+    """Returns a context in which NumPy raises where it would warn."""
     return contextlib.nullcontext() if numpy is None else numpy.errstate(all="raise")

@@ -1,10 +1,8 @@
-"""Where CPython and torch keep what a stamp watches: offsets in memory, found and confirmed in this
-process.
+"""Offsets in memory of the CPython and torch state that the guard cache watches.
 
-In: nothing. Out: `layout()`, or None where an assumption does not hold (another Python, another
-torch); then every call runs the full check, with the same meaning. What always holds: each offset
-was seen to follow every kind of change that is watched through it, before it is used for the first
-time.
+The offsets are found and confirmed in this process: before an offset is first used, it was seen to
+change with every kind of change that is watched through it. `layout()` is None where an assumption
+fails (another Python or torch version); then every call runs the full check.
 """
 
 from __future__ import annotations
@@ -20,7 +18,8 @@ from typing import Any
 
 import torch
 
-#: Flag of classes made while Python runs (Py_TPFLAGS_HEAPTYPE); other classes never change.
+#: Flag of classes created at run time (Py_TPFLAGS_HEAPTYPE); the type of other objects cannot
+#: change.
 HEAP_TYPE = 1 << 9
 TYPE = 8  # PyObject: ob_refcnt, ob_type
 DICT_SIZE, DICT_VERSION = 16, 24  # PyDictObject: PyObject_HEAD, ma_used, ma_version_tag
@@ -30,19 +29,21 @@ MANAGED_DICT = -24  # of objects whose type has the flag Py_TPFLAGS_MANAGED_DICT
 _MANAGED_DICT_FLAG = 1 << 4
 #: SizesAndStrides keeps this many sizes and strides inside TensorImpl, else a pointer to them.
 INLINE_DIMS = 5
-#: Words of TensorImpl behind SizesAndStrides: storage_offset_, numel_, then dtype + device + flags,
+#: Words of TensorImpl after SizesAndStrides: storage_offset_, numel_, then dtype + device + flags,
 #: key_set_.
 KIND_WORDS = (8 + 80 + 16, 8 + 80 + 24)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Offsets in bytes. class_mro: in a class. order: of the count of changes of order in an
-    OrderedDict. function: in a function, by attribute. impl: of TensorImpl* in a tensor object.
-    sizes: of SizesAndStrides in TensorImpl; autograd: of AutogradMeta*. requires_grad, grad_fn: in
-    AutogradMeta (whole words; the first holds other flags too). storage: of StorageImpl* in
-    TensorImpl; data: of the pointer to the memory in StorageImpl. kind_bits: a mask, the bits of
-    the first of `KIND_WORDS` that mean something (the others are whatever the memory held before).
+    """Offsets in bytes.
+
+    class_mro: in a class. order: of an OrderedDict's count of order changes. function: in a
+    function, by attribute. impl: of TensorImpl* in a tensor object. sizes: of SizesAndStrides in
+    TensorImpl. autograd: of AutogradMeta* in TensorImpl. requires_grad, grad_fn: in AutogradMeta
+    (whole words; the first holds other flags too). storage: of StorageImpl* in TensorImpl. data: of
+    the data pointer in StorageImpl. kind_bits: a mask of the meaningful bits of the first of
+    `KIND_WORDS` (the other bits are uninitialized).
     """
 
     class_mro: int
@@ -59,18 +60,18 @@ class Layout:
 
 
 def word(address: int) -> int:
-    """The 8 bytes at an address."""
+    """Returns the 8 bytes at an address."""
     return ctypes.c_uint64.from_address(address).value
 
 
 @functools.cache
 def layout() -> Layout | None:
-    """The layout of this process, or None."""
+    """Returns the layout of this process, or None."""
     if sys.version_info >= (3, 13) or sys.implementation.name != "cpython" or sys.maxsize < 2**32:
         return None
     if not (_dicts_are_tagged() and _lists_and_cells() and _instance_dicts() and _slots()):
         return None
-    # The first stamp may be made under any of torch's modes.
+    # The first fast-path guard may be made under any of torch's modes.
     with torch.inference_mode(False), torch.enable_grad():
         mro, order, function = _mro_offset(), _order_offset(), _function_offsets()
         tensors = _tensor_offsets()
@@ -85,7 +86,7 @@ def _words(address: int, count: int) -> list[int]:
 
 
 def _all_different(read: Callable[[], int], changes: Iterator[Callable[[], Any]]) -> bool:
-    """Whether every change gives a value that was not there before, and reading alone does not."""
+    """Whether every change gives a new value, and reading alone does not."""
     seen = [read()]
     if read() != seen[0]:
         return False
@@ -123,7 +124,7 @@ def _lists_and_cells() -> bool:
 
 
 def dict_slot(obj: Any) -> int | None:
-    """The address of the word that points to `obj.__dict__`, or None if it is not known."""
+    """Returns the address of the word that points to `obj.__dict__`, or None if it is unknown."""
     kind = type(obj)
     offset = MANAGED_DICT if kind.__flags__ & _MANAGED_DICT_FLAG else kind.__dictoffset__
     if offset <= 0 and offset != MANAGED_DICT:
@@ -154,8 +155,8 @@ def _instance_dicts() -> bool:
 
 
 def member_slot(obj: Any, name: str) -> int | None:
-    """The address of the word that holds the value of a ``__slots__`` entry, or None if it is not
-    known.
+    """Returns the address of the word that holds the value of a ``__slots__`` entry, or None if it
+    is unknown.
     """
     for owner in type(obj).__mro__:
         found = owner.__dict__.get(name)
@@ -185,13 +186,14 @@ def _slots() -> bool:
 
 
 def _order_offset() -> int | None:
-    """Where an OrderedDict counts what it does: `move_to_end` changes no dictionary, so no version
-    either.
+    """Returns the offset at which an OrderedDict counts its changes.
+
+    `move_to_end` changes no dictionary, so no version tag either.
     """
     probe = collections.OrderedDict(a=1, b=2, c=3)
     size = collections.OrderedDict.__basicsize__ // 8
     seen = [_words(id(probe), size)]
-    # Each takes the key out of the order and puts it in again: two changes.
+    # Each one removes the key from the order and inserts it again: two changes.
     for key, last in (("a", True), ("a", False), ("c", False), ("c", True)):
         probe.move_to_end(key, last)
         seen.append(_words(id(probe), size))
@@ -254,8 +256,7 @@ def _function_offsets() -> dict[str, int] | None:
     return offsets if empty == [0, 0] else None
 
 
-# -- tensors
-# -------------------------------------------------------------------------------------------
+# Tensors
 
 
 def _looks_like_address(value: int) -> bool:
@@ -263,10 +264,10 @@ def _looks_like_address(value: int) -> bool:
 
 
 def _tensor_offsets() -> tuple[int, ...] | None:
-    """What `Layout` says of tensors, in its order."""
+    """Returns the tensor offsets of `Layout`, in its order."""
     probe = torch.empty(7, 1000003, device="meta")
-    # Right after PyObject_HEAD, or behind the flag of a MaybeOwned<Tensor> (a byte, no address) in
-    # older torch.
+    # Right after PyObject_HEAD, or after the flag of a MaybeOwned<Tensor> (a byte, not an address)
+    # in older torch.
     impl = next((at for at in (16, 24) if _looks_like_address(word(id(probe) + at))), None)
     if impl is None:
         return None
@@ -282,7 +283,7 @@ def _tensor_offsets() -> tuple[int, ...] | None:
 
 
 def _storage_offsets(impl: int, sizes: int) -> tuple[int, int] | None:
-    """(storage, data) of `Layout`."""
+    """Returns (storage, data) of `Layout`."""
     one, other = torch.zeros(3), torch.zeros(3)
     found = []
     for _ in range(2):
@@ -302,8 +303,10 @@ def _storage_offsets(impl: int, sizes: int) -> tuple[int, int] | None:
 
 
 def _autograd_offsets(impl: int, sizes: int) -> tuple[int, int, int] | None:
-    """(autograd, requires_grad, grad_fn): the pointer that appears when a tensor gets its
-    AutogradMeta, the byte in it that follows requires_grad, the pointer in it that follows grad_fn.
+    """Returns (autograd, requires_grad, grad_fn) of `Layout`.
+
+    They are the pointer that appears when a tensor gets its AutogradMeta, the byte in AutogradMeta
+    that follows requires_grad, and the pointer in it that follows grad_fn.
     """
     found = set()
     for shape in ((3,), (2, 2)):
@@ -316,7 +319,7 @@ def _autograd_offsets(impl: int, sizes: int) -> tuple[int, int, int] | None:
         if len(moved) != 1 or before[moved[0]] != 0 or not _looks_like_address(after[moved[0]]):
             return None
         meta = after[moved[0]]
-        # The flag lies behind grad_, grad_fn_, the accumulator and the hooks: nothing else in
+        # The flag lies after grad_, grad_fn_, the accumulator and the hooks: nothing else in
         # between changes.
         on = ctypes.string_at(meta, _META_BYTES)
         leaf.requires_grad_(False)
@@ -342,23 +345,25 @@ def _autograd_offsets(impl: int, sizes: int) -> tuple[int, int, int] | None:
 
 
 def _kind_bits(impl: int, sizes: int) -> int:
-    """A constructor leaves the bits between its fields as it found them: equal tensors in memory
-    that was filled before show which those are."""
+    """Returns the mask of initialized bits.
+
+    A constructor leaves the padding between its fields unset; equal tensors in differently filled
+    memory show which bits are padding.
+    """
     libc: Any = ctypes.CDLL(None)
     for name, result, arguments in _ALLOCATOR:
         function = getattr(libc, name, None)
         if function is None:
             return (
                 -1 & _WORD
-            )  # an allocator that cannot be asked: all bits count, and equal tensors may seem others
+            )  # unknown allocator: all bits count, and equal tensors may look different
         function.restype, function.argtypes = result, arguments
     unused = 0
     for value in (0x00, 0xFF, 0x55):
         probe = torch.zeros(3, 4)
         size = libc.malloc_usable_size(word(id(probe) + impl))
         kind = word(word(id(probe) + impl) + sizes + KIND_WORDS[0])
-        # more than an allocator keeps at hand of one size: else the tensors would lie in memory
-        # that nobody filled
+        # more than an allocator caches of one size: the tensors must lie in the memory filled here
         blocks = [libc.malloc(size) for _ in range(512)]
         for block in blocks:
             ctypes.memset(block, value, size)
@@ -376,15 +381,18 @@ _ALLOCATOR: tuple[tuple[str, Any, list[Any]], ...] = (
     ("malloc_usable_size", ctypes.c_size_t, [ctypes.c_void_p]),
 )
 
-#: How much of AutogradMeta is looked at: less than its size (grad_ to requires_grad_ are 200 bytes
-#: or so).
+#: How much of AutogradMeta is scanned: less than its size (grad_ to requires_grad_ are about 200
+#: bytes).
 _META_BYTES = 160
 
 
 def tensor_words(tensor: torch.Tensor, found: Layout) -> Iterator[tuple[int, int]]:
-    """(depth, address) of every word that says what a guard checks of a tensor, except its Python
-    type. Words of a greater depth may be read only after those of lesser depth were compared: they
-    say where it lies."""
+    """Yields (depth, address) of every word that encodes what a guard checks of a tensor, except
+    its Python type.
+
+    Read words of a greater depth only after those of lesser depth were compared: those hold the
+    pointers to them.
+    """
     yield 0, id(tensor) + found.impl
     impl = word(id(tensor) + found.impl)
     sizes, dims = impl + found.sizes, tensor.dim()
@@ -407,14 +415,14 @@ def tensor_words(tensor: torch.Tensor, found: Layout) -> Iterator[tuple[int, int
 
 
 def storage_words(tensor: torch.Tensor, found: Layout) -> Iterator[tuple[int, int]]:
-    """(depth, address) of the words that say which memory a tensor is a view of."""
+    """Yields (depth, address) of the words that identify the memory that a tensor views."""
     address = word(id(tensor) + found.impl) + found.storage
     yield 1, address
     yield 2, word(address) + found.data
 
 
 def _metadata_is_seen(found: Layout) -> bool:
-    """Whether each change of metadata, made in place, changes a word."""
+    """Whether each in-place change of metadata changes a word."""
 
     def seen(tensor: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> bool:
         words = list(tensor_words(tensor, found))

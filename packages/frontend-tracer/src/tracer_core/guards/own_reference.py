@@ -1,8 +1,7 @@
-"""Weak references of ours, told apart from the program's.
+"""Weak references made by the tracer, told apart from the program's.
 
-In: an object. Out: an `OwnReference`, or whether somebody else watches the object. What always
-holds: what we watch for our own caches is not taken for something whose end the program sees (a
-finalizer's break).
+The tracer's own caches must not look like a weak reference through which the program could observe
+an object's finalization (a graph break).
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from typing import Any
 
 
 class OwnReference(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference that no program holds."""
+    """A weak reference that the tracer made."""
 
     __slots__ = ()
 
 
 def is_watched(value: Any) -> bool:
-    """Whether anything but us has a weak reference to an object."""
+    """Whether anything but the tracer has a weak reference to an object."""
     if weakref.getweakrefcount(value) == 0:
         return False
     return any(type(one) is not OwnReference for one in weakref.getweakrefs(value))

@@ -1,8 +1,8 @@
-"""Where an object came from: paths that another call, or another process, can evaluate again.
+"""Sources: where an object came from, as a path that another call or process can evaluate again.
 
-In: a root (an element of the segment's state, an imported module, a constant) and a chain of steps.
-Out: Python text for guards and fetches, and a name for people. Sources are interned: two equal
-sources are the same object, so they are compared by identity.
+A path is a root (an element of the code region's state, an imported module, a constant) and a chain
+of steps. It gives Python text for guards and fetches, and a name for messages. Sources are
+interned: equal sources are the same object, and are compared by identity.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-#: kind -> (text of the fetch, text for people). `b` is the base's text, `k` the key.
+#: kind -> (text of the fetch, text for messages). `b` is the base's text, `k` the key.
 _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] = {
     "state": (lambda b, k: f"S[{k[0]}]", lambda b, k: k[1]),
     "const": (lambda b, k: f"C[{k[0]}]", lambda b, k: k[1]),
@@ -20,18 +20,18 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     "dict": (lambda b, k: f"{b}.__dict__", lambda b, k: b),
     "key": (lambda b, k: f"{b}[{k!r}]", lambda b, k: _key_name(b, k)),
     "item": (lambda b, k: f"{b}[{k!r}]", lambda b, k: f"{b}[{k!r}]"),
-    # Of a container whose class has its own subscript: read below it, by dict, list or tuple
+    # An item of a container whose class overrides ``__getitem__``: read by dict, list or tuple
     # itself.
     "own_key": (lambda b, k: f"dict.get({b}, {k!r}, MISS)", lambda b, k: f"{b}[{k!r}]"),
     "own_item": (lambda b, k: f"{k[0]}.__getitem__({b}, {k[1]})", lambda b, k: f"{b}[{k[1]}]"),
     "slot": (lambda b, k: attribute_text(b, k), lambda b, k: f"{b}.{k}"),
-    # ``.grad`` of a tensor, which is another object on every call.
-    # The number in a tensor with one element.
+    # ``.grad`` of a tensor, which is another object on every call. The number in a tensor with one
+    # element.
     "number": (lambda b, k: f"{b}.item()", lambda b, k: f"{b}.item()"),
-    # Of a generator whose frame is data (trace/suspended_generators.py).
+    # Of a suspended generator (trace/suspended_generators.py).
     "suspended": (lambda b, k: f"shell_facts({b})", lambda b, k: f"the frame of {b}"),
     "suspended_value": (lambda b, k: f"shell_values({b})[{k[0]}]", lambda b, k: f"{b}: {k[1]}"),
-    # What an iterator will give after k steps.
+    # What an iterator yields after k steps.
     "peeked": (lambda b, k: f"peeked({b}, {k})", lambda b, k: f"item {k} of {b}"),
     "grad": (lambda b, k: f"{b}.grad", lambda b, k: f"{b}.grad"),
     # key: (position, the variable's name)
@@ -47,28 +47,30 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
         lambda b, k: f"list(dict.values({b}))[{k}]",
         lambda b, k: f"list({b}.values())[{k}]",
     ),
-    # Below a subclass of a number or text: what it holds, as an object of Python's own type.
+    # The value of an instance of a subclass of a number or string type, as an object of the builtin
+    # type.
     "payload": (lambda b, k: f"payload({b})", lambda b, k: b),
 }
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name can stand in the text of a program as it is. (Python folds other letters than
-    ASCII's.)
+    """Whether a name can be written in Python source as it is. (Python normalizes non-ASCII
+    letters.)
     """
     return name.isidentifier() and name.isascii() and not keyword.iskeyword(name)
 
 
 def attribute_text(base: str, name: str) -> str:
-    """The text that reads an attribute, which may have any name."""
+    """Returns the text that reads an attribute of any name."""
     return f"{base}.{name}" if is_plain_name(name) else f"getattr({base}, {name!r})"
 
 
 def computed(
     base: str, key: Any, named: bool = False, fetch: Callable[[Any], str] | None = None
 ) -> str:
-    """The text of a `computed` step. named: for people. fetch: text of another source (default: its
-    path).
+    """Returns the text of a `computed` step.
+
+    named: for messages. fetch: returns the text of another source (default: its path).
     """
     template, others = key if isinstance(key, tuple) else (key, ())
     parts = {"b": base}
@@ -76,14 +78,14 @@ def computed(
         parts[str(i)] = fetch(other) if fetch else other.name if named else other.expression
     return _PLACE.sub(
         lambda found: parts[found[1]], template
-    )  # in one go: a key of the program may look like a place
+    )  # in one pass: a key of the program may contain a placeholder
 
 
 _PLACE = re.compile(r"\{(b|\d+)\}")
 
 
-#: Types whose subclasses hold a value that never changes -> the method that gives it, whatever a
-#: subclass defines.
+#: Types whose subclasses hold a value that never changes -> the method that returns it, whatever a
+#: subclass overrides.
 _PAYLOADS: dict[type, Callable[[Any], Any]] = {
     int: int.__int__, float: float.__float__, complex: complex.__complex__, str: str.__str__,
     bytes: bytes.__bytes__,
@@ -91,14 +93,14 @@ _PAYLOADS: dict[type, Callable[[Any], Any]] = {
 
 
 def payload(value: Any) -> Any:
-    """The number or text that an object of a subclass is."""
+    """Returns the number or string that an instance of a subclass holds."""
     for kind, read in _PAYLOADS.items():
         if isinstance(value, kind):
             return read(value)
     return value
 
 
-#: Tables of nn.Module that a person does not write.
+#: Internal tables of nn.Module, which names for messages leave out.
 _MODULE_TABLES = frozenset({"_modules", "_parameters", "_buffers"})
 
 
@@ -109,8 +111,11 @@ def _key_name(base: str, key: Any) -> str:
 
 
 class Source:
-    """One step of a path. base: the path before it (None for a root); kind: a row of `_KINDS`; key:
-    the step's argument. root: the first step of the path."""
+    """One step of a path.
+
+    base: the path before it (None for a root). kind: a row of `_KINDS`. key: the step's argument.
+    root: the first step of the path.
+    """
 
     __slots__ = ("base", "kind", "key", "root", "depth", "_name")
 
@@ -122,19 +127,19 @@ class Source:
     _name: str | None
 
     def text(self, base: str) -> str:
-        """Python text of the fetch, given the text of the base."""
+        """Returns the Python text of the fetch, given the text of the base."""
         return _KINDS[self.kind][0](base, self.key)
 
     @property
     def name(self) -> str:
-        """How a person would write it: ``self.layers.0.weight``."""
+        """Returns the path as a person would write it: ``self.layers.0.weight``."""
         if self._name is None:
             self._name = _KINDS[self.kind][1](self.base.name if self.base else "", self.key)
         return self._name
 
     @property
     def expression(self) -> str:
-        """The whole path as one Python expression over S (state), C (constants) and sys."""
+        """Returns the whole path as one Python expression over S (state), C (constants) and sys."""
         return self.text(self.base.expression if self.base else "")
 
     def __repr__(self) -> str:
@@ -160,5 +165,5 @@ class Sources:
         return source
 
     def attribute(self, base: Source, name: str) -> Source:
-        """An entry of an object's instance dictionary."""
+        """Returns the source of an entry of an object's instance dictionary."""
         return self.make(self.make(base, "dict"), "key", name)

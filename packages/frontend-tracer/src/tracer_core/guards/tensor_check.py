@@ -1,10 +1,9 @@
-"""The tensors among a segment's inputs, compared in one call.
+"""Checks the input tensors of a code region in one call.
 
-In: positions in the state tuple of tensors that need no gradient and have sizes that are numbers.
-Out: (hold, learn) for the generated code: hold(S) is true only if each of them is, in all that a
-TENSOR guard looks at, like the tensor that stood there when learn(S) was called; where it is false,
-the guards themselves decide, and learn(S) follows. What always holds: only tensors that passed the
-guards are learnt.
+For tensors at given positions of the state tuple, without gradients and with constant sizes,
+`watch_tensors` returns (hold, learn) for the generated code. hold(S) is true only if each tensor
+equals, in everything that a TENSOR guard checks, the tensor at its position when learn(S) was
+called. Where hold is false the guards themselves run, and learn(S) follows if they pass.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tracer_core.guards.native_helper import helper
 from tracer_core.guards.object_layout import INLINE_DIMS, KIND_WORDS, Layout, layout, word
 
 _KNOWN = 4 + 2 * INLINE_DIMS
-#: How often other tensors are learnt before the guards are left to themselves.
+#: How often other tensors are learned before only the guards are used.
 _MOST_LEARNT = 8
 
 
@@ -36,19 +35,19 @@ def _never(state: Any) -> int:
 
 
 def watch_tensors(positions: Sequence[int]) -> tuple[Callable[[Any], int], Callable[[Any], None]]:
-    """(hold, learn): see the module's docstring."""
+    """Returns (hold, learn); see the module's docstring."""
     function = helper("tensor_check", "tensors_hold", [ctypes.c_void_p, ctypes.py_object])
     found = layout() if function is not None else None
     if found is None:
         return _never, lambda state: None
     watched = _Watched(found, positions)
     hold: Any = functools.partial(function, ctypes.c_void_p(ctypes.addressof(watched.facts)))
-    hold.watched = watched  # as long as the helper reads it
+    hold.watched = watched  # keeps the array alive while the helper reads it
     return hold, watched.learn
 
 
 class _Watched:
-    """Mutable. facts: what the helper reads."""
+    """The tensors learned last. Mutable. facts: the array that the C helper reads."""
 
     def __init__(self, found: Layout, positions: Sequence[int]) -> None:
         self._found, self._positions, self._learnt = found, positions, 0
@@ -61,7 +60,7 @@ class _Watched:
                               ctypes.addressof(self._known))  # fmt: skip
 
     def learn(self, state: Any) -> None:
-        """These tensors were accepted."""
+        """Records tensors that passed the guards."""
         if self._learnt >= _MOST_LEARNT or type(state) is not tuple:
             return
         self._learnt += 1

@@ -1,10 +1,8 @@
-"""Where torch keeps how often a tensor was written to: offsets in memory, found and confirmed in
-this process.
+"""Offsets in memory of a tensor's version counter, found and confirmed in this process.
 
-In: tensors. Out: the words of memory that say whether a tensor still has the version and the memory
-that it has now, or None where an assumption does not hold (another torch). What always holds: each
-offset was seen to follow what it stands for, and nothing else, before it is used for the first
-time.
+Gives the words of memory that tell whether a tensor still has its version and its memory, or None
+where an assumption fails (another torch version). Before an offset is first used, it was seen to
+follow what it stands for, and nothing else.
 """
 
 from __future__ import annotations
@@ -17,15 +15,17 @@ import torch
 
 from tracer_core.guards.object_layout import INLINE_DIMS, Layout, layout, storage_words, word
 
-#: Words of a VersionCounter that are looked at: its methods, its references, then the count.
+#: Number of words of a VersionCounter that are scanned: vtable, reference count, then the version.
 _COUNTER_WORDS = 4
 
 
 def version_words(
     tensor: torch.Tensor, found: Layout, version: tuple[int, int]
 ) -> Iterator[tuple[int, int]]:
-    """(depth, address), as in `layout.tensor_words`: of the tensor's memory and version. version:
-    `version_offsets`.
+    """Yields (depth, address), as in `object_layout.tensor_words`, of a tensor's memory and
+    version.
+
+    version: `version_offsets`.
     """
     counter, count = version
     yield 0, id(tensor) + found.impl
@@ -36,14 +36,14 @@ def version_words(
     yield from storage_words(tensor, found)
 
 
-#: Of TensorImpl::storage_offset_ behind SizesAndStrides.
+#: Of TensorImpl::storage_offset_ after SizesAndStrides.
 _STORAGE_OFFSET = 8 + 2 * 8 * INLINE_DIMS
 
 
 @functools.cache
 def version_offsets() -> tuple[int, int] | None:
-    """The offset of the pointer to the VersionCounter in TensorImpl, and of the word with the count
-    in that.
+    """Returns the offset of the VersionCounter pointer in TensorImpl, and that of the count in
+    VersionCounter.
     """
     found = layout()
     if found is None:
@@ -68,8 +68,8 @@ def _impl(tensor: torch.Tensor, found: Layout) -> int:
 
 
 def _counter(found: Layout) -> int | None:
-    """The one word before the sizes, the storage apart, that a tensor shares with its views and
-    with no other.
+    """Finds the one word before the sizes, other than the storage, that a tensor shares only with
+    its views.
     """
     one, other = torch.zeros(5), torch.zeros(5)
     view = one[1:]
@@ -86,7 +86,7 @@ def _counter(found: Layout) -> int | None:
 
 
 def _count(found: Layout, counter: int) -> int | None:
-    """The one word of the VersionCounter that counts writes."""
+    """Finds the one word of the VersionCounter that counts writes."""
     tensor = torch.zeros(5)
     start = word(_impl(tensor, found) + counter)
     addresses = [start + 8 * i for i in range(1, _COUNTER_WORDS)]
@@ -124,7 +124,7 @@ def _set_data(tensor: torch.Tensor) -> None:
     tensor.data = torch.ones(4, 6)
 
 
-#: (what is done to a tensor, whether it must be seen)
+#: (operation on a tensor, whether it must bump the version)
 _CASES: tuple[tuple[Callable[[torch.Tensor], Any], bool], ...] = (
     (lambda t: t.add_(1), True),
     (lambda t: t.copy_(torch.ones(4, 6)), True),
@@ -139,6 +139,6 @@ _CASES: tuple[tuple[Callable[[torch.Tensor], Any], bool], ...] = (
 
 
 def watchable() -> tuple[Layout, tuple[int, int]] | None:
-    """(the layout, `version_offsets`), or None where one of them is not known."""
+    """Returns (layout, `version_offsets`), or None where one of them is unknown."""
     found, version = layout(), version_offsets()
     return None if found is None or version is None else (found, version)

@@ -1,8 +1,8 @@
-"""The words of memory that say whether anything has changed that a full check read.
+"""The words of memory that tell whether anything that a full guard check read has changed.
 
-In: a `Checked`. Out: `Words`: addresses by depth, and what no word tells and Python has to look at.
-What always holds: while the objects in `alive` and the roots live, and the words of lesser depth
-are unchanged, the addresses of a depth may be read; a word that is unchanged means that what it
+`Words` collects, from a `Checked`, addresses by depth, and the guarded state that no word tells,
+which Python re-checks. While the objects in `alive` and the roots live, and the words of lesser
+depth are unchanged, the addresses of a depth may be read. An unchanged word means that the state it
 stands for is unchanged.
 """
 
@@ -46,11 +46,12 @@ _ABSENT: Any = object()
 class Checked:
     """What a full check read. Generated code gives the fields by name.
 
-    fetched: values for the run part. dicts: (dictionary or class namespace, keys read in it; None:
-    all of them). holders: (object, its `__dict__`). objects: whose exact type was checked. classes:
-    whose MRO was. empties: containers that must be falsy. tensors: whose metadata was checked.
-    lists: read by position. probes: calls that must give the same object again. storages: tensors
-    whose memory must be the same. lengths: lists whose length was checked.
+    fetched: values for the generated code. dicts: (dictionary or class namespace, keys read in it;
+    None: all of them). holders: (object, its `__dict__`). objects: those whose exact type was
+    checked. classes: those whose MRO was checked. empties: containers that must be falsy. tensors:
+    those whose metadata was checked. lists: those read by position. probes: watched calls, which
+    must return the same object again. storages: tensors whose memory must be the same. lengths:
+    lists whose length was checked.
     """
 
     fetched: Sequence[Any] = ()
@@ -194,7 +195,7 @@ class Words:
         return member_slot(owner, name)
 
     def holds_in_python(self) -> bool:
-        """Whether what no word tells is as it was."""
+        """Re-checks the guarded state that has no version counter."""
         if any(self.empties):
             return False
         for items, old in self.lists:

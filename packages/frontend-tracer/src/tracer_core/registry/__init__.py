@@ -1,1 +1,3 @@
-"""Backends by name: discovery through entry points, the eager ones, those that follow torch.compile's convention."""
+"""Backends by name: entry-point discovery, the eager backends, and adapters to torch.compile's
+convention.
+"""

@@ -1,8 +1,7 @@
 """The backend ``auto`` as it is listed, and its options.
 
-In: nothing. Out: `AUTO` and `AutoOptions`. What always holds: `AUTO` itself compiles nothing;
-`tracer_core.dispatch.compile_graph` sees the plan in its options and gives the graph to
-`tracer_core.autoselect.selection`.
+`AUTO` itself compiles nothing: `tracer_core.dispatch.compile_graph` finds the plan in its options
+and passes the graph to `tracer_core.autoselect.selection`.
 """
 
 from __future__ import annotations
@@ -25,19 +24,26 @@ NAME = "auto"
 
 @dataclass(frozen=True)
 class AutoOptions:
-    """candidates: names of the backends to try, in this order; None: every plug-in that can run
-    here, inductor first. (``backend=["inductor", ("onnxrt", {"intra_op_threads": 1})]`` says the
-    same, and takes `Backend` objects, callables and settings of each.) settings: options of
-    candidates by name, ``{"inductor": {"freeze": True}}``. budget: seconds for one graph after
-    which no further candidate is begun; one that is being compiled is not stopped. timing: seconds
-    that comparing one candidate with the best so far may take. tolerance: the largest relative
-    error (2-norm of the difference over the 2-norm) that counts as right; None takes 1e-3 for
-    float32 (1e-7 for float64, 3e-2 for 16 bits). repeatable: custom operators and functions of the
-    program, by name (``mine::op``, ``module.function``), namespace or module, that may be run again
-    on the same values without harm; a graph that calls others stays with eager. remember: keep the
-    choice on disk, by graph, machine and versions, and use what is there. wait: decide within the
-    first call, instead of in the background while eager serves. Raises ValueError for negative
-    seconds.
+    """Options of ``backend="auto"``.
+
+    candidates: names of the backends to try, in this order; None: every plug-in that can run here,
+    inductor first. (``backend=["inductor", ("onnxrt", {"intra_op_threads": 1})]`` says the same,
+    and also takes `Backend` objects, callables and settings for each.) settings: options of
+    candidates by name, ``{"inductor": {"freeze": True}}``.
+
+    budget: seconds per graph after which no further candidate is started; a candidate that is
+    already compiling is not stopped. timing: seconds that one comparison of a candidate with the
+    best so far may take. tolerance: the largest relative error (2-norm of the difference over the
+    2-norm) that is accepted; None means 1e-3 for float32, 1e-7 for float64 and 3e-2 for 16-bit
+    dtypes.
+
+    repeatable: custom operators and functions of the program that are safe to run again on the same
+    values, by name (``mine::op``, ``module.function``), namespace or module. A graph that calls
+    others stays with eager.
+
+    remember: keep the choice on disk, keyed by graph, machine and versions, and reuse a stored one.
+    wait: decide within the first call, instead of in the background while eager serves. Raises
+    ValueError for negative seconds.
     """
 
     candidates: tuple[str, ...] | None = None
@@ -66,7 +72,7 @@ def _not_the_way_in(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 
 
 def backend_for(candidates: Sequence[Backend]) -> Backend:
-    """`AUTO`, asking the tracer for what all candidates can take."""
+    """Returns `AUTO` with the requirements that all candidates can meet."""
     numbers = all(one.ir == "torch" or one.numbers == "inputs" for one in candidates)
     data_sizes = bool(candidates) and all(one.data_sizes == "symbols" for one in candidates)
     return Backend(

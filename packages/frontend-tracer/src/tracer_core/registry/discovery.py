@@ -1,14 +1,12 @@
-"""Discovery: which backends are installed, which can run here, and choice by name.
+"""Discovery: which backends are installed, which can run here, and selection by name.
 
-In: the entry-point groups ``tracer_core`` (plug-ins, through pluggy) and ``torch_dynamo_backends``
-(callables that others publish), the built-in ``eager``, and plug-ins registered in this process.
-Out: `backends()` rows, `list_backends()`, `get(name)`, and the pluggy manager that events are sent
-to.
+Backends come from the entry-point groups ``tracer_core`` (plug-ins, through pluggy) and
+``torch_dynamo_backends`` (callables that other packages publish), from the built-in ``eager``, and
+from plug-ins registered in this process.
 
-What always holds: listing imports plug-in modules, never an engine; a plug-in that cannot be
-imported or registered is a row with its reason, not a crash; two backends of one name are an error
-that names both distributions, raised when that name is used; no choice depends on the order of
-installation.
+Listing imports plug-in modules, never an engine. A plug-in that cannot be imported or registered is
+listed with the reason. Two backends of one name are an error that names both distributions, raised
+when the name is used. No choice depends on the order of installation.
 """
 
 from __future__ import annotations
@@ -32,7 +30,8 @@ from tracer_core.registry import torch_style
 from tracer_core.registry.auto import AUTO
 from tracer_core.registry.eager import ATEN_EAGER, EAGER
 
-#: What provides the backends that people ask for most, for the hint of BackendNotFoundError.
+#: Distribution that provides each of the most wanted backends, for the hint of
+#: BackendNotFoundError.
 KNOWN_PROVIDERS: dict[str, str] = {
     "inductor": "inductor-backend",
     "cudagraphs": "cudagraphs-backend",
@@ -43,7 +42,7 @@ KNOWN_PROVIDERS: dict[str, str] = {
     "hidet": "hidet",
 }
 
-#: What has a different name here, or was given up (docs/backends.md says what became of it).
+#: torch.compile backends that are renamed or not provided here; docs/backends.md explains each.
 RENAMED: dict[str, str] = {
     "aot_eager": "aten_eager", "tensorrt": "torch_tensorrt", "ipex": "inductor",
     "nvfuser": "inductor",
@@ -57,7 +56,7 @@ class BackendRow:
 
     name: what to pass as ``backend=``. distribution, version: what installed it (``tracer-core``
     for the built-in one; None if it was registered in this process). devices: device types.
-    training: a value of `Training`, in words. shapes: ``"static"`` or ``"symbolic"``. available:
+    training: the name of a `Training` value. shapes: ``"static"`` or ``"symbolic"``. available:
     whether it can run here. reason: why not, or None. description: one line.
     """
 
@@ -74,8 +73,10 @@ class BackendRow:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A backend found under a name, with where it came from. backend is None and reason says why if
-    its plug-in could not be loaded."""
+    """A backend found under a name, and where it was found.
+
+    If its plug-in could not be loaded, `backend` is None and `reason` says why.
+    """
 
     name: str
     backend: Backend | None
@@ -86,7 +87,7 @@ class Candidate:
 
     @property
     def origin(self) -> str:
-        """The distribution with its version, for messages."""
+        """Returns the distribution with its version, for messages."""
         return (
             f"{self.distribution} {self.version or ''}".strip()
             if self.distribution
@@ -96,7 +97,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """What discovery found: the pluggy manager, and the candidates under each name."""
+    """What discovery found: the pluggy manager, and the candidates for each name."""
 
     manager: pluggy.PluginManager
     candidates: dict[str, tuple[Candidate, ...]]
@@ -109,8 +110,8 @@ _used: dict[str, Backend] = {}
 def register(plugin: Any, name: str | None = None) -> Callable[[], None]:
     """Registers a plug-in (an object or module with `hookimpl` functions) for this process.
 
-    It may offer backends or listen to events. Returns the function that takes it out again. Raises
-    pluggy.PluginValidationError if one of its hooks does not fit the specification.
+    The plug-in may offer backends or listen to events. Returns a function that unregisters it.
+    Raises pluggy.PluginValidationError if one of its hooks does not match the specification.
     """
     key = name or f"{getattr(plugin, '__name__', type(plugin).__name__)}@{id(plugin):x}"
     tried = _new_manager()
@@ -129,7 +130,9 @@ def register(plugin: Any, name: str | None = None) -> Callable[[], None]:
 
 @cache
 def registry() -> Registry:
-    """Everything that is installed, found once; `forget` makes the next call look again."""
+    """Returns everything that is installed, discovered once; `forget` makes the next call look
+    again.
+    """
     manager = _new_manager()
     found: list[Candidate] = [
         _candidate(one, ("tracer-core", __version__)) for one in (EAGER, ATEN_EAGER, AUTO)
@@ -149,13 +152,13 @@ def registry() -> Registry:
     table: dict[str, list[Candidate]] = {}
     for candidate in sorted(
         found, key=lambda one: one.origin
-    ):  # the same whatever the order of installation
+    ):  # keeps the order independent of installation
         table.setdefault(candidate.name, []).append(candidate)
     return Registry(manager, {name: tuple(group) for name, group in sorted(table.items())})
 
 
 def manager() -> pluggy.PluginManager:
-    """The pluggy manager with every plug-in that could be registered."""
+    """Returns the pluggy manager with every plug-in that could be registered."""
     return registry().manager
 
 
@@ -166,17 +169,23 @@ def forget() -> None:
 
 
 def reset_used() -> None:
-    """Calls `Backend.reset` of every backend that was used. Functions compiled with it go on using
-    it, so a later reset has to reach it too."""
+    """Calls `Backend.reset` of every backend that was used.
+
+    The backends stay registered as used: compiled functions keep using them, so a later reset has
+    to reach them too.
+    """
     for backend in tuple(_used.values()):
         if backend.reset is not None:
             resolve(backend.reset)()
 
 
 def told_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tuple[str, str]]:
-    """(graph, text): what became of these graphs, their backwards and their parts by now
-    (`Backend.report`), as the backends say it that compiled them, and those that run others'
-    runners. Raises BackendError where one cannot say it."""
+    """Returns pairs (graph, text): what happened to these graphs, their backwards and their
+    subgraphs.
+
+    The texts come from `Backend.report` of the given backends and of those that wrap other
+    backends' runners. Raises BackendError where a report fails.
+    """
     installed = [
         one.backend
         for group in registry().candidates.values()
@@ -195,7 +204,7 @@ def told_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tupl
 
 def _told(report: Lazy, backend: str) -> list[tuple[str, str]]:
     if isinstance(report, str) and report.partition(":")[0] not in sys.modules:
-        return []  # its module was never imported: it compiled nothing
+        return []  # its module was never imported, so it compiled nothing
     try:
         rows = [(graph, text) for graph, text in resolve(report)()]
         if wrong := [row for row in rows if not all(isinstance(part, str) for part in row)]:
@@ -210,12 +219,12 @@ def _told(report: Lazy, backend: str) -> list[tuple[str, str]]:
 
 
 def mark_used(backend: Backend) -> None:
-    """Remembers that `reset()` has to reach this backend."""
+    """Records that `reset()` has to reach this backend."""
     _used[backend.name] = backend
 
 
 def get(name: str) -> Backend:
-    """The installed backend of that name, whether or not it can run here.
+    """Returns the installed backend of that name, whether or not it can run here.
 
     Raises BackendNotFoundError with what is installed and what to install, or with the reason its
     plug-in could not be loaded; BackendNameClashError if two distributions offer the name.
@@ -233,17 +242,19 @@ def get(name: str) -> Backend:
 
 
 def rows() -> list[BackendRow]:
-    """One row for each backend that is installed, usable or not, sorted by name."""
+    """Returns one row per installed backend, usable or not, sorted by name."""
     return [row for group in registry().candidates.values() for row in _rows(group)]
 
 
 def list_backends() -> list[str]:
-    """The names of the backends that can run here."""
+    """Returns the names of the backends that can run here."""
     return [row.name for row in rows() if row.available]
 
 
 def unavailable_reason(backend: Backend) -> str | None:
-    """Why the backend cannot run here, or None. An `available` that raises is itself the reason."""
+    """Returns why the backend cannot run here, or None. An exception from `available` is itself the
+    reason.
+    """
     if backend.available is None:
         return None
     try:
@@ -298,7 +309,7 @@ def _new_manager() -> pluggy.PluginManager:
 
 
 def _load_plugin(manager: pluggy.PluginManager, entry: EntryPoint) -> Iterable[Candidate]:
-    """Loads one entry point and asks it for its backends; any failure is its one candidate."""
+    """Loads one entry point and asks it for its backends; a failure becomes its only candidate."""
     origin = _distribution(entry)
     try:
         plugin = entry.load()
@@ -306,7 +317,7 @@ def _load_plugin(manager: pluggy.PluginManager, entry: EntryPoint) -> Iterable[C
     except (
         Exception,
         SystemExit,
-    ) as error:  # a plug-in that gives up may not take the program with it
+    ) as error:  # a plug-in that raises SystemExit must not end the program
         reason = f"importing {entry.value} raised {type(error).__name__}: {error}"
         return [Candidate(entry.name, None, *origin, reason, error)]
     if unknown := _unknown_hooks(manager, plugin):
@@ -322,8 +333,9 @@ def _load_plugin(manager: pluggy.PluginManager, entry: EntryPoint) -> Iterable[C
 
 
 def _unknown_hooks(manager: pluggy.PluginManager, plugin: Any) -> str | None:
-    """What is wrong with the names of a plug-in's hooks, or None. Those marked
-    ``optionalhook=True`` may be unknown.
+    """Returns what is wrong with the names of a plug-in's hooks, or None.
+
+    Hooks marked ``optionalhook=True`` may be unknown.
     """
     for caller in manager.get_hookcallers(plugin) or ():
         mine = [one for one in caller.get_hookimpls() if one.plugin is plugin]

@@ -1,7 +1,7 @@
-"""The built-in backend ``eager``: runs the captured graph with PyTorch's own operators.
+"""The built-in backends ``eager`` and ``aten_eager``: run a graph with PyTorch's own operators.
 
-In: a torch-level graph. Out: a runner over it. It optimises nothing: it shows what capture alone
-costs, and tells a wrong capture from a wrong backend.
+They optimize nothing. They show what capture (and lowering) alone cost, and tell a wrong capture
+from a wrong backend.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ def compile_eager(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 
 @dataclass(frozen=True, slots=True)
 class AtenEagerOptions:
-    """memory_budget: for training, the part (0 to 1) of the activations' bytes that may be kept
-    from the forward to the backward; what is not kept is computed again. Raises ValueError outside
-    0 to 1."""
+    """Options of the eager ATen backend.
+
+    memory_budget: for training, the fraction (0 to 1) of the activations' bytes that may be saved
+    from the forward to the backward; the backward recomputes the rest. Raises ValueError outside 0
+    to 1.
+    """
 
     memory_budget: float = 1.0
 

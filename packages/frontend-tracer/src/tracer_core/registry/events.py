@@ -1,9 +1,9 @@
-"""What happens while something is compiled, told to the log and to listening plug-ins.
+"""Events of a compilation, sent to the logs and to listening plug-ins.
 
-In: calls from the tracer and from `tracer_core.debug.stages`. Out: lines under TRACER_LOGS and the
-hooks of `tracer_core.hookspecs`. What always holds: nothing here is called on a compiled call; a
-listener that raises is logged, with the plug-in that it belongs to, and stops neither the compile
-nor the other listeners.
+The tracer and `tracer_core.debug.stages` call these functions; they write lines under TRACER_LOGS
+and call the hooks of `tracer_core.hookspecs`. None is called on a compiled call. An exception from
+a listener is logged with the name of its plug-in, and stops neither the compilation nor the other
+listeners.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 
 
 def graph_captured(*, name: str, gm: torch.fx.GraphModule, backend: str) -> None:
-    """A torch-level graph is about to be compiled. Arguments: `hookspecs.tracer_graph_captured`."""
+    """Reports that a torch-level graph is about to be compiled; see
+    `hookspecs.tracer_graph_captured`.
+    """
     if enabled("graph"):
         note("graph", "%s for backend %s:\n%s", name, backend, gm.graph)
     _tell("tracer_graph_captured", name=name, gm=gm, backend=backend)
 
 
 def graph_break(*, kind: str, reason: str, location: str, hint: str = "") -> None:
-    """Capture stopped at an instruction. Arguments: `hookspecs.tracer_graph_break`."""
+    """Reports that capture stopped at an instruction; see `hookspecs.tracer_graph_break`."""
     if enabled("graph_breaks"):
         remedy = f"; what would remove it: {hint}" if hint else ""
         note("graph_breaks", "%s: %s [%s]%s", location, reason, kind, remedy)
@@ -35,15 +37,17 @@ def graph_break(*, kind: str, reason: str, location: str, hint: str = "") -> Non
 
 
 def first_call(*, summary: str, broken: bool) -> None:
-    """The first call of a compiled function ended. summary: one line about what was captured. A
-    function with graph breaks is worth a warning; else the line is shown to whoever listens to
-    INFO."""
+    """Reports the end of the first call of a compiled function.
+
+    summary: one line about what was captured. A function with graph breaks is logged as a warning,
+    any other at level INFO.
+    """
     logger().log(logging.WARNING if broken else logging.INFO, "%s%s", summary,
                  "; tracer_core.explain(f)(*args) tells more" if broken else "")  # fmt: skip
 
 
 def recompile(*, function: str, reason: str, count: int) -> None:
-    """A function is compiled again. Arguments: `hookspecs.tracer_recompile`."""
+    """Reports that a function is compiled again; see `hookspecs.tracer_recompile`."""
     if enabled("recompiles"):
         note("recompiles", "%s (entry %d): %s", function, count, reason)
     _tell("tracer_recompile", function=function, reason=reason, count=count)
@@ -76,8 +80,10 @@ _stop_observing = None
 
 
 def follow_stages() -> None:
-    """Has finished stages told to the plug-ins that listen to them, if there are any; `api.compile`
-    calls it, so that without such a plug-in a stage does not even build its text."""
+    """Sends finished stages to the plug-ins that implement `tracer_stage_finished`, if any.
+
+    `api.compile` calls this, so that without such a plug-in no stage builds its text.
+    """
     global _stop_observing
     listening = bool(manager().hook.tracer_stage_finished.get_hookimpls())
     if listening and _stop_observing is None:

@@ -1,9 +1,9 @@
-"""Backends written for torch.compile's convention, ``backend(gm, example_inputs)``, as `Backend`s.
+"""Adapts backends of torch.compile's convention, ``backend(gm, example_inputs)``, to `Backend`.
 
-In: such a callable, given by the user or published by somebody in the entry-point group
-``torch_dynamo_backends``. Out: a `Backend` whose `compile` is a `TorchStyle`, which the dispatcher
-calls with the real tensors of the call in place of a `CompileSpec`. What always holds: nothing here
-imports torch's compiler; an entry point is loaded when it is first used, never to list it.
+The callable is given by the user or published in the entry-point group ``torch_dynamo_backends``.
+The `compile` of the resulting `Backend` is a `TorchStyle`, which the dispatcher calls with the real
+tensors of the call instead of a `CompileSpec`. Nothing here imports torch's compiler; an entry
+point is loaded when it is first used, never to list it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
     from tracer_core.options import CompileConfig
 
-#: The group in which the ecosystem publishes backends for torch's compiler.
+#: The group in which packages publish backends for torch's compiler.
 GROUP = "torch_dynamo_backends"
 
-#: How the values of our own entries in `GROUP` begin; they are skipped when the group is listed.
+#: Prefix of the values of our own entries in `GROUP`, which the listing skips.
 OWN_ENTRY = "tracer_core.bridges:"
 
 PREFIX = "tracer_"
 
-#: Distributions whose backend has no entry point (they register it with torch's compiler when they
-#: are imported): name of the backend -> (distribution, ``module:function``).
+#: Backends without an entry point, which their distribution registers with torch's compiler on
+#: import: name -> (distribution, ``module:function``).
 WITHOUT_ENTRY_POINT = {
     "torch_tensorrt": ("torch_tensorrt", "torch_tensorrt.dynamo.backend:torch_tensorrt_backend"),
 }
 
 
-#: Packages whose backend drops the graph's writes to tensors and to views of them, and returns what
-#: it likes for results that are views.
+#: Packages whose backend drops the graph's mutations of tensors and views, and does not keep the
+#: aliasing of results that are views.
 FUNCTIONAL_ONLY = frozenset({"openvino"})
 
 
@@ -50,8 +50,8 @@ FUNCTIONAL_ONLY = frozenset({"openvino"})
 class TorchStyle:
     """`Backend.compile` of a backend written as ``backend(gm, example_inputs, **kwargs)``.
 
-    name: for messages. source: the callable, or the entry point that names it. functional: it is
-    right only for graphs that write to nothing and whose results are tensors of their own (see
+    name: for messages. source: the callable, or the entry point that names it. functional: the
+    backend is correct only for graphs without mutations and without aliasing outputs (see
     `tracer_core.dispatch.functional_bridge`).
     """
 
@@ -75,7 +75,7 @@ class TorchStyle:
         """Calls the backend with the torch-level graph and the real tensors of the captured call.
 
         Returns ``callable(*tensors) -> sequence of tensors``. Raises BackendError (from the
-        original exception) if the backend raises, or returns what cannot be called.
+        original exception) if the backend raises or returns something that cannot be called.
         """
         kwargs: dict[str, Any] = {}
         if config.mode != "default":
@@ -94,9 +94,7 @@ class TorchStyle:
         return result
 
     def __call__(self, graph: torch.fx.GraphModule, spec: Any) -> Any:
-        """Not the way in: such a backend needs the real tensors of the call, which `spec` has
-        not.
-        """
+        """Always raises: such a backend needs the real tensors of the call, which `spec` lacks."""
         raise BackendError(
             self.name,
             "compile",
@@ -105,8 +103,8 @@ class TorchStyle:
 
 
 def accepted_keywords(function: Callable[..., Any]) -> frozenset[str]:
-    """Which of ``mode`` and ``options`` the callable takes. None of them if it hides its
-    signature.
+    """Returns which of ``mode`` and ``options`` the callable takes; none if its signature is
+    hidden.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -146,7 +144,7 @@ def torch_style_settings(
 
 
 def from_callable(function: Callable[..., Any]) -> Backend:
-    """A `Backend` for a callable that the user passed as ``backend=``."""
+    """Returns a `Backend` for a callable that the user passed as ``backend=``."""
     label = getattr(function, "__name__", None) or type(function).__name__
     name = re.sub(r"\W+", "_", label).strip("_") or "custom"
     if not name.isidentifier():
@@ -157,7 +155,9 @@ def from_callable(function: Callable[..., Any]) -> Backend:
 
 
 def from_entry_point(entry: EntryPoint) -> Backend:
-    """A `Backend` for an entry of the group ``torch_dynamo_backends``; the entry is not loaded."""
+    """Returns a `Backend` for an entry of the group ``torch_dynamo_backends``, without loading the
+    entry.
+    """
 
     def available() -> str | None:
         return _missing_module(entry)
@@ -173,7 +173,7 @@ def from_entry_point(entry: EntryPoint) -> Backend:
 
 
 def unpublished() -> list[tuple[EntryPoint, str, str]]:
-    """(entry point as it would be, distribution, version) of what is installed of
+    """Returns (substitute entry point, distribution, version) for what is installed of
     `WITHOUT_ENTRY_POINT`.
     """
     found = []
@@ -201,7 +201,9 @@ def _torch_style_backend(
 
 
 def _missing_module(entry: EntryPoint) -> str | None:
-    """A reason if the entry's top-level package is not there. Looks for it without importing it."""
+    """Returns a reason if the entry's top-level package is missing, without importing the
+    package.
+    """
     package = entry.module.partition(".")[0]
     try:
         found = importlib.util.find_spec(package)

@@ -1,1 +1,3 @@
-"""Folders and files that outlive a process: their place, their entries, released parameters."""
+"""Files that outlive a process: the cache folder and its entries; parameters whose memory was
+released.
+"""

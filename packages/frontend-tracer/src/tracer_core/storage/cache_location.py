@@ -1,10 +1,9 @@
-"""Folders for files that outlive the process, private to this user because machine code is loaded
-from them.
+"""The cache folder: where compiled files are kept between processes.
 
-In: ``TRACER_CACHE_DIR`` (else ``$XDG_CACHE_HOME/tracer``, else ``~/.cache/tracer``). Out: folders
-under it, or, where they cannot be used, a temporary folder that is removed when the process ends.
-What always holds: a folder that is returned belongs to this user, and no other user can write to
-it.
+The folder is ``TRACER_CACHE_DIR``, else ``$XDG_CACHE_HOME/tracer``, else ``~/.cache/tracer``. Where
+it cannot be used, a temporary folder replaces it, which is removed when the process ends. Because
+machine code is loaded from these folders, every folder returned belongs to this user and no other
+user can write to it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tracer_core.debug.logs import logger
 from tracer_core.errors import TracerError
 from tracer_core.options import env
 
-#: Bytes that must fit beside what is there, for a folder to count as usable.
+#: Bytes that must fit beside the existing files for a folder to count as usable.
 _ROOM = 4 << 20
 
 #: Where the temporary folder is made if Python finds no usable temporary folder: memory, on Linux.
@@ -39,10 +38,10 @@ class CacheLocationError(TracerError):
 
 
 def cache_folder(*parts: str) -> Path:
-    """The folder ``<cache>/<parts...>``, made if it is missing, with mode 0700.
+    """Returns the folder ``<cache>/<parts...>``, made with mode 0700 if it is missing.
 
-    Raises CacheLocationError if it cannot be made or written to, belongs to another user, or others
-    may write to it.
+    Raises CacheLocationError if it cannot be made or written to, belongs to another user, or is
+    writable for others.
     """
     try:
         root = Path(env().cache_dir).expanduser().absolute()
@@ -71,8 +70,7 @@ def cache_folder(*parts: str) -> Path:
 
 
 def private_folder(*parts: str) -> tuple[Path, str | None]:
-    """(a folder to keep files in, None), or (a temporary one of this process, why the cache cannot
-    be used).
+    """Returns (folder, None), or (temporary folder of this process, why the cache cannot be used).
 
     The reason is logged as a warning once. Raises CacheLocationError if no temporary folder can be
     made either.
@@ -87,8 +85,12 @@ def private_folder(*parts: str) -> tuple[Path, str | None]:
 
 
 def leave_folder(folder: Path, error: OSError) -> None:
-    """A file of this folder, which `private_folder` returned, cannot be written or loaded: later
-    calls return a temporary folder. Raises CacheLocationError if it is one."""
+    """Marks a folder from `private_folder` as unusable: later calls return a temporary folder
+    instead.
+
+    error: why a file of the folder could not be written or loaded. Raises CacheLocationError if the
+    folder is itself a temporary one.
+    """
     reason = error.strerror or str(error)
     if folder.is_relative_to(_temporary()):
         raise CacheLocationError(
@@ -98,15 +100,17 @@ def leave_folder(folder: Path, error: OSError) -> None:
 
 
 def demand_room(folder: Path) -> None:
-    """Raises OSError if a few MiB cannot be written there. Asked where a compiler failed: a full
-    disk looks to its caller like an error in the source."""
+    """Raises OSError if a few MiB cannot be written to the folder.
+
+    Called when a compiler failed: the caller cannot tell a full disk from an error in the source.
+    """
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(_ROOM))
 
 
 def not_private(found: os.stat_result) -> str | None:
-    """Why what was read from this file or folder may be another user's; None if only this user can
-    have written it.
+    """Returns why another user may have written this file or folder, or None if only this user can
+    have.
     """
     if not hasattr(os, "geteuid"):  # no POSIX ownership to check
         return None
@@ -118,9 +122,7 @@ def not_private(found: os.stat_result) -> str | None:
 
 
 def _keeps_folders_apart(found: os.stat_result) -> bool:
-    """Whether nobody but this user and root can replace a folder of this user in it: /tmp and the
-    like.
-    """
+    """Whether only this user and root can replace this user's folders in it, as in /tmp."""
     others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return found.st_uid in (0, os.geteuid()) and (not others or bool(found.st_mode & stat.S_ISVTX))
 

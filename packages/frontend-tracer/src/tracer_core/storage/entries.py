@@ -1,10 +1,9 @@
-"""Files of machine code in the cache: an image, and a footer by which damage is seen before the
-image is loaded.
+"""Files of machine code in the cache: an image, and a footer that detects damage before the image
+is loaded.
 
-In: bytes and paths. Out: files. What always holds: a file appears whole or not at all (one atomic
-rename); a file that another user owns or may write to, that was cut or changed, or that was made
-for another machine is reported, not used. ELF loaders ignore what follows the image, so the footer
-stays in the file that is loaded.
+A file appears whole or not at all (one atomic rename). A file that another user owns or may write
+to, that was truncated or changed, or that was made for another machine is reported and not used.
+ELF loaders ignore what follows the image, so the footer stays in the loaded file.
 """
 
 from __future__ import annotations
@@ -20,19 +19,21 @@ from pathlib import Path
 from tracer_core.debug.logs import logger
 from tracer_core.storage.cache_location import not_private
 
-#: Changes when the layout of the footer or the calling convention of the images changes.
+#: Must change with the layout of the footer or the calling convention of the images.
 FORMAT = b"tcso0001"
 _MACHINE, _DIGEST = 16, 32
 _FOOTER = len(FORMAT) + _MACHINE + _DIGEST
 
-#: Files that a warning was logged for.
+#: Files for which a warning was logged.
 _told: set[Path] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """How files of one kind are sealed and checked. machine: 16 characters that differ between
-    machines whose code differs."""
+    """Seals and checks files of one kind.
+
+    machine: 16 characters that differ between machines that need different code.
+    """
 
     machine: str
 
@@ -41,12 +42,12 @@ class Entries:
             raise ValueError(f"machine={self.machine!r}: {_MACHINE} characters")
 
     def seal(self, image: bytes) -> bytes:
-        """The content of the file that holds the image."""
+        """Returns the content of the file that holds the image."""
         head = FORMAT + self.machine.encode()
         return image + head + hashlib.sha256(image + head).digest()
 
     def check(self, data: bytes) -> str | None:
-        """None if `data` is a whole entry for this machine, else what is wrong."""
+        """Returns None if `data` is a whole entry for this machine, else what is wrong."""
         image, foot = data[:-_FOOTER], data[-_FOOTER:]
         if not foot.startswith(FORMAT):
             return "not a library of this version, or cut short"
@@ -55,13 +56,13 @@ class Entries:
         return None if data == self.seal(image) else "built for another processor"
 
     def check_file(self, path: Path) -> str | None:
-        """None if the file may be loaded, else why not. A file of another user is logged as a
-        warning, once.
+        """Returns None if the file may be loaded, else why not; logs a file of another user
+        once.
         """
         return self._read(path)[0]
 
     def image(self, path: Path) -> bytes | None:
-        """The image in the file; None if `check_file` refuses the file."""
+        """Returns the image in the file, or None if `check_file` rejects the file."""
         problem, data = self._read(path)
         return data[:-_FOOTER] if problem is None else None
 
@@ -85,8 +86,8 @@ class Entries:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Writes a file of mode 0700 by one atomic rename: whoever reads it finds the old content or
-    the new one.
+    """Writes a file of mode 0700 by one atomic rename, so that readers see the old or the new
+    content.
     """
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:

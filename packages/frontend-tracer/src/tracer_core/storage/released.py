@@ -1,9 +1,8 @@
-"""Parameters whose memory was given back, because packed copies of them are all that compiled
-graphs read.
+"""Parameters whose memory was freed because compiled graphs read only packed copies of them.
 
-In: an `nn.Parameter`. Out: the same object, without memory. What always holds: its sizes, strides,
-dtype and device are what they were; whoever reads or writes its values, or copies it, gets an error
-that names it (``state_dict()`` does so too: a checkpoint without its weights would be worse).
+A released `nn.Parameter` stays the same object and keeps its sizes, strides, dtype and device.
+Reading, writing or copying its values raises an error that names the parameter; ``state_dict()``
+raises too, because a checkpoint without the weights would be silently broken.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _QUESTIONS = frozenset(
 
 
 class ReleasedParameter(torch.nn.Parameter):
-    """See the module's docstring. Parameters become one by `release`; none is made."""
+    """A parameter without memory; see the module's docstring. Made by `release` only."""
 
     _tracer_name: str
 
@@ -42,7 +41,7 @@ class ReleasedParameter(torch.nn.Parameter):
         name = getattr(func, "__name__", "")
         about = getattr(
             getattr(func, "__self__", None), "__name__", ""
-        )  # of a property's getter: the property
+        )  # a property's getter: names the property
         if (name == "__get__" and about in _FACTS) or name in _QUESTIONS:
             return torch_private.plain_torch_function(func, types, args, kwargs or {})
         raise RuntimeError(f"{_names(args, kwargs)}: its memory was given back by release_originals(). Only graphs that "
@@ -68,14 +67,16 @@ def _names(args: Any, kwargs: Any) -> str:
 
 
 def can_release(tensor: torch.Tensor) -> bool:
-    """Whether it is a plain parameter with memory of its own."""
+    """Whether the tensor is a plain parameter that owns its memory."""
     return (
         type(tensor) is torch.nn.Parameter and tensor.device.type == "cpu" and tensor.grad is None
     )
 
 
 def release(parameter: torch.Tensor, name: str) -> int:
-    """Gives its memory back (if nobody else holds it); returns how many bytes that is at most."""
+    """Frees the parameter's memory, if nobody else holds it; returns the upper bound of the bytes
+    freed.
+    """
     held = parameter.untyped_storage().nbytes()
     empty = torch.empty_strided(parameter.shape, parameter.stride(), dtype=parameter.dtype)
     empty.untyped_storage().resize_(0)
