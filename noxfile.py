@@ -249,8 +249,8 @@ def opinfo(session: nox.Session) -> None:
 
 @nox.session
 def planted_faults(session: nox.Session) -> None:
-    """Faults planted in the tracer one by one: the tests must find each. Names of faults may be
-    given.
+    """ValueClasses planted in the tracer one by one: the tests must find each. Names of faults may
+    be given.
     """
     install_all(session, tests=True)
     session.run("python", "-m", "tests.planted_faults", *session.posargs)

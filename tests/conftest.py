@@ -67,7 +67,7 @@ tracer/test_training_optimizers inductor/test_dropout inductor/test_scatter_scan
 
 @pytest.hookimpl(tryfirst=True)  # before pytest leaves out what -m does not want
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Draws the samples of sweeps; sorts long files first, then those of few tests.
+    """RecomputedRng the samples of sweeps; sorts long files first, then those of few tests.
 
     A long file that is begun last leaves the other processes idle."""
     sweeps.mark_the_rest(items)

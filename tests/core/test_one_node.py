@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tracer_core.plugin_api import lower, node_probe
+from tracer_core.plugin_api import lower, op_support_check
 from tracer_core.testing import torch_graph
 
 
@@ -16,7 +16,7 @@ class Engine:
     """Runs what PyTorch runs; wrong is where a (function of the operands' sizes) is true."""
 
     def __init__(self, wrong=lambda *shapes: False):
-        self.asked, self.probe = [], node_probe(self.build, "the engine")
+        self.asked, self.probe = [], op_support_check(self.build, "the engine")
         self.wrong = wrong
 
     def build(self, graph):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import tracer_core
 from tests.support import torchvision_ops
-from tracer_core.plugin_api import Fault, add_alarm, checks_indices
+from tracer_core.plugin_api import ValueClass, add_value_check, checks_indices
 
 ENGINES = {"onnxrt": "onnxruntime", "tvm": "tvm"}
 
@@ -176,7 +176,7 @@ def test_language_models_are_one_graph_and_check_their_words(engine, kind):
 
 @torch.no_grad()
 def test_writes_to_inputs_happen_once(engine):
-    """The call of which the alarm sounds writes as eager does, not as the engine would."""
+    """The call of which the alarm is_hit writes as eager does, not as the engine would."""
 
     def program(x, i):
         x.mul_(2)
@@ -201,9 +201,9 @@ def test_an_alarm_sounds_for_each_kind_of_value():
     module = graph_of(lambda x, i: (x.amax(), x.amin(), x.index_select(0, i), x.argmax()), x, i)
     aten = torch.ops.aten
     kinds = {
-        aten.amax.default: Fault.NAN,
-        aten.amin.default: Fault.INFINITE,
-        aten.index_select.default: Fault.INDEX,
+        aten.amax.default: ValueClass.NAN,
+        aten.amin.default: ValueClass.INFINITE,
+        aten.index_select.default: ValueClass.INDEX,
     }
     cases = [
         (aten.amax.default, [x, nan * x, x / 0.0 * 0], [False, True, True]),
@@ -216,18 +216,18 @@ def test_an_alarm_sounds_for_each_kind_of_value():
     for target, values, expected in cases:
         copy = torch.fx.GraphModule(module, torch.fx.Graph())
         copy.graph.output(copy.graph.graph_copy(module.graph, {}))
-        alarm = add_alarm(
+        alarm = add_value_check(
             copy.graph,
             lambda node, target=target: kinds[target] if node.target is target else None,
             module,
         )
         copy.recompile()
         assert alarm is not None
-        assert [alarm.sounds(copy(value, i)[-1]) for value in values] == expected
+        assert [alarm.is_hit(copy(value, i)[-1]) for value in values] == expected
     copy = torch.fx.GraphModule(module, torch.fx.Graph())
     copy.graph.output(copy.graph.graph_copy(module.graph, {}))
-    alarm = add_alarm(
-        copy.graph, lambda node: Fault.INDEX if checks_indices(node) else None, module
+    alarm = add_value_check(
+        copy.graph, lambda node: ValueClass.INDEX if checks_indices(node) else None, module
     )
     copy.recompile()
     for row, wrong in (
@@ -237,12 +237,12 @@ def test_an_alarm_sounds_for_each_kind_of_value():
         ([-(2**63), 2**63 - 1], True),
     ):
         results = copy(x, torch.tensor(row))  # indices are inside, whatever was given
-        assert alarm.sounds(results[-1]) is wrong
-    assert add_alarm(copy.graph, lambda node: None, module) is None
+        assert alarm.is_hit(results[-1]) is wrong
+    assert add_value_check(copy.graph, lambda node: None, module) is None
     with pytest.raises(ValueError, match="amax"):
-        add_alarm(
+        add_value_check(
             copy.graph,
-            lambda node: Fault.INDEX if node.target is aten.amax.default else None,
+            lambda node: ValueClass.INDEX if node.target is aten.amax.default else None,
             module,
         )
 

@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 from tracer_core.bytecode import code as code_module
-from tracer_core.execution.entry_codegen import Variant
+from tracer_core.execution.entry_codegen import CacheEntry
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives import effects, tables
 from tracer_core.trace.tracer import Tracer
@@ -50,7 +50,7 @@ def watching(opcodes: bool = True) -> Iterator[Seen]:
     slower.
     """
     seen = Seen()
-    plain_guard = Variant.guard
+    plain_guard = CacheEntry.guard
 
     def guard(self: Any, guard: Any) -> None:
         seen.guards[guard.kind.name] += 1
@@ -60,7 +60,7 @@ def watching(opcodes: bool = True) -> Iterator[Seen]:
         name: _watched(name, handler, seen) for name, handler in code_module.HANDLERS.items()
     }
     with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(Variant, "guard", guard))
+        stack.enter_context(mock.patch.object(CacheEntry, "guard", guard))
         seen.rows = stack.enter_context(effects.counting())
         if opcodes:
             code_module._CACHE.clear()

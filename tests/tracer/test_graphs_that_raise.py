@@ -12,7 +12,7 @@ from torch import nn
 import tracer_core
 from tests.support.kept_copies import kept_copies
 from tests.tracer.twin import same, twin
-from tracer_core.execution.input_snapshot import Spare
+from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.testing import CaptureCounter, compare
 
 X = torch.randn(3, 4)
@@ -228,13 +228,13 @@ def test_an_index_that_was_checked_is_not_checked_again(monkeypatch):
     first write ends.
     """
     spares = []
-    original = Spare.__init__
+    original = InputSnapshot.__init__
 
     def noted(self, always, is_new):
         original(self, always, is_new)
         spares.append(self)
 
-    monkeypatch.setattr(Spare, "__init__", noted)
+    monkeypatch.setattr(InputSnapshot, "__init__", noted)
 
     def step(caches, position, x):
         for cache in caches:
@@ -310,7 +310,7 @@ def test_a_training_step_copies_no_parameters(monkeypatch):
 
 
 def test_kernels_may_write_before_checks_unless_gradients_come_between():
-    from tracer_core.fx_capture.may_raise import risks_of
+    from tracer_core.fx_capture.may_raise import may_raise_of
 
     graph = torch.fx.Graph()
     weight, state, cache, index = (
@@ -327,10 +327,10 @@ def test_kernels_may_write_before_checks_unless_gradients_come_between():
     graph.call_method("mul_", (state, 0.9)).meta.update(writes=[2])
     graph.call_method("add_", (state, first)).meta.update(writes=[2])
     graph.call_method("sub_", (weight, first)).meta.update(writes=[1])
-    assert risks_of(graph).in_order == {3}
-    assert risks_of(graph).lowered == {3}
+    assert may_raise_of(graph).in_order == {3}
+    assert may_raise_of(graph).lowered == {3}
     graph.call_method("index_select", (weight, 0, state))
-    assert risks_of(graph).in_order == risks_of(graph).lowered == {1, 2, 3}
+    assert may_raise_of(graph).in_order == may_raise_of(graph).lowered == {1, 2, 3}
 
 
 def test_on_a_gpu_indices_are_checked_by_the_device_and_nothing_is_raised():
@@ -338,7 +338,7 @@ def test_on_a_gpu_indices_are_checked_by_the_device_and_nothing_is_raised():
     a step.
     """
     from tracer_core import torch_private
-    from tracer_core.fx_capture.may_raise import risks_of
+    from tracer_core.fx_capture.may_raise import may_raise_of
 
     def graph_on(device):
         graph, mode = torch.fx.Graph(), torch_private.fake_tensor_mode(None)
@@ -355,5 +355,5 @@ def test_on_a_gpu_indices_are_checked_by_the_device_and_nothing_is_raised():
         graph.output(gradient)
         return graph
 
-    assert risks_of(graph_on("cpu")).in_order == {1}
-    assert risks_of(graph_on("cuda:0")).in_order == frozenset()
+    assert may_raise_of(graph_on("cpu")).in_order == {1}
+    assert may_raise_of(graph_on("cuda:0")).in_order == frozenset()

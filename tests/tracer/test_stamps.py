@@ -102,12 +102,12 @@ def made(monkeypatch):
     """The stamps that are made."""
     found = []
 
-    class Counted(guard_cache.Stamp):
+    class Counted(guard_cache.FastPathGuard):
         def __init__(self, *args):
             found.append(self)
             super().__init__(*args)
 
-    monkeypatch.setattr(guard_cache, "Stamp", Counted)
+    monkeypatch.setattr(guard_cache, "FastPathGuard", Counted)
     return found
 
 

@@ -36,7 +36,7 @@ def run(fn, *inputs, dynamic=False):
     expected = flat(fn(*before))
     with interpreted():
         made = compiled(fn, *inputs, dynamic=dynamic, until="lower")
-        gm = pad_matmul.with_aligned_products(made.lowered.graph)
+        gm = pad_matmul.with_padded_matmuls(made.lowered.graph)
         made.compilation = run_stages(start(gm, made.lowered.spec), first="lower")
     for _ in range(2):
         for ours, eager in zip(made(*clones(inputs)), expected, strict=True):

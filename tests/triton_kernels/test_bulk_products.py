@@ -219,7 +219,7 @@ def test_logits_of_any_width(monkeypatch):
     from tests.triton_kernels import test_products
 
     def start(gm, spec):
-        return pipeline.start(pad_matmul.with_aligned_products(gm), spec)
+        return pipeline.start(pad_matmul.with_padded_matmuls(gm), spec)
 
     monkeypatch.setattr(test_products, "start", start)
     monkeypatch.setattr(pad_matmul, "LEAST_WORK", 0)

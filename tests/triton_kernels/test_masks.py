@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from inductor_backend.passes import causal_mask
-from inductor_backend.passes.causal_mask import with_known_masks
+from inductor_backend.passes.causal_mask import with_causal_masks
 from tracer_core import torch_private
 from tracer_core.plugin_api import Phase
 
@@ -51,7 +51,7 @@ def attentions(mask_of, phase=Phase.INFERENCE, dropout=0.0, reader=EFFICIENT):
     called = make(reader, query, query, query, mask, False, dropout, scale=0.5)
     make.graph.output((make(operator.getitem, called, 0),))
     gm = torch.fx.GraphModule(torch.nn.Module(), make.graph)
-    after = with_known_masks(gm, SimpleNamespace(phase=phase))
+    after = with_causal_masks(gm, SimpleNamespace(phase=phase))
     (found,) = (node for node in after.graph.nodes if "attention" in str(node.target))
     return found.args[3:], found.kwargs
 

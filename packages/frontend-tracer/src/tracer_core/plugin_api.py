@@ -3,9 +3,9 @@
 In: nothing but torch and the standard library, so that importing it costs what importing torch
 costs. Out: the types a backend fills in (`Backend`) and is handed (`CompileSpec`), the hook marker
 (`hookimpl`), services (`lower`, `compile_graph`, `get_backend`; for backends over an engine
-`contiguous_graph`, `promote`, `node_probe` and `add_alarm`; for tables of operators `operators`),
-and the core's errors, environment, stages, loggers and cache folders, re-exported so that a backend
-needs no other import.
+`contiguous_graph`, `promote`, `op_support_check` and `add_value_check`; for tables of operators
+`operators`), and the core's errors, environment, stages, loggers and cache folders, re-exported so
+that a backend needs no other import.
 
 A backend's engine (triton, onnxruntime, tvm, ...) is never imported to *list* it: `compile`,
 `supports`, `available`, `options` and the other callables may be given as ``"module:attribute"``
@@ -32,13 +32,13 @@ from tracer_core.contract.runner import RunFunction, Runner
 from tracer_core.contract.specs import (
     OFFSETS_IN_WINDOWS,
     CompileSpec,
-    Fault,
     InputSpec,
     OutputSpec,
     Phase,
     Role,
     SizeSpec,
     Training,
+    ValueClass,
 )
 from tracer_core.debug.logs import enabled, logger, note
 from tracer_core.debug.stages import StageRecord, debug_folder, stage, wants_text
@@ -77,7 +77,7 @@ __all__ = [
     "CompileSpec",
     "Entries",
     "Environment",
-    "Fault",
+    "ValueClass",
     "InputSpec",
     "OptionError",
     "OutputSpec",
@@ -90,7 +90,7 @@ __all__ = [
     "TracerError",
     "Training",
     "VerifyError",
-    "add_alarm",
+    "add_value_check",
     "cache_folder",
     "checks_indices",
     "compile_graph",
@@ -104,7 +104,7 @@ __all__ = [
     "leave_folder",
     "logger",
     "lower",
-    "node_probe",
+    "op_support_check",
     "note",
     "operators",
     "private_folder",
@@ -165,25 +165,27 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> Any:
     return implementation(graph)
 
 
-def add_alarm(
+def add_value_check(
     graph: torch.fx.Graph,
-    faults: Callable[[Any], Fault | None],
+    faults: Callable[[Any], ValueClass | None],
     eager: Callable[..., Any],
     total: Callable[[Any], Any] | None = None,
 ) -> Any:
     """For engines whose results are PyTorch's for all but a few values: adds one result to the
     graph, the alarm, in place. faults: for each node the values for which the engine must not have
-    it, or None. Gives an object with the result's `name`, `sounds(value)`, and `eager`, which gives
+    it, or None. Gives an object with the result's `name`, `is_hit(value)`, and `eager`, which gives
     PyTorch's results for a call with such values; None where no node has a fault. See
     `tracer_core.engine_support.value_checks`."""
-    from tracer_core.engine_support.value_checks import add_alarm as implementation  # heavy: torch
+    from tracer_core.engine_support.value_checks import (
+        add_value_check as implementation,  # heavy: torch
+    )
 
     return implementation(graph, faults, eager, total)
 
 
 def checks_indices(node: torch.fx.Node) -> bool:
-    """Whether an alarm can check the indices of an operator (`Fault.INDEX`), so that an engine need
-    not.
+    """Whether an alarm can check the indices of an operator (`ValueClass.INDEX`), so that an engine
+    need not.
     """
     from tracer_core.engine_support.value_checks import checkable  # heavy: torch
 
@@ -198,10 +200,12 @@ def promote(graph: torch.fx.Graph) -> None:
     implementation(graph)
 
 
-def node_probe(build: Callable[[Any], Callable[[list[Any]], Sequence[Any]]], engine: str) -> Any:
+def op_support_check(
+    build: Callable[[Any], Callable[[list[Any]], Sequence[Any]]], engine: str
+) -> Any:
     """A ``(node) -> None | reason`` for `Backend.supports` that asks the engine itself, by running
     the one node on seeded data and comparing with PyTorch. See
-    `tracer_core.engine_support.op_support.NodeProbe`."""
-    from tracer_core.engine_support.op_support import NodeProbe  # heavy: torch
+    `tracer_core.engine_support.op_support.OpSupportCheck`."""
+    from tracer_core.engine_support.op_support import OpSupportCheck  # heavy: torch
 
-    return NodeProbe(build, engine)
+    return OpSupportCheck(build, engine)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
-from inductor_backend.autotune.matmul import product_kernel, tiles_of
+from inductor_backend.autotune.matmul import matmul_kernel, tiles_of
 from inductor_backend.codegen.common.module import KernelModule
 from inductor_backend.codegen.cpp.kernel import KernelWriter
 from inductor_backend.codegen.cpp.loops import is_column, loop_nest
@@ -23,7 +23,7 @@ from inductor_backend.codegen.wrapper import Wrapper
 from inductor_backend.compilation import Compilation
 from inductor_backend.ir.target import Target
 from inductor_backend.runtime.cuda.build import start_early
-from inductor_backend.schedule.exception_safety import early_writes
+from inductor_backend.schedule.exception_safety import inputs_mutated_on_error
 from inductor_backend.schedule.fused_body import KernelBody
 from inductor_backend.schedule.fusion import FusionLimits, Group
 from inductor_backend.schedule.inplace_reuse import places_to_reuse
@@ -97,7 +97,7 @@ class CppCodegen(DeviceCodegen):
     def wrapper(self, c: Compilation) -> Wrapper:
         wrapper = Wrapper(c.program, c.memory, c.spec.sizes, c.choices)
         if c.spec.mutations:
-            wrapper.early = early_writes(c.gm.graph, c.program, c.plan.groups, c.kernels)
+            wrapper.early = inputs_mutated_on_error(c.gm.graph, c.program, c.plan.groups, c.kernels)
         return wrapper
 
 
@@ -127,7 +127,7 @@ class TritonCodegen(DeviceCodegen):
                 made.append(None)
                 continue
             if own:
-                kernel = product_kernel(c.program, body, c.sizes, c.blocks[group.loops[0].name])
+                kernel = matmul_kernel(c.program, body, c.sizes, c.blocks[group.loops[0].name])
             else:
                 kernel = TritonKernelWriter(c.program, body, c.sizes, tile).write()
                 if not kernel.looped:

@@ -30,14 +30,14 @@ from inductor_backend.lowering.image_layout import CONVOLUTIONS
 from inductor_backend.options import InductorOptions, fusion_fuel
 from inductor_backend.passes import cpu_scalars, kernel_prebuild
 from inductor_backend.passes.attention import with_own_attention
-from inductor_backend.passes.causal_mask import with_known_masks
-from inductor_backend.passes.constant_folding import with_known_tensors
+from inductor_backend.passes.causal_mask import with_causal_masks
+from inductor_backend.passes.constant_folding import with_folded_constants
 from inductor_backend.passes.freeze import frozen_editor, frozen_runner, without_constants
 from inductor_backend.passes.frozen_rewrites import fold_batch_norm, fuse_epilogues, pack_weights
 from inductor_backend.passes.fx_edit import Editor
-from inductor_backend.passes.horizontal_matmul import merge_products
+from inductor_backend.passes.horizontal_matmul import merge_matmuls
 from inductor_backend.passes.lstm import pack_layers
-from inductor_backend.passes.pad_matmul import with_aligned_products
+from inductor_backend.passes.pad_matmul import with_padded_matmuls
 from inductor_backend.passes.repeated_subgraphs import find_repeats
 from inductor_backend.passes.subgraph_cut import cut_out
 from inductor_backend.passes.weight_packing import pays_anywhere, with_own_kernels
@@ -45,7 +45,7 @@ from inductor_backend.runtime.cuda.graphs import recorded
 from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR, SCALARS, ModuleRunner
 from inductor_backend.schedule.atomics import scatter_in_any_order
 from inductor_backend.schedule.dependencies import live_nodes
-from inductor_backend.schedule.epilogue import absorb
+from inductor_backend.schedule.epilogue import fuse_extern_epilogues
 from inductor_backend.schedule.fused_body import kernel_body
 from inductor_backend.schedule.fusion import Fusion
 from inductor_backend.schedule.inline import inline
@@ -163,7 +163,7 @@ def _inline(c: Compilation) -> None:
 
 def _epilogue(c: Compilation) -> None:
     if c.options.fuse:
-        c.absorbed = absorb(c.program, c.sizes)
+        c.absorbed = fuse_extern_epilogues(c.program, c.sizes)
 
 
 def _scatter(c: Compilation) -> None:
@@ -404,15 +404,15 @@ def _program(c: Compilation) -> None:
 #: is in its body.
 PIPELINE = (
     _pass("cpu_scalars", _split_host_side, "cuda"),
-    _pass("causal_mask", _rewritten(with_known_masks), "cuda"),
-    _pass("pad_matmul", _rewritten(lambda gm, spec: with_aligned_products(gm)), "cuda"),
+    _pass("causal_mask", _rewritten(with_causal_masks), "cuda"),
+    _pass("pad_matmul", _rewritten(lambda gm, spec: with_padded_matmuls(gm)), "cuda"),
     _pass("repeated_subgraphs", _cut_repeats),
-    _pass("constant_folding", _rewritten(with_known_tensors), "cpu"),
+    _pass("constant_folding", _rewritten(with_folded_constants), "cpu"),
     _pass("attention", _rewritten(with_own_attention), "cpu"),
     _pass("freeze", _freeze, frozen=True),
     _pass("fold_batch_norm", _frozen(fold_batch_norm), "cpu", frozen=True),
     _pass("lstm", _frozen(pack_layers), "cpu", frozen=True),
-    _pass("horizontal_matmul", _frozen(merge_products), "cpu", frozen=True),
+    _pass("horizontal_matmul", _frozen(merge_matmuls), "cpu", frozen=True),
     _pass("pack_weights", _frozen(pack_weights), "cpu", frozen=True),
     _pass("fuse_epilogues", _frozen(fuse_epilogues), "cpu", frozen=True),
     _pass("constant_subgraph", _constant_subgraph, "cpu", frozen=True),
@@ -424,7 +424,7 @@ PIPELINE = (
     Stage("epilogue", _epilogue, "cpu", _program, lambda c: "\n".join(c.absorbed)),
     Stage("scatter", _scatter, "cuda"),
     Stage("split", _split, "cuda", _program, lambda c: "\n".join(c.absorbed)),
-    Stage("matmul", matmul.choose_products, "cuda", _program,
+    Stage("matmul", matmul.choose_matmuls, "cuda", _program,
           lambda c: "\n".join(f"{name}: {blocks}" for name, blocks in c.blocks.items())),
     Stage("fuse", _fuse, "", lambda c: verify.plan(c.program, c.plan),
     lambda c: printer.plan(c.plan)),

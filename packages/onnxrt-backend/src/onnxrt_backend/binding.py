@@ -2,7 +2,7 @@
 
 In: a session, an `Exported` and the spec. Out: a runner. Inputs are bound by address (a
 non-contiguous one is made contiguous first); parameters are bound again only if their address
-changed; outputs are fresh torch tensors that ONNX Runtime writes into. A call whose alarm sounds
+changed; outputs are fresh torch tensors that ONNX Runtime writes into. A call whose alarm is_hit
 gets eager's results.
 
 What always holds: an IOBinding belongs to one running call, so threads and recursion do not share
@@ -92,7 +92,7 @@ class BoundSession:
         binding.run()
         del kept
         outputs: Sequence[Any] = buffers
-        if binding.heard is not None and self._alarm.sounds(binding.heard()):
+        if binding.heard is not None and self._alarm.is_hit(binding.heard()):
             outputs = self._alarm.eager(*inputs)
         elif not self._plain:
             outputs = self._finish(self._forms, buffers, inputs)

@@ -17,14 +17,14 @@ from onnxrt_backend.attention import forbidden_rows_are_zeros
 from onnxrt_backend.bounds import single_bounds
 from onnxrt_backend.faults import fault, total
 from onnxrt_backend.means import means_are_pools
-from tracer_core.plugin_api import add_alarm, contiguous_graph, promote
+from tracer_core.plugin_api import add_value_check, contiguous_graph, promote
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
     """model: serialised ONNX. graph: a `tracer_core.engine_support.contiguous.ContiguousGraph`: its
     inputs and results are the model's. alarm: says of which calls ONNX Runtime has other results
-    than eager (`tracer_core.engine_support.value_checks.Alarm`), or None."""
+    than eager (`tracer_core.engine_support.value_checks.ValueCheck`), or None."""
 
     model: bytes
     graph: Any
@@ -36,7 +36,7 @@ def export(graph: torch.fx.GraphModule, name: str) -> Exported:
     made = contiguous_graph(graph)
     forbidden_rows_are_zeros(made.graph)
     single_bounds(made.graph)
-    alarm = add_alarm(made.graph, fault, graph, total)
+    alarm = add_value_check(made.graph, fault, graph, total)
     means_are_pools(made.graph)
     promote(made.graph)
     return Exported(torch_private.translate(made.graph, name), made, alarm)

@@ -1,8 +1,8 @@
 """For which values ONNX Runtime has an operator otherwise than eager.
 
 In: a node of an ATen graph. Out: the fault that the alarm of a graph with it watches for
-(`plugin_api.add_alarm`), or None. What always holds: the session's own results stay as they are.
-Why max pooling (NaN, windows of nothing but minus infinity) is not mended in the session: what
+(`plugin_api.add_value_check`), or None. What always holds: the session's own results stay as they
+are. Why max pooling (NaN, windows of nothing but minus infinity) is not mended in the session: what
 finds such windows leaves ONNX Runtime's blocked layout, 4 % of resnet18; a mean of the pooled
 tensor does not. The positions of maxima are refused (`positions_are_read`). ONNX counts negative
 indices from the end in every operator, PyTorch in few.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from onnxrt_backend.rewriting import call_after
-from tracer_core.plugin_api import Fault, checks_indices, operators
+from tracer_core.plugin_api import ValueClass, checks_indices, operators
 
 aten = operators("aten")
 
@@ -32,13 +32,13 @@ EXTREMES = frozenset({
 })  # fmt: skip
 
 
-def fault(node: torch.fx.Node) -> Fault | None:
+def fault(node: torch.fx.Node) -> ValueClass | None:
     """For which values eager's results must be taken."""
     if checks_indices(node):
-        return Fault.INDEX
+        return ValueClass.INDEX
     if node.target in POOLS or node.target in SAMPLES:
-        return Fault.INFINITE
-    return Fault.NAN if node.target in EXTREMES else None
+        return ValueClass.INFINITE
+    return ValueClass.NAN if node.target in EXTREMES else None
 
 
 def positions_are_read(node: torch.fx.Node) -> bool:

@@ -17,7 +17,7 @@ from onnxrt_backend import torch_private
 from onnxrt_backend.attention import forbidden_rows_are_zeros
 from onnxrt_backend.bounds import single_bounds
 from onnxrt_backend.faults import fault, total
-from tracer_core.plugin_api import add_alarm, promote
+from tracer_core.plugin_api import add_value_check, promote
 
 
 def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]]:
@@ -30,7 +30,7 @@ def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]
     forbidden_rows_are_zeros(graph)
     single_bounds(graph)
     n_results = len(graph.output_node().args[0])  # type: ignore[arg-type]
-    add_alarm(graph, fault, lambda: None, total)
+    add_value_check(graph, fault, lambda: None, total)
     promote(graph)
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4

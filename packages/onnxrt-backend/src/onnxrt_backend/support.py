@@ -3,7 +3,7 @@
 In: a node of an ATen graph. Out: None, or the reason against it. An operator must be in
 torch.onnx's table, must not draw random numbers (ONNX Runtime has its own stream, so results would
 not be eager's), and a model of this one node must load and compute what PyTorch computes
-(`plugin_api.node_probe`). The answer is kept for nodes that look alike.
+(`plugin_api.op_support_check`). The answer is kept for nodes that look alike.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnxrt_backend.attention import refusal
 from onnxrt_backend.bounds import single_bound
 from onnxrt_backend.faults import positions_are_read
 from onnxrt_backend.probe import build
-from tracer_core.plugin_api import node_probe
+from tracer_core.plugin_api import op_support_check
 
 #: dtypes that the translation does not keep exactly.
 REFUSED_DTYPES = {
@@ -71,7 +71,7 @@ ROUNDING = {
     **dict.fromkeys(("fmod", "div", "divide"), "ONNX has it by way of floating point"),
 }
 
-_probe = node_probe(build, "ONNX Runtime")
+_probe = op_support_check(build, "ONNX Runtime")
 
 
 def supports(node: torch.fx.Node) -> str | None:

@@ -89,7 +89,7 @@ def _transposed(node: torch.fx.Node) -> torch.fx.Node | None:
     return original if given == swapped else None
 
 
-def _product_and_sum(importer: Any, node: torch.fx.Node) -> Any:
+def _matmul_and_add(importer: Any, node: torch.fx.Node) -> Any:
     """addmm as PyTorch computes it where nothing is scaled; TVM's own is float32 whatever the
     arguments are.
     """
@@ -158,7 +158,7 @@ CONVERTERS: dict[str, Converter] = (
     {
         "t.default": _permute_last_two,
         "_softmax.default": _softmax,
-        "addmm.default": _product_and_sum,
+        "addmm.default": _matmul_and_add,
         "bmm.default": _product,
         "convolution.default": convolution,
         "erf.default": _elementary(elementary.erf, "erf"),

@@ -15,19 +15,19 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import Fault, checks_indices, operators
+from tracer_core.plugin_api import ValueClass, checks_indices, operators
 from tvm_backend.tvm_private import Converter
 
 #: TVM looks for what is larger than its least number: not NaN, nor a row of minus infinity.
 POSITIONS = frozenset({operators("aten").argmax.default, operators("aten").argmin.default})
 
 
-def fault(node: torch.fx.Node) -> Fault | None:
+def fault(node: torch.fx.Node) -> ValueClass | None:
     """For which values eager's results must be taken."""
     if node.target in POSITIONS:
-        return Fault.INFINITE
+        return ValueClass.INFINITE
     return (
-        Fault.INDEX
+        ValueClass.INDEX
         if getattr(node.target, "__name__", "") in INDEXING and checks_indices(node)
         else None
     )

@@ -64,7 +64,7 @@ class Machine:
         ]
         self._idle.append(main)
         outputs: Sequence[Any]
-        if self._alarm is not None and self._alarm.sounds(results.pop()):
+        if self._alarm is not None and self._alarm.is_hit(results.pop()):
             outputs = self._alarm.eager(*inputs)
             return outputs
         outputs = self._graph.finish(self._forms, self._apart(results, inputs), inputs)

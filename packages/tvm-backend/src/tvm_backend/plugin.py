@@ -15,7 +15,7 @@ from tracer_core.plugin_api import (
     Backend,
     CompileSpec,
     Runner,
-    add_alarm,
+    add_value_check,
     contiguous_graph,
     hookimpl,
     promote,
@@ -55,7 +55,7 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 
     with stage("tvm import", graph=spec.name):
         made = contiguous_graph(graph)
-        alarm = add_alarm(made.graph, fault, graph)
+        alarm = add_value_check(made.graph, fault, graph)
         promote(made.graph)
         constants = frozenset(spec.constants)
         module = relax_module(

@@ -90,7 +90,7 @@ def _in_tiles(builder: Any, a: Any, b: Any, width: int, height: int, made: Any, 
         b, made = builder.emit_te(made, b, width, primfunc_attrs=ALONE), _as_they_are
 
     def tiles(a: Any, b: Any) -> Any:
-        return _tiles_of_product(
+        return _tiles_of_matmul(
             a, b if made is None else made(b, width), columns, height, width, made is not None
         )
 
@@ -189,7 +189,7 @@ def _as_they_are(tiles: Any, width: int) -> Any:
     return tiles
 
 
-def _tiles_of_product(a: Any, b: Any, columns: Any, height: int, width: int, tiled: bool) -> Any:
+def _tiles_of_matmul(a: Any, b: Any, columns: Any, height: int, width: int, tiled: bool) -> Any:
     """[..., part of the sum, tile of columns, tile of rows, row, column]. tiled: b is."""
     from tvm import te
 

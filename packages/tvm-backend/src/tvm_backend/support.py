@@ -3,7 +3,7 @@
 In: a node of an ATen graph. Out: None, or the reason against it. An operator must have a converter,
 must not draw random numbers (TVM has its own stream), its tensors must have dtypes that TVM has,
 and a module of this one node must compile and compute what PyTorch computes
-(`plugin_api.node_probe`). The answer is kept for nodes that look alike.
+(`plugin_api.op_support_check`). The answer is kept for nodes that look alike.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.plugin_api import add_alarm, node_probe, promote
+from tracer_core.plugin_api import add_value_check, op_support_check, promote
 from tvm_backend import tvm_private
 from tvm_backend.build import fused
 from tvm_backend.converters import CONVERTERS
@@ -133,7 +133,7 @@ def _build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor
     from tvm import relax
 
     n_results = len(graph.output_node().args[0])  # type: ignore[arg-type]
-    add_alarm(graph, fault, lambda: None)
+    add_value_check(graph, fault, lambda: None)
     promote(graph)
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
     with target:  # as a whole graph is built, because what the probe lets pass must not fail there
@@ -156,7 +156,7 @@ def _build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor
     return run
 
 
-_probe = node_probe(_build, "TVM")
+_probe = op_support_check(_build, "TVM")
 
 
 def reset() -> None:

@@ -21,7 +21,7 @@ from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_fixups import CORRECTIONS
 from tracer_core.aot.lazy_graph_module import add_node
-from tracer_core.aot.rng import Draws
+from tracer_core.aot.rng import RecomputedRng
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of, size_origins
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import TorchDispatchMode
@@ -71,7 +71,7 @@ class AtenRecorder(TorchDispatchMode):
         self.graph = torch.fx.Graph()
         self.frame = ""
         self.out_of_place = False
-        self.draws: Draws | None = None  # set where the graph is differentiated
+        self.draws: RecomputedRng | None = None  # set where the graph is differentiated
         self.inputs: list[Any] = []
         self.placeholders: list[torch.fx.Node] = []
         self.constants: list[torch.Tensor] = []

@@ -20,7 +20,7 @@ from tracer_core.aot import out_variants, overlapping_writes
 from tracer_core.aot.aten_recorder import AtenRecorder
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_values import attribute
-from tracer_core.aot.rng import REGIONS, Draws, unseeded
+from tracer_core.aot.rng import REGIONS, RecomputedRng, unseeded
 from tracer_core.aot.symbolic_sizes import as_plain, hint_of, size_origins
 from tracer_core.engine_support.contiguous import has_gaps
 from tracer_core.torch_private.names import names, operators
@@ -107,7 +107,7 @@ class Interpretation:
         """Records operators on fakes inside the block, and restores every setting on exit."""
         grad = torch.set_grad_enabled(self.differentiates)
         if self.differentiates:
-            self.recorder.draws = Draws()
+            self.recorder.draws = RecomputedRng()
         regions = REGIONS.set(
             self.recorder.draws.region if self.recorder.draws is not None else None
         )
@@ -127,7 +127,7 @@ class Interpretation:
 
     def interpret(self) -> None:
         """Runs every node, in order. Call it inside `active`."""
-        places = torch_private.guard_places(self.fake_mode.shape_env)
+        places = torch_private.guard_locations(self.fake_mode.shape_env)
         with torch_private.sizes_of_one_asked(
             self.fake_mode.shape_env
         ):  # the tracer's guards check which inputs share memory

@@ -21,13 +21,13 @@ from tracer_core.aot.errors import LoweringUnsupported
 _Draw = tuple[str, Any]
 _Function = Callable[..., Any]
 
-#: `Draws.region` of this thread's lowering, for checkpoints that preserve the rng state.
+#: `RecomputedRng.region` of this thread's lowering, for checkpoints that preserve the rng state.
 REGIONS: ContextVar[Callable[[_Function], _Function] | None] = ContextVar(
     "tracer_checkpoint_regions", default=None
 )
 
 
-class Draws:
+class RecomputedRng:
     """The random numbers of one recording. Mutable."""
 
     def __init__(self) -> None:

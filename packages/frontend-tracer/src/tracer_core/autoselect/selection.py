@@ -1,7 +1,7 @@
 """Schedule selection: chooses among several candidates for one captured graph.
 
 In: a captured graph, a config whose options are a `Plan`, and the dispatcher's `compile_graph`.
-Out: a runner, `Trial`.
+Out: a runner, `Selection`.
 
 Eager serves the first call. Then, in the background (with ``wait=True`` at the end of the first
 call), each candidate compiles the graph, runs on copies of the first call's inputs, is verified
@@ -54,11 +54,11 @@ EAGER_NAME = EAGER.name
 GAIN = 0.98
 #: Candidates within this fraction of the best time are timed against it once more, all together.
 CLOSE = 1.25
-_trials: weakref.WeakSet[Trial] = weakref.WeakSet()
+_trials: weakref.WeakSet[Selection] = weakref.WeakSet()
 
 
 @dataclasses.dataclass(slots=True)
-class Entrant:
+class CandidateRun:
     """Mutable: a candidate on its way. run: what it compiled. row: what is known of it."""
 
     candidate: Candidate
@@ -70,7 +70,7 @@ class Entrant:
         self.row = dataclasses.replace(self.row, **changes)
 
 
-class Trial:
+class Selection:
     """The runner that selects. Mutable until the choice is final."""
 
     def __init__(
@@ -83,7 +83,9 @@ class Trial:
         eager = dataclasses.replace(config, backend=EAGER, options=None, mode="default")
         self._eager = compile_graph(captured, eager).run
         self._best, self._best_name = self._eager, EAGER_NAME
-        self._entrants = [Entrant(one, Row(one.label, "not tried")) for one in self.plan.candidates]
+        self._candidate_runs = [
+            CandidateRun(one, Row(one.label, "not tried")) for one in self.plan.candidates
+        ]
         self._eager_row = Row(EAGER_NAME, "chosen")
         self._ambient, self._record = Ambient(), stages.continued()
         self._turns, self._lock, self._done = Turns(), threading.Lock(), threading.Event()
@@ -108,7 +110,7 @@ class Trial:
         eager, decided = self._eager_row, self._done.is_set()
         if not decided and eager.status == "chosen" and not eager.detail:
             eager = dataclasses.replace(eager, detail="serves meanwhile")
-        rows = (*(one.row for one in self._entrants), *self.plan.refused, eager)
+        rows = (*(one.row for one in self._candidate_runs), *self.plan.refused, eager)
         return Choice(
             self._name, self._best_name, rows, decided, decided and self._remembered is not None
         )
@@ -187,13 +189,13 @@ class Trial:
         if self._remembered is not None and self._follow(self._remembered):
             return
         self._remembered = None
-        for entrant in self._entrants:
+        for entrant in self._candidate_runs:
             if self._is_over(entrant):
                 continue
             self._compile_one(entrant)
             if entrant.run is not None and not self._sample.draws:
                 self._judge(entrant)
-        if self._sample.draws and any(one.run is not None for one in self._entrants):
+        if self._sample.draws and any(one.run is not None for one in self._candidate_runs):
             self._here = True
         else:
             self._run_off()
@@ -204,7 +206,7 @@ class Trial:
         assert self._sample is not None
         known = {row.name: row for row in remembered.rows}
         chosen = next(
-            (one for one in self._entrants if one.candidate.label == remembered.chosen), None
+            (one for one in self._candidate_runs if one.candidate.label == remembered.chosen), None
         )
         if chosen is None and remembered.chosen != EAGER_NAME:
             return False
@@ -216,7 +218,7 @@ class Trial:
             compile_seconds=chosen.row.compile_seconds,
                                              error=chosen.row.error)  # fmt: skip
             self._best = chosen.run
-        for one in self._entrants:
+        for one in self._candidate_runs:
             if one is not chosen:
                 one.row = known.get(one.candidate.label, one.row)
         self._eager_row = known.get(EAGER_NAME, self._eager_row)
@@ -227,7 +229,7 @@ class Trial:
             self._decide()
         return True
 
-    def _is_over(self, entrant: Entrant) -> bool:
+    def _is_over(self, entrant: CandidateRun) -> bool:
         """Whether no further candidate is started; the row says why."""
         spent = time.perf_counter() - self._started
         if worker.is_ending():
@@ -238,7 +240,7 @@ class Trial:
             return False
         return True
 
-    def _compile_one(self, entrant: Entrant) -> None:
+    def _compile_one(self, entrant: CandidateRun) -> None:
         assert self._captured is not None
         captured, config = self._captured, entrant.candidate.config
         start = time.perf_counter()
@@ -255,14 +257,14 @@ class Trial:
             self._failed(entrant, error)
         entrant.note(compile_seconds=time.perf_counter() - start)
 
-    def _failed(self, entrant: Entrant, error: Exception) -> None:
+    def _failed(self, entrant: CandidateRun, error: Exception) -> None:
         entrant.run = None
         entrant.note(status="failed", detail=f"{type(error).__name__}: {error}")
         logger().warning(
             "auto, %s: %s failed: %s", self._name, entrant.candidate.label, entrant.row.detail
         )
 
-    def _is_right(self, entrant: Entrant) -> bool:
+    def _is_right(self, entrant: CandidateRun) -> bool:
         """Runs a candidate twice (the core checks the first result, the second is typical) and
         verifies it.
         """
@@ -285,7 +287,7 @@ class Trial:
         entrant.note(error=distance, compile_seconds=(entrant.row.compile_seconds or 0.0) + first)
         return True
 
-    def _judge(self, entrant: Entrant) -> None:
+    def _judge(self, entrant: CandidateRun) -> None:
         """Verifies and times a candidate; a faster one takes over."""
         if not self._is_right(entrant):
             return
@@ -307,7 +309,7 @@ class Trial:
         assert self._sample is not None
         return timed(self._sample, runners, self._turns, self.plan.options.timing)
 
-    def _note_times(self, entrant: Entrant, times: Times, index: int) -> None:
+    def _note_times(self, entrant: CandidateRun, times: Times, index: int) -> None:
         """Records the times of an entry; eager's are at index 0."""
         eager_ms = times.ms(0)
         entrant.note(ms=times.ms(index), eager_ms=eager_ms)
@@ -318,7 +320,9 @@ class Trial:
         first, eager before all.
         """
         known = [
-            one for one in self._entrants if one.run is not None and one.row.ms and one.row.eager_ms
+            one
+            for one in self._candidate_runs
+            if one.run is not None and one.row.ms and one.row.eager_ms
         ]
         parts = {
             one.candidate.label: (one.row.ms or 0.0) / (one.row.eager_ms or 1.0) for one in known
@@ -347,15 +351,15 @@ class Trial:
 
     def _hand_back(self) -> None:
         """Makes eager serve again."""
-        for other in self._entrants:
+        for other in self._candidate_runs:
             if other.row.status == "chosen":
                 other.note(status="slower")
         self._eager_row = dataclasses.replace(self._eager_row, status="chosen")
         self._best, self._best_name = self._eager, EAGER_NAME
 
-    def _take_over(self, winner: Entrant) -> None:
+    def _take_over(self, winner: CandidateRun) -> None:
         assert winner.run is not None
-        for other in self._entrants:
+        for other in self._candidate_runs:
             if other.row.status == "chosen":
                 other.note(status="slower")
         self._eager_row = dataclasses.replace(self._eager_row, status="slower", detail="")
@@ -375,7 +379,7 @@ class Trial:
                 if self._remembered is not None:
                     self._check_remembered()
                 else:
-                    for entrant in self._entrants:
+                    for entrant in self._candidate_runs:
                         if entrant.run is not None and not self._is_over(entrant):
                             self._judge(entrant)
                     self._run_off()
@@ -384,7 +388,7 @@ class Trial:
                 self._broke(error)
 
     def _check_remembered(self) -> None:
-        (chosen,) = [one for one in self._entrants if one.candidate.label == self._best_name]
+        (chosen,) = [one for one in self._candidate_runs if one.candidate.label == self._best_name]
         if self._is_right(chosen):
             assert chosen.run is not None
             self._best = chosen.run
@@ -413,7 +417,7 @@ class Trial:
     def _decide(self) -> None:
         self._target = self._best
         self._sample = self._comparison = self._captured = None
-        for entrant in self._entrants:
+        for entrant in self._candidate_runs:
             entrant.run = None
         self._done.set()
         choice = self.choice()

@@ -11,7 +11,7 @@ import inspect
 import types
 from typing import Any, NoReturn
 
-from tracer_core.bytecode.frame import NULL, Frame, Unread
+from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.bytecode.semantics import CallBinder
 
 
@@ -70,7 +70,7 @@ def _defaults(machine: CallBinder, frame: Frame, n_positional: int, n_keyword: i
 
 
 def _open(machine: CallBinder, value: Any) -> Any:
-    return machine.open(value) if type(value) is Unread else value
+    return machine.open(value) if type(value) is LazyValue else value
 
 
 def _mismatch(

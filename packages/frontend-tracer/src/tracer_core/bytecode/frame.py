@@ -1,7 +1,7 @@
 """One activation of a Python function in the interpreter. Mutable: it is the machine's state.
 
-What always holds: `ip` is the next instruction; `stack` holds real objects (or `Unread` wrappers,
-see below); a local that is not bound is `NULL`.
+What always holds: `ip` is the next instruction; `stack` holds real objects (or `LazyValue`
+wrappers, see below); a local that is not bound is `NULL`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def contents(cell: Any) -> Any:
         return NULL
 
 
-class Unread:
+class LazyValue:
     """A value of the segment's initial state that the trace has not looked at: no guard was made.
     source: where it is in the state."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracer_core.bytecode import semantics
-from tracer_core.bytecode.frame import NULL, Frame, Unread
+from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 
 
@@ -78,7 +78,7 @@ class Machine:
         if rule is None:
             caller.stack.append(value)
         elif rule != "discard":
-            if type(value) is Unread:
+            if type(value) is LazyValue:
                 value = self.open(value)
             if value is not None:
                 raise TypeError(
@@ -116,7 +116,7 @@ class Machine:
         for frame in reversed(self.frames):
             if frame.exceptions:
                 error = frame.exceptions[-1]
-                if type(error) is Unread:
+                if type(error) is LazyValue:
                     error = frame.exceptions[-1] = self.open(error)
                 return error  # type: ignore[no-any-return]
         return None
@@ -145,24 +145,24 @@ class Machine:
 
     def pop(self, frame: Frame) -> Any:
         value = frame.stack.pop()
-        return self.open(value) if type(value) is Unread else value
+        return self.open(value) if type(value) is LazyValue else value
 
     def pop_n(self, frame: Frame, n: int) -> list[Any]:
         if n == 0:
             return []
         values = frame.stack[-n:]
         del frame.stack[-n:]
-        return [self.open(value) if type(value) is Unread else value for value in values]
+        return [self.open(value) if type(value) is LazyValue else value for value in values]
 
     def peek(self, frame: Frame, n: int = 1) -> Any:
         value = frame.stack[-n]
-        if type(value) is Unread:
+        if type(value) is LazyValue:
             value = frame.stack[-n] = self.open(value)
         return value
 
     def load(self, frame: Frame, index: int) -> Any:
         value = frame.locals[index]
-        if type(value) is Unread:
+        if type(value) is LazyValue:
             value = frame.locals[index] = self.open(value)
         elif value is NULL:
             raise UnboundLocalError(
@@ -171,7 +171,7 @@ class Machine:
             )
         return value
 
-    def open(self, unread: Unread) -> Any:
+    def open(self, unread: LazyValue) -> Any:
         return unread.value
 
     def break_graph(self, kind: str, reason: str) -> NoReturn:

@@ -10,7 +10,7 @@ import types
 from typing import Any, Protocol
 
 from tracer_core.bytecode.code import GraphBreaker
-from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame import Frame, LazyValue
 
 
 class ExceptionSemantics(Protocol):
@@ -176,4 +176,4 @@ class CallBinder(GraphBreaker, Protocol):
 
     names: DefaultSemantics
 
-    def open(self, unread: Unread) -> Any: ...
+    def open(self, unread: LazyValue) -> Any: ...

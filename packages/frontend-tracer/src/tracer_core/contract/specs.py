@@ -143,9 +143,9 @@ class CompileSpec:
     constants: tuple[int, ...] = ()
 
 
-class Fault(enum.Enum):
+class ValueClass(enum.Enum):
     """Which input values make an engine's result of an operator differ from PyTorch's; see
-    `add_alarm`.
+    `add_value_check`.
     """
 
     INDEX = "an index out of range, or a negative one that PyTorch refuses"

@@ -34,7 +34,7 @@ from tracer_core.aot.result_check import as_returned, checked
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.unbacked_split import Cut, has_data_sizes
 from tracer_core.autoselect.candidates import Plan
-from tracer_core.autoselect.selection import Trial
+from tracer_core.autoselect.selection import Selection
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
@@ -62,7 +62,7 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> CompiledGra
             compiled = compile_graph(captured, config)
         return compiled.with_run(_inside(torch.enable_grad, compiled.run), artifacts=None)
     if isinstance(config.options, Plan):
-        return CompiledGraph(Trial(captured, config, compile_graph))
+        return CompiledGraph(Selection(captured, config, compile_graph))
     if isinstance(backend.compile, TorchStyle):
         if backend.compile.functional:
             return _compiled(

@@ -32,7 +32,7 @@ TOLERANCES = {torch.float64: 1e-11}
 Run = Callable[[list[Any]], Sequence[torch.Tensor]]
 
 
-class NodeProbe:
+class OpSupportCheck:
     """Checks operators on one engine. Mutable: caches the answers.
 
     build: ``(graph) -> Run``; raises any exception where the engine cannot take the graph. engine:

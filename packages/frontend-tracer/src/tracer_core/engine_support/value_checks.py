@@ -1,12 +1,12 @@
 """Value checks: lets an engine run operators whose results match PyTorch's except for a few input
 values.
 
-For each operator a `Fault` names the values for which the engine's result would differ. `add_alarm`
-adds one output to an fx graph of ATen operators: a float32 number that is NaN (or infinite, see
-`Alarm.infinite`) if such a value may be present. The runner then computes this call with PyTorch
-(`Alarm.sounds`, `Alarm.eager`), which also gives PyTorch's error.
+For each operator a `ValueClass` names the values for which the engine's result would differ.
+`add_value_check` adds one output to an fx graph of ATen operators: a float32 number that is NaN (or
+infinite, see `ValueCheck.infinite`) if such a value may be present. The runner then computes this
+call with PyTorch (`ValueCheck.is_hit`, `ValueCheck.eager`), which also gives PyTorch's error.
 
-An operator with `Fault.INDEX` never gets an index out of range: the graph clamps it, and wraps
+An operator with `ValueClass.INDEX` never gets an index out of range: the graph clamps it, and wraps
 negative indices that PyTorch counts from the end. The check has no false negatives; a false
 positive costs time only. Each tensor is scanned once, right before its first reader, however many
 operators read it.
@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.contract.specs import Fault
+from tracer_core.contract.specs import ValueClass
 from tracer_core.debug.logs import note
 from tracer_core.engine_support.contiguous import call
 from tracer_core.torch_private.names import operators
@@ -70,15 +70,15 @@ INDEXED: dict[Any, Indexing] = {
 #: Dtypes of indices that are not masks.
 WHOLE = frozenset({torch.int64, torch.int32})
 
-#: ``(node) -> Fault | None``
-Faults = Callable[[torch.fx.Node], Fault | None]
+#: ``(node) -> ValueClass | None``
+ValueClasses = Callable[[torch.fx.Node], ValueClass | None]
 
 #: ``(source) -> node``: a float32 number that is NaN or infinite if a value of `source` is; None:
 #: computed as a sum.
 Total = Callable[[torch.fx.Node], torch.fx.Node | None]
 
 
-class Alarm:
+class ValueCheck:
     """The value check of one graph. Mutable: logs its first hit only.
 
     name: of the graph output that reports it, the last one. eager: takes all inputs of the original
@@ -90,7 +90,7 @@ class Alarm:
         self.name, self.eager, self.infinite = name, eager, infinite
         self._said = False
 
-    def sounds(self, given: torch.Tensor | float) -> bool:
+    def is_hit(self, given: torch.Tensor | float) -> bool:
         """Whether this call must be computed by PyTorch. given: the engine's value of the check
         output.
         """
@@ -104,7 +104,7 @@ class Alarm:
 
 
 def checkable(node: torch.fx.Node) -> bool:
-    """Whether a value check can check the indices of an operator (`Fault.INDEX`): it indexes,
+    """Whether a value check can check the indices of an operator (`ValueClass.INDEX`): it indexes,
     without a mask.
     """
     return node.target in INDEXED and all(
@@ -112,13 +112,16 @@ def checkable(node: torch.fx.Node) -> bool:
     )
 
 
-def add_alarm(
-    graph: torch.fx.Graph, faults: Faults, eager: Callable[..., Any], total: Total | None = None
-) -> Alarm | None:
+def add_value_check(
+    graph: torch.fx.Graph,
+    faults: ValueClasses,
+    eager: Callable[..., Any],
+    total: Total | None = None,
+) -> ValueCheck | None:
     """Adds the check output to the graph, in place; returns None where no operator needs one.
 
-    total: how the engine scans a tensor (None: by a sum). Raises ValueError for `Fault.INDEX` of an
-    operator that is not `checkable`.
+    total: how the engine scans a tensor (None: by a sum). Raises ValueError for `ValueClass.INDEX`
+    of an operator that is not `checkable`.
     """
     marks = _Marks(graph, total)
     for node in list(graph.nodes):
@@ -126,7 +129,7 @@ def add_alarm(
         if fault is None:
             continue
         with graph.inserting_before(node):
-            if fault is Fault.INDEX:
+            if fault is ValueClass.INDEX:
                 marks.indices(node)
             else:
                 marks.values(node, fault)
@@ -136,7 +139,7 @@ def add_alarm(
     if alarm is None:
         return None
     output.args = ((*output.args[0], alarm),)
-    return Alarm(alarm.name, eager, marks.infinite)
+    return ValueCheck(alarm.name, eager, marks.infinite)
 
 
 def _sum(graph: torch.fx.Graph, source: torch.fx.Node) -> torch.fx.Node:
@@ -158,9 +161,9 @@ class _Marks:
     def __init__(self, graph: torch.fx.Graph, total: Total | None) -> None:
         self._graph, self._total = graph, total
         self._counts: list[torch.fx.Node] = []
-        self._values: list[tuple[torch.fx.Node, Fault]] = []
+        self._values: list[tuple[torch.fx.Node, ValueClass]] = []
         self._totals: dict[torch.fx.Node, torch.fx.Node] = {}
-        self._seen: set[tuple[Fault, torch.fx.Node]] = set()
+        self._seen: set[tuple[ValueClass, torch.fx.Node]] = set()
         self._safe: dict[Any, torch.fx.Node] = {}
 
     def indices(self, node: torch.fx.Node) -> None:
@@ -176,7 +179,7 @@ class _Marks:
             (args[how.index],) = safe
         node.args = tuple(args)
 
-    def values(self, node: torch.fx.Node, fault: Fault) -> None:
+    def values(self, node: torch.fx.Node, fault: ValueClass) -> None:
         """Scans the floating-point tensors that an operator reads."""
         for source in node.all_input_nodes:
             value = source.meta["val"]
@@ -195,14 +198,16 @@ class _Marks:
     @property
     def infinite(self) -> bool:
         """Whether an infinite check output always means a hit."""
-        return all(fault is Fault.INFINITE for _, fault in self._values)
+        return all(fault is ValueClass.INFINITE for _, fault in self._values)
 
     def joined(self) -> torch.fx.Node | None:
         """Combines all numbers into one."""
         # The sine of an infinity is NaN. So is its product with 0, but engines fold that to 0 at
         # compile time.
         values = [
-            number if self.infinite or fault is Fault.NAN else self._call(aten.sin.default, number)
+            number
+            if self.infinite or fault is ValueClass.NAN
+            else self._call(aten.sin.default, number)
             for number, fault in self._values
         ]
         if self._counts:

@@ -39,8 +39,8 @@ from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.compiled_function import CompiledFunction
 from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import runtime_namespace
-from tracer_core.execution.guarded_cache import Segment
-from tracer_core.guards.guard_cache import Stamps
+from tracer_core.execution.guarded_cache import GuardedCache
+from tracer_core.guards.guard_cache import GuardCache
 
 FORMAT = 3
 
@@ -103,7 +103,7 @@ def load(compiled: Any, path: str | os.PathLike[str]) -> int:
     loaded = [_load_entry(entry, function, str(path)) for entry in entries]
     for key, attempt, start in loaded:
         table = function._starts if start else function._segments
-        table.setdefault(key, Segment(key)).add_loaded(attempt)
+        table.setdefault(key, GuardedCache(key)).add_loaded(attempt)
     return len(loaded)
 
 
@@ -203,7 +203,7 @@ def _load_entry(
         namespace[name] = finder.find(described)
     attempt = define("attempt", entry["text"], namespace, f"{entry['name']}, stored")
     if "check" in namespace:
-        namespace["stamps"] = Stamps(namespace["check"], tuple(entry["roots"]))
+        namespace["stamps"] = GuardCache(namespace["check"], tuple(entry["roots"]))
     key = tuple(entry["key"]) if entry["start"] else finder.layouts(entry["key"])
     return key, attempt, entry["start"]
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
 from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.debug.fallbacks import graph_raised
@@ -37,7 +37,7 @@ from tracer_core.errors import (
 )
 from tracer_core.execution.capture import Abandoned, Answers, UserError, capture
 from tracer_core.execution.capture_result import BreakRecord, Captured
-from tracer_core.execution.guarded_cache import MOST_VARIANTS, Segment
+from tracer_core.execution.guarded_cache import MOST_VARIANTS, GuardedCache
 from tracer_core.execution.resume import GRAPH_RAISED, Exit, NotRaised, Suspended
 from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
 from tracer_core.fx_capture.unbacked import DATA_SIZES, SizeDiffers
@@ -96,10 +96,10 @@ class CompiledFunction:
         #: Whether a `RecompileLimitWarning` was given: one says it, however many objects and values
         #: reach the limit.
         self._warned = False
-        self._starts: dict[Any, Segment] = {}
+        self._starts: dict[Any, GuardedCache] = {}
         #: Those of `_starts` without keyword arguments, by the number of arguments.
-        self._positional: dict[int, Segment] = {}
-        self._segments: dict[Any, Segment] = {}
+        self._positional: dict[int, GuardedCache] = {}
+        self._segments: dict[Any, GuardedCache] = {}
         _instances.add(self)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -123,13 +123,13 @@ class CompiledFunction:
     def forget(self) -> None:
         """Drops every variant."""
         self.records.clear()
-        self._drop_variants()
+        self._drop_entries()
         self._natives = frozenset()
         self._answers = Answers()
         self.skipped = None
         self._warned = False
 
-    def _drop_variants(self) -> None:
+    def _drop_entries(self) -> None:
         for table in (self._starts, self._positional, self._segments):
             table.clear()
 
@@ -176,7 +176,7 @@ class CompiledFunction:
         with _LOCK:
             segment = self._starts.get(key)
             if segment is None:
-                segment = self._starts[key] = Segment(key)
+                segment = self._starts[key] = GuardedCache(key)
             if not kwargs:
                 self._positional[len(args)] = segment
             captured_meanwhile = segment.version > max(version, 0)
@@ -240,7 +240,7 @@ class CompiledFunction:
 
     def _capture_start(
         self,
-        segment: Segment,
+        segment: GuardedCache,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         state: tuple[Any, ...],
@@ -249,7 +249,7 @@ class CompiledFunction:
 
         def start(tracer: Tracer) -> list[Frame]:
             unread = [
-                Unread(value, tracer.provenance.sources.make(None, "state", (i, labels[i])))
+                LazyValue(value, tracer.provenance.sources.make(None, "state", (i, labels[i])))
                 for i, value in enumerate(state)
             ]
             named = dict(zip(kwargs, unread[len(args) :], strict=True))
@@ -259,7 +259,7 @@ class CompiledFunction:
 
     def _first_run(
         self,
-        segment: Segment,
+        segment: GuardedCache,
         attempt: Callable[[Any], Any],
         state: Any,
         again: Callable[[], Callable[[Any], Any] | None],
@@ -284,7 +284,7 @@ class CompiledFunction:
             )
         return result
 
-    def _natively(self, segment: Segment, run: Callable[[], Any]) -> Any:
+    def _natively(self, segment: GuardedCache, run: Callable[[], Any]) -> Any:
         """Runs the program itself. Where it succeeds although its trace raised, the tracer is at
         fault, and `_give_up` raises for ``fullgraph=True``."""
         raised, segment.raised = segment.raised, None
@@ -353,7 +353,7 @@ class CompiledFunction:
                     if len(self._segments) >= _MAX_SEGMENTS:
                         self._skip(f"more than {_MAX_SEGMENTS} places where it breaks")
                         return finish()
-                    segment = exit.segment = self._segments[layouts] = Segment(layouts)
+                    segment = exit.segment = self._segments[layouts] = GuardedCache(layouts)
                 again = functools.partial(
                     self._capture,
                     segment,
@@ -373,7 +373,7 @@ class CompiledFunction:
         return self._natively(segment, finish) if result is MISS else result
 
     def _call_natively_from_now_on(
-        self, segment: Segment, call: tuple[tuple[Any, ...], dict[str, Any]]
+        self, segment: GuardedCache, call: tuple[tuple[Any, ...], dict[str, Any]]
     ) -> None:
         """No more is captured at a place inside a function: later calls enter that function as
         plain Python.
@@ -383,7 +383,7 @@ class CompiledFunction:
         with _LOCK:
             if len(layouts) > 1:
                 self._natives |= {layouts[-1].code}
-                self._drop_variants()
+                self._drop_entries()
             elif (start := self._starts.get(key)) is not None:
                 state = (*args, *kwargs.values())
                 start.retire(state, segment.limit_hit)
@@ -392,7 +392,7 @@ class CompiledFunction:
     def _skip(self, reason: str) -> None:
         """The whole function runs natively from now on."""
         logger().warning("%s runs natively: %s", _name(self.function), reason)
-        self._drop_variants()
+        self._drop_entries()
         self.abandoned.append(reason)
         self.skipped = reason
 
@@ -427,7 +427,9 @@ class CompiledFunction:
 
     # -- capturing --
 
-    def _capture(self, segment: Segment, start: Any, state: Any) -> Callable[[Any], Any] | None:
+    def _capture(
+        self, segment: GuardedCache, start: Any, state: Any
+    ) -> Callable[[Any], Any] | None:
         """Captures a variant for this state; None: run natively, this time or from now on."""
         global _tracing
         if segment.is_closed(state) or not self._may_recompile(segment, state):
@@ -472,7 +474,9 @@ class CompiledFunction:
         segment.add(record.attempt, state)
         return record.attempt
 
-    def _give_up(self, segment: Segment, reason: str, cause: BaseException | None = None) -> None:
+    def _give_up(
+        self, segment: GuardedCache, reason: str, cause: BaseException | None = None
+    ) -> None:
         if self._must_compile():
             raise self._not_captured(reason) from cause
         segment.limit_hit = True
@@ -487,9 +491,10 @@ class CompiledFunction:
         asked = "fullgraph=True, but " if self.config.fullgraph else ""
         return TracerError(f"{asked}{_name(self.function)} cannot be captured: {reason}")
 
-    def _may_recompile(self, segment: Segment, state: Any) -> bool:
+    def _may_recompile(self, segment: GuardedCache, state: Any) -> bool:
         """Whether one more variant is captured; tells why the present ones do not fit. The limit
-        counts the variants of the state's object (`Segment.count`), `MOST_VARIANTS` those of all.
+        counts the variants of the state's object (`GuardedCache.count`), `MOST_VARIANTS` those of
+        all.
         """
         newest = segment.newest(state)
         if newest is None:
@@ -521,7 +526,7 @@ class CompiledFunction:
         return None
 
     def _at_the_limit(
-        self, segment: Segment, newest: Any, state: Any, count: int
+        self, segment: GuardedCache, newest: Any, state: Any, count: int
     ) -> dict[str, Any]:
         """What a `RecompileLimitWarning` says: the value that kept changing, and the values that it
         had.

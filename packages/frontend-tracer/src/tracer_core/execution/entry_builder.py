@@ -20,7 +20,7 @@ from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.aot.grad_mode import grad_is_on_in
 from tracer_core.aot.lazy_graph_module import Deferred
 from tracer_core.aot.static_shapes import has_symbols
-from tracer_core.bytecode.frame import Unread
+from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.frame_layout import flatten
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.specs import InputSpec, Role
@@ -29,20 +29,20 @@ from tracer_core.debug.stages import stage
 from tracer_core.dispatch import compile_graph
 from tracer_core.errors import BackendError
 from tracer_core.execution.capture_result import BreakRecord, Captured, Portable
-from tracer_core.execution.entry_codegen import Variant, settings_checks
+from tracer_core.execution.entry_codegen import CacheEntry, settings_checks
 from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import memory, runtime_namespace
-from tracer_core.execution.input_snapshot import Spare
+from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
 from tracer_core.fx_capture.dynamic_shapes import broken_promise, size_conditions
 from tracer_core.fx_capture.graph_breaks import Break, Restart
-from tracer_core.fx_capture.may_raise import risks_of
+from tracer_core.fx_capture.may_raise import may_raise_of
 from tracer_core.fx_capture.provenance import can_be_watched, end_is_seen, kept_when_dead
 from tracer_core.fx_capture.side_effects import Gradient
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.guards.explanation import Failure
 from tracer_core.guards.guard import GuardKind
-from tracer_core.guards.guard_cache import Stamps
+from tracer_core.guards.guard_cache import GuardCache
 from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
@@ -76,7 +76,7 @@ class Generator:
             settings,
             name,
         )
-        self.variant = Variant(tracer.provenance, state)
+        self.variant = CacheEntry(tracer.provenance, state)
         self.outputs: dict[torch.fx.Node, int] = {}
         self.written: set[int] = set()
         self.effects: list[str] = []
@@ -93,7 +93,7 @@ class Generator:
             made_here=tracer.names.made_here,
             attributes_of=tracer.attributes.attributes_of,
         )
-        self.rebuilder.births = tracer.native_calls.births
+        self.rebuilder.allocation_sites = tracer.native_calls.allocation_sites
 
     def _flush(self, obj: Any) -> None:
         """Replays the changes of an object among the lines of the rebuilder."""
@@ -159,7 +159,7 @@ class Generator:
     def _held(self, value: Any) -> bool:
         """Whether a variable that nothing reads any more must hold its object on: others can reach
         it, who may watch for its end."""
-        if type(value) is Unread:
+        if type(value) is LazyValue:
             return kept_when_dead(value.value)
         if self.tracer.provenance.source_of(value) is not None:
             return kept_when_dead(value)
@@ -224,18 +224,18 @@ class Generator:
             "    return Suspended(GRAPH_RAISED, (error,))",
         ]
 
-    def _spare(self, written: list[GraphInput], runner: CompiledGraph) -> Spare:
+    def _spare(self, written: list[GraphInput], runner: CompiledGraph) -> InputSnapshot:
         lowered = runner.artifacts is not None and not runner.artifacts.modes
         storages = [torch_private.storage_id(one.node.meta["val"]) for one in written]
         risky = self._risky(runner, lowered)
         always = {i for i, storage in enumerate(storages) if storage in risky}
-        return Spare(frozenset(always), not lowered or bool(always))
+        return InputSnapshot(frozenset(always), not lowered or bool(always))
 
     def _risky(self, runner: CompiledGraph, lowered: bool) -> frozenset[int]:
         """Storages that may have been written to when the graph raises."""
         recorder, early = self.tracer.recorder, runner.mutated_on_error
         if early is None:
-            risks = risks_of(recorder.graph)
+            risks = may_raise_of(recorder.graph)
             return risks.lowered if lowered else risks.in_order
         given = [one.node.meta["val"] for one in recorder.inputs]
         return frozenset(
@@ -370,7 +370,7 @@ class Generator:
         namespace = {**runtime_namespace(), **variant.constants.namespace, "graph": graph}
         attempt = define("attempt", text, namespace, self.name)
         if variant.object_lines:
-            namespace["stamps"] = Stamps(namespace["check"], roots)
+            namespace["stamps"] = GuardCache(namespace["check"], roots)
         failure = Failure(
             settings, tuple(tracer.provenance.guards), tuple(variant.others), variant.constants,
             tracer.provenance.constants, namespace,

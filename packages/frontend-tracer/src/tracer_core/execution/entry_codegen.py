@@ -82,7 +82,7 @@ class Constants:
         return name
 
 
-class Variant:
+class CacheEntry:
     """Builds the text. Mutable. value_at(source): what was read there during the trace. root(i):
     the value of state item i."""
 
@@ -320,7 +320,7 @@ class Variant:
             )
         elif not any(stamped) and not any(self.is_late(s) for s in (guard.source, *others)):
             self.direct_lines.append(f"if not ({text}): return MISS")
-        elif all(stamped) and self._stampable(guard, value):
+        elif all(stamped) and self._has_fast_path(guard, value):
             if guard.kind is GuardKind.TENSOR:
                 text = tensor_call(guard, value, self.constants.text) or text
             self.object_lines.append(f"if not ({text}): return None")
@@ -342,7 +342,7 @@ class Variant:
         self.late_lines.append(f"if not ({text}): return MISS")
         self.others.append(condition)
 
-    def _stampable(self, guard: Guard, value: str) -> bool:
+    def _has_fast_path(self, guard: Guard, value: str) -> bool:
         """Adds what a stamp must watch for this guard; False if it has to be checked on every
         call.
         """

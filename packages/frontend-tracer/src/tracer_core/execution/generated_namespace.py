@@ -26,7 +26,12 @@ from tracer_core.guards.source import payload
 from tracer_core.guards.tensor_check import watch_tensors
 from tracer_core.reconstruct.side_effects import NAMES
 from tracer_core.torch_private import needed, settings
-from tracer_core.trace.suspended_generators import advance_by, peeked, shell_facts, shell_values
+from tracer_core.trace.suspended_generators import (
+    advance_by,
+    generator_facts,
+    generator_values,
+    peeked,
+)
 
 
 def alias_groups(pointers: Sequence[int]) -> list[int]:
@@ -66,7 +71,8 @@ def unset_slot(descriptor: Any, obj: Any) -> bool:
 def runtime_namespace() -> dict[str, Any]:
     """The names that every generated module uses."""
     return {
-        "watch_tensors": watch_tensors, "shell_facts": shell_facts, "shell_values": shell_values,
+        "watch_tensors": watch_tensors, "generator_facts": generator_facts,
+        "generator_values": generator_values,
         "peeked": peeked, "advance_by": advance_by,
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math,

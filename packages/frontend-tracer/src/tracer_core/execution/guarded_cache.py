@@ -10,8 +10,9 @@ root. Each root has its own list of variants and its own limit, so that a thousa
 class neither use up one another's limit nor are searched through. Of the others' variants, those
 are tried that were used most recently.
 
-A place that has its limit of variants is closed: `Segment.serve` puts the program itself in place
-of a capture. What was captured is still looked up, the more rarely the less it fits (`Closed`).
+A place that has its limit of variants is closed: `GuardedCache.serve` puts the program itself in
+place of a capture. What was captured is still looked up, the more rarely the less it fits
+(`Closed`).
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Closed:
         return MISS
 
 
-class Segment:
+class GuardedCache:
     """Mutable. key: start arguments or layouts. variants: attempts, newest last. version: grows
     with each. seen: what they were captured with. limit_hit: no more variants are made for
     anything. raised: by the last trace. loose: variants captured for no object, or for one that is
@@ -137,11 +138,11 @@ class Segment:
                 return result
         if self._at is None:
             return self._run_all(state, self, self.variants)
-        attempts: Sequence[Attempt] = () if isinstance(found, Segment) else found.attempts
+        attempts: Sequence[Attempt] = () if isinstance(found, GuardedCache) else found.attempts
         result = self._run_all(state, found, attempts)
         return self._run_others(state, attempts) if result is MISS else result
 
-    def _run_all(self, state: Any, found: Segment | Root, attempts: Sequence[Attempt]) -> Any:
+    def _run_all(self, state: Any, found: GuardedCache | Root, attempts: Sequence[Attempt]) -> Any:
         """`run` with these variants but the hot one."""
         hot = found.hot
         for attempt in attempts:

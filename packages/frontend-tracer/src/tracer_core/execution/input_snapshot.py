@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 26
 _MOST_BYTES_ALWAYS = 1 << 20
 
 
-class Spare:
+class InputSnapshot:
     """Mutable. always: positions of the tensors that are copied ahead of every run. is_new: all
     are.
     """

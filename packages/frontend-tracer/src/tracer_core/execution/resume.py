@@ -34,7 +34,7 @@ class Exit:
 
     def __init__(self, layouts: tuple[FrameLayout, ...]) -> None:
         self.layouts = layouts
-        self.segment: Any = None  # a `variants.Segment`
+        self.segment: Any = None  # a `variants.GuardedCache`
 
 
 class Suspended:
@@ -93,7 +93,7 @@ class Transition:
         self, machine: RealMachine, frames: list[Frame], returned: bool, value: Any
     ) -> tuple[Exit | None, Any]:
         if not returned:
-            returned, value = machine.settle()
+            returned, value = machine.realize()
         if returned:
             return None, value
         layouts, state = flatten(frames)

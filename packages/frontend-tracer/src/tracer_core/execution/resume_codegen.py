@@ -418,7 +418,7 @@ def _return_const(w: TransitionWriter, path: _Path, arg: Any) -> bool:
 
 
 _LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
-#: opcode -> writes it; True when the path ended. The same opcodes as `RealMachine.settle` follows.
+#: opcode -> writes it; True when the path ended. The same opcodes as `RealMachine.realize` follows.
 _FOLLOWING: dict[str, Callable[[TransitionWriter, _Path, Any], bool]] = {
     **dict.fromkeys(("NOP", "RESUME", "PRECALL"), _nop),
     **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), _jump),

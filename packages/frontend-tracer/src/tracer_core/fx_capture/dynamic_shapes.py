@@ -230,7 +230,7 @@ def broken_promise(shape_env: Any, promises: list[Promise]) -> MarkedSizeError |
     """What the program does against a mark: it forces a size to one value, or narrows the range
     that was given.
     """
-    places = torch_private.guard_places(shape_env)
+    places = torch_private.guard_locations(shape_env)
     for promise in promises:
         assert places is not None
         now = shape_env.simplify(promise.symbol)

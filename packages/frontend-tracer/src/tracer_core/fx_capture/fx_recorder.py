@@ -158,7 +158,7 @@ class Recorder(WrittenGraph):
         self._check(func, result, writes)
         if func is _NATIVE_ATTENTION:
             result = _without_weights(result, args, kwargs)
-        writes.settle(func, fake_args, fake_kwargs)
+        writes.realize(func, fake_args, fake_kwargs)
         for fake in writes.unseen:
             self.fakes.note_write(fake)
         self.scalars.after(changes, writes.unseen, func, fake_args, fake_kwargs, result)

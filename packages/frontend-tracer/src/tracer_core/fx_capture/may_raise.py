@@ -67,7 +67,7 @@ _INDEXING = {
 
 
 @dataclass(frozen=True, slots=True)
-class Risks:
+class MayRaise:
     """What a graph that raises may have written to: storages. in_order: by a node that may raise,
     or before one, as the program has them. lowered: in a functional form of the graph, whose
     kernels have an order of their own; only what follows from the gradients of all that may raise
@@ -77,7 +77,7 @@ class Risks:
     lowered: frozenset[int]
 
 
-def risks_of(graph: torch.fx.Graph) -> Risks:
+def may_raise_of(graph: torch.fx.Graph) -> MayRaise:
     """Where a graph may raise."""
     in_order: set[int] = set()
     written: set[int] = set()
@@ -96,10 +96,10 @@ def risks_of(graph: torch.fx.Graph) -> Risks:
             in_order |= written
             gradients = node if node.target is torch.autograd.grad else None
     if not risky:
-        return Risks(frozenset(), frozenset())
+        return MayRaise(frozenset(), frozenset())
     late = _dependents(gradients) if gradients is not None else set()
     loose = {storage for storage, node in last_writer.items() if node not in late}
-    return Risks(frozenset(in_order), frozenset(loose))
+    return MayRaise(frozenset(in_order), frozenset(loose))
 
 
 def _dependents(node: torch.fx.Node) -> set[torch.fx.Node]:

@@ -21,7 +21,7 @@ from tracer_core.fx_capture.may_raise import unseen_writes
 
 class CallWrites:
     """Mutable. given: the call's tensors, as fakes, before it runs; memory: those of ``out=``.
-    After the call `settle` says whether it has written and, in `unseen`, to which of them without
+    After the call `realize` says whether it has written and, in `unseen`, to which of them without
     being counted."""
 
     def __init__(self, given: list[Any], kwargs: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ class CallWrites:
         """Whether two elements of what was written to are one place in memory."""
         return any(map(_overlaps_itself, [*self.memory, *self._counted()]))
 
-    def settle(self, func: Any, args: Any, kwargs: Any) -> None:
+    def realize(self, func: Any, args: Any, kwargs: Any) -> None:
         """The call has run."""
         self.written = bool(self.memory) or func in WRITING_OPERATORS or bool(self._touched())
         self.unseen = unseen_writes(func, args, kwargs)

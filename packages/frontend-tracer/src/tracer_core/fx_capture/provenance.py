@@ -72,14 +72,14 @@ _LONG_LIVED = (type, torch.Tensor, torch.nn.Module, BaseException)
 
 #: Generator objects that stand for a frame kept as data (trace/suspended_generators.py) -> the
 #: frame.
-SHELLS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+SUSPENDED_GENERATORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def end_is_seen(value: Any) -> bool:
     """Whether the program can tell when an object dies: it has ``__del__``, somebody watches it, or
     it is a generator that may be inside ``try``. Nothing of ours may keep such an object alive."""
     if type(value) is types.GeneratorType:
-        shell = SHELLS.get(value)
+        shell = SUSPENDED_GENERATORS.get(value)
         if shell is not None:
             return bool(shell.acts_when_closed())
         return value.gi_frame is not None and bool(value.gi_code.co_exceptiontable)

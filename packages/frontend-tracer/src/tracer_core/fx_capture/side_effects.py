@@ -195,12 +195,12 @@ def kind_of(obj: Any) -> type | None:
 
 class Effects:
     """The changes of one trace, in the order of each object's first mutation. Mutable.
-    settle(change): guards everything that the object held before, called when its contents are read
-    as a whole."""
+    realize(change): guards everything that the object held before, called when its contents are
+    read as a whole."""
 
-    def __init__(self, settle: Callable[[Change], None]) -> None:
+    def __init__(self, realize: Callable[[Change], None]) -> None:
         self.changes: dict[Any, Change] = {}
-        self._settle = settle
+        self._realize = realize
 
     def peek(self, obj: Any) -> Change | None:
         """The change of an object's contents; for those who look at single entries only."""
@@ -212,7 +212,7 @@ class Effects:
         """
         change = self.changes.get(id(obj))
         if change is not None and not change.whole:
-            self._settle(change)
+            self._realize(change)
         return change
 
     def begin(self, obj: Any) -> Change | None:

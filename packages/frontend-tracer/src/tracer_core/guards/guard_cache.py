@@ -1,8 +1,9 @@
 """The guard cache: makes a repeated guard check of the same objects cheap.
 
 A full check returns a `Checked`: the dictionaries, objects and tensors that it read. From that a
-`Stamp` (a fast-path guard) is made, which tells in microseconds whether any of them can have
-changed. A fast-path guard may only fail too often: when in doubt it fails, and the full check runs.
+`FastPathGuard` (a fast-path guard) is made, which tells in microseconds whether any of them can
+have changed. A fast-path guard may only fail too often: when in doubt it fails, and the full check
+runs.
 
 A dictionary is unchanged if its version tag is: CPython 3.11 and 3.12 give every dict a number that
 each change renews (PEP 509). A tensor's metadata, an object's type, a cell's contents and the like
@@ -20,10 +21,10 @@ from tracer_core.guards.object_layout import Layout, layout
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.guards.watched_words import Checked, Words
 
-__all__ = ["Checked", "Stamp", "Stamps"]
+__all__ = ["Checked", "FastPathGuard", "GuardCache"]
 
 
-class Stamp:
+class FastPathGuard:
     """A fast-path guard; see the module's docstring.
 
     fetched: the values of the full check. unchanged(): compares the watched words. rest():
@@ -53,7 +54,7 @@ class Stamp:
         return [one for (_, one), changed in zip(self._words.dicts, moved, strict=True) if changed]
 
 
-class Stamps:
+class GuardCache:
     """The fast-path guards of one cache entry, keyed by the identity of the object inputs. Mutable.
 
     check(S): the full check, returns a `Checked` or None. roots: positions of the object inputs in
@@ -70,7 +71,7 @@ class Stamps:
     def __init__(self, check: Callable[[Any], Checked | None], roots: tuple[int, ...]) -> None:
         self._check = check
         self._roots = roots
-        self._stamps: dict[Any, Stamp] = {}
+        self._stamps: dict[Any, FastPathGuard] = {}
         self._moved: dict[int, int] = {}
         self._volatile: frozenset[int] = frozenset()
         #: Full checks since a fast-path guard last held.
@@ -94,7 +95,7 @@ class Stamps:
                 return stamp.fetched
         return self._check_fully(state, key, stamp)
 
-    def _check_fully(self, state: Any, key: Any, stamp: Stamp | None) -> Any:
+    def _check_fully(self, state: Any, key: Any, stamp: FastPathGuard | None) -> Any:
         checked = self._check(state)
         if checked is None:
             return None
@@ -108,10 +109,10 @@ class Stamps:
         if found is not None:
             roots = [state[i] for i in self._roots]
             mortal = [root for root in roots if type(root).__weakrefoffset__]
-            self._remember(key, Stamp(found, checked, mortal, self._volatile), roots)
+            self._remember(key, FastPathGuard(found, checked, mortal, self._volatile), roots)
         return checked.fetched
 
-    def _remember(self, key: Any, stamp: Stamp, roots: list[Any]) -> None:
+    def _remember(self, key: Any, stamp: FastPathGuard, roots: list[Any]) -> None:
         """Caches a fast-path guard until one of its roots dies: their ids may then be reused, and
         the cache must not keep them alive.
         """
@@ -129,7 +130,7 @@ class Stamps:
             )
         stamps[key] = stamp
 
-    def _note(self, stamp: Stamp) -> None:
+    def _note(self, stamp: FastPathGuard) -> None:
         """Switches dictionaries whose version changed although the check still held to comparison
         by entry.
         """

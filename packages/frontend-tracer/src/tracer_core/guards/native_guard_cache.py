@@ -15,18 +15,18 @@ from tracer_core.guards.watched_words import Words
 from tracer_core.options import env
 
 
-class _Stamp(ctypes.Structure):
+class _GuardWords(ctypes.Structure):
     _fields_ = [("n", ctypes.c_int64 * 3), ("words", ctypes.c_void_p), ("values", ctypes.c_void_p)]
 
 
 @functools.cache
 def _library() -> Any:
     """Returns the C library, or None if it cannot be used here."""
-    loaded = library("stamp_check")
+    loaded = library("guard_cache_check")
     if loaded is not None:
-        loaded.stamp_holds.argtypes = [ctypes.c_void_p]
-        loaded.stamp_take.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
-        loaded.stamp_holds.restype, loaded.stamp_take.restype = ctypes.c_int, None
+        loaded.guard_cache_holds.argtypes = [ctypes.c_void_p]
+        loaded.guard_cache_take.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+        loaded.guard_cache_holds.restype, loaded.guard_cache_take.restype = ctypes.c_int, None
     return loaded
 
 
@@ -38,9 +38,11 @@ class NativeCheck:
         self._words = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self._values = (ctypes.c_uint64 * max(1, len(addresses)))()
         counts = (ctypes.c_int64 * 3)(*map(len, words.depths))
-        self._stamp = _Stamp(counts, ctypes.addressof(self._words), ctypes.addressof(self._values))
-        self.holds = functools.partial(loaded.stamp_holds, ctypes.addressof(self._stamp))
-        loaded.stamp_take(ctypes.addressof(self._stamp), 0, len(addresses))
+        self._stamp = _GuardWords(
+            counts, ctypes.addressof(self._words), ctypes.addressof(self._values)
+        )
+        self.holds = functools.partial(loaded.guard_cache_holds, ctypes.addressof(self._stamp))
+        loaded.guard_cache_take(ctypes.addressof(self._stamp), 0, len(addresses))
 
     def moved(self, addresses: list[int]) -> list[bool]:
         """Returns which of these words (of depth 0) changed."""

@@ -29,8 +29,8 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     # element.
     "number": (lambda b, k: f"{b}.item()", lambda b, k: f"{b}.item()"),
     # Of a suspended generator (trace/suspended_generators.py).
-    "suspended": (lambda b, k: f"shell_facts({b})", lambda b, k: f"the frame of {b}"),
-    "suspended_value": (lambda b, k: f"shell_values({b})[{k[0]}]", lambda b, k: f"{b}: {k[1]}"),
+    "suspended": (lambda b, k: f"generator_facts({b})", lambda b, k: f"the frame of {b}"),
+    "suspended_value": (lambda b, k: f"generator_values({b})[{k[0]}]", lambda b, k: f"{b}: {k[1]}"),
     # What an iterator yields after k steps.
     "peeked": (lambda b, k: f"peeked({b}, {k})", lambda b, k: f"item {k} of {b}"),
     "grad": (lambda b, k: f"{b}.grad", lambda b, k: f"{b}.grad"),

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 
 from tracer_core.bytecode import semantics
-from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.fx_capture.side_effects import Change, Effects
@@ -34,7 +34,7 @@ class FrameRunner(Protocol):
 
     def break_graph(self, kind: str, reason: str) -> NoReturn: ...
 
-    def open(self, unread: Unread) -> Any:
+    def open(self, unread: LazyValue) -> Any:
         """The value of a part of the initial state, guarded."""
 
     def load(self, frame: Frame, index: int) -> Any:

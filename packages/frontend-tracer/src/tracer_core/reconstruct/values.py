@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.bytecode.frame import NULL, Unread
+from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.type_parameters import type_parameter
 from tracer_core.fx_capture.graph_breaks import Restart
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
@@ -40,7 +40,12 @@ from tracer_core.reconstruct.objects import CannotRebuild, base_of
 from tracer_core.reconstruct.runtime import DICT_ITERATORS, is_module_global, type_variable
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.trace.live_generators import is_stepped
-from tracer_core.trace.suspended_generators import can_be_data, frame_parts, new_shell, set_frame
+from tracer_core.trace.suspended_generators import (
+    can_be_data,
+    frame_parts,
+    new_suspended_generator,
+    set_frame,
+)
 
 
 class Rebuilder(ContainerRebuilder):
@@ -80,7 +85,7 @@ class Rebuilder(ContainerRebuilder):
         )
         self._classes, self._flush, self._owner_of_traceback = classes, flush, owner_of_traceback
         #: id -> (step, object): where native code made what has no description.
-        self.births: dict[int, tuple[int, Any]] = {}
+        self.allocation_sites: dict[int, tuple[int, Any]] = {}
         self._memo: dict[int, str] = {}
         self._alive: list[Any] = []
         self._pending: collections.deque[Callable[[], None]] = collections.deque()
@@ -108,7 +113,7 @@ class Rebuilder(ContainerRebuilder):
         return id(obj) in self._memo
 
     def _value(self, obj: Any) -> str:
-        if type(obj) is Unread:
+        if type(obj) is LazyValue:
             return self._fetch(obj.source)
         if obj is NULL:
             return self._constant(NULL)
@@ -176,7 +181,9 @@ class Rebuilder(ContainerRebuilder):
 
     def _generator(self, obj: TracedGenerator) -> str:
         """One that is alive at a break: its frame goes on as data."""
-        name = self._new(obj, f"{self._constant(new_shell)}({obj.name!r}, {obj.code_name!r})")
+        name = self._new(
+            obj, f"{self._constant(new_suspended_generator)}({obj.name!r}, {obj.code_name!r})"
+        )
         self._pending.append(lambda: self.lines.append(self.frame_text(name, obj)))
         return name
 
@@ -335,7 +342,7 @@ class Rebuilder(ContainerRebuilder):
     def _no_way(self, obj: Any) -> BaseException:
         """What ends the attempt: the next one makes the object for real, where this one made it."""
         kind = type(obj)
-        step, born = self.births.get(id(obj), (0, None))
+        step, born = self.allocation_sites.get(id(obj), (0, None))
         if born is obj:
             return Restart(step, "unsupported_value", f"a {kind.__name__} outlives the segment")
         return CannotRebuild(f"a {kind.__module__}.{kind.__qualname__}", kind)

@@ -2,7 +2,7 @@
 relied on.
 
 In: where the program stands now. Out: a ShapeEnv (`new_shape_env`) whose guards carry places
-(`guard_places`).
+(`guard_locations`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.sizes_of_one import answer_at_hand, size_env_class
 
 
-class GuardPlaces:
+class GuardLocations:
     """Where the guards of a ShapeEnv came from. Mutable. where(): of the line that is being run;
     override: of the node that is being lowered, "" for none. guards: (expression, place); forced:
     symbol -> place at which it became something else."""
@@ -32,7 +32,7 @@ class GuardPlaces:
 
 
 class _NotedGuards(list[Any]):
-    def __init__(self, places: GuardPlaces) -> None:
+    def __init__(self, places: GuardLocations) -> None:
         super().__init__()
         self.places = places
 
@@ -42,7 +42,7 @@ class _NotedGuards(list[Any]):
 
 
 class _NotedReplacements(dict[Any, Any]):
-    def __init__(self, places: GuardPlaces) -> None:
+    def __init__(self, places: GuardLocations) -> None:
         super().__init__()
         self.places = places
 
@@ -51,7 +51,7 @@ class _NotedReplacements(dict[Any, Any]):
         self.places.forced.setdefault(symbol, self.places.now())
 
 
-def guard_places(env: Any) -> GuardPlaces | None:
+def guard_locations(env: Any) -> GuardLocations | None:
     """The places of a ShapeEnv made by `new_shape_env`."""
     return getattr(env, "tracer_places", None)
 
@@ -61,7 +61,7 @@ def new_shape_env(where: Callable[[], str], data_sizes: bool = False) -> Any:
     being run. data_sizes: sizes that depend on data are symbols too (`_data_env_class`); else
     operators that make such sizes are refused."""
     env: Any = _data_env_class()() if data_sizes else size_env_class()()
-    env.tracer_places = places = GuardPlaces(where)
+    env.tracer_places = places = GuardLocations(where)
     env.guards, env.replacements = _NotedGuards(places), _NotedReplacements(places)
     return env
 

@@ -16,7 +16,7 @@ import torch
 from tracer_core import markers, torch_private
 from tracer_core.bytecode.arguments import bind
 from tracer_core.bytecode.code import UNSUPPORTED, decode
-from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE
@@ -96,7 +96,7 @@ class Calls:
         finally:
             del self.tracer.frames[base:]
             self.tracer.nesting -= 1
-        if type(value) is Unread:
+        if type(value) is LazyValue:
             value = self.tracer.open(value)
         if rule is None or rule == "discard":
             return value

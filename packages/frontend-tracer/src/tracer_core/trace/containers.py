@@ -22,8 +22,8 @@ from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator
-from tracer_core.trace.host_objects import Answer
-from tracer_core.trace.live_generators import Carried
+from tracer_core.trace.host_objects import HostValue
+from tracer_core.trace.live_generators import LiveGenerators
 from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.scalars import SYMBOLS
 
@@ -58,7 +58,7 @@ _VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys",
 class Items:
     """Containers and iterators of the tracer. Mutable."""
 
-    def __init__(self, tracer: Tracing, carried: Carried) -> None:
+    def __init__(self, tracer: Tracing, carried: LiveGenerators) -> None:
         self.tracer, self.carried = tracer, carried
         self.entries, self.operators = tracer.entries, tracer.operators
         self.provenance, self.effects = tracer.provenance, tracer.effects
@@ -412,7 +412,7 @@ class Items:
     def mapping(self, value: Any) -> dict[Any, Any]:
         value = self.tracer.attributes.unproxied(value)
         if isinstance(value, dict) and not self.entries.python_method(value, "keys"):
-            special_methods.settle_keys(self.tracer, list(dict.keys(value)))
+            special_methods.realize_keys(self.tracer, list(dict.keys(value)))
             return {
                 key: self.tracer.reads.dict_get(value, key, None, varies=True)
                 for key in self.tracer.reads.keys(value)
@@ -420,7 +420,7 @@ class Items:
         keys = self.spread(
             self.tracer.calls.call_value(self.tracer.attributes.getattr(value, "keys"), [], {})
         )
-        special_methods.settle_keys(self.tracer, keys)
+        special_methods.realize_keys(self.tracer, keys)
         return {key: self.getitem(value, key) for key in keys}
 
     def format(self, value: Any, spec: str) -> str:
@@ -429,7 +429,7 @@ class Items:
         value = self.tracer.scalars.concrete(value)
         method = self.entries.python_method(value, "__format__")
         if method is not None:
-            return format(Answer(self.tracer.calls.call_value(method, [value, spec], {})))
+            return format(HostValue(self.tracer.calls.call_value(method, [value, spec], {})))
         if not spec:
             return str(self.tracer.calls.call_value(str, [value], {}))
         if self.entries.lacks(value, "__format__"):

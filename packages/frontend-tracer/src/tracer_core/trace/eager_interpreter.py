@@ -255,7 +255,7 @@ class RealMachine(Machine):
             return True, done[0]
         return False, None
 
-    def settle(self) -> tuple[bool, Any]:
+    def realize(self) -> tuple[bool, Any]:
         """Runs the instructions after a break that no graph could want: moves, live iterators,
         arithmetic and branches on plain values. Loads that nothing used are left to the next
         segment. (True, value) when the activation returned."""
@@ -265,7 +265,7 @@ class RealMachine(Machine):
         while True:
             ip = frame.ip
             name = frame.code.names[ip]
-            allowed = _SETTLES.get(name)
+            allowed = _REALIZES.get(name)
             if allowed is None or ip in seen or not allowed(self, frame, frame.code.args[ip]):
                 break
             if name in _LOADS:
@@ -351,7 +351,7 @@ class RealMachine(Machine):
         return sorted(found) if function is dir else found
 
 
-# -- what `settle` may run
+# -- what `realize` may run
 # ----------------------------------------------------------------------------
 
 
@@ -389,7 +389,7 @@ _LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
 _KEEPS_LOADS = _LOADS | {"NOP", "RESUME", "PRECALL"}
 _REPEATING = frozenset({"FOR_ITER", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
 #: opcode -> whether it may run here; the same opcodes as a written transition follows.
-_SETTLES: dict[str, Callable[[RealMachine, Frame, Any], bool]] = {
+_REALIZES: dict[str, Callable[[RealMachine, Frame, Any], bool]] = {
     **dict.fromkeys(("NOP", "RESUME", "PRECALL", "POP_TOP", "STORE_FAST", "LOAD_CONST"), _always),
     **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), _always),
     **{f"POP_JUMP_{way}IF_{what}": _one_plain for way in ("FORWARD_", "BACKWARD_",

@@ -134,7 +134,7 @@ class GuardedReads:
 
     def check_key(self, key: Any, container: Any) -> None:
         if type(key) not in _SIMPLE_KEYS or not _SIMPLE_KEYS.issuperset(map(type, container)):
-            special_methods.settle_key(self.tracer, key, container)
+            special_methods.realize_key(self.tracer, key, container)
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
         """dict.get without user code; an entry or its absence is guarded. varies: a number may

@@ -13,8 +13,10 @@ from typing import Any
 from tracer_core.natives.tracing import Tracing
 
 
-class Answer:
-    """Gives one value from every special method: ``len(Answer(-1))`` raises what CPython raises."""
+class HostValue:
+    """Gives one value from every special method: ``len(HostValue(-1))`` raises what CPython
+    raises.
+    """
 
     __slots__ = ("value",)
 
@@ -56,7 +58,7 @@ class SortKey:
         )
 
 
-class TextPart:
+class HostText:
     """An argument of a format string: text, numbers, attributes and items are asked of the
     program's object.
     """
@@ -98,5 +100,5 @@ def text_part(tracer: Tracing, value: Any) -> Any:
     return (
         value
         if type(value) in (str, int, float, bool, complex, bytes, type(None))
-        else TextPart(tracer, value)
+        else HostText(tracer, value)
     )

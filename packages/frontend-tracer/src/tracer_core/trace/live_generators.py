@@ -15,21 +15,21 @@ from typing import Any
 
 import torch
 
-from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import frames_of
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.generators import TracedGenerator
 from tracer_core.trace.suspended_generators import (
     END,
+    generator_facts,
+    generator_values,
     looks_ahead,
     peeked,
-    shell_facts,
-    shell_values,
 )
 
 
-class Carried:
+class LiveGenerators:
     """Those of one trace. Mutable. generators: id of one from before -> what stands for it, and
     itself. taken: id of an iterator -> itself and how many steps it has made."""
 
@@ -45,7 +45,7 @@ class Carried:
         known = self.generators.get(id(generator))
         if known is not None:
             return known[0]
-        facts = shell_facts(generator)
+        facts = generator_facts(generator)
         if facts is None:
             return generator
         provenance, layout = self._tracer.provenance, facts.layout
@@ -56,10 +56,10 @@ class Carried:
             made = TracedGenerator(self._tracer, Frame(_ENDED))
             made.finished = True
             return self._stands_for(generator, made, source)
-        names, values = layout.code.co_varnames, shell_values(generator)
+        names, values = layout.code.co_varnames, generator_values(generator)
         labels = ["", *(names[i] if i < len(names) else "a cell" for i in layout.locals)]
         parts: list[Any] = [
-            Unread(
+            LazyValue(
                 value,
                 make(source, "suspended_value", (i, labels[i] if i < len(labels) else "its stack")),
             )

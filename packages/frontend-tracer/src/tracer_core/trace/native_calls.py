@@ -60,7 +60,7 @@ class NativeCalls:
         self.tracer, self.provenance, self.recorder = tracer, tracer.provenance, tracer.recorder
         self.entries = tracer.entries
         #: id -> (step, object) of what native code made.
-        self.births: dict[int, tuple[int, Any]] = {}
+        self.allocation_sites: dict[int, tuple[int, Any]] = {}
         #: Calls of caches that were asked, by what they are called with
         #: (natives/tables/functional.py).
         self.questions: dict[Any, Any] = {}
@@ -147,7 +147,7 @@ class NativeCalls:
                 if not args:
                     return function(*args, **kwargs)  # raises Python's own error
                 stores = getattr(function, "__name__", "") in _STORING
-                self._settle_arguments(function, args, args[:1] if stores else args)
+                self._realize_arguments(function, args, args[:1] if stores else args)
                 self.native_reads(*args[1:], *kwargs.values())
                 self.tracer.side_effects.before_change(args[0])
         if instances.holds_tensor((args, kwargs)):
@@ -188,12 +188,12 @@ class NativeCalls:
             ]
         elif getattr(function, "__objclass__", None) in _PRIMITIVES:
             args = [self.tracer.scalars.payload(value) for value in args]
-        self._settle_arguments(function, args, args)
+        self._realize_arguments(function, args, args)
         if reading.read_values(self.tracer, *args, *kwargs.values()):
             return self.native(function, *args, **kwargs)
         return self.born(function(*args, **kwargs))
 
-    def _settle_arguments(self, function: Any, args: list[Any], asked: list[Any]) -> None:
+    def _realize_arguments(self, function: Any, args: list[Any], asked: list[Any]) -> None:
         """Asks user code what C code would ask it. asked: the arguments whose special methods C
         code may call.
         """
@@ -202,7 +202,7 @@ class NativeCalls:
             dict)) else [a])
                         if not isinstance(a, (list, tuple)) and item is not args[0]]  # fmt: skip
             if not _PLAIN_KEYS.issuperset(map(type, elements)):
-                special_methods.settle_keys(self.tracer, elements)
+                special_methods.realize_keys(self.tracer, elements)
             return
         for value in asked:
             if value is args[0] and isinstance(value, (list, tuple, collections.deque)):
@@ -224,7 +224,7 @@ class NativeCalls:
             for part in result:
                 self.born(part)
         elif not is_constant(result) and type(result) not in (list, dict, set):
-            self.births[id(result)] = (self.tracer.outer_step, result)
+            self.allocation_sites[id(result)] = (self.tracer.outer_step, result)
         return result
 
     def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:

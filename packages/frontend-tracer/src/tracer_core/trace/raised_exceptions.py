@@ -23,11 +23,11 @@ from tracer_core.bytecode.tracebacks import (
 from tracer_core.fx_capture.graph_breaks import Restart
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.generators import LazyIterator
-from tracer_core.trace.host_objects import Answer, Hashed, SortKey, TextPart
+from tracer_core.trace.host_objects import Hashed, HostText, HostValue, SortKey
 from tracer_core.trace.scalars import SYMBOLS
 
 #: What stands for an object of the program, of another type than that.
-_STAND_INS = (LazyIterator, TextPart, Answer, Hashed, SortKey, *SYMBOLS)
+_STAND_INS = (LazyIterator, HostText, HostValue, Hashed, SortKey, *SYMBOLS)
 #: Containers are looked into so far.
 _MOST_ITEMS = 1000
 _RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})

@@ -26,7 +26,7 @@ class SideEffects:
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance = tracer, tracer.provenance
-        self.effects = Effects(self.settle)
+        self.effects = Effects(self.realize)
         self.mutations = 0
 
     def activity(self) -> tuple[int, int]:
@@ -98,7 +98,7 @@ class SideEffects:
             return None
         return self.effects.begin_attribute(obj, where)
 
-    def settle(self, change: Change) -> None:
+    def realize(self, change: Change) -> None:
         """Guards everything that a changed object held before: the trace reads all of it."""
         change.whole = True
         source = self.provenance.source_of(change.obj)

@@ -19,7 +19,7 @@ import torch
 
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.natives.tracing import Tracing
-from tracer_core.trace.host_objects import Answer, Hashed, text_part
+from tracer_core.trace.host_objects import Hashed, HostValue, text_part
 
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)
@@ -45,9 +45,9 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
         )
     if name == "__iter__":
         if not hasattr(type(result), "__next__"):
-            iter(Answer(result))  # raises Python's own error
+            iter(HostValue(result))  # raises Python's own error
         return result
-    return _CHECKS[name](Answer(result))
+    return _CHECKS[name](HostValue(result))
 
 
 # -- equality and order
@@ -59,7 +59,7 @@ def equal(tracer: Tracing, left: Any, right: Any) -> bool:
     for kinds in (*((kind,) for kind in _SEQUENCES), (dict,), _SETS):
         if isinstance(left, kinds) and isinstance(right, kinds):
             if kinds == _SETS:
-                settle_keys(tracer, [*left, *right])
+                realize_keys(tracer, [*left, *right])
                 return bool(left == right)
             return (
                 _equal_dicts(tracer, left, right)
@@ -98,7 +98,7 @@ def _equal_dicts(tracer: Tracing, left: Any, right: Any) -> bool:
         return False
     missing = object()
     for key in mine:
-        settle_key(tracer, key, right)
+        realize_key(tracer, key, right)
         other = tracer.reads.dict_get(right, key, missing)
         if other is missing or not same_value(
             tracer, tracer.reads.dict_get(left, key, None), other
@@ -160,7 +160,7 @@ def has_own_hash(tracer: Tracing, value: Any) -> bool:
     )
 
 
-def settle_key(tracer: Tracing, key: Any, container: Any) -> None:
+def realize_key(tracer: Tracing, key: Any, container: Any) -> None:
     """Interprets what a lookup of `key` in a dictionary or set asks of user code. Afterwards C code
     may ask the same again: the answers are guarded, and giving them changed nothing."""
     tracer.scalars.payload(key)
@@ -178,7 +178,7 @@ def settle_key(tracer: Tracing, key: Any, container: Any) -> None:
         )
     for one in (key, *known):
         if has_own_hash(tracer, one):
-            _settle_fields(tracer, one)
+            _realize_fields(tracer, one)
     before = tracer.side_effects.activity()
     number = _key_hash(tracer, key)
     for other in known:
@@ -190,7 +190,7 @@ def settle_key(tracer: Tracing, key: Any, container: Any) -> None:
         )
 
 
-def _settle_fields(tracer: Tracing, obj: Any) -> None:
+def _realize_fields(tracer: Tracing, obj: Any) -> None:
     """An object whose methods C code calls holds numbers, not what stands for them in the trace."""
     tracer.scalars.settled(getattr(obj, "__dict__", None))
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
@@ -200,11 +200,11 @@ def _settle_fields(tracer: Tracing, obj: Any) -> None:
             object.__setattr__(obj, name, number)
 
 
-def settle_keys(tracer: Tracing, keys: list[Any]) -> None:
-    """`settle_key` for elements that are put together in one set or dictionary."""
+def realize_keys(tracer: Tracing, keys: list[Any]) -> None:
+    """`realize_key` for elements that are put together in one set or dictionary."""
     if any(has_own_hash(tracer, key) for key in keys):
         for i, key in enumerate(keys):
-            settle_key(tracer, key, keys[:i])
+            realize_key(tracer, key, keys[:i])
 
 
 def _keys(container: Any) -> list[Any]:

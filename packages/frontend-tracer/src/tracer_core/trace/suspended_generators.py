@@ -16,9 +16,9 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tracer_core.bytecode.frame import Unread
+from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of, layout_of
-from tracer_core.fx_capture.provenance import SHELLS, kept_when_dead
+from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, kept_when_dead
 from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.generators import TracedGenerator, acts_when_closed
 
@@ -33,7 +33,7 @@ class Facts:
     started: bool
 
 
-class Shell:
+class SuspendedGenerator:
     """The frame behind a shell. Mutable. facts; values: those of the frame, as `layout_of` gives
     them. primed: the generator object stands at a ``yield`` of ours."""
 
@@ -85,7 +85,7 @@ def _interned(facts: Facts) -> Facts:
 _FINISHED = _interned(Facts(None, True))
 
 
-def _run(shell: Shell) -> Generator[Any, Any, Any]:
+def _run(shell: SuspendedGenerator) -> Generator[Any, Any, Any]:
     """The body of every shell."""
     sent, error = None, None
     if shell.primed:
@@ -109,12 +109,12 @@ def _run(shell: Shell) -> Generator[Any, Any, Any]:
 # ---------------------------------------------------------------------------------
 
 
-def new_shell(name: str, qualname: str) -> Any:
+def new_suspended_generator(name: str, qualname: str) -> Any:
     """A shell without a frame."""
-    shell = Shell()
+    shell = SuspendedGenerator()
     made: Any = _run(shell)
     made.__name__, made.__qualname__ = name, qualname
-    SHELLS[made] = shell
+    SUSPENDED_GENERATORS[made] = shell
     return made
 
 
@@ -126,24 +126,24 @@ def set_frame(
     finished: bool,
 ) -> None:
     """Where the generator stands from now on."""
-    shell: Shell = SHELLS[generator]
+    shell: SuspendedGenerator = SUSPENDED_GENERATORS[generator]
     if finished:
         shell.facts, shell.values = _FINISHED, ()
     else:
         shell.facts, shell.values = _interned(Facts(layout, started)), values
     if started and not shell.primed and generator.gi_frame is not None:
         shell.primed = True
-        if not shell_has_begun(generator):
+        if not generator_has_begun(generator):
             next(generator)
 
 
-def shell_has_begun(generator: Any) -> bool:
+def generator_has_begun(generator: Any) -> bool:
     """Whether a shell's own body runs already."""
     return bool(generator.gi_frame is None or generator.gi_frame.f_lasti >= _FIRST_INSTRUCTION)
 
 
 def _first_instruction() -> int:
-    probe: Any = _run(Shell())
+    probe: Any = _run(SuspendedGenerator())
     before: int = probe.gi_frame.f_lasti
     return before + 1
 
@@ -151,16 +151,16 @@ def _first_instruction() -> int:
 _FIRST_INSTRUCTION = _first_instruction()
 
 
-def shell_facts(generator: Any) -> Facts | None:
+def generator_facts(generator: Any) -> Facts | None:
     """What a later segment relies on: where the frame stands. None for other generators, and for
     one that runs at the moment."""
-    shell = SHELLS.get(generator)
+    shell = SUSPENDED_GENERATORS.get(generator)
     return None if shell is None or generator.gi_running else shell.facts
 
 
-def shell_values(generator: Any) -> tuple[Any, ...]:
+def generator_values(generator: Any) -> tuple[Any, ...]:
     """The values of the frame."""
-    values: tuple[Any, ...] = SHELLS[generator].values
+    values: tuple[Any, ...] = SUSPENDED_GENERATORS[generator].values
     return values
 
 
@@ -213,7 +213,7 @@ def can_be_data(generator: TracedGenerator, is_stepped: Callable[[Any], bool]) -
 
 
 def _real(value: Any) -> Any:
-    return value.value if type(value) is Unread else value
+    return value.value if type(value) is LazyValue else value
 
 
 def _is_iterator(value: Any) -> bool:

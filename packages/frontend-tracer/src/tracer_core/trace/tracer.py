@@ -1,6 +1,6 @@
 """The tracer: the machine whose frames are recorded.
 
-In: a chain of frames whose values are `Unread` state. Out: the value they return, or a `Break`,
+In: a chain of frames whose values are `LazyValue` state. Out: the value they return, or a `Break`,
 with provenance, effects and recorder holding what was learnt. What always holds: after `run_chain`,
 torch's own modes and settings are as before it, and `effects.restore()` gives back every object's
 old contents.
@@ -19,7 +19,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.bytecode import opcodes  # fills the handler table
 from tracer_core.bytecode.code import decode
-from tracer_core.bytecode.frame import Frame, Unread
+from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
@@ -40,7 +40,7 @@ from tracer_core.trace.containers import Items
 from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import acts_when_closed
 from tracer_core.trace.guarded_reads import GuardedReads
-from tracer_core.trace.live_generators import Carried
+from tracer_core.trace.live_generators import LiveGenerators
 from tracer_core.trace.names import Names
 from tracer_core.trace.native_calls import NativeCalls
 from tracer_core.trace.operators import Operations
@@ -94,7 +94,7 @@ class Tracer(Machine, Tracing):
         self.shapes, self.forced, self.unbuildable = shapes, forced, unbuildable
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
         self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
-        self.carried = Carried(self)
+        self.carried = LiveGenerators(self)
         self.provenance = Provenance(
             shapes.dims_of, self._number, shapes.varies, self.carried.generator
         )
@@ -137,7 +137,7 @@ class Tracer(Machine, Tracing):
                 return frame.where
         return shown[-1].where if shown else "?"
 
-    def open(self, unread: Unread) -> Any:
+    def open(self, unread: LazyValue) -> Any:
         return self.provenance.read_varying(unread.value, unread.source)
 
     def _concrete(self, leaf: Any) -> Any:
@@ -209,7 +209,7 @@ class Tracer(Machine, Tracing):
             value = frame.stack[-1]
         else:
             return
-        value = value.value if type(value) is Unread else value
+        value = value.value if type(value) is LazyValue else value
         if id(value) in self.dying:
             raise Break(
                 "finalizer",
@@ -328,7 +328,7 @@ class Tracer(Machine, Tracing):
         for layout in layouts:
             for i in range(position, position + layout.size):
                 source = self.provenance.sources.make(None, "state", (i, f"state[{i}]"))
-                unread.append(Unread(state[i], source))
+                unread.append(LazyValue(state[i], source))
             self.start_function(state[position], unread[position].source)
             unread[position] = state[position]
             self._name_locals(layout, unread, position)
@@ -350,7 +350,7 @@ class Tracer(Machine, Tracing):
             if index < len(names):
                 i = position + offset
                 source = self.provenance.sources.make(None, "state", (i, names[index]))
-                unread[i] = Unread(unread[i].value, source)
+                unread[i] = LazyValue(unread[i].value, source)
 
 
 def _called_from_outside(function: types.FunctionType) -> types.FunctionType:

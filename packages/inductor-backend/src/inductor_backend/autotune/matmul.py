@@ -20,7 +20,7 @@ import torch
 from inductor_backend.autotune.choices import Choice, Kernels, build_all, choose, layout_hint
 from inductor_backend.autotune.configs import Work, candidates, device_of
 from inductor_backend.codegen.triton.kernel import TritonKernel, TritonKernelWriter
-from inductor_backend.codegen.triton.matmul import Blocks, ProductKernelWriter
+from inductor_backend.codegen.triton.matmul import Blocks, MatmulKernelWriter
 from inductor_backend.codegen.triton.tiling import Tile, variants
 from inductor_backend.ir.nodes import ExternNode, LoopNode, Program, Strided
 from inductor_backend.ir.symbolic_sizes import SizeVars
@@ -30,7 +30,7 @@ from inductor_backend.schedule.fused_body import KernelBody, kernel_body
 from inductor_backend.schedule.fusion import Fusion, Group, readers_outside
 from inductor_backend.schedule.inline import inline
 from inductor_backend.schedule.legality import Domain
-from inductor_backend.schedule.matmul_loops import products_as_loops
+from inductor_backend.schedule.matmul_loops import matmuls_as_loops
 from inductor_backend.torch_private import tf32_allowed
 from tracer_core.plugin_api import BackendError, logger
 
@@ -48,13 +48,13 @@ def tuned(c: Compilation) -> bool:
     return c.spec.mode in TUNED_MODES
 
 
-def choose_products(c: Compilation) -> None:
+def choose_matmuls(c: Compilation) -> None:
     """Rewrites the products that are to be kernels of ours."""
     if not tuned(c) or not c.options.fuse:
         return
     calls = {node.name: node for node in c.program.nodes if isinstance(node, ExternNode)}
     possible = [name for name, node in calls.items() if _allowed(c, node)]
-    trial, names = products_as_loops(c.program, c.sizes, possible)
+    trial, names = matmuls_as_loops(c.program, c.sizes, possible)
     if not names:
         return
     inline(trial)
@@ -74,7 +74,7 @@ def choose_products(c: Compilation) -> None:
         blocks = tried.get(choose(c, choice))
         if blocks is not None:
             c.blocks[call.name] = blocks
-    c.program, _ = products_as_loops(c.program, c.sizes, tuple(c.blocks))
+    c.program, _ = matmuls_as_loops(c.program, c.sizes, tuple(c.blocks))
     if c.blocks:
         inline(c.program)
 
@@ -101,10 +101,10 @@ def _call(c: Compilation, node: ExternNode) -> tuple[Any, ...]:
     )
 
 
-def product_kernel(
+def matmul_kernel(
     program: Program, body: KernelBody, sizes: SizeVars, blocks: Blocks
 ) -> TritonKernel:
-    return ProductKernelWriter(program, body, sizes, blocks, operand_type(program, body)).write()
+    return MatmulKernelWriter(program, body, sizes, blocks, operand_type(program, body)).write()
 
 
 def operand_type(program: Program, body: KernelBody) -> torch.dtype:
@@ -126,7 +126,7 @@ def _possible(
         raise BackendError("inductor", "matmul", "it is smaller than any block")
     kernels = Kernels(
         {
-            name: partial(product_kernel, trial, body, c.sizes, blocks)
+            name: partial(matmul_kernel, trial, body, c.sizes, blocks)
             for name, blocks in tried.items()
         }
     )
@@ -136,7 +136,7 @@ def _possible(
 
 def _candidates(c: Compilation, trial: Program, body: KernelBody) -> list[Blocks]:
     operands = operand_type(trial, body)
-    writer = ProductKernelWriter(trial, body, c.sizes, Blocks(64, 64, 64, 4, 3), operands)
+    writer = MatmulKernelWriter(trial, body, c.sizes, Blocks(64, 64, 64, 4, 3), operands)
     rows, columns = writer.tile.axes
     work = Work(
         c.sizes.hint(rows.numel),
@@ -196,7 +196,7 @@ def _tiled(c: Compilation, body: KernelBody, tile: Tile) -> TritonKernel:
     return TritonKernelWriter(c.program, body, c.sizes, tile).write()
 
 
-def has_float32_products(c: Compilation) -> bool:
+def has_float32_matmuls(c: Compilation) -> bool:
     return any(
         isinstance(node, LoopNode)
         and node.product
@@ -215,7 +215,7 @@ def depends_on_settings(c: Compilation) -> bool:
         if isinstance(node, LoopNode)
         for store in node.stores
     )
-    return scatters or has_float32_products(c)
+    return scatters or has_float32_matmuls(c)
 
 
 def by_settings(first: ModuleRunner, compile_again: Callable[[], ModuleRunner]) -> ModuleRunner:

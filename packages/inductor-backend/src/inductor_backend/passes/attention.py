@@ -218,7 +218,7 @@ def _before_addition(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[N
     """(scores, what is added to them)."""
     for chain, other in (x.args, x.args[::-1]):
         fits = isinstance(chain, Node) and isinstance(other, Node) and chain is not other
-        if fits and _sizes(_value(chain)) == shape and _leads_to_product(chain):
+        if fits and _sizes(_value(chain)) == shape and _leads_to_matmul(chain):
             value = other.meta.get("val")  # type: ignore[union-attr]
             plain = (
                 isinstance(value, torch.Tensor)
@@ -229,7 +229,7 @@ def _before_addition(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[N
     return None
 
 
-def _leads_to_product(node: Any) -> bool:
+def _leads_to_matmul(node: Any) -> bool:
     """Whether one of a few steps back is a product."""
     for _ in range(8):
         if not isinstance(node, Node):
@@ -237,7 +237,7 @@ def _leads_to_product(node: Any) -> bool:
         if node.target is aten.bmm.default:
             return True
         if node.target is aten.add.Tensor:
-            return any(_leads_to_product(one) for one in node.args)
+            return any(_leads_to_matmul(one) for one in node.args)
         if node.target not in (aten.mul.Tensor, aten.div.Tensor, *_VIEWS):
             return False
         node = node.args[0]

@@ -35,7 +35,7 @@ LARGEST = 1 << 24
 Node = torch.fx.Node
 
 
-def with_known_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+def with_causal_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
     """The graph to lower."""
     if spec.phase is not Phase.INFERENCE:
         return gm

@@ -43,7 +43,7 @@ CHEAP = VIEWS | {
 }  # fmt: skip
 
 
-def with_known_tensors(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
+def with_folded_constants(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
     """The graph to lower."""
     if spec.phase is not Phase.INFERENCE or not _results(gm.graph):
         return gm

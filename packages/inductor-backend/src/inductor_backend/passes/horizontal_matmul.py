@@ -18,7 +18,7 @@ Node = torch.fx.Node
 _VIEWS = frozenset({aten.view.default, aten.reshape.default, aten._unsafe_view.default})
 
 
-def merge_products(editor: Editor) -> None:
+def merge_matmuls(editor: Editor) -> None:
     """Merges products that read the same matrix, at the place of the first."""
     groups: dict[Any, list[Node]] = {}
     _constants_first(editor)

@@ -36,7 +36,7 @@ _VIEWS = frozenset(
 )  # fmt: skip
 
 
-def with_aligned_products(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def with_padded_matmuls(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The graph to lower."""
     if not any(_in_classes(node) or _padding(node) for node in gm.graph.nodes):
         return gm

@@ -20,17 +20,17 @@ from inductor_backend.ir.values import Rewriter, Value, make
 from inductor_backend.schedule.kernel_choice import choice_of
 
 
-def absorb(program: Program, sizes: SizeVars) -> list[str]:
+def fuse_extern_epilogues(program: Program, sizes: SizeVars) -> list[str]:
     """Absorbs what it can; returns one line for each activation, absorbed or not and why not."""
     now = _Now(program)
     notes: list[str] = []
-    products = [node.name for node in program.nodes if _is_product(node)]
+    products = [node.name for node in program.nodes if _is_matmul(node)]
     for name in products:
-        _absorb_one(program, sizes, now, now.node(name), notes)
+        _fuse_epilogue_of(program, sizes, now, now.node(name), notes)
     return notes
 
 
-def _is_product(node: Node) -> bool:
+def _is_matmul(node: Node) -> bool:
     return (
         isinstance(node, ExternNode)
         and len(node.writes) == 1
@@ -76,7 +76,9 @@ class _Now:
         del self._nodes[node.name]
 
 
-def _absorb_one(program: Program, sizes: SizeVars, now: _Now, node: Node, notes: list[str]) -> None:
+def _fuse_epilogue_of(
+    program: Program, sizes: SizeVars, now: _Now, node: Node, notes: list[str]
+) -> None:
     assert isinstance(node, ExternNode)
     (name,) = node.writes
     users = now.readers(name)

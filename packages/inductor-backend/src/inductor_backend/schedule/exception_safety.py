@@ -37,7 +37,7 @@ class Check:
     ignored: Any = None
 
 
-def early_writes(
+def inputs_mutated_on_error(
     graph: torch.fx.Graph,
     program: Program,
     groups: Sequence[Group],

@@ -26,7 +26,7 @@ from inductor_backend.schedule.legality import (
     check_values,
     squeezed,
     unify,
-    unify_product,
+    unify_matmul,
 )
 
 #: Elements of an update that may share a kernel with others: larger ones are not bound by their
@@ -267,7 +267,7 @@ class Fusion:
         if len(group.buffers | node.reads() | set(node.writes)) > group.most:
             return Refused("too many buffers for one kernel")
         if group.loops[0].product:
-            return self._after_product(group, node)
+            return self._after_matmul(group, node)
         if not self.limits.reads_scans and node.reads() & {
             b for one in group.loops for b in _scanned(one)
         }:
@@ -290,13 +290,13 @@ class Fusion:
             return Refused("too few rows for the threads: a reduction this long runs alone")
         return joined
 
-    def _after_product(self, group: Group, node: LoopNode) -> Joined | Refused:
+    def _after_matmul(self, group: Group, node: LoopNode) -> Joined | Refused:
         """A node joins a product's kernel only to compute with its elements."""
         assert group.domain is not None
         written = {name for member in group.loops for name in member.writes}
         if not node.reads() & written or any(name in self.mutated for name in node.writes):
             return Refused("it does not go on with the product's elements")
-        joined = unify_product(group.domain, node)
+        joined = unify_matmul(group.domain, node)
         if isinstance(joined, Refused):
             return joined
         by, domain = joined.by, joined.domain

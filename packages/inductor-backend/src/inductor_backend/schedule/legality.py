@@ -135,7 +135,7 @@ def unify(domain: Domain, node: LoopNode) -> Joined | Refused:
     return Refused(f"another iteration space: {_text(node.sizes)} against {_text(domain.sizes)}")
 
 
-def unify_product(domain: Domain, node: LoopNode) -> Joined | Refused:
+def unify_matmul(domain: Domain, node: LoopNode) -> Joined | Refused:
     """A node over the results of a product, whose reduced dimensions are the last: either may have
     finer dimensions.
     """

@@ -57,7 +57,7 @@ class Sum:
     bias: Callable[[At], Value] | None = None
 
 
-class ProductLoops:
+class MatmulLoops:
     """Rewrites calls of one program. Mutable: `program` is a copy that grows."""
 
     def __init__(self, program: Program, sizes: SizeVars) -> None:
@@ -202,7 +202,7 @@ def _order(whole: Layout, part: Layout) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def _matrices(loops: ProductLoops, node: ExternNode) -> Sum | None:
+def _matrices(loops: MatmulLoops, node: ExternNode) -> Sum | None:
     """mm, bmm; with a bias first: addmm, baddbmm."""
     bias, a, b = node.args if len(node.args) == 3 else (None, *node.args)
     rows, columns, terms = a.layout.sizes[-2], b.layout.sizes[-1], a.layout.sizes[-1]
@@ -221,7 +221,7 @@ def _matrices(loops: ProductLoops, node: ExternNode) -> Sum | None:
     )
 
 
-def _broadcast(loops: ProductLoops, bias: Strided, sizes: Sequence[Expr]) -> Read:
+def _broadcast(loops: MatmulLoops, bias: Strided, sizes: Sequence[Expr]) -> Read:
     read = loops.element(bias)
     lead = len(sizes) - len(bias.layout.sizes)
     own = bias.layout.sizes
@@ -236,7 +236,7 @@ def _is_one(size: Expr) -> bool:
     return isinstance(size, int) and size == 1
 
 
-def _convolution(loops: ProductLoops, node: ExternNode) -> Sum | None:
+def _convolution(loops: MatmulLoops, node: ExternNode) -> Sum | None:
     """A convolution over images as a product of patches by filters."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     if transposed or groups != 1 or x is None or len(x.layout.sizes) != 4:
@@ -286,7 +286,7 @@ def _inside(place: Index, size: Expr) -> Value:
     return make("bit_and", low, make("lt", position, make("index", attr=Index(size))))
 
 
-_SUMS: dict[Any, Callable[[ProductLoops, ExternNode], Sum | None]] = {
+_SUMS: dict[Any, Callable[[MatmulLoops, ExternNode], Sum | None]] = {
     aten.mm.default: _matrices,
     unaligned_gemm.mm: _matrices,
     aten.bmm.default: _matrices,
@@ -296,11 +296,11 @@ _SUMS: dict[Any, Callable[[ProductLoops, ExternNode], Sum | None]] = {
 }
 
 
-def products_as_loops(
+def matmuls_as_loops(
     program: Program, sizes: SizeVars, chosen: Collection[str] | None = None
 ) -> tuple[Program, tuple[str, ...]]:
     """A copy of the program in which the chosen calls (None: all that can be) are loops, and the
     names of those.
     """
-    loops = ProductLoops(program, sizes)
+    loops = MatmulLoops(program, sizes)
     return loops.program, loops.run(program.nodes, chosen)

@@ -6,7 +6,7 @@ import types
 from typing import Any
 
 from tracer_core.bytecode.code import opcode
-from tracer_core.bytecode.frame import NULL, Frame, Unread
+from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.bytecode.interpreter import Machine
 
 
@@ -38,7 +38,7 @@ def delete_fast(m: Machine, f: Frame, arg: int) -> None:
 @opcode("MAKE_CELL")
 def make_cell(m: Machine, f: Frame, arg: int) -> None:
     value = f.locals[arg]
-    if type(value) is Unread:
+    if type(value) is LazyValue:
         value = m.open(value)
     f.locals[arg] = types.CellType() if value is NULL else types.CellType(value)
 

@@ -267,7 +267,7 @@ def _collect(kind: Any) -> Any:
         items = tracer.containers.spread(args[0]) if args else []
         if kind in (set, frozenset):
             items = [tracer.scalars.concrete(item) for item in items]
-            special_methods.settle_keys(tracer, items)
+            special_methods.realize_keys(tracer, items)
         return kind(items)
 
     return handler

@@ -155,7 +155,7 @@ def _set_operation(method: Any) -> Any:
         ]
         tracer.native_calls.native_reads(target, *rest)
         elements = [item for other in rest if isinstance(other, (*sets, list)) for item in other]
-        special_methods.settle_keys(tracer, [*target, *elements])
+        special_methods.realize_keys(tracer, [*target, *elements])
         if mutates:
             tracer.side_effects.before_change(target)
         return method(target, *rest)
@@ -322,7 +322,7 @@ def pairs_of(tracer: Tracing, source: Any, kind: type = dict) -> dict[Any, Any]:
     """What kind(source) reads: a mapping, or pairs."""
     if isinstance(source, dict) or tracer.attributes.has_attribute(source, "keys"):
         found = tracer.containers.mapping(source)
-        special_methods.settle_keys(tracer, list(found))
+        special_methods.realize_keys(tracer, list(found))
         return dict(found)
     items: dict[Any, Any] = {}
     for i, pair in enumerate(tracer.containers.spread(source)):
@@ -360,7 +360,7 @@ def set_update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         for iterable in rest
         for item in tracer.containers.spread(iterable)
     ]
-    special_methods.settle_keys(tracer, [*target, *items])
+    special_methods.realize_keys(tracer, [*target, *items])
     tracer.side_effects.before_append(target, items)
     set.update(target, items)
 

@@ -62,7 +62,7 @@ class TermAxis(Axis):
         return "RBLOCK"
 
 
-class ProductKernelWriter(TritonKernelWriter):
+class MatmulKernelWriter(TritonKernelWriter):
     """Writes one kernel. operands: the element type in which factors are multiplied. Mutable."""
 
     def __init__(

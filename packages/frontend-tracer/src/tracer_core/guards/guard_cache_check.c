@@ -8,11 +8,11 @@ struct stamp {
   uint64_t *values;         /* what they held */
 };
 
-void stamp_take(const struct stamp *s, int64_t from, int64_t to) {
+void guard_cache_take(const struct stamp *s, int64_t from, int64_t to) {
   for (int64_t i = from; i < to; i++) s->values[i] = *s->words[i];
 }
 
-int stamp_holds(const struct stamp *s) {
+int guard_cache_holds(const struct stamp *s) {
   const uint64_t **words = s->words;
   const uint64_t *values = s->values;
   for (int depth = 0; depth < 3; depth++) {
