@@ -21,8 +21,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
-from cudagraphs_backend.pacing import Timing
-from cudagraphs_backend.placement import routed
+from cudagraphs_backend.cpu_bound import Timing
+from cudagraphs_backend.pool_assignment import routed
 
 aten = torch.ops.aten
 

@@ -360,9 +360,9 @@ def test_a_capture_that_fails_leaves_the_scratch_memory_of_others(simulated):
 
 
 def test_results_that_are_placed_wrongly_are_noticed(simulated, monkeypatch):
-    from cudagraphs_backend import placement
+    from cudagraphs_backend import pool_assignment
 
-    monkeypatch.setattr(placement, "_owners", lambda graph: set())
+    monkeypatch.setattr(pool_assignment, "_owners", lambda graph: set())
     compiled = simulated.compile(large)
     other = simulated.compile(chain)
     kept = []

@@ -135,7 +135,7 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
     import tvm
     from tvm import te
 
-    from tvm_backend import schedules, weighing
+    from tvm_backend import schedule_selection, schedules
 
     def function(element):
         a, b = (te.placeholder((128, 128), name=name) for name in "ab")
@@ -149,7 +149,7 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
         return made.with_attr(schedules.DONE, True)
 
     def chosen():
-        kept = weighing.choose(plain, tvm.IRModule(dict(after)), tmp_path)
+        kept = schedule_selection.choose(plain, tvm.IRModule(dict(after)), tmp_path)
         return {
             name.name_hint for name, one in kept.functions_items() if schedules.is_scheduled(one)
         }
@@ -159,9 +159,9 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
     after = {"slow": recorded(product), "wrong": recorded(product)}  # as written: no tiles
     assert chosen() == {"slow", "wrong"}  # nothing was measured
     target = tvm.target.Target.from_device("cpu")
-    weighing.weigh(plain, tvm.IRModule(dict(after)), target, tmp_path)
+    schedule_selection.weigh(plain, tvm.IRModule(dict(after)), target, tmp_path)
     assert chosen() == set()
-    path = tmp_path / weighing.FILE
+    path = tmp_path / schedule_selection.FILE
     figures = json.loads(path.read_text())
     assert {entry["name"]: entry["agree"] for entry in figures.values()} == {
         "slow": True,
@@ -172,12 +172,14 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
     path.write_text(json.dumps(figures))
     before = path.read_bytes()
     assert chosen() == {"slow"}
-    weighing.weigh(plain, tvm.IRModule(dict(after)), target, tmp_path)  # known: not measured again
+    schedule_selection.weigh(
+        plain, tvm.IRModule(dict(after)), target, tmp_path
+    )  # known: not measured again
     assert path.read_bytes() == before
     for broken in ("", "[1]", json.dumps({"0": {"agree": True}})):
         path.write_text(broken)
         assert chosen() == set()  # nobody knows which are right
-    weighing.weigh(plain, tvm.IRModule(dict(after)), target, tmp_path)
+    schedule_selection.weigh(plain, tvm.IRModule(dict(after)), target, tmp_path)
     assert json.loads(path.read_text()).keys() == figures.keys()
 
 

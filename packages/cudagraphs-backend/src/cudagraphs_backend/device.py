@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from cudagraphs_backend import placement, torch_private
-from cudagraphs_backend.pacing import Timing
+from cudagraphs_backend import pool_assignment, torch_private
+from cudagraphs_backend.cpu_bound import Timing
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Device(Protocol):
     so far (`stream`: from `stream_object`). new_pool: memory that recordings allocate from.
     capture: see `CudaDevice.capture`. lie_in_pool: whether tensors were allocated there.
     reserved_bytes: memory that was taken from the device; total_bytes: what it has; free_bytes:
-    what of that nobody uses now. timed: see `pacing`."""
+    what of that nobody uses now. timed: see `cpu_bound`."""
 
     def current_stream(self) -> int: ...
 
@@ -120,7 +120,7 @@ class CudaDevice:
     ) -> tuple[Graph, T]:
         """Records what `body` launches, on a side stream, with memory from `pool`; nothing is
         executed. generators: those it draws from beside the default one. scratch: a pool for what
-        body does not place (see `placement`); None: all comes from `pool`. Raises what body raises,
+        body does not place (see `pool_assignment`); None: all comes from `pool`. Raises what body raises,
         or RuntimeError for what cannot be recorded (a synchronisation, a copy from pageable
         memory)."""
         graph = torch.cuda.CUDAGraph()
@@ -143,7 +143,7 @@ class CudaDevice:
             if scratch is None or not torch_private.can_switch_pools():
                 result = body()
             else:
-                with placement.routed(CudaRouter(self.index, pool, scratch)):
+                with pool_assignment.routed(CudaRouter(self.index, pool, scratch)):
                     result = body()
         except BaseException:
             # The capture is over either way; what it says about that hides the reason.

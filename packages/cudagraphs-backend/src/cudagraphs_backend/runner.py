@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from cudagraphs_backend import lending, placement, torch_private
+from cudagraphs_backend import output_lifetime, pool_assignment, torch_private
+from cudagraphs_backend.capturability import Traits
+from cudagraphs_backend.capture import Kind, Misplaced, NotRecordable, Plan, Recording
+from cudagraphs_backend.cpu_bound import Pace
 from cudagraphs_backend.layout import Result, can_be_copied, results_of
 from cudagraphs_backend.options import CudaGraphsOptions
-from cudagraphs_backend.pacing import Pace
-from cudagraphs_backend.recording import Kind, Misplaced, NotRecordable, Plan, Recording
-from cudagraphs_backend.screening import Traits
 from cudagraphs_backend.state import DeviceState
 from tracer_core.plugin_api import CompileSpec, Phase, Role, RunFunction, logger, stage
 
@@ -128,7 +128,7 @@ class GraphedRunner:
         spec: CompileSpec,
         state: DeviceState,
         options: CudaGraphsOptions,
-        run_placed: placement.PlacedRunner | None = None,
+        run_placed: pool_assignment.PlacedRunner | None = None,
     ) -> None:
         self._run, self._spec, self._state, self._options = run, spec, state, options
         self._run_placed = run_placed
@@ -207,11 +207,11 @@ class GraphedRunner:
 
     def _may_lend(self) -> bool:
         """Whether what the program sees may stay in a recording: gradients, where nobody asked for
-        one (`lending`).
+        one (`output_lifetime`).
         """
         if self._options.outputs == "auto":
-            return not lending.sent()
-        return self._lends and lending.gradients_may_stay(self._device.current_stream())
+            return not output_lifetime.sent()
+        return self._lends and output_lifetime.gradients_may_stay(self._device.current_stream())
 
     def _pays(self, entry: Entry) -> bool:
         """Whether timed runs speak for a recording of this size; if they speak against it, it is
@@ -338,7 +338,7 @@ class GraphedRunner:
             try:
                 return Recording(
                     self._state,
-                    lambda given: run_placed(given, placement.to),
+                    lambda given: run_placed(given, pool_assignment.to),
                     inputs,
                     plan,
                     places=True,

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from cudagraphs_backend import placement, screening
+from cudagraphs_backend import pool_assignment, screening
+from cudagraphs_backend.capturability import Traits
 from cudagraphs_backend.numbers import Numbers, WithNumbers
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.runner import GraphedRunner, Row, runners
-from cudagraphs_backend.screening import Traits
 from cudagraphs_backend.state import states
 from tracer_core.plugin_api import CompileSpec, InputSpec, Role, RunFunction, Runner, logger, stage
 
@@ -32,7 +32,7 @@ def wrap(
     spec: CompileSpec,
     options: CudaGraphsOptions | None = None,
     *,
-    run_placed: placement.PlacedRunner | None = None,
+    run_placed: pool_assignment.PlacedRunner | None = None,
     numbers: Numbers | None = None,
 ) -> Runner:
     """`runner`, replayed from recordings on CUDA devices. graph: or, where a stored runner is back
@@ -43,7 +43,7 @@ def wrap(
     input, a tensor of the floats that a call brings, and reads these nowhere else."""
     runner = Runner.of(runner, "a wrapped backend")
     traits = (
-        screening.traits_of(graph.graph)
+        capturability.traits_of(graph.graph)
         if isinstance(graph, torch.fx.GraphModule)
         else Traits.restored(graph)
     )
@@ -76,7 +76,7 @@ def _options(given: Any) -> CudaGraphsOptions:
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
     """A runner that replays the graph's own operators."""
-    with_places = _called(placement.placed(graph))
+    with_places = _called(pool_assignment.placed(graph))
     return wrap(_called(graph), graph, spec, run_placed=lambda inputs, to: with_places(inputs))
 
 

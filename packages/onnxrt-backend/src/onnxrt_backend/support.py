@@ -16,7 +16,6 @@ import torch
 from onnxrt_backend import torch_private
 from onnxrt_backend.attention import refusal
 from onnxrt_backend.bounds import single_bound
-from onnxrt_backend.faults import positions_are_read
 from onnxrt_backend.probe import build
 from tracer_core.plugin_api import op_support_check
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tvm_backend.products import POINTWISE
+from tvm_backend.matmul import POINTWISE
 from tvm_backend.tvm_private import Converter
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from tvm_backend import elementary, products, rows
+from tvm_backend import elementary, matmul, rows
 from tvm_backend.bounds import BOUNDS
 from tvm_backend.convolutions import convolution
 from tvm_backend.dtypes import DTYPES
@@ -71,8 +71,8 @@ def _multiplied(importer: Any, a: Any, b: Any, dtype: torch.dtype) -> Any:
         return builder.emit(relax.op.matmul(left, right, out_dtype=DTYPES[dtype]))
     original = _transposed(b)
     if original is None:
-        return products.product(builder, left, right, b.name in importer.frozen)
-    return products.transposed(
+        return matmul.product(builder, left, right, b.name in importer.frozen)
+    return matmul.transposed(
         builder, left, importer.env[original], original.name in importer.frozen
     )
 
@@ -124,7 +124,7 @@ def _elementary(function: Callable[[Any], Any], name: str) -> Converter:
                 x.shape, lambda *at: function(x[at]), name=function.__name__
             )
             return importer.block_builder.emit_te(
-                body, x, primfunc_name_hint=function.__name__, primfunc_attrs=products.POINTWISE
+                body, x, primfunc_name_hint=function.__name__, primfunc_attrs=matmul.POINTWISE
             )
         own = functools.reduce(getattr, name.split("."), relax.op)
         return importer.block_builder.emit(own(x))
@@ -149,7 +149,7 @@ def _softmax(importer: Any, node: torch.fx.Node) -> Any:
     if x.ty.dtype != "float32" or dim not in (-1, last) or last < 0:
         return builder.emit(relax.op.nn.softmax(x, dim))
     return builder.emit_te(
-        rows.softmax, x, primfunc_name_hint="softmax", primfunc_attrs=products.FUSABLE
+        rows.softmax, x, primfunc_name_hint="softmax", primfunc_attrs=matmul.FUSABLE
     )
 
 

@@ -3,7 +3,7 @@
 In: a fused Relax module, a target and the options. Out: the module with the best recorded schedules
 in it. What always holds: records of one target are never used for another (a folder each); a search
 adds to the database and never removes; with the same records the same schedules are used; a record
-is used only where the default schedule was not measured to be quicker (`weighing`).
+is used only where the default schedule was not measured to be quicker (`schedule_selection`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tracer_core.plugin_api import BackendError, logger, private_folder, stage
-from tvm_backend import tvm_private, weighing
+from tvm_backend import schedule_selection, tvm_private
 from tvm_backend.options import Options
 
 NAME = "tvm"
@@ -64,8 +64,8 @@ def scheduled(module: Any, target: Any, options: Options, name: str) -> Any:
         return recorded
     if options.trials:
         with stage("tvm weigh", graph=name):
-            weighing.weigh(module, recorded, target, where)
-    return weighing.choose(module, recorded, where)
+            schedule_selection.weigh(module, recorded, target, where)
+    return schedule_selection.choose(module, recorded, where)
 
 
 def _search(module: Any, target: Any, options: Options, where: Path, name: str) -> None:

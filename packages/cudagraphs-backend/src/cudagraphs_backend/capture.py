@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from cudagraphs_backend import lending, torch_private
+from cudagraphs_backend import output_lifetime, torch_private
 from cudagraphs_backend.device import Graph
 from cudagraphs_backend.layout import buffer_like, copy_of, results_of
 from cudagraphs_backend.state import DeviceState, Where
@@ -42,7 +42,7 @@ class Kind(enum.Enum):
 class Plan:
     """copied: inputs that are copied into buffers. direct: inputs that are read where they are.
     written: inputs that the graph writes to. kinds: one for each output. generators: beside the
-    default one. lends: it keeps results that the program sees (`lending`)."""
+    default one. lends: it keeps results that the program sees (`output_lifetime`)."""
 
     copied: tuple[int, ...]
     direct: tuple[int, ...]
@@ -72,7 +72,7 @@ class Misplaced(Exception):
 
 
 class Recording:
-    """Mutable. places: `run` says where its results are allocated (`placement`). used: when it was
+    """Mutable. places: `run` says where its results are allocated (`pool_assignment`). used: when it was
     last replayed. closed: thrown away. nbytes: of its memory. place: see `Plan.place`. streamed: a
     program has told the allocator that another stream reads a kept result: its memory may be in use
     when nobody owns it any more."""
@@ -182,7 +182,7 @@ class Recording:
         del storages
         self._keys = [torch_private.storage_key(one) for one in self._storages]
         self._uses, self._references = self._owners()
-        lending.watch(self, self._keys)
+        output_lifetime.watch(self, self._keys)
 
     def _owners(self) -> tuple[list[int], list[int]]:
         uses = torch_private.storage_uses
@@ -254,7 +254,7 @@ class Recording:
         if self.closed:
             return
         self.closed = True
-        lending.forget(getattr(self, "_keys", []))
+        output_lifetime.forget(getattr(self, "_keys", []))
         held = self._buffers, getattr(self, "_outputs", None), self._anchor
         self._state.discard(self, self._graph, held)
         self._anchor = None
