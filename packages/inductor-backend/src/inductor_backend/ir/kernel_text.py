@@ -1,4 +1,4 @@
-"""The text of a kernel, and what it is called with."""
+"""The generated text of a kernel and its arguments."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from inductor_backend.ir.index_expr import Expr
 @dataclass(frozen=True, slots=True)
 class KernelText:
     """text: the functions, with `@NAME@` for the name. pointers: storages, in argument order.
-    sizes: the int64 arguments that follow. label: for the name. written: places of those pointers
-    that it writes to. fails: whether it may report an error."""
+    sizes: the int64 arguments that follow. label: goes into the name. written: positions of the
+    mutated pointers. fails: the kernel may report an error.
+    """
 
     text: str
     pointers: tuple[str, ...]
