@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from cudagraphs_backend import pool_assignment, screening
+from cudagraphs_backend import capturability, pool_assignment
 from cudagraphs_backend.capturability import Traits
 from cudagraphs_backend.numbers import Numbers, WithNumbers
 from cudagraphs_backend.options import CudaGraphsOptions

@@ -1,8 +1,8 @@
-"""Storing a compiled graph and running it in another process.
+"""Serializes a compiled graph so that another process can run it.
 
 In: a runner made by this backend, or stored bytes. Out: JSON text as bytes (module text, the
 library's binary in base64, constants), or a runner that needs no compiler. What always holds:
-nothing is unpickled; a library built for another processor, or damaged, raises BackendError.
+nothing is unpickled; a library that is damaged or built for another processor raises BackendError.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def _tensor_from_json(stored: dict[str, Any]) -> torch.Tensor:
 
 
 def serialize(runner: Runner) -> bytes:
-    """The runner as JSON. Raises BackendError for a runner that this backend did not make, or that
-    has several forms.
+    """Returns the runner as JSON. Raises BackendError for a runner that this backend did not make,
+    or that has kernels for each
+    setting of TF32 and of deterministic algorithms.
     """
     artifact = runner.artifact
     if not isinstance(artifact, Artifact):
@@ -78,7 +79,7 @@ def serialize(runner: Runner) -> bytes:
 
 
 def _native_binaries(functions: Sequence[str]) -> dict[str, str]:
-    """The families of our own kernels that these functions are of, in base64."""
+    """Returns, in base64, the libraries of the native kernels that these functions belong to."""
     families = dict.fromkeys(native.FAMILY_OF[name] for name in functions)
     return {
         family: base64.b64encode(native.library(family).read_binary()).decode("ascii")
@@ -87,8 +88,8 @@ def _native_binaries(functions: Sequence[str]) -> dict[str, str]:
 
 
 def deserialize(data: bytes, spec: CompileSpec) -> Runner:
-    """The runner of stored bytes. Raises BackendError where they are of another format or
-    damaged.
+    """Returns the runner of stored bytes. Raises BackendError for bytes of another format or
+    damaged bytes.
     """
     try:
         stored = json.loads(data)

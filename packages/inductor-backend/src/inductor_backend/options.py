@@ -1,11 +1,11 @@
-"""The backend's options, as users give them."""
+"""Defines the backend's options, as users give them."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 
-#: Modes in which graphs on CUDA devices are recorded, whatever it brings.
+#: Modes that capture every graph on a CUDA device, whether or not capturing pays.
 RECORDED_MODES = frozenset({"reduce-overhead", "max-autotune"})
 
 

@@ -1,7 +1,5 @@
-"""Registration of the backend; imports nothing heavy.
-
-In: nothing. Out: the hook `tracer_backends`. What always holds: the compiler itself is imported
-when the first graph is compiled.
+"""Registers the backend with tracer_core; the compiler itself is imported when the first graph is
+compiled.
 """
 
 from __future__ import annotations
@@ -52,5 +50,5 @@ BACKEND = Backend(
 
 @hookimpl
 def tracer_backends() -> list[Backend]:
-    """The backends of this distribution."""
+    """Returns the backends of this distribution."""
     return [BACKEND]

@@ -16,6 +16,7 @@ from onnxrt_backend import torch_private
 from onnxrt_backend.attention import forbidden_rows_are_zeros
 from onnxrt_backend.bounds import single_bounds
 from onnxrt_backend.means import means_are_pools
+from onnxrt_backend.value_checks import fault, total
 from tracer_core.plugin_api import add_value_check, contiguous_graph, promote
 
 

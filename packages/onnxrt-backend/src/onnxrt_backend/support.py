@@ -17,6 +17,7 @@ from onnxrt_backend import torch_private
 from onnxrt_backend.attention import refusal
 from onnxrt_backend.bounds import single_bound
 from onnxrt_backend.probe import build
+from onnxrt_backend.value_checks import positions_are_read
 from tracer_core.plugin_api import op_support_check
 
 #: dtypes that the translation does not keep exactly.

@@ -1,1 +1,1 @@
-"""Readable text of the IRs, and their rules, which TRACER_CHECK=1 checks after each stage."""
+"""Prints the IRs as text, and verifies them after each stage (TRACER_CHECK=1)."""

@@ -1,7 +1,5 @@
-"""Readable text of programs, groups, bodies and plans.
-
-In: any stage's result. Out: text. What always holds: the text names every buffer, index and
-refusal, so that a dump can be read without the code that made it.
+"""Prints programs, groups, kernel bodies and plans as text for stage dumps. The text names every
+buffer, index and refused fusion, so that a dump can be read without the code that made it.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ def _index(index: Sequence[Any]) -> str:
 
 
 def statements(stores: Sequence[Store]) -> list[str]:
-    """The body as one SSA statement a line."""
+    """Prints a body as SSA, one statement a line."""
     names: dict[Value, str] = {}
     lines: list[str] = []
     for value in topological(value for store in stores for value in store.roots):
@@ -62,7 +60,7 @@ def node(item: Node) -> str:
 
 
 def program(p: Program) -> str:
-    """All buffers and nodes (a size followed by ``*`` is reduced)."""
+    """Prints all buffers and nodes (a size followed by ``*`` is a reduction dimension)."""
     lines = [
         f"{b.name}: {b.kind.value} {b.dtype} {b.layout.sizes} strides {b.layout.strides}"
         for b in p.buffers.values()
@@ -82,7 +80,7 @@ def inlined(p: Program, refusals: Sequence[tuple[str, str]]) -> str:
 
 
 def plan(p: Plan) -> str:
-    """Groups in order, then every refusal with its reason."""
+    """Prints the groups in order, then every refused fusion with its reason."""
     lines = []
     for number, group in enumerate(p.groups):
         members = ", ".join(f"{n.name} ({n.origin.op})" for n in group.nodes)
@@ -94,7 +92,7 @@ def plan(p: Plan) -> str:
 
 
 def externs(p: Program, choices: Mapping[str, Choice]) -> str:
-    """Which kernel each operator call uses, and why."""
+    """Prints which kernel each operator call uses, and why."""
     lines = []
     for item in p.nodes:
         if isinstance(item, ExternNode):

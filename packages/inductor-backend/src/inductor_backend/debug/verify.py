@@ -1,7 +1,6 @@
-"""The rules of each IR, checked after each stage when TRACER_CHECK is set.
-
-In: a stage's result. Out: nothing, or a VerifyError that names the node and prints it. What always
-holds: a program that passes can be executed by `reference`.
+"""Verifies the invariants of each IR after each stage (TRACER_CHECK=1). A broken invariant raises a
+VerifyError that names and prints the node; a program that passes can be executed by the test
+suite's `reference`.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def _fail(rule: str, nodes: Sequence[Node], at: int) -> VerifyError:
-    """The error, with the nodes around the fault."""
+    """Returns the error, with the nodes around the fault."""
     around = "\n".join(printer.node(n) for n in nodes[max(at - 2, 0) : at + 3])
     return VerifyError(f"loop IR: {nodes[at].name}: {rule}\n{around}")
 
 
 def program(p: Program) -> None:
-    """Every rule of a program: reads after writes, indices inside buffers, dtypes, origins."""
+    """Checks a program: reads after writes, indices inside buffers, dtypes, origins."""
     written = {name for name, b in p.buffers.items() if b.kind is BufferKind.INPUT}
-    views = p.extends.keys() - p.writers().keys()  # of a product's operands: nobody writes to them
+    views = p.extends.keys() - p.writers().keys()  # views of matmul operands: nobody writes to them
     for at, node in enumerate(p.nodes):
         missing = {p.extends[name] if name in views else name for name in node.reads()} - written
         if missing:
@@ -64,8 +63,8 @@ def _loop_problem(p: Program, node: LoopNode) -> str | None:
 
 
 def _shared_places(node: LoopNode, store: Store) -> str | None:
-    """Points that differ in a variable that is not reduced never share a place: some dimension
-    shows it.
+    """Checks that two points which differ in an outer variable never store to the same element:
+    some dimension of the index tells them apart.
     """
     if store.atomic:
         return None
@@ -131,7 +130,7 @@ def _index_problem(name: str, index: Sequence[Index], sizes: Sequence) -> str | 
 
 
 def plan(p: Program, made: Plan) -> None:
-    """Every node once, in an order that respects the dependencies."""
+    """Checks that every node occurs once, in an order that respects the dependencies."""
     from inductor_backend.schedule.dependencies import (
         dependencies,  # a check of a later stage, on demand
     )
@@ -146,8 +145,8 @@ def plan(p: Program, made: Plan) -> None:
 
 
 def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
-    """A phase reads registers and row buffers of earlier phases only, and no input that was
-    overwritten before.
+    """Checks that a phase reads only registers and row buffers of earlier phases, and no input that
+    an earlier phase overwrote.
     """
     for body in items:
         if body is None:
@@ -175,7 +174,9 @@ def bodies(p: Program, items: Sequence[KernelBody | None]) -> None:
 
 
 def reusable(p: Program, items: Sequence[KernelBody | None], kernels: Sequence[Any]) -> None:
-    """What may be written over an operand comes after everything that the kernel reads of it."""
+    """Checks that a store that may reuse an operand's memory comes after every read of the operand
+    in the kernel.
+    """
     for body, kernel in zip(items, kernels, strict=True):
         if body is None:
             continue
@@ -203,7 +204,7 @@ def _read_before(p: Program, body: KernelBody, name: str, operand: str) -> None:
 def written_over(
     p: Program, made: Plan, kernels: Sequence[KernelText | None], over: Mapping[str, str]
 ) -> None:
-    """What is written over an operand is made by the kernel that uses it last."""
+    """Checks that memory is reused in place only by the kernel that uses the operand last."""
     from inductor_backend.schedule.memory_plan import (  # a check of a later stage
         lives,
         touched_storages,
@@ -217,7 +218,7 @@ def written_over(
 
 
 def memory(p: Program, made: Plan, kernels: Sequence[KernelText | None], m: MemoryPlan) -> None:
-    """Two storages that live at the same time do not overlap (static arenas)."""
+    """Checks that two storages which live at the same time do not overlap (static arenas)."""
     from inductor_backend.schedule.memory_plan import lives, nbytes, touched_storages  # likewise
 
     life = lives(touched_storages(p, made.groups, kernels))

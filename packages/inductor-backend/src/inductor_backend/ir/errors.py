@@ -8,7 +8,7 @@ from tracer_core.plugin_api import BackendError
 
 
 def unsupported(stage: str, detail: str, node: torch.fx.Node | None = None) -> BackendError:
-    """The error for something that is not built; the caller raises it."""
+    """Builds the error for an unsupported construct; the caller raises it."""
     where = ""
     if node is not None:
         frame = node.meta.get("user_frame")

@@ -1,4 +1,4 @@
-"""What is noted on the nodes of an ATen graph, and the tensors of a node."""
+"""Reads what passes have noted in the ``meta`` of ATen nodes, and the fake tensors of a node."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: In a node's ``meta``, in a graph cut by `passes.subgraph_cut`: which instance it belongs to, and
-#: where.
+#: Key in a node's ``meta``, in a graph cut by `passes.subgraph_cut`: the instance that the node
+#: belongs to, and the node's position in it.
 INSTANCE = "inductor_instance"
 
 
 def instance_of(node: Any) -> tuple[int, int] | None:
-    """(instance among the four, which of its nodes), None for what is in none."""
+    """Returns (instance of the four, position in it), or None for a node outside them."""
     found: tuple[int, int] | None = (
         node.meta.get(INSTANCE) if isinstance(node, torch.fx.Node) else None
     )
@@ -25,7 +25,7 @@ def instance_of(node: Any) -> tuple[int, int] | None:
 
 
 def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
-    """The fake tensors that a node reads and makes."""
+    """Yields the fake tensors that a node reads and returns."""
     for item in (node, *node.all_input_nodes):
         value = item.meta.get("val")
         for part in value if isinstance(value, (tuple, list)) else (value,):
@@ -34,7 +34,7 @@ def tensors_of(node: torch.fx.Node) -> Iterator[torch.Tensor]:
 
 
 def copies_across(node: torch.fx.Node) -> bool:
-    """Whether a node copies from one device to another, which is an operator's work."""
+    """Tells whether a node copies from one device to another, which only an ATen operator does."""
     value, source = node.meta.get("val"), node.args[0] if node.args else None
     if node.target is not aten._to_copy.default or not isinstance(source, torch.fx.Node):
         return False

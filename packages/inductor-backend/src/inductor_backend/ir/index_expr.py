@@ -1,12 +1,11 @@
-"""Integer index expressions over loop variables, and sizes.
+"""Integer index expressions over loop variables and sizes.
 
-In: loop variables (`Var`), sizes that are plain ints (static) or sympy expressions (symbolic). Out:
-`Index`, an immutable linear combination of atoms: loop variables, floor divisions, remainders and
-indirect values (loaded from memory). What always holds: an atom is never negative, two `Index` of
-the same value built from the same variables in affine form compare equal, and division and
-remainder are simplified whenever the ranges of the variables prove it. Own classes, not sympy,
-because a model makes tens of thousands of them: sympy is only asked, and imported (30 MiB, 0.4
-seconds), where a size is symbolic.
+Sizes are plain ints (static) or sympy expressions (symbolic). An `Index` is an immutable linear
+combination of atoms: loop variables, floor divisions, remainders and indirect values (loaded from
+memory). An atom is never negative; two affine `Index` of the same value over the same variables
+compare equal; division and remainder are simplified whenever the ranges of the variables prove it.
+The classes are not sympy's because a model makes tens of thousands of them: sympy is imported (30
+MiB, 0.4 seconds) only where a size is symbolic.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from typing import TYPE_CHECKING, Any, Union
 if TYPE_CHECKING:
     import sympy
 
-#: A size, stride or offset: an int where it is known, else a sympy expression over positive
+#: A size, stride or offset: an int where it is static, else a sympy expression over positive
 #: integers.
 Expr = Union[int, "sympy.Expr"]
 
 
 def simplify(expr: Expr) -> Expr:
-    """The same value, as an int where sympy knows that it is one."""
+    """Simplifies an expression, to an int where sympy proves that it is one."""
     if isinstance(expr, int):
         return expr
     return int(expr) if expr.is_Integer else expr
 
 
 def product(sizes: Iterable[Expr]) -> Expr:
-    """The product of sizes; 1 for none."""
+    """Returns the product of sizes; 1 for none."""
     result: Expr = 1
     for size in sizes:
         result = result * size
@@ -39,7 +38,7 @@ def product(sizes: Iterable[Expr]) -> Expr:
 
 
 def exact_quotient(a: Expr, b: Expr) -> Expr | None:
-    """a / b where it is provably an integer, else None."""
+    """Returns a / b where it is provably an integer, else None."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b != 0 and a % b == 0 else None
     if isinstance(b, int) and b == 1:
@@ -51,7 +50,7 @@ def exact_quotient(a: Expr, b: Expr) -> Expr | None:
 
 
 def known_le(a: Expr, b: Expr) -> bool:
-    """True where a <= b is provable from the assumptions on the symbols."""
+    """Tells whether a <= b is provable from the assumptions on the symbols."""
     if isinstance(a, int) and isinstance(b, int):
         return a <= b
     import sympy
@@ -145,11 +144,11 @@ class Index:
 
     @property
     def constant(self) -> Expr | None:
-        """Its value where no atom occurs in it, else None."""
+        """Returns the value of an index without atoms, else None."""
         return self.const if not self.terms else None
 
     def coefficient(self, position: int) -> Expr:
-        """The coefficient of the loop variable at that position (outside divisions and
+        """Returns the coefficient of the loop variable at that position (outside divisions and
         remainders).
         """
         for atom, coefficient in self.terms.items():
@@ -159,11 +158,11 @@ class Index:
 
     @property
     def affine(self) -> bool:
-        """Only loop variables, no division, remainder or indirect value."""
+        """Tells whether the atoms are loop variables only."""
         return all(isinstance(atom, Var) for atom in self.terms)
 
     def variables(self) -> frozenset[int]:
-        """Positions of all loop variables in it, those below divisions and indirect values
+        """Returns the positions of all loop variables, those inside divisions and indirect values
         included.
         """
         found: set[int] = set()
@@ -177,7 +176,7 @@ class Index:
         return frozenset(found)
 
     def indirect_values(self) -> Iterator[Any]:
-        """The body values that it reads."""
+        """Yields the body values that the index reads."""
         for atom in self.terms:
             if isinstance(atom, Indirect):
                 yield atom.value
@@ -185,17 +184,17 @@ class Index:
                 yield from atom.base.indirect_values()
 
 
-#: A position: an index for each dimension.
+#: One index for each dimension.
 At = Sequence[Index]
 
 
 def variable(position: int, size: Expr) -> Index:
-    """The loop variable as an Index; 0 where its only value is 0."""
+    """Returns the loop variable as an Index; 0 where its only value is 0."""
     return Index() if isinstance(size, int) and size == 1 else Index(0, {Var(position, size): 1})
 
 
 def variables(sizes: Sequence[Expr]) -> tuple[Index, ...]:
-    """One loop variable for each size, numbered from 0."""
+    """Returns one loop variable for each size, numbered from 0."""
     return tuple(variable(position, size) for position, size in enumerate(sizes))
 
 
@@ -204,7 +203,7 @@ def constant(value: Expr) -> Index:
 
 
 def largest_atom(atom: Atom) -> Expr | None:
-    """The largest value of an atom (the least is 0), None where it is not known."""
+    """Returns the largest value of an atom (the least is 0), or None where it is unbounded."""
     if isinstance(atom, (Var, Indirect)):
         return atom.size - 1
     if isinstance(atom, Mod):
@@ -216,7 +215,7 @@ def largest_atom(atom: Atom) -> Expr | None:
 
 
 def range_of(index: Index) -> tuple[Expr, Expr] | None:
-    """Inclusive bounds from the ranges of the atoms, None where one is not known."""
+    """Returns inclusive bounds from the ranges of the atoms, or None where an atom is unbounded."""
     low: Expr = index.const
     high: Expr = index.const
     for atom, coefficient in index.terms.items():
@@ -233,13 +232,15 @@ def range_of(index: Index) -> tuple[Expr, Expr] | None:
 
 
 def within(index: Index, size: Expr) -> bool:
-    """True where ``0 <= index < size`` is provable."""
+    """Tells whether ``0 <= index < size`` is provable."""
     bounds = range_of(index)
     return bounds is not None and known_le(0, bounds[0]) and known_le(bounds[1], size - 1)
 
 
 def _split(index: Index, divisor: Expr) -> tuple[Index, Index]:
-    """(q, r) with index == q * divisor + r, r holding the terms that are no multiples."""
+    """Returns (q, r) with index == q * divisor + r, where r holds the atoms whose coefficients are
+    no multiples of the divisor.
+    """
     quotient: dict[Atom, Expr] = {}
     rest: dict[Atom, Expr] = {}
     for atom, coefficient in index.terms.items():
@@ -252,8 +253,7 @@ def _split(index: Index, divisor: Expr) -> tuple[Index, Index]:
         q_const, r_const = divmod(index.const, divisor)
         bounds = range_of(Index(r_const, rest))
         if bounds is not None and isinstance(bounds[0], int) and bounds[0] < 0:
-            # C++ divides towards zero, so what is divided must not be negative (a flipped
-            # dimension).
+            # C++ division truncates, so the dividend must not be negative (a flipped dimension).
             moved = -(bounds[0] // divisor)
             q_const, r_const = q_const - moved, r_const + moved * divisor
         return Index(q_const, quotient), Index(r_const, rest)
@@ -266,9 +266,7 @@ def _split(index: Index, divisor: Expr) -> tuple[Index, Index]:
 
 
 def _inner_factor(rest: Index, divisor: Expr) -> tuple[Expr, Index, Index] | None:
-    """(c, k, r) with rest == c * k + r, c dividing the divisor and 0 <= r < c, if there is one >
-    1.
-    """
+    """Returns (c, k, r) with rest == c * k + r, c > 1, c | divisor and 0 <= r < c, or None."""
     for candidate in set(rest.terms.values()):
         if (isinstance(candidate, int) and candidate <= 1) or exact_quotient(
             divisor, candidate
@@ -281,7 +279,7 @@ def _inner_factor(rest: Index, divisor: Expr) -> tuple[Expr, Index, Index] | Non
 
 
 def floordiv(index: Index, divisor: Expr) -> Index:
-    """``index // divisor`` for a positive divisor and an index that is not negative."""
+    """Returns ``index // divisor`` for a positive divisor and a nonnegative index."""
     if isinstance(divisor, int) and divisor == 1:
         return index
     quotient, rest = _split(index, divisor)
@@ -300,7 +298,7 @@ def floordiv(index: Index, divisor: Expr) -> Index:
 
 
 def mod(index: Index, divisor: Expr) -> Index:
-    """``index % divisor`` for a positive divisor and an index that is not negative."""
+    """Returns ``index % divisor`` for a positive divisor and a nonnegative index."""
     if isinstance(divisor, int) and divisor == 1:
         return Index()
     _, rest = _split(index, divisor)
@@ -315,9 +313,7 @@ def mod(index: Index, divisor: Expr) -> Index:
 
 
 def substitute(index: Index, by: Sequence[Index] | None, value_map: Any = None) -> Index:
-    """The index with each loop variable p replaced by ``by[p]`` (None: kept); value_map: body value
-    -> its image.
-    """
+    """Replaces each loop variable p by ``by[p]`` (None: kept); value_map maps body values."""
     if not index.terms:
         return index
     result = Index(index.const)
@@ -335,7 +331,7 @@ def substitute(index: Index, by: Sequence[Index] | None, value_map: Any = None) 
 
 
 def flatten(indices: Sequence[Index], strides: Sequence[Expr], offset: Expr = 0) -> Index:
-    """``offset + sum(index * stride)``."""
+    """Returns ``offset + sum(index * stride)``."""
     result = Index(offset)
     for index, stride in zip(indices, strides, strict=True):
         if not (isinstance(stride, int) and stride == 0) and (index.terms or index.const != 0):
@@ -344,8 +340,9 @@ def flatten(indices: Sequence[Index], strides: Sequence[Expr], offset: Expr = 0)
 
 
 def recombine(index: Index) -> Index:
-    """The index with ``n * (b // n) + b % n`` written as ``b``: what a reshape took apart and the
-    strides put together again."""
+    """Rewrites ``n * (b // n) + b % n`` to ``b``, which undoes a reshape followed by its own
+    strides.
+    """
     for atom, coefficient in index.terms.items():
         if not isinstance(atom, Mod):
             continue
@@ -361,7 +358,7 @@ def recombine(index: Index) -> Index:
 
 
 def contiguous_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Row-major strides, as torch gives them (a dimension of size 0 counts as 1)."""
+    """Returns row-major strides, as torch does (a dimension of size 0 counts as 1)."""
     strides: list[Expr] = []
     running: Expr = 1
     for size in reversed(sizes):
@@ -373,8 +370,8 @@ def contiguous_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
 def reshape_groups(
     old: Sequence[Expr], new: Sequence[Expr]
 ) -> list[tuple[list[int], list[int]]] | None:
-    """Pairs the runs of old and new dimensions whose products are equal; None where they do not
-    line up.
+    """Pairs the runs of old and new dimensions whose products are equal; None where they
+    interleave.
     """
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
@@ -402,7 +399,7 @@ def reshape_groups(
 def reshape(
     old: Sequence[Expr], new: Sequence[Expr], position: Sequence[Index]
 ) -> tuple[Index, ...]:
-    """The index into `old` of the element at `position` in `new` (row-major order kept).
+    """Returns the index into `old` of the element at `position` in `new` (row-major order kept).
 
     Raises ValueError where the two shapes cannot hold the same number of elements.
     """
@@ -412,7 +409,8 @@ def reshape(
     if groups is None:
         if all(isinstance(size, int) for size in (*old, *new)):
             raise ValueError(f"cannot reshape {tuple(old)} to {tuple(new)}")
-        # That the products are equal is guarded (a size is a multiple of six, say), not known here.
+        # Guards ensure that the two element counts are equal (a size is a multiple of six, say);
+        # the expressions need not prove it.
         groups = [(list(range(len(old))), list(range(len(new))))]
     result: list[Index] = [Index()] * len(old)
     for left, right in groups:
@@ -420,13 +418,13 @@ def reshape(
         strides = contiguous_strides([old[k] for k in left])
         for place, (k, stride) in enumerate(zip(left, strides, strict=True)):
             quotient = floordiv(flat, stride)
-            # The first dimension needs no remainder: the flat index is below the product of all.
+            # The first dimension needs no remainder: the flat index is below the element count.
             result[k] = quotient if place == 0 else mod(quotient, old[k])
     return tuple(result)
 
 
 def render(index: Index, names: str = "i") -> str:
-    """Readable text such as ``64*i0 + i1 + (i2 // 7)``."""
+    """Prints an index, as in ``64*i0 + i1 + (i2 // 7)``."""
     parts: list[str] = []
     for atom, coefficient in index.terms.items():
         if isinstance(atom, Var):

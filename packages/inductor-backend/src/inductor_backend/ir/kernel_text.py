@@ -1,4 +1,4 @@
-"""The text of a kernel, and what it is called with."""
+"""The generated text of a kernel and its arguments."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Buffers, loop nodes, extern nodes and the program that holds them.
+"""The loop IR: buffers, loop nodes, extern nodes and the `Program` that holds them.
 
-In: what the lowerings build. Out: a `Program`, the loop IR of one graph. What always holds: a loop
-node's body is a set of `Store`s over one domain (`sizes`, some of them `reduced`); loads and stores
-address buffers by *logical* index (one `Index` a dimension), so that a layout may still change; a
-buffer is written by exactly the nodes that list it, before any node that reads it in program order.
+A loop node's body is a set of `Store`s over one domain (`sizes`, some of them `reduced`). Loads and
+stores address buffers by logical index (one `Index` a dimension), so that a layout may still
+change. A buffer is written by exactly the nodes that list it, before any node that reads it in
+program order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from inductor_backend.ir.values import Value, topological
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where element (i, j, ...) of a buffer lies: ``offset + i * strides[0] + ...``, in
-    elements.
-    """
+    """Maps element (i, j, ...) to ``offset + i * strides[0] + ...``, in elements."""
 
     sizes: tuple[Expr, ...]
     strides: tuple[Expr, ...]
@@ -38,9 +36,7 @@ class Layout:
 
     @property
     def extent(self) -> Expr:
-        """Elements of memory from the first to the last element of a buffer without negative
-        strides.
-        """
+        """Returns the span from first to last element, in elements (no negative strides)."""
         if any(isinstance(size, int) and size == 0 for size in self.sizes):
             return 0
         total: Expr = 1
@@ -60,7 +56,8 @@ class BufferKind(enum.Enum):
 @dataclass(slots=True)
 class Buffer:
     """One tensor of the program. storage: name of the buffer whose memory it shares (its own name
-    where it owns it). Mutable: layouts may be changed before scheduling."""
+    where it owns it). Mutable: layouts may change before scheduling.
+    """
 
     name: str
     dtype: torch.dtype
@@ -74,8 +71,9 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a node comes from: user_frame ``file.py:12 in forward``; fx: name of the graph node;
-    op: a short name of the operator, for kernel names."""
+    """Where a node comes from: user_frame ``file.py:12 in forward``; fx: name of the FX node; op: a
+    short operator name, for kernel names.
+    """
 
     user_frame: str
     fx: str
@@ -101,12 +99,12 @@ class Store:
 
     @property
     def plain(self) -> bool:
-        """One value for one place."""
+        """Tells whether the store is neither a reduction nor a scan nor a scatter."""
         return self.reduce is None and self.scan is None and self.combine is None
 
     @property
     def roots(self) -> list[Value]:
-        """What must be computed for it: the value, and what its index reads."""
+        """Returns the values that must be computed: the stored value, and those its index reads."""
         return [self.value, *(value for index in self.index for value in index.indirect_values())]
 
 
@@ -131,7 +129,7 @@ class LoopNode:
 
     @property
     def origins(self) -> tuple[Origin, ...]:
-        """Where it and what was inlined into it come from, producers first."""
+        """Returns the origins of the node and of what was inlined into it, producers first."""
         return (*self.inlined, self.origin)
 
     @property
@@ -140,12 +138,14 @@ class LoopNode:
 
     @property
     def is_reduction(self) -> bool:
-        """Its reduced variables mean something: they may not be exchanged for others."""
+        """Tells whether a store reduces, scans or scatters, so that the reduced variables must be
+        kept.
+        """
         return not all(store.plain for store in self.stores)
 
     def loads(self) -> tuple[Value, ...]:
-        """Every load of the body, those inside index expressions included. Kept: every stage asks
-        for it.
+        """Returns every load of the body, those inside index expressions included; cached, because
+        every stage asks for it.
         """
         if self._loads is None:
             found = tuple(loads_of(value for store in self.stores for value in store.roots))
@@ -163,7 +163,7 @@ def loads_of(values: Iterable[Value]) -> list[Value]:
 
 
 def same_strides(layout: Layout, strides: Sequence[Expr]) -> bool:
-    """True where the strides agree in every dimension that has more than one element."""
+    """Tells whether the strides agree in every dimension that has more than one element."""
     return all(
         a == b or (isinstance(size, int) and size <= 1)
         for size, a, b in zip(layout.sizes, layout.strides, strides, strict=True)
@@ -184,11 +184,12 @@ class Strided:
 @dataclass(frozen=True, slots=True)
 class ExternNode:
     """A call of an ATen operator. args and kwargs: constants, sizes, `Strided`, and lists of them.
-    outputs: buffers it makes (None: not used). unpack: the operator returns a tuple. sequential: it
+    outputs: result buffers (None: not used). unpack: the operator returns a tuple. sequential: it
     has a side effect (random numbers), so its order among such nodes is kept. fallback: it has no
-    lowering. post: an activation applied to the result; residual: a tensor added after it; final:
-    an activation applied after that (our own products only). in_place: the input that it writes to,
-    whose memory its output shares."""
+    lowering. The epilogue (native matmuls only): post, an activation of the result; residual, a
+    tensor added after it; final, an activation after that. in_place: the mutated input, whose
+    memory the output shares.
+    """
 
     name: str
     target: Any
@@ -234,13 +235,14 @@ Node = LoopNode | ExternNode
 class Program:
     """The loop IR of one graph; mutable while it is lowered and scheduled.
 
-    inputs: one entry a placeholder, a buffer name or, for an int, the sympy symbol it binds (None:
-    not used). extends: a buffer -> an earlier version of the same storage that it contains.
-    outputs: buffer names, views of buffers, size expressions or None. numbers: text of a float that
-    the call brings -> the buffer that holds it. device: where loops run. elsewhere: buffers on
-    other devices, which operators read only. operands: the result of a product -> the type that its
-    operator multiplies in. channels_last: numbers of saved outputs that are so, unlike eager's;
-    images_last: names of the graph's convolutions that are.
+    inputs: for each placeholder a buffer name or, for an int, the sympy symbol it binds (None: not
+    used). extends: a buffer -> an earlier version of the same storage that it contains. outputs:
+    buffer names, views of buffers, size expressions or None. numbers: text of a symbolic float ->
+    the buffer that holds it. device: where loops run. elsewhere: buffers on other devices, which
+    only operators read. operands: the result of a matmul -> the dtype that its operator
+    multiplies in.
+    channels_last: indices of saved outputs that are channels-last where eager's are not;
+    images_last: names of the graph's convolutions whose results are.
     """
 
     name: str
@@ -259,7 +261,7 @@ class Program:
     images_last: frozenset[str] = frozenset()
 
     def with_earlier(self, names: Iterable[str]) -> set[str]:
-        """The buffers, and the earlier versions whose regions they contain."""
+        """Returns the buffers, and the earlier versions whose memory they contain."""
         found: set[str] = set()
         for name in names:
             at: str | None = name

@@ -1,9 +1,9 @@
-"""The op vocabulary of loop bodies: every operation that a body may contain, written once.
+"""The op vocabulary of loop bodies.
 
-In: nothing. Out: `OPS`, name -> `OpSpec`. What always holds: every handler (C++, reference,
-printer) covers exactly this table (tests/inductor/test_tables.py), and an op name that is not here
-cannot be built (`values.make` raises). Values are bool, integers, float32 or float64: 16-bit floats
-exist in memory only; `load` widens them to float32 and a store rounds to nearest even.
+Every handler (C++, reference, printer) covers exactly `OPS`
+(tests/inductor/test_tables.py); `values.make` raises for any other name. Values are bool, integers,
+float32 or float64: 16-bit floats exist in memory only; `load` widens them to float32 and a store
+rounds to nearest even.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 
 DtypeRule = Callable[[Sequence[torch.dtype], Any], torch.dtype]
 
-#: What a value loaded from memory of that dtype is computed in.
+#: Memory dtype -> the dtype that loaded values are computed in.
 COMPUTE_DTYPE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which bodies compute on memory of `dtype`."""
+    """Returns the dtype in which bodies compute on memory of `dtype`."""
     return COMPUTE_DTYPE.get(dtype, dtype)
 
 
@@ -180,8 +180,7 @@ REDUCTIONS = {
     "welford": (None, "two outputs: mean, and sum of squared distances to it"),
 }
 
-#: Scans: name -> meaning. At each point, over the points up to it along the reduced variables, in
-#: their order.
+#: Scans: name -> meaning, at each point over the points up to it along the reduced variables.
 SCANS = {
     "sum": "running sum; of floats in float64",
     "prod": "running product; of floats in float64",
@@ -192,8 +191,8 @@ SCANS = {
     "logsumexp": "logarithm of the running sum of exponentials, in float64",
 }
 
-#: Scatters: how a value meets what is at its place. Points of one place come in the order of the
-#: domain.
+#: Scatters: name -> how a stored value combines with the element. Points of one element come in the
+#: order of the domain.
 COMBINES = {
     "set": "replaces it",
     "add": "is added to it, rounded to the buffer's dtype each time; or, for bool",
@@ -204,7 +203,7 @@ COMBINES = {
 
 
 def outputs_of(reduce: str | None, scan: str | None) -> int:
-    """The number of buffers that a store of that kind writes."""
+    """Returns the number of buffers that a store of that kind writes."""
     return 2 if reduce == "welford" or scan in ("max_at", "min_at") else 1
 
 

@@ -1,4 +1,4 @@
-"""Symbolic sizes as text, in C++ or Python."""
+"""Prints symbolic sizes as C++ or Python expressions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SYMPY_INFIX = {"Add": " + ", "Mul": " * "}
 
 
 def _quotient(numerator: Any, denominator: Any, language: str) -> str:
-    """A division rounded down."""
+    """Prints a floor division."""
     a, b = size_expression(numerator, language), size_expression(denominator, language)
     if language != "cpp":
         return f"(({a}) // {b})"
@@ -30,9 +30,9 @@ def _quotient(numerator: Any, denominator: Any, language: str) -> str:
 
 
 def size_expression(expr: Expr, language: str = "cpp") -> str:
-    """A symbolic size as an int expression over its symbols, in C++ or Python.
+    """Prints a symbolic size as an int expression over its symbols, in C++ or Python.
 
-    Raises BackendError for a function that it does not know.
+    Raises BackendError for an unsupported sympy function.
     """
     if isinstance(expr, int):
         return str(expr)
@@ -66,7 +66,7 @@ def size_expression(expr: Expr, language: str = "cpp") -> str:
         return f"(({args[0]} + {ALIGNMENT - 1}) {division} {ALIGNMENT} * {ALIGNMENT})"
     if name in ("Mod", "PythonMod"):
         if language == "cpp" and expr.args[0].is_nonnegative is not True:
-            return (  # with the divisor's sign, as Python has it
+            return (  # the remainder has the divisor's sign, as in Python
                 f"(({args[0]} % {args[1]} + {args[1]}) % {args[1]})"
             )
         return f"({args[0]} % {args[1]})"

@@ -1,8 +1,7 @@
-"""Symbolic sizes: from torch's SymInts to expressions, and from expressions to numbers.
+"""Converts torch's SymInts to size expressions, and expressions to hints, bounds and static values.
 
-In: `CompileSpec.sizes`. Out: expressions for the loop IR, hints for heuristics. What always holds:
-no other module turns a symbolic expression into a number; a hint never decides what is computed,
-and where a number would be needed for that (`static`), the compile fails by name.
+No other module turns a symbolic expression into a number. A hint never decides what is computed:
+where a static value is needed for that, `static` raises.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tracer_core.plugin_api import SizeSpec
 
 
 def hint(size: Any) -> int:
-    """A size of a fake tensor, or its value in the captured call: for heuristics only."""
+    """Returns a fake tensor's size, or its value in the captured call: for heuristics only."""
     if isinstance(size, int):
         return size
     found = size.node.hint
@@ -34,7 +33,9 @@ class SizeVars:
 
     @staticmethod
     def expr(size: Any) -> Expr:
-        """An int, a SymInt or an expression as an expression. A size that guards make 1 is 1."""
+        """Converts an int, a SymInt or an expression to an expression; a size that guards make 1
+        becomes 1.
+        """
         if isinstance(size, torch.SymInt):
             expr = simplify(size.node.expr)
             return (
@@ -48,7 +49,7 @@ class SizeVars:
         return tuple(self.expr(size) for size in sizes)
 
     def hint(self, expr: Expr, default: int = 64) -> int:
-        """Its value in the captured call: for heuristics only, never for meaning."""
+        """Returns the value in the captured call: for heuristics only, never for meaning."""
         if isinstance(expr, int):
             return expr
         values = {
@@ -60,7 +61,7 @@ class SizeVars:
         return int(result) if result.is_Integer else default
 
     def is_positive(self, expr: Expr) -> bool:
-        """Whether an expression is known to be at least 1 for every size in range."""
+        """Tells whether an expression is provably at least 1 for every size in range."""
         if isinstance(expr, int):
             return expr > 0
         if expr.is_Symbol:
@@ -71,7 +72,7 @@ class SizeVars:
         return expr.is_Mul and all(map(self.is_positive, expr.args))
 
     def upper(self, expr: Expr) -> int | None:
-        """An upper bound that holds for every size in range, None where there is none."""
+        """Returns an upper bound for every size in range, or None."""
         if isinstance(expr, int):
             return expr
         import sympy
@@ -86,7 +87,7 @@ class SizeVars:
         return int(result) if result.is_Integer and not expr.has(sympy.Mod) else None
 
     def nonnegative(self, expr: Expr) -> bool:
-        """Whether it is known to be at least 0 for every size in range."""
+        """Tells whether an expression is provably nonnegative for every size in range."""
         if isinstance(expr, int):
             return expr >= 0
         import sympy
@@ -98,7 +99,7 @@ class SizeVars:
             spec = self.specs.get(symbol.name)
             slope = sympy.diff(smallest, symbol)
             if spec is None or not slope.is_Integer:
-                return False  # neither rises nor falls by a known amount
+                return False  # not provably monotonic
             bound = spec.lower if slope > 0 else spec.upper
             if bound is None:
                 return False
@@ -106,7 +107,9 @@ class SizeVars:
         return bool(smallest.is_nonnegative)
 
     def static(self, expr: Expr, why: str) -> int:
-        """Its value, . Raises BackendError where it is symbolic. why: what needs the number."""
+        """Returns the value of a static size. Raises BackendError, which names `why`, for a
+        symbolic one.
+        """
         if isinstance(expr, int):
             return expr
         raise unsupported(

@@ -1,8 +1,7 @@
-"""Which machine a graph is compiled for.
+"""Chooses the machine that a graph is compiled for.
 
-In: a graph's fake tensors. Out: a `Target`. What always holds: a graph has one device for its
-loops; `interpreted()` makes graphs on CPU tensors compile as if for CUDA, their kernels run by
-Triton's interpreter, which is how tests see the whole path without a GPU.
+A graph has one device for its loops. `interpreted()` makes graphs on CPU tensors compile as if for
+CUDA, with kernels run by Triton's interpreter: tests cover the whole path without a GPU.
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """Graphs compiled on this thread inside use Triton's interpreter (TRITON_INTERPRET=1 must be
-    set).
-    """
+    """Compiles graphs of this thread for Triton's interpreter (TRITON_INTERPRET=1 must be set)."""
     before = getattr(_local, "interpreted", False)
     _local.interpreted = True
     try:
@@ -49,7 +46,7 @@ def interpreted() -> Iterator[None]:
 
 
 def main_device(graph: torch.fx.Graph) -> torch.device:
-    """The CUDA device of any tensor of the graph, else the CPU."""
+    """Returns the CUDA device of any tensor of the graph, else the CPU."""
     for node in graph.nodes:
         value = node.meta.get("val")
         for part in value if isinstance(value, (tuple, list)) else (value,):
@@ -66,7 +63,7 @@ def target_of(graph: torch.fx.Graph) -> Target:
 
 
 def in_tensor_cores(dtype: torch.dtype, convolution: bool) -> bool:
-    """Whether a GPU multiplies this type in tensor cores, as torch's settings are now."""
+    """Tells whether the GPU's tensor cores multiply this dtype under torch's current settings."""
     return dtype in (torch.bfloat16, torch.float16) or (
         dtype is torch.float32 and tf32_allowed(convolution)
     )

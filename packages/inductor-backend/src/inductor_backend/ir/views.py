@@ -1,9 +1,8 @@
-"""References: a buffer seen through views, as an index map. No kernel, no copy.
+"""Represents views of a buffer as index maps, without a kernel or a copy.
 
-In: a buffer and view operations. Out: a `Ref`, whose `index` gives, for loop variables over the
-view's sizes, the logical index into the buffer. What always holds: composing views composes index
-maps, so any chain of views is one map; `strided()` says whether the view is also a plain strided
-tensor.
+A `Ref`'s `index` gives, for loop variables over the view's sizes, the logical index into the
+buffer. Composing views composes index maps, so any chain of views is one map; `strided()` returns
+the layout of a view that is also a plain strided tensor.
 """
 
 from __future__ import annotations
@@ -46,19 +45,21 @@ class Ref:
         return self.sizes == self.buffer.layout.sizes and self.index == variables(self.sizes)
 
     def at(self, position: Sequence[Index]) -> Value:
-        """The element at a position of the view, as a body value."""
+        """Returns the element at a position of the view, as a body value."""
         return load(self.buffer.name, self.place(position), self.dtype)
 
     def place(self, position: Sequence[Index]) -> tuple[Index, ...]:
-        """The buffer's logical index of a position of the view."""
+        """Returns the buffer's logical index of a position of the view."""
         return tuple(substitute(index, position) for index in self.index)
 
     def remap(self, sizes: Sequence[Expr], position: Sequence[Index]) -> Ref:
-        """The view of new sizes whose element at (v0, v1, ...) is this view's at `position`."""
+        """Returns the view of new sizes whose element at (v0, v1, ...) is this view's at
+        `position`.
+        """
         return Ref(self.buffer, tuple(sizes), self.place(position))
 
     def strided(self) -> Layout | None:
-        """Its layout as a strided tensor, None where no strides describe it."""
+        """Returns the layout as a strided tensor, or None where no strides describe it."""
         flat = self.buffer.layout.flat(self.index)
         if not flat.affine:
             return None
@@ -121,7 +122,7 @@ class Ref:
 
 
 def broadcast(position: Sequence[Index], sizes: Sequence[Expr]) -> list[Index]:
-    """The position in a tensor of `sizes` that broadcasts to the shape `position` runs over."""
+    """Returns the position in a tensor of `sizes` that broadcasts to the shape of `position`."""
     lead = len(position) - len(sizes)
     return [
         Index() if isinstance(size, int) and size == 1 else position[lead + k]

@@ -1,3 +1,3 @@
-"""Subgraph replication: kernels of repeated subgraphs (`passes.repeated_subgraphs`) are renamed and
-called for each instance.
+"""Subgraph replication: lowers one instance of a repeated subgraph (`passes.repeated_subgraphs`)
+and calls its kernels, with renamed buffers, for every instance.
 """

@@ -1,8 +1,5 @@
-"""Whether repeated regions give the program that lowering the whole graph gives.
-
-In: the two programs with their plans and kernels. Out: nothing, or a VerifyError that says where
-they part. What always holds: only names of buffers may differ; it costs what repeating saves, so it
-runs where TRACER_CHECK is set.
+"""Verifies that subgraph replication yields the program that lowering the whole graph yields, up to
+buffer names. It costs the time that replication saves, so it runs only under TRACER_CHECK.
 """
 
 from __future__ import annotations
@@ -15,13 +12,14 @@ from inductor_backend.schedule.fusion import Plan
 from inductor_backend.subgraphs.replication import form
 from tracer_core.plugin_api import VerifyError
 
-#: A program, its plan and its kernels, one a group.
+#: A program, its plan, and its kernels (one a group).
 Made = tuple[Program, Plan, Sequence[KernelText | None]]
 
 
 def same_plans(one: Made, other: Made) -> None:
-    """Two programs make the same calls in the same order, up to names of buffers that pair up one
-    by one, on the same inputs."""
+    """Raises VerifyError unless two programs make the same calls in the same order on the same
+    inputs, up to a one-to-one renaming of buffers.
+    """
     pairs: dict[str, str] = {}
     back: dict[str, str] = {}
 

@@ -1,11 +1,11 @@
-"""The kernels and operator calls of four equal instances, repeated for all.
+"""Replicates the kernels and operator calls of four equal instances of a subgraph for all
+instances.
 
 In: the groups and kernels of a `Cut`, and how its nodes were lowered. Out: the program and plan of
 the whole graph. What always holds: the groups of the second and the third instance are equal in
-kind, text, sizes and order, up to names of buffers that pair up one by one; so do the views by
-which each instance hands its results to the next. Each instance in the middle then is the third
-with its own buffers and its own inputs, as the graph says. Anything else raises `NotEqual`, and the
-whole graph is lowered.
+kind, text, sizes and order, up to a one-to-one renaming of buffers, and so are the views by which
+each instance hands its results to the next. Each middle instance is then the third one with its own
+buffers and inputs. Anything else raises `NotEqual`, and the whole graph is lowered.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ from inductor_backend.passes.repeated_subgraphs import KEPT
 from inductor_backend.passes.subgraph_cut import Cut, whole_of
 from inductor_backend.schedule.fusion import Group, Plan
 
-#: The instance that the others in the middle are copies of, and the last of the four.
+#: The instance that the other middle ones are copies of, and the last of the four.
 THIRD, LAST = KEPT - 2, KEPT - 1
 
 
 class NotEqual(Exception):
-    """Why the instances cannot be repeated."""
+    """Raised, with the reason, when the instances cannot be replicated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """What is known of a cut graph once its kernels are written. kernels: one a group of the
-    plan.
-    """
+    """The schedule of a cut graph with its generated kernels. kernels: one a group of the plan."""
 
     program: Program
     plan: Plan
@@ -47,8 +45,9 @@ class Scheduled:
 
 
 def stamp(cut: Cut, made: Scheduled) -> list[KernelText | None]:
-    """Turns program, plan and choices into the whole graph's; returns its kernels. Raises NotEqual
-    before it changes anything."""
+    """Turns program, plan and choices into the whole graph's, and returns its kernels. Raises
+    NotEqual before it changes anything.
+    """
     names = _Names(cut, made)
     kinds = [
         names.kind(group, kernel)
@@ -64,7 +63,7 @@ def stamp(cut: Cut, made: Scheduled) -> list[KernelText | None]:
 
 
 def _paired(kinds: Sequence[int | None]) -> list[tuple[range, range]]:
-    """Each stretch of the second instance's groups with the third's, which must follow it."""
+    """Pairs each run of the second instance's groups with the third's, which must follow it."""
     stretches: list[range] = []
     for place, kind in enumerate(kinds):
         if stretches and kinds[place - 1] == kind:
@@ -86,12 +85,12 @@ def _paired(kinds: Sequence[int | None]) -> list[tuple[range, range]]:
 
 
 class _Names:
-    """Which buffer stands for which in the next instance. Mutable: pairs are added as they are
+    """Maps the buffers of one instance to those of the next. Mutable: pairs are added as they are
     found.
 
-    number: of a buffer, the instance (of four) whose nodes made it. inputs: of each real instance,
-    by what the third one reads, what it reads of the graph's inputs. roles: an input -> the
-    instances of the four that read it, and as what.
+    number: buffer -> the instance (of four) whose nodes made it. inputs: for each real instance,
+    the graph inputs that it reads in place of those of the third. roles: input -> the instances of
+    the four that read it, and as what.
     """
 
     def __init__(self, cut: Cut, made: Scheduled) -> None:
@@ -137,8 +136,9 @@ class _Names:
     # where a group belongs ------------------------------------------------------------------------
 
     def kind(self, group: Group, kernel: KernelText | None) -> int | None:
-        """The first instance that it writes for, None if it is none; raises NotEqual where it
-        reaches too far.
+        """Returns the first instance that a group writes for, or None for a group outside the
+        instances. Raises NotEqual for a group that works for instances that lie apart, that is
+        ordered or has side effects, or that uses a middle instance from outside.
         """
         writes = [name for node in group.nodes for name in node.writes]
         numbers = {self.number.get(name) for name in writes}
@@ -176,7 +176,7 @@ class _Names:
     # pairs ----------------------------------------------------------------------------------------
 
     def pair(self, a: str, b: str) -> None:
-        """b is to the third instance what a is to the second."""
+        """Records that b is to the third instance what a is to the second."""
         first, second = self.number.get(a), self.number.get(b)
         if a == b:
             if first not in (None, 0) or (a in self.roles and a not in self.shared):
@@ -197,16 +197,15 @@ class _Names:
             raise NotEqual(f"{a} and {b} are stored in different ways")
 
     def _role(self, a: str, b: str) -> None:
-        """Two inputs that pair up must be read in the same place of instances that follow one
-        another.
-        """
+        """Checks that two paired inputs are read in the same role by consecutive instances."""
         mine, theirs = self.role_of(a), self.role_of(b)
         if mine is None or theirs is None or mine[1] != theirs[1] or theirs[0] != mine[0] + 1:
             raise NotEqual(f"{a} and {b} are not the same input of two instances")
 
     def role_of(self, name: str) -> tuple[int, str] | None:
-        """None for an input that the instances do not read themselves, or all of them; raises
-        NotEqual for one that is read in several ways."""
+        """Returns the (instance, role) that reads an input, or None for an input that no instance
+        reads itself, or that all read; raises NotEqual for one with several roles.
+        """
         roles = self.roles.get(name, set())
         if not roles or name in self.shared:
             return None
@@ -215,7 +214,7 @@ class _Names:
         return next(iter(roles))
 
     def pair_groups(self, a: int, b: int) -> None:
-        """The groups in these places do the same."""
+        """Checks that the two groups do the same, and pairs their buffers."""
         one, other = self.kernels[a], self.kernels[b]
         if one is not None and other is not None:
             if len(one.pointers) != len(other.pointers) or form(one) != form(other):
@@ -250,8 +249,8 @@ class _Names:
         )
 
     def pair_values(self, a: Any, b: Any) -> None:
-        """Arguments, results and views, whatever they are made of. A string is the name of a buffer
-        or a constant.
+        """Pairs arguments, results and views of any structure. A string is a buffer name or a
+        constant.
         """
         if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)) and len(a) == len(b):
             for one, other in zip(a, b, strict=True):
@@ -270,7 +269,7 @@ class _Names:
             raise NotEqual(f"{a!r} and {b!r} differ")
 
     def pair_results(self) -> None:
-        """What each instance hands to the next one is seen by the same views."""
+        """Checks that each instance hands its results to the next through the same views."""
         values = {
             place: value
             for node, value in self.made.lowered.env.items()
@@ -291,8 +290,8 @@ class _Names:
     # names in the whole program -------------------------------------------------------------------
 
     def image(self, name: str, real: int) -> str:
-        """What a group of the third instance reads or writes as `name`, in the group of the
-        instance `real`.
+        """Returns the name, in instance `real`, of what a group of the third instance reads or
+        writes as `name`.
         """
         number = self.number.get(name)
         if number == 0:
@@ -306,8 +305,9 @@ class _Names:
         return self.named(template, real + number - THIRD)
 
     def named(self, template: str, real: int) -> str:
-        """The third instance's buffer in the instance `real`. Constants that an instance computes
-        for itself read nothing, so they are the same in all."""
+        """Returns the third instance's buffer in instance `real`. Constants that an instance
+        computes for itself read nothing, so all instances have the same.
+        """
         if real == THIRD or self.program.buffers[template].kind is BufferKind.INPUT:
             return template
         if real == THIRD - 1:
@@ -315,8 +315,8 @@ class _Names:
         return self.next[template] if real == self.count - 1 else f"{template}_r{real}"
 
     def at_the_end(self, name: str) -> str:
-        """What the last instance calls something of the third one, which stands before it in the
-        cut graph.
+        """Returns the last instance's name for a buffer of the third, which precedes it in the cut
+        graph.
         """
         number = self.number.get(name)
         if number == THIRD:
@@ -329,7 +329,7 @@ class _Names:
         return self.inputs[self.count - 2][role[1]]
 
     def outputs(self) -> list[Any]:
-        """The outputs of the whole program."""
+        """Returns the outputs of the whole program."""
         small = self.program.outputs
         (returned,) = self.made.lowered.gm.graph.find_nodes(op="output")[0].args
         owner = [
@@ -375,7 +375,7 @@ def note_instances(program: Program, instances: dict[str, int], new: Sequence[st
 
 
 def form(kernel: KernelText) -> KernelText:
-    """All of a kernel but what it is called and whose memory it works on."""
+    """Returns what is compared of a kernel: everything but its name and its buffers."""
     return replace(kernel, pointers=(), label="")
 
 
@@ -386,7 +386,7 @@ def _names(value: Any) -> list[str]:
 
 
 def renamed(value: Any, to: Any, program: Program) -> Any:
-    """Arguments and outputs with other buffers."""
+    """Renames the buffers in arguments and outputs."""
     if isinstance(value, Strided):
         return Strided(to(value.buffer), value.layout)
     if isinstance(value, str):
@@ -399,7 +399,7 @@ def renamed(value: Any, to: Any, program: Program) -> Any:
 def _written(
     names: _Names, kinds: Sequence[int | None], thirds: dict[int, range], outputs: list[Any]
 ) -> list[KernelText | None]:
-    """Groups, kernels, buffers, choices and outputs of the whole graph, all made before anything is
+    """Builds groups, kernels, buffers, choices and outputs of the whole graph before anything is
     changed.
     """
     program, choices = names.program, dict(names.made.choices)
@@ -450,7 +450,7 @@ def _written(
 def _complete(
     program: Program, groups: list[Group], kernels: Sequence[KernelText | None], outputs: list[Any]
 ) -> None:
-    """A buffer for every name that is new."""
+    """Adds a buffer for every new name."""
     wanted = [pointer for kernel in kernels if kernel is not None for pointer in kernel.pointers]
     wanted += [
         name
