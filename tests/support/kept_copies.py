@@ -6,17 +6,17 @@ one pair a call.
 
 from __future__ import annotations
 
-from tracer_core.execution.input_snapshot import Spare
+from tracer_core.execution.input_snapshot import InputSnapshot
 
 
 def kept_copies(monkeypatch):
     """The list."""
-    made, keep = [], Spare.keep
+    made, keep = [], InputSnapshot.keep
 
     def counted(self, tensors):
         kept = keep(self, tensors)
         made.append((len(tensors), sum(one[2] is not None for one in kept)))
         return kept
 
-    monkeypatch.setattr(Spare, "keep", counted)
+    monkeypatch.setattr(InputSnapshot, "keep", counted)
     return made

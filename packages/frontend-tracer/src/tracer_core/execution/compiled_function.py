@@ -589,7 +589,7 @@ def _called_with(function: Callable[..., Any], key: tuple[Any, ...]) -> Callable
 
 def _levels_to_the_user() -> int:
     """The stacklevel of a warning of our caller's: the line that called the compiled function."""
-    own, level = os.path.dirname(__file__) + os.sep, 1
+    own, level = os.path.dirname(os.path.dirname(__file__)) + os.sep, 1
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(own):
         frame, level = frame.f_back, level + 1
