@@ -369,7 +369,7 @@ def _node(tensor: torch.Tensor) -> Any:
     """Returns the grad_fn; autograd regenerates it on access for a view whose base was written
     to.
     """
-    with torch_private.outside_modes():
+    with torch_private.outside_recording():
         return tensor.grad_fn
 
 

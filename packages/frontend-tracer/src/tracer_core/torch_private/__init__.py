@@ -45,6 +45,7 @@ from tracer_core.torch_private.dispatch import (
     is_composite,
     no_python_dispatch,
     outside_modes,
+    outside_recording,
     outside_transforms,
     plain_torch_function,
     python_dispatcher,

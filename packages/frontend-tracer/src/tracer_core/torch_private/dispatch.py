@@ -44,6 +44,17 @@ def dispatch_keys(tensor: torch.Tensor) -> int:
     return int(torch._C._dispatch_keys(tensor).raw_repr())
 
 
+@contextlib.contextmanager
+def outside_recording() -> Iterator[None]:
+    """Inside, no dispatch mode and no functionalisation sees an operator, but fake tensors stay
+    fake: with symbolic sizes, a kernel could not run for real.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes(), functionalization_off():  # type: ignore[no-untyped-call]
+        yield
+
+
 def is_composite(op: Any) -> bool:
     """Whether torch defines an operator by other operators alone (CompositeImplicitAutograd, and no
     kernel of its own). Operators of TorchScript alone (``aten::size``) are not known to the

@@ -30,6 +30,7 @@ _C._len_torch_function_stack _C._set_grad_enabled _ops.OpOverload _ops.OpOverloa
 nn.modules.module.Module._call_impl
 overrides.TorchFunctionMode overrides._get_current_function_mode_stack utils._device.DeviceContext utils._pytree.tree_flatten
 utils._pytree.tree_leaves utils._pytree.tree_map_only utils._pytree.tree_unflatten utils._python_dispatch.TorchDispatchMode
+utils._python_dispatch._disable_current_modes
 """
 
 
