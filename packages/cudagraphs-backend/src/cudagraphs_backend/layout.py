@@ -43,7 +43,7 @@ def buffer_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a copy with the same strides, also where the layout has gaps or overlapping elements."""
+    """Returns a copy with the same strides, also where the layout has gaps or repeats elements."""
     copy = tensor.clone()
     if copy.stride() == tensor.stride():
         return copy

@@ -34,7 +34,7 @@ _current = _Current()
 
 @contextlib.contextmanager
 def routed(router: Router) -> Iterator[None]:
-    """Sends this thread's `to_results` and `to_scratch` to `router`; allocation starts in scratch."""
+    """Sends this thread's `to_results` and `to_scratch` to `router`, and starts in scratch."""
     router.to_scratch()
     _current.router = router
     try:

@@ -36,7 +36,7 @@ COPIES_AT_MOST = 16
 #: Sets of input addresses that one size is captured for.
 ADDRESSES = 4
 
-#: Saved activations up to this part of a forward's saved bytes are copied when their addresses move.
+#: Up to this part of a forward's saved bytes, saved activations whose addresses move are copied.
 COPIED_PART = 0.125
 
 _RESTLESS = f"its parameters or saved values come at more than {ADDRESSES} addresses"

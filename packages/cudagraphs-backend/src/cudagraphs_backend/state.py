@@ -52,7 +52,7 @@ class DeviceState:
 
     @property
     def members(self) -> list[Member]:
-        """Returns the members that are alive, as a new list: finalizers remove members at any time."""
+        """Returns the live members as a new list: finalizers remove members at any time."""
         found = [reference() for reference in list(self._members.values())]
         return [one for one in found if one is not None]
 

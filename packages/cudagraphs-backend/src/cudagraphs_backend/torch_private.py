@@ -28,7 +28,7 @@ def _same_addresses_in_python(tensors: list[Any], pointers: list[int], indices: 
     return all(tensors[index].data_ptr() == pointers[index] for index in indices)
 
 
-#: (tensors, pointers, indices): whether tensors[i].data_ptr() == pointers[i] for every i of indices.
+#: (tensors, pointers, indices): whether tensors[i].data_ptr() == pointers[i] for all of indices.
 same_addresses: Callable[[list[Any], list[int], list[int]], bool] = getattr(
     torch._C, "_tensors_data_ptrs_at_indices_equal", _same_addresses_in_python
 )

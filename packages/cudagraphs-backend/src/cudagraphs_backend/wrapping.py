@@ -97,7 +97,7 @@ def report() -> list[Row]:
 
 
 def told() -> list[tuple[str, str]]:
-    """Returns the report as (graph, sentence) pairs, for `tracer_core.explain` and `last_compile`."""
+    """Returns the report as (graph, sentence) pairs, for `explain` and `last_compile`."""
     return [(row.name, row.sentence()) for row in report()]
 
 
