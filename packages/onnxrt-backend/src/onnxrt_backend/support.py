@@ -1,6 +1,6 @@
 """Decides which operators ONNX Runtime can run here, by asking ONNX Runtime itself.
 
-An operator must be in torch.onnx's table and must not draw random numbers (ONNX Runtime has its
+An operator must be in torch.onnx's table and must not use random numbers (ONNX Runtime has its
 own generator, so results would not be eager's), and a model of this one node must load and
 compute what PyTorch computes (`plugin_api.op_support_check`, which caches the answer for equal
 nodes)."""

@@ -1,6 +1,6 @@
 """Decides which operators TVM can run here, by asking TVM itself.
 
-An operator must have a converter and must not draw random numbers (TVM has its own generator),
+An operator must have a converter and must not use random numbers (TVM has its own generator),
 its dtypes must exist in TVM, and a module of this one node must compile and compute what PyTorch
 computes (`plugin_api.op_support_check`, which caches the answer for similar nodes)."""
 
