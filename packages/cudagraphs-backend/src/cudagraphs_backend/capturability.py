@@ -109,10 +109,10 @@ def device_of(graph: torch.fx.Graph) -> torch.device | None:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What capturing needs to know of a graph, so that a graph from the disk cache can be captured
-    without its FX form. device: that it works on. reason: against capturing. tensors: positions of
-    the tensor inputs. inputs, operators: how many. generators: those that operators are given as
-    arguments."""
+    """What capturing needs to know of a graph, so that the graph of a stored runner can be
+    captured without its FX form. device: that it works on. reason: against capturing. tensors:
+    positions of the tensor inputs. inputs, operators: how many. generators: those that operators
+    are given as arguments."""
 
     device: torch.device | None
     reason: str | None
