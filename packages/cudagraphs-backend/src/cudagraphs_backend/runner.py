@@ -412,7 +412,7 @@ class GraphedRunner:
             else:
                 outputs = self._run(inputs)
         except torch.OutOfMemoryError:
-            self._state.make_room()  # before the caller runs the program another way
+            self._state.make_room()  # the program runs eagerly in this call's place
             raise
         with self._lock:
             self._plain += 1
