@@ -1,10 +1,8 @@
-"""What cannot be recorded, seen in the graph before anything runs.
+"""Capturability check: finds, before anything runs, the operators of a lowered graph that a CUDA
+graph cannot capture.
 
-In: nodes of a lowered graph. Out: a reason for each operator that waits for the device, works on
-another one, or whose sizes depend on data; the generators that a graph draws from. What always
-holds: what is not seen here and cannot be recorded either makes the recording fail, and the graph
-runs without one.
-"""
+These wait for the device, work on another device, or have data-dependent sizes. An operator that
+this check misses makes the capture fail; the graph then runs plainly."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: Operators that read a value back while they run, which no tag says.
+#: Operators that read a value back or wait for the device while they run, which no tag says.
 WAITS: dict[Any, str] = {
     aten.multinomial.default: "it checks its probabilities on the host",
     aten.repeat_interleave.Tensor: "its size depends on data",
@@ -38,7 +36,7 @@ _DATA_TAGS = tuple(
     if hasattr(torch.Tag, name)
 )
 
-#: Operators that say by strides and an offset where in their operand's memory they read.
+#: Operators that read their operand's storage by explicit strides and an offset.
 _BY_OFFSET = frozenset(
     {aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default}
 )
@@ -56,7 +54,7 @@ _INDEXING = frozenset(
 
 
 def supports(node: torch.fx.Node) -> str | None:
-    """Why an operator cannot be in a recording, or None."""
+    """Returns why an operator cannot be captured, or None."""
     target = node.target
     if target in WAITS:
         return f"cannot be recorded: {WAITS[target]}"
@@ -79,7 +77,7 @@ def supports(node: torch.fx.Node) -> str | None:
 
 
 def whole_graph(graph: torch.fx.Graph) -> str | None:
-    """Why the graph cannot be recorded as it is: the first reason, or None."""
+    """Returns the first reason why the graph cannot be captured, or None."""
     for node in graph.nodes:
         if node.op == "call_function" and isinstance(node.target, OpOverload):
             reason = supports(node)
@@ -99,9 +97,8 @@ def whole_graph(graph: torch.fx.Graph) -> str | None:
 
 
 def device_of(graph: torch.fx.Graph) -> torch.device | None:
-    """The device that the graph works on: that of the first tensor that is read or made; None where
-    there is none.
-    """
+    """Returns the device of the first tensor that the graph reads or makes; None where there is
+    none."""
     for node in graph.nodes:
         if node.op == "placeholder" and not node.users:
             continue
@@ -112,9 +109,10 @@ def device_of(graph: torch.fx.Graph) -> torch.device | None:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """All that recordings have to know of a graph, so that one that was stored can be recorded
-    without it. device: that it works on. reason: against a recording. tensors: positions of the
-    inputs that are tensors. inputs, operators: how many. generators: that operators are given."""
+    """What capturing needs to know of a graph, so that the graph of a stored runner can be
+    captured without its FX form. device: that it works on. reason: against capturing. tensors:
+    positions of the tensor inputs. inputs, operators: how many. generators: those that operators
+    are given as arguments."""
 
     device: torch.device | None
     reason: str | None
@@ -124,7 +122,7 @@ class Traits:
     generators: tuple[torch.Generator, ...] = ()
 
     def stored(self) -> dict[str, Any] | None:
-        """As JSON can hold it; None where it cannot."""
+        """Returns the traits as a JSON-compatible dict; None where that is not possible."""
         if self.device is None or self.reason is not None or self.generators:
             return None
         return {
@@ -136,13 +134,13 @@ class Traits:
 
     @staticmethod
     def restored(found: Mapping[str, Any]) -> Traits:
-        """What `stored` gave."""
+        """Returns the traits that `stored` described."""
         device = torch.device(found["device"])
         return Traits(device, None, tuple(found["tensors"]), found["inputs"], found["operators"])
 
 
 def traits_of(graph: torch.fx.Graph) -> Traits:
-    """What recordings have to know of a graph."""
+    """Collects the traits of a graph."""
     device = device_of(graph)
     placeholders = list(graph.find_nodes(op="placeholder"))
     return Traits(
@@ -160,7 +158,7 @@ def traits_of(graph: torch.fx.Graph) -> Traits:
 
 
 def generators(graph: torch.fx.Graph) -> tuple[torch.Generator, ...]:
-    """The generators that operators of the graph are given."""
+    """Returns the generators that operators of the graph are given as arguments."""
     found = [
         value
         for node in graph.nodes
@@ -171,7 +169,7 @@ def generators(graph: torch.fx.Graph) -> tuple[torch.Generator, ...]:
 
 
 def _is_of_an_input(node: torch.fx.Node) -> bool:
-    """Whether it shares its memory with an input of its graph."""
+    """Returns whether a node's value shares its storage with an input of the graph."""
     owner = {storage_key(value.untyped_storage()) for value in _tensors((node,))}
     inputs = node.graph.find_nodes(op="placeholder")
     return any(storage_key(value.untyped_storage()) in owner for value in _tensors(inputs))
@@ -183,7 +181,7 @@ def _is_mask(index: Any) -> bool:
 
 
 def _tensors(nodes: Iterable[torch.fx.Node]) -> list[Any]:
-    """The tensors that nodes stand for."""
+    """Returns the tensor values of nodes."""
     found: list[Any] = []
     for node in nodes:
         value = node.meta.get("val")

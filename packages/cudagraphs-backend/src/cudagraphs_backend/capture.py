@@ -1,12 +1,8 @@
-"""One recording of a graph: the buffers it reads from, the results it writes to, and whether it may
-run.
+"""One captured CUDA graph: its input buffers, its results, and when it may be replayed.
 
-In: a runner, the inputs of a call and a `Plan`. Out: a `Recording`: `matches` (the addresses it was
-made for), `free` (nobody holds its results), `replay`. What always holds: a result that stays in
-the recording's memory is never written to while a tensor, a view, a saved tensor or a storage
-object of it is alive; what is handed out is a new tensor object in each call; a recording whose
-memory somebody moved (`resize_` of its storage) is not used again.
-"""
+Memory of a result that stays in the pool is never written to while a tensor, a view, a saved tensor
+or a storage object of it is alive. Every call hands out new tensor objects. A CUDA graph whose
+results got other memory (`resize_` of the storage) is not used again."""
 
 from __future__ import annotations
 
@@ -24,13 +20,14 @@ from cudagraphs_backend.layout import buffer_like, copy_of, results_of
 from cudagraphs_backend.state import DeviceState, Where
 from tracer_core.plugin_api import RunFunction
 
-#: From this many results on, copies are made by few kernels for all of them.
+#: From this many results on, one `_foreach_copy_` copies all of them.
 COPIED_TOGETHER = 4
 
 
 class Kind(enum.Enum):
-    """What a call gets for a result. KEEP: an alias of the recording's memory. COPY: a copy of it.
-    INPUT: a view of the call's input. CONSTANT: a number, the same in every call of these sizes."""
+    """What a call gets for a result. KEEP: an alias of the CUDA graph's memory. COPY: a copy of it.
+    INPUT: a view of the call's input. CONSTANT: no tensor; the same value in every call of these
+    sizes."""
 
     KEEP = "keep"
     COPY = "copy"
@@ -40,9 +37,10 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """copied: inputs that are copied into buffers. direct: inputs that are read where they are.
-    written: inputs that the graph writes to. kinds: one for each output. generators: beside the
-    default one. lends: it keeps results that the program sees (`output_lifetime`)."""
+    """How a graph is captured. copied: inputs that are copied into buffers. direct: inputs that are
+    read at their own addresses. written: inputs that the graph mutates. kinds: one for each output.
+    generators: beside the default one. lends: results that the program sees stay
+    (`output_lifetime`)."""
 
     copied: tuple[int, ...]
     direct: tuple[int, ...]
@@ -53,29 +51,28 @@ class Plan:
 
     @property
     def keeps(self) -> bool:
-        """Whether results stay in the recording's memory."""
+        """Returns whether results stay in the CUDA graph's memory."""
         return Kind.KEEP in self.kinds
 
     def place(self, inputs: Sequence[Any]) -> tuple[int, ...]:
-        """Where the inputs that are read in place lie."""
+        """Returns the addresses of the inputs that are read in place."""
         return tuple([inputs[index].data_ptr() for index in self.direct])
 
 
 class NotRecordable(Exception):
-    """The run can be recorded, but its results are not what the plain run's were."""
+    """The results of the capture alias its inputs in another way than the plain run's did."""
 
 
 class Misplaced(Exception):
-    """A result lies in scratch memory although its graph places results: fakes share memory where
-    tensors do not.
-    """
+    """A result lies in scratch memory although its graph assigns pools: fake tensors share memory
+    where the real ones do not."""
 
 
 class Recording:
-    """Mutable. places: `run` says where its results are allocated (`pool_assignment`). used: when it was
-    last replayed. closed: thrown away. nbytes: of its memory. place: see `Plan.place`. streamed: a
-    program has told the allocator that another stream reads a kept result: its memory may be in use
-    when nobody owns it any more."""
+    """Mutable: one captured CUDA graph. places: `run` says where its results are allocated
+    (`pool_assignment`). used: tick of the last replay. closed: thrown away. nbytes: of its memory.
+    place: see `Plan.place`. streamed: `record_stream` was called on a kept result, whose memory may
+    then be in use after its last owner is gone."""
 
     def __init__(
         self,
@@ -98,7 +95,7 @@ class Recording:
             with torch.no_grad():
                 buffer.copy_(
                     inputs[index]
-                )  # what is launched must not depend on it, but indices should be some
+                )  # launches must not depend on values, but indices have to be in range
         self.place = plan.place(inputs)
         self._direct = list(plan.direct)
         self._pointers = [one.data_ptr() if isinstance(one, torch.Tensor) else 0 for one in given]
@@ -128,13 +125,14 @@ class Recording:
         buffers = sum(buffer.untyped_storage().nbytes() for buffer in self._buffers)
         self.nbytes = (
             max(taken, sum(results.values())) + buffers
-        )  # a shared pool may have had the room already
+        )  # a shared pool may already have had free memory
         del own
         self._results(outputs, given)
         state.add(self)
 
     def _results(self, outputs: list[Any], given: list[Any]) -> None:
-        """Remembers the results' memory, and how many owners it has while nobody else holds it."""
+        """Remembers the results' memory and how many owners it has while nobody else holds it.
+        Raises NotRecordable."""
         kinds = self.plan.kinds
         facts = results_of(outputs, given)
         if len(outputs) != len(kinds) or any(
@@ -159,7 +157,7 @@ class Recording:
             for position, buffer in zip(self.plan.copied, self._buffers, strict=True)
             if position in self.plan.written
         ]
-        self._odd = [  # what clone() would give other strides
+        self._odd = [  # clone() gives these other strides
             index
             for index, (one, kind) in enumerate(zip(self._outputs, kinds, strict=True))
             if kind is Kind.COPY and one.clone().stride() != one.stride()
@@ -190,21 +188,20 @@ class Recording:
         return [uses(key) for key in self._keys], [count(one) for one in self._storages]
 
     def matches(self, inputs: list[Any]) -> bool:
-        """Whether the inputs that it reads in place lie where they did."""
+        """Returns whether the inputs that are read in place lie at the captured addresses."""
         return torch_private.same_addresses(inputs, self._pointers, self._direct)
 
     def moved(self) -> bool:
-        """Whether somebody gave its results other memory."""
+        """Returns whether a kept result got other memory."""
         return not torch_private.same_addresses(self._kept, self._kept_pointers, self._kept_at)
 
     def free(self) -> bool:
-        """Whether nobody holds its results."""
+        """Returns whether nobody holds the kept results."""
         return not self._keys or self._owners() == (self._uses, self._references)
 
     def replay(self, inputs: list[Any]) -> list[Any]:
-        """The results for these inputs. The caller holds the lock, and has asked `matches` and
-        `free`.
-        """
+        """Returns the results for these inputs. The caller holds the lock and has checked `matches`
+        and `free`."""
         if torch.is_grad_enabled():
             with torch.no_grad():
                 return self._replay(inputs)
@@ -214,9 +211,7 @@ class Recording:
         state = self._state
         self.used = next(state.ticks)
         where = state.order(self._where)
-        if (
-            self._kept
-        ):  # who had the results of the replay before read them on its stream, maybe to this moment
+        if self._kept:  # the stream of the replay before may still be reading that replay's results
             self._where = where
         if self._buffers:
             torch_private.copy_all(self._buffers, [inputs[index] for index in self.plan.copied])
@@ -230,7 +225,7 @@ class Recording:
             one.data if kind is keep else one.clone() if kind is copy else one
             for one, kind in zip(
                 self._outputs, self.plan.kinds, strict=False
-            )  # both are as long: checked once
+            )  # of equal length: `_results` checked it
         ]
         if self._together:
             self._copy_together(results)
@@ -242,7 +237,7 @@ class Recording:
         return results
 
     def _copy_together(self, results: list[Any]) -> None:
-        """Replaces results by copies, in few kernels."""
+        """Replaces results by copies, with one `_foreach_copy_`."""
         sources = [self._outputs[index] for index in self._together]
         targets = [torch.empty_like(one) for one in sources]
         torch_private.copy_all(targets, sources)
@@ -250,7 +245,7 @@ class Recording:
             results[index] = target
 
     def close(self) -> None:
-        """Throws it away. Results that are alive keep their memory."""
+        """Throws the CUDA graph away. Results that are alive keep their memory."""
         if self.closed:
             return
         self.closed = True

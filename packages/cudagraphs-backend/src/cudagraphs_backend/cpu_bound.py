@@ -1,32 +1,28 @@
-"""Whether the host or the device sets the pace of a graph: only where it is the host does a
-recording pay.
+"""CPU-bound check: a CUDA graph pays only where the host, not the device, limits a graph's speed.
 
-In: timed plain runs. Out: `Pace`, which asks for runs until it can tell. What always holds: nothing
-waits for the device; a run whose end the device has not reached when the next call comes counts as
-one that the device slows down.
-"""
+`Pace` asks for timed plain runs until it can decide. Nothing waits for the device: a run that the
+device has not finished when `against` reads its timing counts as device-bound."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: Runs that are timed; more than half of them decide.
+#: Timed runs; the majority decides.
 RUNS = 3
 
-#: A call that takes the host less than this is no slower than a replay (decision 0011: 20 to 40
+#: Host seconds below which a plain call is no slower than a replay (decision 0011: 20 to 40
 #: microseconds).
 SHORT = 60e-6
 
-#: The host sets the pace where it takes at least this part of the time between first and last
-#: launch on the device.
+#: A run is CPU-bound if the host takes at least this part of the time between the events round it.
 HOST_PART = 0.75
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """host: seconds that one run took the host. device: seconds from its first to its last launch
-    on the device, None where the device is not done with it."""
+    """host: seconds that one run took on the host. device: returns the seconds between the events
+    before and after the run, None where the device has not finished it."""
 
     host: float
     device: Callable[[], float | None]
@@ -41,7 +37,7 @@ class Pace:
 
     @property
     def wanted(self) -> bool:
-        """Whether another run should be timed."""
+        """Returns whether another run should be timed."""
         return len(self.timings) < RUNS and self.verdict is None
 
     def add(self, timing: Timing) -> None:
@@ -52,7 +48,7 @@ class Pace:
         return self.verdict is not None
 
     def against(self) -> str | None:
-        """Why a recording does not pay; None where it does, or where that is not decided."""
+        """Returns why a CUDA graph does not pay; None where it does, or where that is undecided."""
         if self.verdict is None and len(self.timings) >= RUNS:
             self.verdict = self._judged()
             self.timings.clear()

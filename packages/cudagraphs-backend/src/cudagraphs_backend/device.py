@@ -1,9 +1,7 @@
-"""The narrow interface to a device that can record and replay its work, and CUDA behind it.
+"""The interface to a device that can capture and replay its work, and its implementation for CUDA.
 
-In: nothing. Out: `Device`, what the mechanism needs of a device, and `CudaDevice`. What always
-holds: `capture` either gives a recording of all that the function launched, or raises, with
-streams, allocator and random number generators as they were before.
-"""
+`CudaDevice.capture` either captures everything that the function launched, or raises and leaves
+streams, allocator and random number generators as they were."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ T = TypeVar("T")
 
 
 class Graph(Protocol):
-    """Recorded work. replay: does it again on the current stream. reset: forgets it."""
+    """A captured graph. replay: runs it again on the current stream. reset: frees it."""
 
     def replay(self) -> None: ...
 
@@ -30,12 +28,12 @@ class Graph(Protocol):
 
 
 class Device(Protocol):
-    """A device that records. current_stream: the caller's, as a number. capturing: somebody records
-    on it. wait_for_stream: what the current stream does next waits for all that `stream` was given
-    so far (`stream`: from `stream_object`). new_pool: memory that recordings allocate from.
-    capture: see `CudaDevice.capture`. lie_in_pool: whether tensors were allocated there.
-    reserved_bytes: memory that was taken from the device; total_bytes: what it has; free_bytes:
-    what of that nobody uses now. timed: see `cpu_bound`."""
+    """A device that can capture. current_stream: the raw handle of the caller's stream. capturing:
+    whether the current stream is being captured. wait_for_stream: makes the current stream wait for
+    all work that was given to `stream` (from `stream_object`) so far. new_pool: a memory pool for
+    captures. capture: see `CudaDevice.capture`. lie_in_pool: whether tensors were allocated in a
+    pool. reserved_bytes: memory taken from the device; total_bytes: its size; free_bytes: what
+    nobody uses now. timed: see `cpu_bound`."""
 
     def current_stream(self) -> int: ...
 
@@ -118,11 +116,11 @@ class CudaDevice:
         generators: Sequence[torch.Generator],
         scratch: Any = None,
     ) -> tuple[Graph, T]:
-        """Records what `body` launches, on a side stream, with memory from `pool`; nothing is
-        executed. generators: those it draws from beside the default one. scratch: a pool for what
-        body does not place (see `pool_assignment`); None: all comes from `pool`. Raises what body raises,
-        or RuntimeError for what cannot be recorded (a synchronisation, a copy from pageable
-        memory)."""
+        """Captures what `body` launches, on a side stream, with memory from `pool`; nothing is
+        executed. generators: those that body uses beside the default one. scratch: a pool for what
+        body does not place (`pool_assignment`); None: all memory comes from `pool`. Raises what
+        body raises, or RuntimeError for what cannot be captured (a synchronisation, a copy from
+        pageable memory)."""
         graph = torch.cuda.CUDAGraph()
         for generator in generators:
             graph.register_generator_state(generator)
@@ -146,7 +144,7 @@ class CudaDevice:
                 with pool_assignment.routed(CudaRouter(self.index, pool, scratch)):
                     result = body()
         except BaseException:
-            # The capture is over either way; what it says about that hides the reason.
+            # The capture is over either way; this error would hide the reason.
             with contextlib.suppress(RuntimeError):
                 graph.capture_end()
             raise
@@ -155,8 +153,8 @@ class CudaDevice:
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        """On the side stream, without garbage collection (which may destroy events and graphs, an
-        error during a capture), and with cuBLAS workspaces that belong to the recording alone."""
+        """Switches to the side stream, without garbage collection (destroying events or graphs is
+        an error during a capture) and with cuBLAS workspaces that belong to this capture alone."""
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -169,9 +167,9 @@ class CudaDevice:
                 gc.enable()
 
     def _recover(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:
-        """After a capture that failed: the allocator still routes to the pool, and the default
-        generator believes that it is being recorded; a recording of next to nothing that succeeds
-        ends that."""
+        """Restores torch after a failed capture: the allocator still routes to the pool, and the
+        default generator still believes that it is being captured, which a successful capture of
+        one small kernel ends."""
         torch_private.stop_allocating(self.index, pool)
         del graph
         torch.cuda.synchronize(self.index)
@@ -195,7 +193,7 @@ class CudaDevice:
         return int(torch.cuda.get_device_properties(self.index).total_memory)
 
     def free_bytes(self) -> int:
-        """Of the device, and what the allocator keeps for later."""
+        """Returns the device's free bytes plus those that the allocator caches."""
         free, _ = torch.cuda.mem_get_info(self.index)
         return (
             int(free)
@@ -204,7 +202,7 @@ class CudaDevice:
         )
 
     def timed(self, body: Callable[[], T]) -> tuple[T, Timing]:
-        """Runs body between two events; nothing waits for them."""
+        """Runs body between two CUDA events, without waiting for them."""
         stream = torch.cuda.current_stream(self.index)
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         first.record(stream)

@@ -1,9 +1,6 @@
-"""How tensors lie in memory, as far as copies and recordings ask.
+"""Memory layout of tensors: buffers and copies with equal strides, and which results alias inputs.
 
-In: tensors. Out: buffers of the same layout, copies, and what the results of a run share their
-memory with. What always holds: a buffer or copy has sizes and strides of its source; only tensors
-whose elements all have a place of their own are copied into.
-"""
+Only tensors whose elements do not overlap are copied into."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from cudagraphs_backend.torch_private import storage_key
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether two elements may share a place (True where that is not easily told)."""
+    """Returns whether two elements may share an address (True where that is not easily told)."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:
@@ -29,7 +26,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 
 def can_be_copied(tensor: torch.Tensor) -> bool:
-    """Whether a buffer of the same layout can stand for the tensor."""
+    """Returns whether a buffer of the same layout can take the tensor's place."""
     return (
         tensor.layout is torch.strided
         and not tensor.is_conj()
@@ -39,14 +36,14 @@ def can_be_copied(tensor: torch.Tensor) -> bool:
 
 
 def buffer_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory of a tensor's layout, with values not set."""
+    """Returns uninitialised memory of a tensor's layout."""
     return torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
 
 
 def copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, also where there are gaps or repeated elements."""
+    """Returns a copy with the same strides, also where the layout has gaps or repeats elements."""
     copy = tensor.clone()
     if copy.stride() == tensor.stride():
         return copy
@@ -60,8 +57,8 @@ def copy_of(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result of a run. nbytes: of its storage (0: no tensor). source: the input whose memory it
-    shares, or None. shared: another result shares its memory."""
+    """One result of a run. nbytes: of its storage (0: no tensor). source: position of the input
+    whose storage it shares, or None. shared: another result shares its storage."""
 
     nbytes: int = 0
     source: int | None = None
@@ -69,7 +66,7 @@ class Result:
 
 
 def results_of(outputs: Sequence[Any], inputs: Sequence[Any]) -> tuple[Result, ...]:
-    """Facts about each output of a run. Tensors that own no strided storage raise TypeError."""
+    """Returns the aliasing facts of each output of a run."""
     owners: dict[int, int] = {}
     for index, value in enumerate(inputs):
         if isinstance(value, torch.Tensor):

@@ -1,11 +1,9 @@
-"""Numbers that change from call to call, outside the recordings that use them: learning rates,
-counters of steps.
+"""Symbolic scalars that change between calls (learning rates, step counters), kept outside the CUDA
+graphs that use them.
 
-In: a `GraphedRunner` whose run takes a tensor of numbers as its last input, and a function that
-makes this tensor on the host. Out: `WithNumbers`, a runner of the graph's own inputs. What always
-holds: the tensor on the device stays at its address, so that recordings read it in place; it is
-written in the order of the calls, and by one call at a time until that has launched.
-"""
+`WithNumbers` wraps a `GraphedRunner` whose run takes a tensor of scalars as its last input. The
+device tensor stays at its address, so that CUDA graphs read it in place; calls write it one at a
+time, in order, under the lock."""
 
 from __future__ import annotations
 
@@ -17,13 +15,12 @@ import torch
 from cudagraphs_backend.state import DeviceState
 from tracer_core.plugin_api import RunFunction
 
-#: The inputs of a call -> their numbers on the host, in memory that the device may copy from at its
-#: leisure.
+#: The inputs of a call -> their scalars, in host memory that an asynchronous copy may read later.
 Numbers = Callable[[list[Any]], torch.Tensor]
 
 
 class WithNumbers:
-    """Mutable: the tensor on the device is made at the first call."""
+    """Mutable: makes the tensor on the device at the first call."""
 
     def __init__(self, runner: RunFunction, state: DeviceState, numbers: Numbers) -> None:
         self.runner = runner
@@ -34,10 +31,10 @@ class WithNumbers:
         state = self._state
         values = self._numbers(inputs)
         given = [0.0 if isinstance(value, float) else value for value in inputs]
-        inputs.clear()  # as a runner may: what was handed over is held no longer than needed
+        inputs.clear()  # runners may clear their inputs, which frees them early
         if (
             state.device.capturing()
-        ):  # somebody else's recording: numbers of this call are constants of it
+        ):  # somebody else's capture: this call's scalars become constants in it
             given.append(self._constant(values))
             return self.runner(given)
         with state.lock:

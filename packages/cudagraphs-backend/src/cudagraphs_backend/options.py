@@ -9,16 +9,16 @@ OUTPUTS = ("auto", "saved", "copy")
 
 @dataclass(frozen=True, slots=True)
 class CudaGraphsOptions:
-    """outputs: ``"auto"``: small results are copied out of a recording, large ones stay in its
-    memory, which is not written to again while they live; ``"saved"``: only what the backward reads
+    """outputs: ``"auto"``: small results are copied out of a CUDA graph, large ones stay in its
+    memory, which is not overwritten while they live; ``"saved"``: only what the backward reads
     stays, and what the program sees is copied out (needed where results are used on other streams
-    under `record_stream`); ``"copy"``: every result is. measured: a size is recorded only if timed
-    plain runs show that the host, not the device, sets its pace, and memory is not short. copies:
-    recordings of one graph and size whose large results may be alive at once; after that results
-    are copied out. warmup: plain runs of a size before it is recorded. recordings: the most of a
-    device; the least recently used is thrown away. memory_mib: the most memory that the recordings
-    of a device may hold, in MiB (None: a third of the device's). memory_budget: for training, the
-    part (0 to 1) of the activations' bytes that is kept from the forward to the backward.
+    under `record_stream`); ``"copy"``: every result is copied. measured: a size is captured only if
+    timed plain runs are CPU-bound and memory is not short. copies: CUDA graphs of one graph and
+    size whose large results may be alive at once; after that results are copied out. warmup: plain
+    runs of a size before its capture. recordings: the most CUDA graphs of a device; the least
+    recently used is thrown away. memory_mib: the most memory that the CUDA graphs of a device may
+    hold, in MiB (None: a third of the device's). memory_budget: for training, the part (0 to 1) of
+    the activations' bytes that is kept from the forward to the backward.
 
     Raises ValueError for a value outside these ranges."""
 

@@ -1,9 +1,7 @@
-"""Which values of the forward are kept for the backward: those that eager keeps.
+"""Partitions a joint graph: the backward keeps the forward values that eager keeps.
 
-In: a joint graph. Out: names of forward nodes. What always holds: nothing but views and filled
-tensors is computed again: every operator is a kernel here, and a recomputed one costs a launch and
-a pass over memory.
-"""
+Only views and filled tensors are recomputed: every operator is a kernel of its own here, so
+recomputing costs a launch and a pass over memory."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: Operators that make a tensor of nothing.
+#: Operators whose result depends on no tensor's values.
 FILLS = frozenset(
     {
         aten.full.default,
@@ -34,7 +32,8 @@ FILLS = frozenset(
 
 
 def saved(joint: torch.fx.GraphModule) -> Iterable[str]:
-    """The forward's nodes that the backward reads, or the owners of the memory that it views."""
+    """Returns the names of the forward nodes that the backward reads, or of the nodes that own the
+    memory viewed by those."""
     names: dict[str, None] = {}
     for node in joint.graph.nodes:
         if node.meta.get("phase") == "backward":
@@ -54,7 +53,7 @@ def saved(joint: torch.fx.GraphModule) -> Iterable[str]:
 
 
 def _owner(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose memory a chain of views shows."""
+    """Returns the node whose memory a chain of views shows."""
     while node.op == "call_function" and _is_view(node):
         node = node.all_input_nodes[0]
     return node

@@ -1,8 +1,7 @@
-"""Registers the backend ``cudagraphs``: a graph's operators, recorded once and replayed.
+"""Registers the backend ``cudagraphs``: captures a graph's operators once and replays them.
 
-In: the hook call. Out: the `Backend`. What always holds: listing it imports neither torch.cuda's
-graphs nor the mechanism.
-"""
+Listing the backend does not import torch's CUDA graphs or the modules of this package that use
+them."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ NAME = "cudagraphs"
 
 
 def available() -> str | None:
-    """Why the backend cannot run here, or None."""
+    """Returns why the backend cannot run here, or None."""
     import torch  # heavy: only asked for when the row is shown
 
     if not torch.backends.cuda.is_built():
@@ -44,5 +43,5 @@ BACKEND = Backend(
 
 @hookimpl
 def tracer_backends() -> list[Backend]:
-    """The backend's registration."""
+    """Returns the backend's registration."""
     return [BACKEND]

@@ -1,11 +1,9 @@
-"""Where a recording's memory comes from: what stays is apart from what every recording may write
-over.
+"""Pool assignment: allocates a graph's results apart from the scratch memory that every CUDA graph
+of a device may overwrite.
 
-In: a lowered graph. Out: the same graph with calls round the operators whose memory its results
-live in. What always holds: outside a recording those calls do nothing; inside, results are
-allocated in memory of the recording's own, and everything else in the scratch memory that all
-recordings of a device share.
-"""
+`placed` inserts calls into a lowered graph before and after the operators that allocate memory of
+results. Outside a capture these calls do nothing; inside, results go to the CUDA graph's own pool
+and everything else to the shared scratch pool."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from cudagraphs_backend.torch_private import storage_key
 
 
 class Router(Protocol):
-    """Switches what the current thread allocates from."""
+    """Switches the pool that the current thread allocates from."""
 
     def to_results(self) -> None: ...
 
@@ -36,9 +34,7 @@ _current = _Current()
 
 @contextlib.contextmanager
 def routed(router: Router) -> Iterator[None]:
-    """Inside, `to_results` and `to_scratch` of this thread reach `router`; memory is scratch to
-    begin with.
-    """
+    """Sends this thread's `to_results` and `to_scratch` to `router`, and starts in scratch."""
     router.to_scratch()
     _current.router = router
     try:
@@ -49,29 +45,29 @@ def routed(router: Router) -> Iterator[None]:
 
 
 def to_results() -> None:
-    """From here on memory is allocated where results stay."""
+    """Allocates in the pool of results from here on."""
     if _current.router is not None:
         _current.router.to_results()
 
 
 def to_scratch() -> None:
-    """From here on memory is allocated where every recording may write."""
+    """Allocates in the shared scratch pool from here on."""
     if _current.router is not None:
         _current.router.to_scratch()
 
 
 def to(of_result: bool) -> None:
-    """From here on memory is allocated where results stay, or where every recording may write."""
+    """Allocates in the pool of results, or in the shared scratch pool, from here on."""
     (to_results if of_result else to_scratch)()
 
 
-#: Runs a graph, and calls what it is given before it allocates memory: with whether a result lives
-#: in that.
+#: Runs a graph, and calls its second argument before it allocates memory, with whether a result
+#: will live there.
 PlacedRunner = Callable[[list[Any], Callable[[bool], None]], Sequence[Any]]
 
 
 def placed(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """`gm` with those calls in it."""
+    """Returns `gm` with calls of `to_results` and `to_scratch` inserted."""
     owners = _owners(gm.graph)
     graph = torch.fx.Graph()
     made: dict[torch.fx.Node, Any] = {}
@@ -88,7 +84,7 @@ def placed(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _owners(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """The operators that allocate the memory of the graph's results."""
+    """Returns the operators that allocate the memory of the graph's results."""
     first: dict[int, torch.fx.Node] = {}
     for node in graph.nodes:
         for value in _tensors(node.meta.get("val")):

@@ -1,11 +1,8 @@
-"""Runs a graph by its recordings: chooses one that fits the call, makes one, or runs plainly.
+"""Chooses for each call of a graph whether to replay a CUDA graph, capture one, or run plainly.
 
-In: another runner, its graph and `CompileSpec`. Out: `GraphedRunner`, a runner with the same
-results. What always holds: a recording is only replayed for inputs that it was made for and while
-nobody holds its results; whatever does not fit (a size seen for the first time, addresses that keep
-changing, a call inside somebody's recording) runs plainly, and the reasons that last are in
-`row()`.
-"""
+A captured CUDA graph is replayed only for inputs that match it and while nobody holds its results.
+A call that fits none (sizes seen for the first time, addresses that keep changing, a call inside
+somebody else's capture) runs plainly; `GraphedRunner.row` keeps the lasting reasons."""
 
 from __future__ import annotations
 
@@ -26,9 +23,9 @@ from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.state import DeviceState
 from tracer_core.plugin_api import CompileSpec, Phase, Role, RunFunction, logger, stage
 
-#: Bytes of results that are copied out, for each operator of the graph: copying costs two passes
-#: over them, and a graph of many operators moves far more than that. Beyond the limit a result
-#: stays in the recording.
+#: Bytes of results that are copied out, for each operator of the graph: a copy costs two passes
+#: over them, and a graph of many operators moves far more than that. Above the limit, results stay
+#: in the CUDA graph's pool.
 COPIED_PER_OPERATOR = 256 * 1024
 COPIED_AT_MOST = 64 * 2**20
 
@@ -36,31 +33,32 @@ COPIED_AT_MOST = 64 * 2**20
 #: cheaper.
 COPIES_AT_MOST = 16
 
-#: Sets of addresses that one size is recorded for.
+#: Sets of input addresses that one size is captured for.
 ADDRESSES = 4
 
-#: The part of a forward's saved bytes that is little.
+#: Up to this part of a forward's saved bytes, saved activations whose addresses move are copied.
 COPIED_PART = 0.125
 
 _RESTLESS = f"its parameters or saved values come at more than {ADDRESSES} addresses"
 
-#: Sizes that are remembered.
+#: Sizes remembered for one graph.
 SIZES = 1024
 
-#: Recordings that are made only where they pay: the part of the device's memory that must be free,
-#: the sizes of one graph, and the bytes of results that are copied in each call.
+#: Limits under the option `measured`: the part of the device's memory that must be free, the sizes
+#: captured for one graph, and the bytes of results copied in each call.
 FREE_MEMORY = 0.25
 MEASURED_SIZES = 8
 COPIES_UNASKED = 512 * 2**20
 
-#: Different reasons against a recording after which no size is tried any more.
+#: Different reasons against capturing after which no size of the graph is captured any more.
 GIVE_UP = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of one graph. recordings: that are alive, of `sizes` sizes; nbytes: that they
-    hold. replays, plain: calls. reason: why it (or one of its sizes) runs plainly, or ""."""
+    """What became of one graph. recordings: captured CUDA graphs that are alive; sizes: input sizes
+    seen; nbytes: memory of those CUDA graphs. replays, plain: numbers of calls. reason: why the
+    graph (or one of its sizes) runs plainly, or ""."""
 
     name: str
     backend: str
@@ -73,7 +71,7 @@ class Row:
     reason: str
 
     def sentence(self) -> str:
-        """The row in words."""
+        """Returns the row in words."""
         calls = f"calls replayed: {self.replays}, plain: {self.plain}"
         if self.recordings:
             held = (
@@ -88,9 +86,9 @@ class Row:
 
 
 class Entry:
-    """Mutable: the recordings of one set of sizes. runs: plain ones so far. pointers: of the last
-    call that had no recording. copied: inputs that come at other addresses each time. seen:
-    addresses of the other inputs. pace: of timed runs, where recordings are made only if they pay.
+    """Mutable: the CUDA graphs of one set of sizes. runs: plain runs so far. pointers: input
+    addresses of the last call that had no CUDA graph. copied: inputs whose addresses change between
+    calls. seen: address tuples of the other inputs. pace: timed runs, under the option `measured`.
     """
 
     __slots__ = ("copied", "pace", "pointers", "reason", "recordings", "results", "runs", "seen")
@@ -106,20 +104,19 @@ class Entry:
         self.reason = ""
 
 
-#: Those that are alive, by number. Not a WeakSet: other threads compile while somebody asks for a
-#: report.
+#: Live runners by id. Not a WeakSet: other threads compile while somebody asks for a report.
 _runners: weakref.WeakValueDictionary[int, GraphedRunner] = weakref.WeakValueDictionary()
 
 
 def runners() -> list[GraphedRunner]:
-    """Those that are alive."""
+    """Returns the runners that are alive."""
     return [one for one in (reference() for reference in _runners.valuerefs()) if one is not None]
 
 
 class GraphedRunner:
-    """Mutable. See the module's docstring. run_placed: does what `run` does, and says where memory
-    is to come from.
-    """
+    """Mutable: runs a graph by replaying CUDA graphs where it can; see the module's docstring.
+    run_placed: `run` for a graph that announces from which pool its memory is to come
+    (`pool_assignment`)."""
 
     def __init__(
         self,
@@ -139,8 +136,8 @@ class GraphedRunner:
                 traits.inputs, len(spec.inputs)
             ),  # what the runner is given beside the graph's inputs
         )
-        #: Inputs whose addresses are expected to last: a new address is a new recording, not a
-        #: copy.
+        #: Inputs whose addresses are expected to be stable: a new address means a new capture, not
+        #: a copy.
         self._lasting = frozenset(
             index
             for index in self._tensors
@@ -155,7 +152,7 @@ class GraphedRunner:
         self._reasons: dict[str, None] = {}
         self._replays = self._plain = 0
         self._lends = options.outputs == "saved" and spec.phase is Phase.BACKWARD
-        # whether a program used a kept result on another stream: all are copied from then on
+        # set once a program used a kept result on another stream: results are copied from then on
         self._streamed = False
         _runners[id(self)] = self
 
@@ -173,15 +170,15 @@ class GraphedRunner:
         return self._run_plainly(key, inputs)
 
     def _key(self, inputs: list[Any]) -> Any:
-        """What a recording depends on beside addresses: sizes, numbers, and how torch chooses
-        kernels.
-        """
+        """Returns what a CUDA graph depends on beside addresses: sizes, scalars, and the settings
+        by which torch chooses kernels."""
         sizes = tuple([(*inputs[i].shape, *inputs[i].stride()) for i in self._shaped])
         numbers = tuple([_exact(inputs[i]) for i in self._numbers])
         return torch.is_inference_mode_enabled(), torch_private.numeric_settings(), sizes, numbers
 
     def _ready(self, entry: Entry, inputs: list[Any]) -> Recording | None:
-        """A recording for this call: one that is there, or a new one if it is time."""
+        """Returns a CUDA graph for this call: an existing one, or a new one if capturing is due;
+        else None."""
         busy = 0
         may_lend = self._may_lend()
         for recording in tuple(entry.recordings):
@@ -206,17 +203,15 @@ class GraphedRunner:
         return self._record(entry, inputs, keep)
 
     def _may_lend(self) -> bool:
-        """Whether what the program sees may stay in a recording: gradients, where nobody asked for
-        one (`output_lifetime`).
-        """
+        """Returns whether results that the program sees may stay in a CUDA graph's pool
+        (`output_lifetime`)."""
         if self._options.outputs == "auto":
             return not output_lifetime.sent()
         return self._lends and output_lifetime.gradients_may_stay(self._device.current_stream())
 
     def _pays(self, entry: Entry) -> bool:
-        """Whether timed runs speak for a recording of this size; if they speak against it, it is
-        not asked again.
-        """
+        """Returns whether timed runs show that capturing this size pays. A negative verdict is
+        final."""
         entry.reason = entry.pace.against() or ""
         if entry.reason:
             logger().info("%s, cudagraphs: not recorded: %s", self._spec.name, entry.reason)
@@ -225,7 +220,7 @@ class GraphedRunner:
         return entry.pace.decided and not entry.reason
 
     def _costly(self, entry: Entry) -> str:
-        """What a recording that nobody asked for must not cost."""
+        """Returns which limit of the option `measured` forbids a capture, or ""."""
         if self._device.free_bytes() < self._device.total_bytes() * FREE_MEMORY:
             return "the device is short of memory"
         if (
@@ -242,9 +237,8 @@ class GraphedRunner:
         )
 
     def _settled(self, entry: Entry, inputs: list[Any]) -> bool:
-        """Whether the addresses of this call are worth a recording. Inputs that moved are copied
-        from now on.
-        """
+        """Returns whether the input addresses of this call were seen before, so that a capture is
+        worth it. Inputs that moved are copied into buffers from now on."""
         pointers = self._pointers(inputs)
         earlier = entry.pointers
         assert earlier is not None
@@ -258,7 +252,7 @@ class GraphedRunner:
             entry.copied |= moved
             for (
                 recording
-            ) in entry.recordings:  # those read the moved inputs in place: hardly of use again
+            ) in entry.recordings:  # these read the moved inputs in place: unlikely to fit again
                 if not moved.isdisjoint(recording.plan.direct):
                     recording.close()
             entry.recordings = [one for one in entry.recordings if not one.closed]
@@ -272,10 +266,10 @@ class GraphedRunner:
         return False
 
     def _restless(self, entry: Entry, inputs: list[Any], moved: set[int]) -> set[int]:
-        """Saved values that are copied from now on, because the program has them, too, so that they
-        come at ever new addresses: what has moved, if it is little beside the rest (all of it lies
-        elsewhere where a forward has several recordings), or what has come at more addresses than
-        are recorded for."""
+        """Returns saved activations to copy from now on, because the program holds them too and
+        their addresses keep changing: those that moved, if they are a small part of all (all of
+        them move where a forward has several CUDA graphs), else those seen at more than `ADDRESSES`
+        addresses."""
         anchored = self._anchored(entry)
         saved = {i for i in anchored if self._spec.inputs[i].role is Role.SAVED_ACTIVATION}
         found = saved & moved
@@ -299,7 +293,7 @@ class GraphedRunner:
         return pointers
 
     def _record(self, entry: Entry, inputs: list[Any], keep: bool) -> Recording | None:
-        """A new recording, or None where the call runs plainly."""
+        """Captures a CUDA graph; returns None where the call has to run plainly."""
         plan = self._plan(entry, keep)
         places = {one.place for one in entry.recordings} | {plan.place(inputs)}
         if len(places) > ADDRESSES:
@@ -317,7 +311,7 @@ class GraphedRunner:
         return made
 
     def _made(self, plan: Plan, inputs: list[Any]) -> Recording | str:
-        """A recording, or why there can be none."""
+        """Returns a captured CUDA graph, or why the capture failed."""
         try:
             made = self._recorded(plan, inputs)
         except NotRecordable as error:
@@ -332,7 +326,8 @@ class GraphedRunner:
         return made
 
     def _recorded(self, plan: Plan, inputs: list[Any]) -> Recording:
-        """A recording, with scratch memory shared where the runner says what is scratch."""
+        """Captures with scratch memory shared between CUDA graphs where the runner says what is
+        scratch."""
         run_placed = self._run_placed
         if run_placed is not None:
             try:
@@ -358,9 +353,9 @@ class GraphedRunner:
         return Plan(copied, direct, self._spec.mutations, kinds, self._generators, lends)
 
     def _kinds(self, results: Sequence[Result], keep: bool) -> tuple[Kind, ...]:
-        """What the caller gets for each result. Results that only the backward reads, and
-        gradients, are dropped soon and stay; what the program sees is copied if that costs little
-        beside the graph itself."""
+        """Returns what the caller gets for each result. Results that only the backward reads, and
+        gradients that may stay, are dropped soon and stay in the pool; what the program sees is
+        copied if the copy is cheap beside the graph itself."""
         limit = min(COPIED_PER_OPERATOR * self._operators, COPIED_AT_MOST)
         visible = [r.nbytes for i, r in enumerate(results) if not self._stays(i) and r.nbytes]
         few = len(visible) <= COPIES_AT_MOST
@@ -383,7 +378,7 @@ class GraphedRunner:
         return tuple(kinds)
 
     def _stays(self, index: int) -> bool:
-        """Results that stay in the recording, however small they are."""
+        """Returns whether a result stays in the pool however small it is."""
         return self._spec.outputs[index].saved or (
             self._spec.phase is Phase.BACKWARD and self._may_lend()
         )
@@ -409,7 +404,7 @@ class GraphedRunner:
         warming = entry is None or entry.runs < self._options.warmup or not entry.results
         given = (
             list(inputs) if warming else []
-        )  # what a backward has read last can be freed, but for that
+        )  # else inputs are not held: a backward's can be freed after their last use
         timing = None
         try:
             if self._options.measured and entry is not None and entry.runs and entry.pace.wanted:
@@ -417,7 +412,7 @@ class GraphedRunner:
             else:
                 outputs = self._run(inputs)
         except torch.OutOfMemoryError:
-            self._state.make_room()  # for the program, which runs in this call's place
+            self._state.make_room()  # the program runs eagerly in this call's place
             raise
         with self._lock:
             self._plain += 1
@@ -443,7 +438,7 @@ class GraphedRunner:
         self._entries.popitem(last=False)
 
     def forget(self) -> None:
-        """Throws the recordings away; sizes are warmed up again."""
+        """Throws the CUDA graphs away; every size is warmed up again."""
         with self._lock:
             for entry in self._entries.values():
                 for recording in entry.recordings:
@@ -453,7 +448,7 @@ class GraphedRunner:
             self._replays = self._plain = 0
 
     def row(self) -> Row:
-        """What became of this graph."""
+        """Returns what became of this graph."""
         with self._lock:
             made = [
                 one
@@ -482,10 +477,10 @@ _LASTING = frozenset({Role.PARAMETER, Role.BUFFER, Role.SAVED_ACTIVATION})
 
 
 def _nbytes(inputs: list[Any], some: set[int]) -> int:
-    """Of the storages of some inputs."""
+    """Returns the bytes of the storages of some inputs."""
     return sum(inputs[index].untyped_storage().nbytes() for index in some)
 
 
 def _exact(value: Any) -> Any:
-    """A number as a key: floats by their bits."""
+    """Returns a scalar as a dict key: floats by their bits."""
     return value.hex() if isinstance(value, float) else value

@@ -1,10 +1,9 @@
-"""What the recordings of one device share: a lock, the order of replays, the pool, and a budget.
+"""What the CUDA graphs of one device share: a lock, the order of replays, a memory pool and a
+budget.
 
-In: a `Device`. Out: a `DeviceState`, one a device, and `states` to find it. What always holds:
-recordings that share the pool are replayed one after the other, also on different streams; a
-recording is only replayed by a thread that holds the lock; recordings beyond the budget are thrown
-away, least recently used first.
-"""
+CUDA graphs that share the pool are replayed one after the other, on different streams too. Only a
+thread that holds the lock replays. CUDA graphs beyond the budget are thrown away, least recently
+used first."""
 
 from __future__ import annotations
 
@@ -21,14 +20,13 @@ from cudagraphs_backend.options import CudaGraphsOptions
 
 T = TypeVar("T")
 
-#: A stream: its number, and what `Device.wait_for_stream` takes.
+#: A stream: its raw handle, and what `Device.wait_for_stream` takes.
 Where = tuple[int, Any]
 
 
 class Member(Protocol):
-    """What the budget knows of a recording. used: when it was last replayed, as a count. nbytes:
-    what it holds.
-    """
+    """What the budget knows of a captured CUDA graph. used: tick of the last replay. nbytes: its
+    memory."""
 
     used: int
     nbytes: int
@@ -37,9 +35,8 @@ class Member(Protocol):
 
 
 class DeviceState:
-    """Mutable. members: the recordings that are alive, by weak references: their owners are the
-    graphs they were made for.
-    """
+    """Mutable. members: the captured CUDA graphs that are alive, by weak reference; their runners
+    own them."""
 
     def __init__(self, device: Device, where: torch.device) -> None:
         self.device, self.where = device, where
@@ -55,16 +52,14 @@ class DeviceState:
 
     @property
     def members(self) -> list[Member]:
-        """The recordings that are alive. A list of its own: finalizers, which take members away,
-        run at any time.
-        """
+        """Returns the live members as a new list: finalizers remove members at any time."""
         found = [reference() for reference in list(self._members.values())]
         return [one for one in found if one is not None]
 
     def discard(self, member: Member, graph: Graph, memory: Any) -> None:
-        """Throws away a recording's graph, then its memory. Finalizers call it, in any thread: what
-        they throw away while somebody records waits for that to end, since no graph may be
-        destroyed then, nor the device waited for."""
+        """Frees a CUDA graph, then its memory. Finalizers call this in any thread; while a capture
+        runs, no CUDA graph may be destroyed and nothing may wait for the device, so freeing waits
+        for its end."""
         self._members.pop(id(member), None)
         self._thrown.append((graph, memory))
         self._empty()
@@ -73,18 +68,18 @@ class DeviceState:
         if not self._thrown or self.device.capturing() or not self.lock.acquire(blocking=False):
             return
         try:
-            self.device.synchronize()  # they may be running
+            self.device.synchronize()  # their replays may still run
             while self._thrown:
                 self._thrown.pop()[0].reset()
             if not self._members:
-                self._shared = None  # one that is being made holds it
+                self._shared = None  # a capture that is under way holds its own reference
         finally:
             self.lock.release()
 
     def order(self, earlier: Where | None = None) -> Where:
-        """Makes a replay on the current stream wait for the one before it, if that was on another
-        stream. earlier: where else there may be work that must be done first. Returns where it is:
-        the same object until the stream changes."""
+        """Makes a replay on the current stream wait for the one before it, if that ran on another
+        stream. earlier: another stream to wait for. Returns the current stream: the same object
+        until the stream changes."""
         self._empty()
         last = self._last
         stream = self.device.current_stream()
@@ -99,9 +94,9 @@ class DeviceState:
         return now
 
     def shared_pool(self) -> tuple[Any, Graph]:
-        """The pool of what no recording leaves there after a replay, and a recording of next to
-        nothing that keeps it alive: to be held by whoever records there, since the allocator knows
-        of one pool a graph, and gone with the last of them."""
+        """Returns the pool for memory that holds no results after a replay, and a minimal CUDA
+        graph that keeps the pool alive. Whoever captures into the pool holds that CUDA graph: the
+        allocator frees a pool with its last graph."""
         shared = self._shared
         if shared is None:
             pool = self.device.new_pool()
@@ -116,9 +111,9 @@ class DeviceState:
         generators: Sequence[torch.Generator],
         scratch: Any = None,
     ) -> tuple[Graph, T, int]:
-        """A recording of `body`, its result, and how much memory was taken for it."""
+        """Captures `body`; returns the CUDA graph, body's result, and the bytes reserved for it."""
         self._empty()
-        self.device.give_back_memory()  # what plain runs left behind would not be used again
+        self.device.give_back_memory()  # captures cannot use the blocks that plain runs left cached
         before = self.device.reserved_bytes()
         try:
             graph, result = self.device.capture(body, pool, generators, scratch)
@@ -129,19 +124,18 @@ class DeviceState:
         return graph, result, max(self.device.reserved_bytes() - before, 0)
 
     def _retire(self, pool: Any) -> None:
-        """A pool in which a capture failed takes no other one: torch 2.11 believes that it is still
-        recorded to. Recordings that are in it keep it alive, by the anchor where they hold that."""
+        """Stops using a shared pool in which a capture failed: torch 2.11 believes that the capture
+        still runs. CUDA graphs in the pool keep it alive."""
         if self._shared is not None and self._shared[0] is pool:
             self._shared = None
 
     def held_bytes(self) -> int:
-        """What all recordings hold."""
+        """Returns the bytes that all CUDA graphs hold."""
         return sum(member.nbytes for member in self.members)
 
     def admit(self, newest: Member, options: CudaGraphsOptions) -> None:
-        """Throws away the least recently used recordings until count and memory fit, but never the
-        newest.
-        """
+        """Throws away the least recently used CUDA graphs until count and memory fit, but never the
+        newest."""
         limit = self.limit(options)
         others = sorted(
             (one for one in self.members if one is not newest), key=lambda one: one.used
@@ -154,14 +148,13 @@ class DeviceState:
             self.device.give_back_memory()
 
     def limit(self, options: CudaGraphsOptions) -> int:
-        """The bytes that recordings may hold."""
+        """Returns the bytes that CUDA graphs may hold."""
         mib = options.memory_mib
         return self.device.total_bytes() // 3 if mib is None else mib * 2**20
 
     def make_room(self) -> None:
-        """Throws every recording away and gives the memory back, as far as nobody holds results in
-        it.
-        """
+        """Throws every CUDA graph away and frees its memory, except that of results which are still
+        alive."""
         with self.lock:
             self.device.synchronize()
             for member in self.members:
@@ -170,7 +163,7 @@ class DeviceState:
             self.device.give_back_memory()
 
     def clear(self) -> None:
-        """Throws every recording away, and the pool that they shared."""
+        """Throws away every CUDA graph and the shared pool."""
         with self.lock:
             self.make_room()
             if self._shared is not None:
@@ -181,15 +174,15 @@ class DeviceState:
 
 
 class States:
-    """Mutable: the state of each device, made when it is first asked for. Devices of other kinds
-    can be put in by `install` (the tests' stand-in)."""
+    """Mutable: the state of each device, made when first asked for. `install` puts in other
+    implementations (for tests)."""
 
     def __init__(self) -> None:
         self._states: dict[torch.device, DeviceState] = {}
         self._making = threading.Lock()
 
     def of(self, device: torch.device) -> DeviceState | None:
-        """The state of a device, or None if it cannot record."""
+        """Returns the state of a device, or None if the device cannot capture."""
         key = indexed(device)
         with self._making:
             if key not in self._states:
@@ -199,23 +192,23 @@ class States:
             return self._states[key]
 
     def records(self, kind: str) -> bool:
-        """Whether devices of this type can record."""
+        """Returns whether devices of this type can capture."""
         return kind == "cuda" or any(device.type == kind for device in self._states)
 
     def install(self, device: torch.device, implementation: Device) -> Callable[[], None]:
-        """Has `implementation` stand for a device; returns what undoes it."""
+        """Has `implementation` stand for a device; returns a function that undoes it."""
         key = indexed(device)
         self._states[key] = DeviceState(implementation, key)
         return lambda: self._states.pop(key).clear()
 
     def clear(self) -> None:
-        """Throws every recording away."""
+        """Throws every CUDA graph away."""
         for state in tuple(self._states.values()):
             state.clear()
 
 
 def indexed(device: torch.device) -> torch.device:
-    """The device with its number."""
+    """Returns the device with its index."""
     if device.type != "cuda" or device.index is not None:
         return device
     return torch.device("cuda", torch.cuda.current_device())

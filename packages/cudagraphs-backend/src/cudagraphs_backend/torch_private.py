@@ -1,12 +1,9 @@
-"""The one door to names that torch does not promise to keep.
+"""The only module of this package that uses private torch names: storages, streams and the CUDA
+allocator.
 
-Out: plain functions over storages, addresses, streams and the CUDA allocator. Nothing else in this
-package uses a private torch name. What always holds: where a name is absent (a torch without CUDA,
-another version) there is a slower way of the same meaning, or the function says that nothing was
-there to do.
-
-Tried on torch 2.11.0 (CUDA 13) and 2.13.0 (CPU).
-"""
+Where a name is absent (a torch without CUDA, another version), a slower public way with the same
+meaning takes its place, or the function reports that the feature is missing. Tried on torch 2.11.0
+(CUDA 13) and 2.13.0 (CPU)."""
 
 from __future__ import annotations
 
@@ -22,9 +19,8 @@ storage_uses: Callable[[int], int] = torch._C._storage_Use_Count
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
-    """The address of the storage's C++ object: equal for two live tensors exactly if they share
-    their memory.
-    """
+    """Returns the address of the storage's C++ object: equal for two live tensors exactly if they
+    share their memory."""
     return int(storage._cdata)
 
 
@@ -32,12 +28,12 @@ def _same_addresses_in_python(tensors: list[Any], pointers: list[int], indices: 
     return all(tensors[index].data_ptr() == pointers[index] for index in indices)
 
 
-#: (tensors, pointers, indices): whether tensors[i] lies at pointers[i] for every i of indices.
+#: (tensors, pointers, indices): whether tensors[i].data_ptr() == pointers[i] for all of indices.
 same_addresses: Callable[[list[Any], list[int], list[int]], bool] = getattr(
     torch._C, "_tensors_data_ptrs_at_indices_equal", _same_addresses_in_python
 )
 
-#: The handle of the current stream of a device, by its index.
+#: The raw handle of the current stream, by device index.
 current_raw_stream: Callable[[int], int] = getattr(
     torch._C,
     "_cuda_getCurrentRawStream",
@@ -46,21 +42,20 @@ current_raw_stream: Callable[[int], int] = getattr(
 
 
 def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    """Copies each source into its target, in few kernels."""
+    """Copies each source into its target with `_foreach_copy_`."""
     torch._foreach_copy_(targets, sources)
 
 
 def drop_cublas_workspaces() -> None:
-    """Has cuBLAS ask for its workspaces anew: a recording must own the one that it uses."""
+    """Makes cuBLAS allocate its workspaces anew: a CUDA graph must own the one that it uses."""
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
         clear()
 
 
 def stop_allocating(device: int, pool: Any) -> None:
-    """After a capture that failed: the allocator no longer looks at its pool, and the failed graph
-    no longer holds it. Where the capture was ended in order (an exception of Python's), torch has
-    done both and says so by raising."""
+    """Ends the allocator's use of the pool of a failed capture, and that capture's reference to the
+    pool. Where a Python exception ended the capture, torch has done both already and raises."""
     try:
         torch._C._cuda_endAllocateToPool(device, pool)
     except RuntimeError as error:
@@ -75,9 +70,9 @@ _watching: list[torch.library.Library] = []
 
 
 def watch_record_stream(seen: Callable[[int], None]) -> bool:
-    """From here on calls `seen` with the key of each storage that is given to `record_stream`,
-    before torch does what it does. False, and nothing, where this torch lacks what it takes. It is
-    called in inference mode too, by the second key."""
+    """Registers `seen` to be called with the storage key of each tensor given to `record_stream`,
+    before torch's own implementation runs. Returns False, and registers nothing, where this torch
+    lacks the private names. The second dispatch key covers inference mode."""
     below = getattr(torch._C, "_AutoDispatchBelowAutograd", None)
     without = getattr(torch._C, "_ExcludeDispatchKeyGuard", None)
     if below is None or without is None:
@@ -97,7 +92,7 @@ def watch_record_stream(seen: Callable[[int], None]) -> bool:
 
 
 def can_switch_pools() -> bool:
-    """Whether a capture may take memory from several pools."""
+    """Returns whether a capture may allocate from several pools."""
     names = (
         "_cuda_endAllocateToPool",
         "_cuda_beginAllocateCurrentThreadToPool",
@@ -107,15 +102,15 @@ def can_switch_pools() -> bool:
 
 
 def switch_pool(device: int, leave: Any, enter: Any) -> None:
-    """What this thread allocates comes from `enter` and no longer from `leave`. Both are held by
-    graphs: the count that the allocator adds for `enter` is taken back."""
+    """Makes this thread allocate from `enter` instead of `leave`. CUDA graphs hold both pools, so
+    the reference that the allocator adds for `enter` is released."""
     torch._C._cuda_endAllocateToPool(device, leave)
     torch._C._cuda_beginAllocateCurrentThreadToPool(device, enter)
     torch._C._cuda_releasePool(device, enter)
 
 
 def lie_in_pool(tensors: Sequence[torch.Tensor], pool: Any) -> bool:
-    """Whether all of these CUDA tensors were allocated from a pool."""
+    """Returns whether all of these CUDA tensors were allocated from a pool."""
     segments = [
         (one["address"], one["address"] + one["total_size"])
         for one in torch.cuda.memory_snapshot()
@@ -151,10 +146,11 @@ _SETTINGS: tuple[Callable[[], Any], ...] = _PRECISIONS + tuple(
 
 
 def numeric_settings() -> tuple[Any, ...]:
-    """The switches by which torch chooses its kernels: a recording keeps the kernels of its own."""
+    """Returns the settings by which torch chooses kernels: a CUDA graph replays the kernels that it
+    was captured with."""
     return tuple([get() for get in _SETTINGS])
 
 
 def mark_written(tensors: Sequence[torch.Tensor]) -> None:
-    """Tells autograd that these tensors were written to (a replay writes behind its back)."""
+    """Bumps the version counters of tensors that a replay wrote to without autograd's knowledge."""
     torch.autograd.graph.increment_version([one for one in tensors if not one.is_inference()])

@@ -1,9 +1,6 @@
-"""Puts recordings round a runner, where its graph can be recorded.
+"""Wraps a runner so that CUDA graphs replay its work, where its graph can be captured.
 
-In: a runner for a lowered graph, the graph, its `CompileSpec`. Out: a runner with the same results.
-What always holds: where nothing can be recorded the runner comes back as it is, and `report` has
-the reason.
-"""
+Where it cannot, `wrap` returns the runner unchanged and `report` has the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from cudagraphs_backend.runner import GraphedRunner, Row, runners
 from cudagraphs_backend.state import states
 from tracer_core.plugin_api import CompileSpec, InputSpec, Role, RunFunction, Runner, logger, stage
 
-#: Graphs that are not recorded at all, with reasons; the last ones.
+#: The last graphs that could not be captured, with reasons.
 _refused: deque[Row] = deque(maxlen=256)
 
 
@@ -35,12 +32,13 @@ def wrap(
     run_placed: pool_assignment.PlacedRunner | None = None,
     numbers: Numbers | None = None,
 ) -> Runner:
-    """`runner`, replayed from recordings on CUDA devices. graph: or, where a stored runner is back
-    without its graph, the `Runner.graph_traits` of what came out when it was wrapped first.
-    options: None takes them from `spec.options` where those are this backend's, else the defaults.
-    run_placed: does the same, and calls its second argument with True before it allocates memory
-    that its results live in, with False before other memory. numbers: the runner takes one more
-    input, a tensor of the floats that a call brings, and reads these nowhere else."""
+    """Returns `runner`, replayed from CUDA graphs on CUDA devices. graph: the lowered graph, or,
+    where a stored runner is back without its graph, the `Runner.graph_traits` of the runner that
+    the first wrap returned. options: None takes them from `spec.options` where those are this
+    backend's, else the defaults. run_placed: does the same as `runner`, and calls its second
+    argument with True before it allocates memory of results, with False before other memory.
+    numbers: the runner takes one more input, a tensor of the float arguments of a call, and reads
+    these nowhere else."""
     runner = Runner.of(runner, "a wrapped backend")
     traits = (
         capturability.traits_of(graph.graph)
@@ -70,12 +68,12 @@ def wrap(
 
 
 def _options(given: Any) -> CudaGraphsOptions:
-    """Not another backend's fields of the same name: they mean other things."""
+    """Ignores another backend's options: their fields of the same name mean other things."""
     return given if isinstance(given, CudaGraphsOptions) else CudaGraphsOptions()
 
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    """A runner that replays the graph's own operators."""
+    """Returns a runner that replays the graph's own operators."""
     with_places = _called(pool_assignment.placed(graph))
     return wrap(_called(graph), graph, spec, run_placed=lambda inputs, to: with_places(inputs))
 
@@ -90,9 +88,8 @@ def _called(graph: torch.fx.GraphModule) -> RunFunction:
 
 
 def report() -> list[Row]:
-    """A row for every graph that was called since the last reset and is alive, and for those that
-    are not recorded.
-    """
+    """Returns a row for every live graph that was called since the last reset, and for those that
+    could not be captured."""
     rows = [one.row() for one in runners()]
     return sorted(
         (row for row in rows if row.replays or row.plain), key=lambda row: row.name
@@ -100,14 +97,13 @@ def report() -> list[Row]:
 
 
 def told() -> list[tuple[str, str]]:
-    """The same as (graph, sentence), for `tracer_core.explain` and `last_compile`."""
+    """Returns the report as (graph, sentence) pairs, for `explain` and `last_compile`."""
     return [(row.name, row.sentence()) for row in report()]
 
 
 def reset() -> None:
-    """Throws every recording away and gives its memory back; graphs record again when they are next
-    called.
-    """
+    """Throws every CUDA graph away and frees its memory; graphs are captured again when next
+    called."""
     for one in runners():
         one.forget()
     states.clear()

@@ -1,3 +1,2 @@
 """The backend ``onnxrt`` of tracer_core: runs its graphs in ONNX Runtime. See
-`onnxrt_backend.plugin`.
-"""
+`onnxrt_backend.plugin`."""

@@ -1,11 +1,9 @@
-"""Attention whose mask forbids a row every key: eager gives zeros, its ONNX form gives NaN.
+"""Fixes rows of scaled dot-product attention whose mask forbids every key: eager gives zeros,
+the ONNX form NaN.
 
-In: an fx graph of ATen operators with values. Out: the same graph, in which the results of
-attention with a mask are zeros in such rows. What always holds: NaN that comes from the inputs
-stays (an ``IsNaN`` behind the softmax, as torch.onnx writes it, would lose it); one mask is looked
-through once, however many layers it serves. Rows like these are those of a batch that is padded on
-the left.
-"""
+Such rows occur in batches that are padded on the left. The graph fills them with zeros after the
+attention, so NaN from the inputs stays (an ``IsNaN`` behind the softmax, as torch.onnx writes
+it, would lose that NaN). Each mask is scanned once, however many layers use it."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: Attention with a mask that is added: where its mask is among the arguments, and how it is called.
+#: Attention with an additive mask: the mask's position (None: keyword only) and name.
 MASKS: dict[Any, tuple[int | None, str]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: (None, "attn_mask"),
     aten._scaled_dot_product_efficient_attention.default: (3, "attn_bias"),
@@ -26,7 +24,7 @@ MASKS: dict[Any, tuple[int | None, str]] = {
 
 
 def forbidden_rows_are_zeros(graph: torch.fx.Graph) -> None:
-    """Adds what is missing, in place."""
+    """Fills the results of fully masked rows with zeros, in place."""
     empty: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in list(graph.nodes):
         if node.target not in MASKS or (mask := _mask(node)) is None:
@@ -40,7 +38,7 @@ def forbidden_rows_are_zeros(graph: torch.fx.Graph) -> None:
 
 
 def refusal(node: torch.fx.Node) -> str | None:
-    """What attention the ONNX form computes otherwise, or None."""
+    """Returns why the ONNX form of attention computes something else, or None."""
     if node.target not in MASKS:
         return None
     given: Any = node.args
@@ -62,6 +60,6 @@ def _mask(node: torch.fx.Node) -> Any:
 
 
 def _rows(mask: torch.fx.Node) -> torch.fx.Node:
-    """Which rows of a mask are minus infinity all along."""
+    """Returns a node that marks the rows of a mask which are -inf throughout."""
     forbids = call_after(mask, aten.eq.Scalar, mask, float("-inf"))
     return call_after(forbids, aten.all.dim, forbids, -1, True)

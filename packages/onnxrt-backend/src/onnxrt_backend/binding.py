@@ -1,13 +1,10 @@
-"""Calls a session on torch's own memory: no tensor is copied on the way in or out.
+"""Runs an ONNX Runtime session on torch's own memory, without copying tensors in or out.
 
-In: a session, an `Exported` and the spec. Out: a runner. Inputs are bound by address (a
-non-contiguous one is made contiguous first); parameters are bound again only if their address
-changed; outputs are fresh torch tensors that ONNX Runtime writes into. A call whose alarm is_hit
-gets eager's results.
-
-What always holds: an IOBinding belongs to one running call, so threads and recursion do not share
-one; a tensor that is bound lives as long as the call.
-"""
+Inputs are bound by address (a non-contiguous one is made contiguous first), and bound again only
+if address or shape changed. Outputs are fresh torch tensors that ONNX Runtime writes into. A
+call that hits the graph's value check gets eager's results. An IOBinding serves one call at a
+time, so that threads and recursive calls do not share one; bound tensors live as long as the
+call."""
 
 from __future__ import annotations
 
@@ -25,10 +22,10 @@ from tracer_core.plugin_api import CompileSpec
 
 
 class Binding:
-    """An IOBinding and what it holds (mutable). bound: address and shape of each input, in the
-    order of the runner's. written: the addresses of outputs of known sizes, by their numbers.
-    alarm: where the session writes its alarm, if it has one, and heard(): the number that is there.
-    """
+    """Mutable: an IOBinding and what is bound. bound: address and shape of each input, in the
+    order of `BoundSession`'s inputs. written: addresses of the outputs with static sizes, by
+    index. alarm: the tensor that the session writes its value check to, if it has one; heard:
+    reads that tensor."""
 
     __slots__ = ("alarm", "bound", "heard", "input", "output", "run", "written")
 
@@ -42,12 +39,10 @@ class Binding:
 
 
 class BoundSession:
-    """The runner (mutable: it keeps idle bindings).
+    """The runner. Mutable: keeps idle bindings.
 
-    session: an onnxruntime.InferenceSession. device: where inputs and outputs live. frozen: names
-    of inputs of the graph that are initialisers of the session; held: what must live as long as
-    they do.
-    """
+    session: an onnxruntime.InferenceSession. frozen: names of graph inputs that are initialisers
+    of the session; held: objects that must live as long as these."""
 
     def __init__(
         self,
@@ -67,14 +62,14 @@ class BoundSession:
             )
         ]
         self._forms = exported.graph.forms(spec)
-        #: (sizes where they are known and the buffer is the result, dtype, name, its number to ONNX
-        #: Runtime, form) of each.
+        #: (sizes where they are static and the buffer is the result, else None; dtype, name, ONNX
+        #: element type, form) of each.
         self._outputs = [
             (form.plain, form.dtype, form.name, element_type(form.dtype), form)
             for form in self._forms
         ]
         self._finish = exported.graph.finish
-        #: Whether every buffer is the result as it is.
+        #: Whether every buffer is a result without further work.
         self._plain = all(form.plain is not None for form in self._forms)
         self._alarm = exported.alarm
         self._idle: deque[Binding] = deque()
@@ -100,9 +95,8 @@ class BoundSession:
         return outputs
 
     def _bind_outputs(self, binding: Binding, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Fresh memory for the results. What Python does here is cold after a session has run:
-        every line costs.
-        """
+        """Allocates and binds the results. This Python code runs with cold caches after each
+        session: every line costs."""
         device, place, bind, nowhere = self._device, self._place, binding.output, self._nowhere
         buffers = []
         for index, (sizes, dtype, name, kind, form) in enumerate(self._outputs):
@@ -114,7 +108,7 @@ class BoundSession:
                 address = buffer.data_ptr() or nowhere
                 if (
                     binding.written.get(index) != address
-                ):  # often the memory of a result that was dropped
+                ):  # the allocator often returns the memory of a result that was dropped
                     bind(name, place, kind, sizes, address)
                     binding.written[index] = address
             buffers.append(buffer)
@@ -139,9 +133,8 @@ class BoundSession:
         return binding
 
     def _bind_inputs(self, binding: Binding, inputs: Sequence[Any]) -> list[torch.Tensor]:
-        """Binds what changed since this binding was used last; gives the tensors that must stay
-        alive.
-        """
+        """Binds the inputs that changed since the binding was last used; returns the tensors to
+        keep alive."""
         kept = []
         bound = binding.bound
         for place, index, name, kind in self._inputs:

@@ -1,10 +1,8 @@
-"""Clamps with one bound: ONNX Runtime's Clip without the other one makes an infinity the largest
-number.
+"""Rewrites floating-point clamps with one bound: ONNX Runtime's Clip with a single bound turns
+an infinity into the largest finite number.
 
-In: an fx graph of ATen operators with values. Out: the same graph, in which such a clamp of
-floating point is the larger, or the smaller, of a tensor and a number. What always holds: NaN and
-infinities are eager's; names stay.
-"""
+Such a clamp becomes aten.maximum or aten.minimum of the tensor and a 0-d tensor, which keep NaN
+and infinities as in eager."""
 
 from __future__ import annotations
 
@@ -17,8 +15,7 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: Operator: by which operator of two tensors a lower bound holds, and an upper one; where they are
-#: among its arguments.
+#: Clamp operator -> the bound's position among the arguments -> the operator that replaces it.
 LOWER, UPPER = aten.maximum.default, aten.minimum.default
 CLAMPS = {
     aten.clamp.default: {1: LOWER, 2: UPPER},
@@ -29,7 +26,7 @@ NAMES = {"min": 1, "max": 2}
 
 
 def single_bounds(graph: torch.fx.Graph) -> None:
-    """Changes them in place."""
+    """Rewrites the clamps of a graph in place."""
     for node in list(graph.nodes):
         if (found := single_bound(node)) is not None:
             target, bound = found
@@ -42,9 +39,8 @@ def single_bounds(graph: torch.fx.Graph) -> None:
 
 
 def single_bound(node: torch.fx.Node) -> tuple[Any, float] | None:
-    """(the operator that holds a clamp's only bound, the bound); None if this is no such clamp of
-    floating point.
-    """
+    """Returns (the operator that replaces a clamp with one bound, the bound), or None if the
+    node is not a floating-point clamp with a single number as its bound."""
     if node.target not in CLAMPS or not node.meta["val"].dtype.is_floating_point:
         return None
     places = NAMES if node.target is aten.clamp.default else {"min": 1, "max": 1}

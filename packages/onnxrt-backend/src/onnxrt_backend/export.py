@@ -1,9 +1,8 @@
 """Translates a lowered ATen graph to ONNX.
 
-In: a functional ATen graph. Out: an `Exported`: the serialised model, which graph inputs it reads
-under which names, and the graph whose results it writes. What always holds: results are as
-`tracer_core.engine_support.contiguous` says.
-"""
+In: a functional ATen graph. Out: an `Exported`: the serialised model, which graph inputs it
+reads under which names, and the graph whose results it writes. What always holds: results have
+the form that `tracer_core.engine_support.contiguous` describes."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ from tracer_core.plugin_api import add_value_check, contiguous_graph, promote
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """model: serialised ONNX. graph: a `tracer_core.engine_support.contiguous.ContiguousGraph`: its
-    inputs and results are the model's. alarm: says of which calls ONNX Runtime has other results
-    than eager (`tracer_core.engine_support.value_checks.ValueCheck`), or None."""
+    """model: serialised ONNX. graph: a `tracer_core.engine_support.contiguous.ContiguousGraph`
+    with the model's inputs and results. alarm: the graph's value check
+    (`tracer_core.engine_support.value_checks.ValueCheck`), or None."""
 
     model: bytes
     graph: Any
@@ -32,7 +31,8 @@ class Exported:
 
 
 def export(graph: torch.fx.GraphModule, name: str) -> Exported:
-    """Translates `graph`. Raises what the exporter raises for an operator it cannot translate."""
+    """Translates `graph`. Raises what the exporter raises for an operator that it cannot
+    translate."""
     made = contiguous_graph(graph)
     forbidden_rows_are_zeros(made.graph)
     single_bounds(made.graph)

@@ -1,11 +1,9 @@
-"""Parameters as initialisers of the model (``freeze=True``).
+"""Makes parameters initialisers of the ONNX model (``freeze=True``), so that ONNX Runtime folds
+and packs them.
 
-In: an `Exported` whose constants are inputs, and at run time their values. Out: a runner over a
-session in which they are initialisers, so that ONNX Runtime folds and packs them. What always
-holds: the values reach ONNX Runtime beside the serialised model (which may not exceed 2 GB) and
-without a copy of ours where they are contiguous; a constant that NumPy has no dtype for stays an
-input; the core makes a new runner when one of them changes.
-"""
+The values reach ONNX Runtime outside the serialised model (which may not exceed 2 GB), on the
+CPU without a copy if they are contiguous. A constant whose dtype NumPy lacks stays an input. The
+core makes a new runner when a constant changes."""
 
 from __future__ import annotations
 
@@ -28,8 +26,9 @@ NUMPY_DTYPES = frozenset({
 
 
 def freezable(exported: Exported, spec: CompileSpec) -> Runner:
-    """What the backend gives for a graph with constants: see `CompileSpec.constants`. It reads all
-    of them, because ONNX Runtime may go on reading the tensors' own memory."""
+    """Returns a runner whose `bind_constants` builds the session; see `CompileSpec.constants`.
+    The runner reads all constants, because ONNX Runtime may go on reading the tensors' own
+    memory."""
 
     def run(inputs: list[Any]) -> Sequence[Any]:
         raise BackendError("onnxrt", "run", f"{spec.name} is called before its constants are bound")
@@ -59,7 +58,7 @@ def _value(tensor: torch.Tensor) -> Any:
 
 
 def with_initializers(model: bytes, values: dict[str, torch.Tensor]) -> bytes:
-    """The model with these inputs as initialisers whose values are elsewhere."""
+    """Returns the model with these inputs as initialisers whose values are external."""
     import onnx
 
     proto = onnx.load_from_string(model)

@@ -1,10 +1,7 @@
-"""Means of images as pooling, which stays in ONNX Runtime's blocked layout (a mean leaves it: 1 %
-of resnet18).
+"""Rewrites aten.mean over the image dimensions as aten.avg_pool2d, which stays in ONNX Runtime's
+blocked layout (a mean leaves it: 1 % of resnet18).
 
-In: an fx graph of ATen operators with values. Out: the same graph, in which means over the last two
-dimensions of float32 images of known sizes are average pools of one window. What always holds:
-windows are small enough for a plain sum to be as exact as eager's.
-"""
+Only for float32 images of static size, small enough for a plain sum to be as exact as eager's."""
 
 from __future__ import annotations
 
@@ -17,12 +14,12 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: Elements of a window that are summed up one by one.
+#: Most elements of a window: ONNX Runtime sums them up one by one.
 MOST = 1024
 
 
 def means_are_pools(graph: torch.fx.Graph) -> None:
-    """Replaces them, in place."""
+    """Replaces the means of a graph in place."""
     for node in graph.find_nodes(op="call_function", target=aten.mean.dim):
         window = _window(node)
         if window is None:
@@ -37,7 +34,8 @@ def means_are_pools(graph: torch.fx.Graph) -> None:
 
 
 def _window(node: torch.fx.Node) -> list[int] | None:
-    """Height and width of the images whose mean a node is; None if it is another mean."""
+    """Returns height and width of the images that a node averages; None if the mean is another
+    one."""
     source: Any = node.args[0]
     dims: Any = node.args[1]
     value = source.meta["val"]

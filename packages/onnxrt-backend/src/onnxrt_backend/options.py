@@ -11,16 +11,16 @@ LEVELS = ("disable", "basic", "extended", "all")
 
 @dataclass(frozen=True)
 class Options:
-    """providers: execution providers to try in this order, such as ``("CUDAExecutionProvider",)``;
-    None takes the best one for the graph's device. An unavailable one is a BackendError that lists
-    those there are. intra_op_threads: threads of one operator; None takes as many as torch uses.
-    graph_optimization_level: one of ``disable``, ``basic``, ``extended``, ``all``. freeze:
-    parameters and buffers are initialisers of the model, which ONNX Runtime folds (batch norm into
-    convolutions) and packs; when one changes, a new session is made. Writes through ``.data``,
-    NumPy arrays or shared memory cannot be seen: call ``fast.refresh()`` after them.
-    session_options: entries of ONNX Runtime's own session configuration,
-    ``{"session.intra_op.allow_spinning": "0"}``. Raises ValueError for a level that is none.
-    """
+    """providers: execution providers to try in this order, such as
+    ``("CUDAExecutionProvider",)``; None takes the best one for the graph's device. An
+    unavailable provider raises BackendError, which lists the available ones. intra_op_threads:
+    threads of one operator; None takes as many as torch uses. graph_optimization_level: one of
+    ``disable``, ``basic``, ``extended``, ``all``. freeze: parameters and buffers are
+    initialisers of the model, which ONNX Runtime folds (batch norm into convolutions) and packs;
+    when one changes, a new session is made. Writes through ``.data``, NumPy arrays or shared
+    memory cannot be seen: call ``fast.refresh()`` after them. session_options: entries of ONNX
+    Runtime's own session configuration, ``{"session.intra_op.allow_spinning": "0"}``. Raises
+    ValueError for an unknown level or too few threads."""
 
     providers: tuple[str, ...] | None = None
     intra_op_threads: int | None = None

@@ -1,20 +1,16 @@
-"""What the exporter writes in a roundabout way, made plain: what ONNX Runtime folds, fuses and runs
-without copies of lists.
+"""Simplifies the exporter's ONNX so that ONNX Runtime can fold and fuse it.
 
-In: an `onnx_ir.Model` as the exporter makes it. Out: the same model with ``Cast`` where
-``CastLike`` stood and the dtype is known, and with ``Split`` where a list of parts was made of
-which parts are taken. What always holds: values, dtypes and the names of what stays are as they
-were; what is not known at compile time is left alone. Why: ONNX Runtime knows ``CastLike`` only as
-a function, which it opens up after it has folded constants, so that scales of attention, bounds of
-ranges and masks would be computed in every call, and the patterns that it looks for (a scaled
-product of matrices) would not be there.
-"""
+``CastLike`` becomes ``Cast`` where the dtype is known, and ``SplitToSequence`` becomes ``Split``
+where its parts are taken by constant index. Other nodes stay as they are. ONNX Runtime knows
+``CastLike`` only as a function, which it inlines after constant folding: scales of attention,
+bounds of ranges and masks would be computed in every call, and fusion patterns (scaled matmul)
+would not match."""
 
 from __future__ import annotations
 
 from typing import Any
 
-#: Operators whose result has their first input's dtype.
+#: Operators whose result has the dtype of the first input.
 KEEPS_DTYPE = frozenset({
     "Abs", "Add", "Ceil", "Clip", "Concat", "Div", "Exp", "Expand", "Flatten", "Floor", "Gather",
     "Identity", "Log", "MatMul",
@@ -25,7 +21,7 @@ KEEPS_DTYPE = frozenset({
 
 
 def make_plain(model: Any) -> None:
-    """Changes the model in place."""
+    """Simplifies the model in place."""
     for node in list(model.graph.all_nodes()):
         if node.op_type == "CastLike":
             _cast(node)
@@ -34,7 +30,7 @@ def make_plain(model: Any) -> None:
 
 
 def _cast(node: Any) -> None:
-    """CastLike: Cast, where the dtype is known."""
+    """Replaces CastLike by Cast where the dtype is known."""
     import onnx_ir as ir
 
     value, like = node.inputs
@@ -44,9 +40,8 @@ def _cast(node: Any) -> None:
 
 
 def _dtype(value: Any) -> Any:
-    """The dtype of a value, or None where nothing says it: the exporter notes those of the graph's
-    own values only.
-    """
+    """Returns the dtype of a value, or None where it is unknown: the exporter notes dtypes of
+    the graph's own values only."""
     import onnx_ir as ir
 
     while value.dtype is None:
@@ -66,7 +61,8 @@ def _dtype(value: Any) -> Any:
 
 
 def _split(node: Any) -> None:
-    """SplitToSequence: Split, where all its parts are taken by number and their sizes are known."""
+    """Replaces SplitToSequence by Split where the sizes of all parts are known and every reader
+    takes one part by a constant index."""
     import onnx_ir as ir
 
     uses = [one for one, _ in node.outputs[0].uses()]
@@ -111,7 +107,8 @@ def _split(node: Any) -> None:
 
 
 def _taken(node: Any) -> int | None:
-    """Which part of a list a node takes; None if it does something else, or nobody knows which."""
+    """Returns the index of the part that a node takes from a sequence; None if the node does
+    something else or its index is not constant."""
     import onnx_ir as ir
 
     if node.op_type not in ("SequenceAt", "aten_getitem"):
@@ -125,9 +122,8 @@ def _axis(node: Any) -> int:
 
 
 def _sizes(node: Any) -> list[int] | None:
-    """How long the parts of a SplitToSequence are, or None where that is not known at compile
-    time.
-    """
+    """Returns the sizes of the parts of a SplitToSequence, or None where they are not known at
+    compile time."""
     import onnx_ir as ir
 
     value = node.inputs[0]

@@ -1,10 +1,8 @@
 """Registers the backend ``onnxrt``: ATen graphs, translated by torch.onnx, run by ONNX Runtime.
 
-In: the hook call; then a lowered ATen graph and its spec. Out: a runner. What always holds: listing
-the backend imports neither onnx nor onnxruntime; parameters are inputs of the model, bound by
-address, so that writing to them is seen by the next call, unless the user's option ``freeze`` makes
-them constants.
-"""
+Listing the backend imports neither onnx nor onnxruntime. Parameters are inputs of the model,
+bound by address, so that the next call sees writes to them, unless the option ``freeze`` makes
+them constants."""
 
 from __future__ import annotations
 
@@ -18,12 +16,13 @@ if TYPE_CHECKING:
 
 NAME = "onnxrt"
 
-#: What has to be installed: module -> distribution.
+#: Required packages: module -> distribution.
 REQUIRED = {"onnx": "onnx", "onnxscript": "onnxscript", "onnxruntime": "onnxruntime"}
 
 
 def available() -> str | None:
-    """Why the backend cannot run here, or None. Looks for the packages without importing them."""
+    """Returns why the backend cannot run here, or None. Looks for the packages without importing
+    them."""
     missing = [
         name for module, name in REQUIRED.items() if importlib.util.find_spec(module) is None
     ]
@@ -35,7 +34,7 @@ def available() -> str | None:
 
 
 def check(options: Any, mode: str) -> None:
-    """Raises BackendError if a provider that the options name is not there."""
+    """Raises BackendError if a provider that the options name is not available."""
     from onnxrt_backend.session import providers  # heavy: onnxruntime
 
     if options.providers is not None:
@@ -43,7 +42,7 @@ def check(options: Any, mode: str) -> None:
 
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    """A runner for a lowered graph. Raises BackendError, or what the exporter raises."""
+    """Returns a runner for a lowered graph. Raises BackendError, or what the exporter raises."""
     from onnxrt_backend.binding import BoundSession  # heavy: torch.onnx
     from onnxrt_backend.export import export  # heavy: torch.onnx
     from onnxrt_backend.freezing import freezable  # heavy: torch.onnx
@@ -60,7 +59,7 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 
 @hookimpl
 def tracer_backends() -> list[Backend]:
-    """The backend's registration."""
+    """Returns the backend's registration."""
     return [
         Backend(
             name=NAME,

@@ -1,10 +1,8 @@
-"""How ONNX Runtime runs a graph of one operator, for the question whether it can.
+"""Builds and runs a graph of one operator in ONNX Runtime, for the op support check.
 
-In: an fx graph of one ATen operator. Out: a function of its inputs. Raises what the exporter or
-ONNX Runtime raises. What always holds: one thread; optimised as a whole graph is, because what the
-probe lets pass must not fail there (without, ONNX Runtime overlooks axes of tensors that have
-none).
-"""
+The session uses one thread and the optimisations of a whole graph, because an operator that
+passes must not fail there (without optimisations, ONNX Runtime does not check axes of 0-d
+tensors)."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ from tracer_core.plugin_api import add_value_check, promote
 
 
 def build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor]]:
-    """graph: placeholders, one operator (with the items of it that are read), output. It is
-    changed.
-    """
+    """Returns a function of the graph's inputs that runs it in ONNX Runtime. graph:
+    placeholders, one operator (with those of its items that are read), output; changed in place.
+    Raises what the exporter or ONNX Runtime raises."""
     import onnxruntime
 
     names = [node.name for node in graph.find_nodes(op="placeholder")]

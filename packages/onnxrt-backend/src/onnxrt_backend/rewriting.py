@@ -1,8 +1,4 @@
-"""Edits of fx graphs that the mends before the translation are made of.
-
-In: nodes of an fx graph with values. Out: new nodes with values. What always holds: a node that
-takes another's place has its name, because the results of a graph are known by their names.
-"""
+"""FX graph edits that the rewrites before the ONNX translation share."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import torch
 
 
 def call_after(node: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
-    """A call right behind `node`, with its value."""
+    """Inserts a call right behind `node` and computes its ``meta["val"]``."""
     with node.graph.inserting_after(node):
         made = node.graph.call_function(target, args, kwargs)
     made.meta = dict(node.meta)
@@ -22,7 +18,8 @@ def call_after(node: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> t
 
 
 def take_place(made: torch.fx.Node, node: torch.fx.Node) -> None:
-    """Whoever reads `node`, save what `made` is made of, reads `made`."""
+    """Makes the readers of `node`, except those that `made` is computed from, read `made`, and
+    swaps the two names, because a graph's results are known by their names."""
     inside, front = {made}, [made]
     while front:
         for source in front.pop().all_input_nodes:

@@ -1,9 +1,7 @@
-"""Sessions of ONNX Runtime: made from a model and the user's options.
+"""Creates ONNX Runtime sessions from a serialised model and the user's options.
 
-In: a serialised model, options, a device. Out: an `onnxruntime.InferenceSession`, or a BackendError
-that says what is missing. What always holds: a provider that is asked for and not there is an
-error, never another one.
-"""
+A provider that is requested but not available raises BackendError; no other provider replaces
+it."""
 
 from __future__ import annotations
 
@@ -17,21 +15,22 @@ from tracer_core.plugin_api import BackendError
 
 NAME = "onnxrt"
 
-#: The provider for each device type, where the user names none.
+#: Default providers by device type.
 PROVIDERS = {
     "cpu": ("CPUExecutionProvider",),
     "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider"),
 }
 
-#: How long, in microseconds, an idle thread of a session waits at full speed for more work: longer
-#: than the operators that run on one thread, or every operator behind one of them would wake it.
-#: ONNX Runtime's own answer is about 20 ms: a program of two sessions, or of a session and PyTorch,
-#: would share its cores with threads that only wait.
+#: How long, in microseconds, an idle thread of a session spins: longer than operators that run on
+#: one thread take, else each operator after them would have to wake the thread. ONNX Runtime's
+#: default is about 20 ms, in which the spinning threads of one session would take cores from
+#: another session or from PyTorch.
 WAIT = {"session.intra_op.spin_duration_us": "1000"}
 
 
 def providers(options: Options, device: str) -> tuple[str, ...]:
-    """The execution providers to use. Raises BackendError for one that this onnxruntime has not."""
+    """Returns the execution providers to use. Raises BackendError for one that this onnxruntime
+    lacks."""
     import onnxruntime
 
     wanted = options.providers or PROVIDERS.get(device)
@@ -53,9 +52,9 @@ def providers(options: Options, device: str) -> tuple[str, ...]:
 def session(
     model: bytes, options: Options, device: str, initializers: Mapping[str, Any] | None = None
 ) -> Any:
-    """An InferenceSession for a model. initializers: values of those that the model says are
-    elsewhere, by name (`OrtValue`s: they are not limited to the 2 GB of a serialised model). Raises
-    BackendError."""
+    """Creates an InferenceSession. initializers: `OrtValue`s by name, for those initialisers
+    that the model declares as external (they are not limited to the 2 GB of a serialised model).
+    Raises BackendError."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()

@@ -1,10 +1,9 @@
-"""Which operators ONNX Runtime can run here: asked of ONNX Runtime itself.
+"""Decides which operators ONNX Runtime can run here, by asking ONNX Runtime itself.
 
-In: a node of an ATen graph. Out: None, or the reason against it. An operator must be in
-torch.onnx's table, must not draw random numbers (ONNX Runtime has its own stream, so results would
-not be eager's), and a model of this one node must load and compute what PyTorch computes
-(`plugin_api.op_support_check`). The answer is kept for nodes that look alike.
-"""
+An operator must be in torch.onnx's table and must not use random numbers (ONNX Runtime has its
+own generator, so results would not be eager's), and a model of this one node must load and
+compute what PyTorch computes (`plugin_api.op_support_check`, which caches the answer for equal
+nodes)."""
 
 from __future__ import annotations
 
@@ -20,21 +19,21 @@ from onnxrt_backend.probe import build
 from onnxrt_backend.value_checks import positions_are_read
 from tracer_core.plugin_api import op_support_check
 
-#: dtypes that the translation does not keep exactly.
+#: dtypes that ONNX lacks, or that ONNX Runtime has few operators for.
 REFUSED_DTYPES = {
     torch.bfloat16: "ONNX Runtime's CPU provider computes few operators in bfloat16",
     torch.complex64: "ONNX has no complex numbers",
     torch.complex128: "ONNX has no complex numbers",
 }
 
-#: Making a session of these ends the process (onnxruntime 1.31.1).
+#: Creating a session with one of these ends the process (onnxruntime 1.31.1).
 ENDING = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
 
 _LOSES = "ONNX Runtime loses NaN in it"
 _QUOTIENT = "ONNX has it by way of a rounded quotient"
 
-#: Operators whose ONNX forms differ at infinities and NaN, for very small or large values, or where
-#: quotients are nearly whole: no probe looks there. Of floating point only.
+#: Floating-point operators whose ONNX forms differ at infinities and NaN, for very small or large
+#: values, or where quotients are nearly whole: the op support check does not test such values.
 SPECIAL = {
     **dict.fromkeys(("atan2", "arctan2"), _LOSES),
     **dict.fromkeys(
@@ -62,8 +61,8 @@ SPECIAL = {
     ),
 }
 
-#: Operators that ONNX Runtime, or the ONNX form, computes in floating point: whole numbers of more
-#: than 53 bits are rounded, and sums that overflow do not wrap round. Of whole numbers only.
+#: Integer operators that ONNX Runtime, or the ONNX form, computes in floating point: integers of
+#: more than 53 bits are rounded, and sums that overflow do not wrap around.
 ROUNDING = {
     **dict.fromkeys(
         ("sum", "prod"), "ONNX Runtime adds up and multiplies whole numbers in floating point"
@@ -75,7 +74,7 @@ _probe = op_support_check(build, "ONNX Runtime")
 
 
 def supports(node: torch.fx.Node) -> str | None:
-    """None if ONNX Runtime can run `node`, else why not."""
+    """Returns None if ONNX Runtime can run `node`, else why not."""
     target: Any = node.target
     if torch.Tag.nondeterministic_seeded in target.tags and argument(node, "dropout_p") != 0.0:
         return "draws from its own stream of random numbers"
@@ -99,7 +98,7 @@ def supports(node: torch.fx.Node) -> str | None:
 
 
 def _special(node: torch.fx.Node) -> str | None:
-    """Why an operator is not eager's for infinities and NaN, or None."""
+    """Returns why an operator's values differ from eager's for special inputs, or None."""
     target: Any = node.target
     name = target.overloadpacket.__name__.rstrip("_")
     if not any(tensor.dtype.is_floating_point for tensor in _probe.operands(node)):
@@ -118,7 +117,7 @@ def _special(node: torch.fx.Node) -> str | None:
 
 
 def _is_small(node: torch.fx.Node, name: str) -> bool:
-    """Whether an operator of `ROUNDING` gives numbers of 53 bits at most."""
+    """Returns whether the exact results of an operator of `ROUNDING` fit into 53 bits."""
     source: Any = node.args[0]
     dtype = source.meta["val"].dtype
     return dtype is torch.bool or (
@@ -127,9 +126,8 @@ def _is_small(node: torch.fx.Node, name: str) -> bool:
 
 
 def argument(node: torch.fx.Node, name: str) -> Any:
-    """What an operator is given for an argument: its default where it is left out, None if it has
-    none.
-    """
+    """Returns the value of an operator's argument, the default if it is left out, None if the
+    operator has no such argument."""
     target: Any = node.target
     for position, declared in enumerate(target._schema.arguments):
         if declared.name == name:
@@ -139,5 +137,5 @@ def argument(node: torch.fx.Node, name: str) -> Any:
 
 
 def reset() -> None:
-    """Forgets every answer."""
+    """Forgets every cached answer."""
     _probe.reset()

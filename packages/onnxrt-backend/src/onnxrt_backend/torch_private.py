@@ -1,12 +1,9 @@
-"""The one door to names that torch and onnxruntime do not promise to keep.
+"""The only module of this package that uses private names of torch and onnxruntime.
 
-Out: `translate`, an fx graph of ATen operators as an ONNX model, and the exporter's table of
-operators. It is torch.onnx's own translator, entered below torch.export: the graph is exported
-already. `raw_*`: what ONNX Runtime's Python classes call, without their work of every call (a new
-device object, checks for WebGPU).
-
-Tried on torch 2.13.0 with onnxscript 0.7.2 and onnxruntime 1.31.1.
-"""
+`translate` enters torch.onnx's translator below torch.export, because the graph is exported
+already. `raw_*` are the calls behind ONNX Runtime's Python classes, without the work that those
+do in every call (a new device object, checks for WebGPU). Tried on torch 2.13.0 with onnxscript
+0.7.2 and onnxruntime 1.31.1."""
 
 from __future__ import annotations
 
@@ -19,35 +16,35 @@ import torch
 
 from onnxrt_backend.plain import make_plain
 
-#: The version of ONNX's operators that models use: torch.onnx.export's own; from 20 on GELU is one
-#: of them.
+#: ONNX opset of the models: torch.onnx.export's default; 20 is the first with GELU.
 OPSET = 20
 
 
 @functools.cache
 def registry() -> Any:
-    """torch.onnx's table from ATen operators to ONNX functions (made once: it takes 0.6 s)."""
+    """Returns torch.onnx's table from ATen operators to ONNX functions (cached: building takes
+    0.6 s)."""
     from torch.onnx._internal.exporter import _registration
 
     return _registration.ONNXRegistry.from_torchlib(opset_version=OPSET)
 
 
 def has_translation(target: Any) -> bool:
-    """Whether the exporter knows an operator on real numbers."""
+    """Returns whether the exporter knows an operator on real numbers."""
     return any(not entry.is_complex for entry in registry().get_decomps(target))
 
 
 def element_type(dtype: torch.dtype) -> int:
-    """The ONNX number of a dtype. Raises KeyError for one that ONNX has not."""
+    """Returns the ONNX element type of a dtype. Raises KeyError for a dtype that ONNX lacks."""
     from torch.onnx._internal.exporter import _core
 
     return int(_core.torch_dtype_to_onnx_dtype(dtype))
 
 
 def translate(graph: torch.fx.Graph, name: str) -> bytes:
-    """The ONNX model of a graph whose nodes carry ``meta["val"]``, serialised: its inputs are the
-    placeholders that are read, its outputs the tensors of the output node, under the nodes' names.
-    """
+    """Returns the serialised ONNX model of a graph whose nodes carry ``meta["val"]``. Its inputs
+    are the placeholders that are read, its outputs the tensors of the output node, under the
+    nodes' names."""
     import onnx_ir as ir
     from onnx_ir.passes import common
     from onnxscript import version_converter
@@ -65,7 +62,7 @@ def translate(graph: torch.fx.Graph, name: str) -> bytes:
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore"
-        )  # the translator's own deprecations are not the user's affair
+        )  # the translator's own deprecation warnings would confuse the user
         _core._translate_fx_graph(
             graph,
             model,
@@ -77,22 +74,22 @@ def translate(graph: torch.fx.Graph, name: str) -> bytes:
     _ir_passes.add_opset_imports(model)
     version_converter.convert_version(model, OPSET)
     make_plain(model)
-    # ONNX Runtime lays out pools in blocks, and fuses what is round them, only where nothing but
-    # the maxima is made.
+    # ONNX Runtime uses the blocked layout for pools, and fuses their neighbours, only where the
+    # indices of the maxima are not computed.
     common.RemoveUnusedNodesPass()(model)
     return bytes(ir.to_proto(model).SerializeToString())
 
 
 def raw_device(kind: str, index: int) -> Any:
-    """A device as `raw_binding` takes it."""
+    """Returns a device as `raw_binding` takes it."""
     from onnxruntime.capi.onnxruntime_inference_collection import OrtDevice
 
     return OrtDevice.make(kind, index)._get_c_device()
 
 
 def raw_binding(session: Any) -> tuple[Any, Callable[[], Any]]:
-    """(an IOBinding of a session: bind_input and bind_output take a name, a `raw_device`, an
-    element type, a shape and an address; a function that runs the session on what is bound)."""
+    """Returns (an IOBinding of a session, a function that runs the session on it). The binding's
+    bind_input and bind_output take name, `raw_device`, element type, shape and address."""
     public = session.io_binding()
     raw, inner = public._iobinding, session._sess
     captures = getattr(inner, "is_webgpu_graph_capture_enabled", None)

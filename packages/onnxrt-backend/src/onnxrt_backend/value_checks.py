@@ -1,12 +1,10 @@
-"""For which values ONNX Runtime has an operator otherwise than eager.
+"""Value checks of ONNX Runtime: the operators whose results differ from eager's for some values.
 
-In: a node of an ATen graph. Out: the fault that the alarm of a graph with it watches for
-(`plugin_api.add_value_check`), or None. What always holds: the session's own results stay as they
-are. Why max pooling (NaN, windows of nothing but minus infinity) is not mended in the session: what
-finds such windows leaves ONNX Runtime's blocked layout, 4 % of resnet18; a mean of the pooled
-tensor does not. The positions of maxima are refused (`positions_are_read`). ONNX counts negative
-indices from the end in every operator, PyTorch in few.
-"""
+`fault` names for each operator the values that `plugin_api.add_value_check` watches for. Max
+pooling (NaN, windows of nothing but -inf) is not fixed in the graph itself: finding such windows
+leaves ONNX Runtime's blocked layout, which costs 4 % of resnet18; the mean that `total` takes
+does not. Reading the indices of the maxima is unsupported (`positions_are_read`). ONNX counts
+negative indices from the end in every operator, PyTorch in few."""
 
 from __future__ import annotations
 
@@ -17,14 +15,14 @@ from tracer_core.plugin_api import ValueClass, checks_indices, operators
 
 aten = operators("aten")
 
-#: Places that are no numbers are read elsewhere than in eager.
+#: For NaN coordinates these sample other places than eager does.
 SAMPLES = frozenset(
     {aten.grid_sampler_2d.default, aten.grid_sampler_3d.default, aten.grid_sampler.default}
 )
 
 POOLS = frozenset({aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default})
 
-#: Of several equal ones the first is the largest, as in eager; NaN is lost.
+#: Among equal elements these return the first, as eager does; they lose NaN.
 EXTREMES = frozenset({
     aten.amax.default, aten.amin.default, aten.max.default, aten.min.default, aten.max.dim,
     aten.min.dim,
@@ -33,7 +31,7 @@ EXTREMES = frozenset({
 
 
 def fault(node: torch.fx.Node) -> ValueClass | None:
-    """For which values eager's results must be taken."""
+    """Returns the values for which eager's results must be taken, or None."""
     if checks_indices(node):
         return ValueClass.INDEX
     if node.target in POOLS or node.target in SAMPLES:
@@ -42,12 +40,13 @@ def fault(node: torch.fx.Node) -> ValueClass | None:
 
 
 def positions_are_read(node: torch.fx.Node) -> bool:
-    """Whether the graph wants to know where the maxima are."""
+    """Returns whether a node is a max pooling whose indices of the maxima are read."""
     return node.target in POOLS and any(user.args[1] == 1 and user.users for user in node.users)
 
 
 def total(source: torch.fx.Node) -> torch.fx.Node | None:
-    """Looks through an image without leaving the blocked layout."""
+    """Returns a node that scans an image without leaving the blocked layout: the sum of the
+    channels' means. None for other tensors."""
     value = source.meta["val"]
     if (
         value.dtype is not torch.float32

@@ -1,9 +1,7 @@
-"""Our converters of clamps and of the largest or smallest of two or many: NaN stays NaN, which
-TVM's own lose.
+"""Converters of clamp and of max and min that keep NaN, which TVM's own converters lose.
 
-In: the importer and a node. Out: a Relax expression of comparisons. What always holds: bounds of a
-clamp are numbers or sizes of the graph; a lower bound gives way to an upper one below it.
-"""
+A clamp's bounds are scalars, symbolic ones included; where the lower bound exceeds the upper
+one, the upper one wins."""
 
 from __future__ import annotations
 
@@ -17,9 +15,8 @@ from tvm_backend.tvm_private import Converter
 
 
 def reducer(largest: bool) -> Any:
-    """The largest, or smallest, along axes of reduction; of nothing but one infinity, that; NaN
-    where there is one.
-    """
+    """Returns a TVM reducer for max or min along reduce axes that gives NaN where there is one;
+    elements of nothing but -inf (min: inf) give that."""
     from tvm import te, tirx
 
     def first(a: Any, b: Any) -> Any:
@@ -32,7 +29,7 @@ def reducer(largest: bool) -> Any:
 
 
 def _extreme(largest: bool) -> Converter:
-    """``(x, dims=(), keepdim=False)``, no dims: all."""
+    """Returns the converter of ``(x, dims=(), keepdim=False)``; no dims means all."""
 
     def convert(importer: Any, node: torch.fx.Node) -> Any:
         from tvm import relax
@@ -69,7 +66,7 @@ def _over(x: Any, dims: list[int], keepdim: bool, largest: bool) -> Any:
 
 
 def _clamp(low: str | None, high: str | None) -> Converter:
-    """low, high: what the operator calls its bounds."""
+    """Returns a clamp converter. low, high: the operator's names for its bounds."""
 
     def convert(importer: Any, node: torch.fx.Node) -> Any:
         target: Any = node.target
@@ -86,7 +83,7 @@ def _clamp(low: str | None, high: str | None) -> Converter:
 
 
 def _within(x: Any, low: Any, high: Any) -> Any:
-    """x, low where it is less, high where that is more."""
+    """Returns x, replaced by low where x is less and by high where the result is more."""
     from tvm import te, tirx
 
     def bound(given: Any) -> Any:
@@ -104,7 +101,8 @@ def _within(x: Any, low: Any, high: Any) -> Any:
 
 
 def _either(name: str) -> Converter:
-    """name: of the comparison by which the first of two is taken."""
+    """Returns a converter of maximum or minimum. name: the comparison by which the first operand
+    is taken."""
 
     def convert(importer: Any, node: torch.fx.Node) -> Any:
         from tvm import relax
@@ -119,7 +117,7 @@ def _either(name: str) -> Converter:
     return convert
 
 
-#: By the operator's name below ``aten``.
+#: Operator name without ``aten.`` -> converter.
 BOUNDS: dict[str, Converter] = {
     **dict.fromkeys(("amax.default", "max.default"), _extreme(True)),
     **dict.fromkeys(("amin.default", "min.default"), _extreme(False)),

@@ -1,9 +1,8 @@
-"""From a Relax module to an executable: fused, scheduled, compiled for a target.
+"""Compiles a Relax module: fuses it, schedules it and builds an executable of TVM's virtual
+machine.
 
-In: a Relax module and the user's options. Out: an executable of TVM's virtual machine. What always
-holds: schedules come from the record database where it has one, then from our rules for the CPU,
-then from TVM's; nothing is tuned unless the options say so.
-"""
+Schedules come from the record database where it has one, then from this package's rules for the
+CPU, then from TVM's. Nothing is tuned unless the options ask for it."""
 
 from __future__ import annotations
 
@@ -20,16 +19,14 @@ NAME = "tvm"
 
 
 def target_of(text: str | None, device: str) -> Any:
-    """The TVM target of a device type, or the one that the user names. Raises BackendError for one
-    that is none.
-    """
+    """Returns the target that `text` names, or else the one of the device type. Raises
+    BackendError for text that is no TVM target."""
     import tvm
 
     if text is None:
         if device == "cpu":
             found = tvm.target.Target.from_device("cpu").export()
-            # searches want to know for how many threads; the program's own, so that records fit
-            # what will run
+            # searches need the number of threads: torch's, so that records fit the later runs
             return tvm.target.Target({**found, "num-cores": torch.get_num_threads()})
         return tvm.target.Target.from_device(tvm.device(device, 0))
     try:
@@ -41,9 +38,8 @@ def target_of(text: str | None, device: str) -> Any:
 
 
 def with_constants(module: Any, values: Mapping[str, torch.Tensor]) -> Any:
-    """The module with these parameters bound to values, by name; TVM reads the tensors' own
-    memory.
-    """
+    """Returns the module with these parameters bound to values, by name; TVM reads the tensors'
+    memory."""
     import tvm
     from tvm import relax
 
@@ -52,9 +48,8 @@ def with_constants(module: Any, values: Mapping[str, torch.Tensor]) -> Any:
 
 
 def fused(module: Any) -> Any:
-    """The module as functions of loops, those that can run together in one. To be called below a
-    target.
-    """
+    """Returns the module lowered to TIR functions, with fusable operators in one function. Call
+    it inside a target's context."""
     import tvm
     from tvm import relax
 
@@ -68,7 +63,7 @@ def fused(module: Any) -> Any:
 
 
 def build(module: Any, target: Any, options: Options, name: str) -> Any:
-    """An executable. Raises BackendError, or what TVM's compiler raises."""
+    """Returns an executable. Raises BackendError, or what TVM's compiler raises."""
     import tvm
 
     with target, tvm.transform.PassContext(opt_level=3):

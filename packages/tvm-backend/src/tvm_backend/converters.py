@@ -1,9 +1,7 @@
-"""Our converters, for operators that TVM's importer lacks or converts to something else.
+"""Converters for ATen operators that TVM's importer lacks or converts wrongly.
 
-In: the importer and a node. Out: a Relax expression. What always holds: `tracer_core`'s probe of
-one node compares what they compute with PyTorch before a graph uses them, so a form that a
-converter does not take may be refused by raising NotImplementedError.
-"""
+The op support check compares each of them with PyTorch on a graph of one node before a graph
+uses it, so a converter may raise NotImplementedError for a form that it does not support."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def _permute_last_two(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _select_dim(importer: Any, node: torch.fx.Node) -> Any:
-    """select.int with any sign of the index."""
+    """Converts select.int; the index may be negative."""
     from tvm import relax
 
     x, dim, index = importer.retrieve_args(node)
@@ -41,9 +39,8 @@ def _select_dim(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _power(importer: Any, node: torch.fx.Node) -> Any:
-    """Squares and cubes as products, as PyTorch computes them; TVM's pow is wrong for negative
-    bases.
-    """
+    """Converts squares and cubes to products, as PyTorch computes them; TVM's pow is wrong for
+    negative bases."""
     from tvm import relax
 
     x, exponent = importer.retrieve_args(node)
@@ -55,15 +52,15 @@ def _power(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _product(importer: Any, node: torch.fx.Node) -> Any:
-    """mm, bmm in the dtype of their arguments; TVM's own is float32 whatever they are."""
+    """Converts mm and bmm in the dtype of their operands; TVM's own converter always uses
+    float32."""
     a, b = node.args
     return _multiplied(importer, a, b, node.meta["val"].dtype)
 
 
 def _multiplied(importer: Any, a: Any, b: Any, dtype: torch.dtype) -> Any:
-    """a @ b. Of a transposed matrix (a weight of torch.nn.Linear), as it lies: nothing is
-    transposed in memory.
-    """
+    """Emits a @ b. A transposed b (the weight of torch.nn.Linear) is read as it lies, without a
+    transpose in memory."""
     from tvm import relax
 
     builder, left, right = importer.block_builder, importer.env[a], importer.env[b]
@@ -78,7 +75,7 @@ def _multiplied(importer: Any, a: Any, b: Any, dtype: torch.dtype) -> Any:
 
 
 def _transposed(node: torch.fx.Node) -> torch.fx.Node | None:
-    """What a matrix is the transposed one of, if a node makes it so."""
+    """Returns the node whose 2-d value this node transposes, if it does."""
     swapped = {"t.default": (), "permute.default": ([1, 0],), "transpose.int": (0, 1)}.get(
         getattr(node.target, "__name__", "")
     )
@@ -90,9 +87,8 @@ def _transposed(node: torch.fx.Node) -> torch.fx.Node | None:
 
 
 def _matmul_and_add(importer: Any, node: torch.fx.Node) -> Any:
-    """addmm as PyTorch computes it where nothing is scaled; TVM's own is float32 whatever the
-    arguments are.
-    """
+    """Converts addmm without alpha and beta, in the operands' dtype; TVM's own always uses
+    float32."""
     from tvm import relax
 
     if node.kwargs.get("alpha", 1) != 1 or node.kwargs.get("beta", 1) != 1:
@@ -103,7 +99,7 @@ def _matmul_and_add(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _relu(importer: Any, node: torch.fx.Node) -> Any:
-    """A comparison, not TVM's maximum, which gives 0 for NaN."""
+    """Converts relu to a comparison; TVM's maximum gives 0 for NaN."""
     from tvm import relax
 
     (x,) = importer.retrieve_args(node)
@@ -113,7 +109,8 @@ def _relu(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _elementary(function: Callable[[Any], Any], name: str) -> Converter:
-    """Of float32 as a polynomial; name: TVM's own operator, for other dtypes."""
+    """Returns a converter to a polynomial for float32. name: TVM's own operator, for other
+    dtypes."""
 
     def convert(importer: Any, node: torch.fx.Node) -> Any:
         from tvm import relax, te
@@ -139,7 +136,7 @@ def _gelu(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _softmax(importer: Any, node: torch.fx.Node) -> Any:
-    """_softmax(x, dim, half_to_float)"""
+    """Converts _softmax(x, dim, half_to_float)."""
     from tvm import relax
 
     x, dim, widened = importer.retrieve_args(node)
@@ -153,7 +150,7 @@ def _softmax(importer: Any, node: torch.fx.Node) -> Any:
     )
 
 
-#: By the operator's name below ``aten``.
+#: Operator name without ``aten.`` -> converter.
 CONVERTERS: dict[str, Converter] = (
     {
         "t.default": _permute_last_two,

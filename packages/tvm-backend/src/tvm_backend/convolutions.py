@@ -1,19 +1,16 @@
-"""Our converter of convolutions: written so that the default schedules find vectors in them.
+"""Converter of aten.convolution to forms that the default schedules can vectorise.
 
-In: the importer and a ``convolution`` node. Out: a Relax expression. What always holds: sums run
-over the same products as in PyTorch; what has none of the forms below goes to TVM's own converter.
+TVM's own converter vectorises only along the image's last axis, and its grouped convolutions
+have no axis for a tile's rows. Sums run over the same products as in PyTorch. Forms (TVM's
+converter takes the others):
 
-TVM's own form has the last axis of the image as its only vector, and loses sight of rows in grouped
-convolutions. Forms:
-
-- one result pixel: a product of two matrices for each group, both operands as they lie; taps that
-  meet padding alone are cut;
-- windows of one pixel: a product over all pixels of an image;
-- narrow images: output channels are the vector, weights are packed so (with freeze: while TVM
-  compiles);
-- other groups, depthwise ones among them: an axis of the groups and one of their channels, so that
-  a tile has rows.
-"""
+- one result pixel: a matmul per group, both operands as they lie; taps that read padding only
+  are cut;
+- 1x1 windows: a matmul over all pixels of an image;
+- narrow images: the output channels are the vector; weights are packed for that (with freeze,
+  while TVM compiles);
+- other grouped and depthwise convolutions: one axis for groups and one for their channels, so
+  that a tile has rows."""
 
 from __future__ import annotations
 
@@ -26,13 +23,13 @@ import torch
 from tvm_backend.tiles import WIDTHS, largest
 from tvm_backend.tvm_private import theirs
 
-#: Output channels of a vector, the best first.
+#: Output channels in a vector, the best first.
 CHANNELS = (32, 16, 8)
 
-#: Columns of an image that fill less than this are narrow.
+#: Images whose result columns divide into vectors of fewer lanes than this are narrow.
 NARROW = 4
 
-#: Below so many results for a weight, packing it on each call costs more than it gains.
+#: Below so many results per weight, packing the weights in each call costs more than it gains.
 REUSED = 16
 
 DTYPES = (torch.float32, torch.float64)
@@ -50,14 +47,15 @@ class Window:
 
     @property
     def results(self) -> int:
-        """How many places the window has."""
+        """Returns the size of the result in this dimension."""
         return (
             self.size + 2 * self.padding - self.dilation * (self.taps - 1) - 1
         ) // self.stride + 1
 
     @property
     def inside(self) -> range:
-        """Of a window with one place, the taps that meet the image."""
+        """Returns, for a window with one position, the taps that read the image rather than
+        padding."""
         places = [
             tap for tap in range(self.taps) if 0 <= tap * self.dilation - self.padding < self.size
         ]
@@ -65,14 +63,13 @@ class Window:
 
     @property
     def point(self) -> bool:
-        """Whether each result has its own pixel, and no other."""
+        """Returns whether each result reads one pixel, its own."""
         return self.taps == self.stride == 1 and self.padding == 0
 
 
 def convolution(importer: Any, node: torch.fx.Node) -> Any:
-    """``convolution(x, weight, bias, stride, padding, dilation, transposed, output_padding,
-    groups)``
-    """
+    """Converts ``convolution(x, weight, bias, stride, padding, dilation, transposed,
+    output_padding, groups)``."""
     given = _windows(node)
     if given is None:
         return theirs(importer, node)
@@ -99,7 +96,8 @@ def convolution(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _windows(node: torch.fx.Node) -> tuple[tuple[Window, Window], int] | None:
-    """Of a convolution of images whose sizes are known (that of the batch apart)."""
+    """Returns the windows and groups of a 2-d convolution whose sizes are static except the
+    batch, else None."""
     image: Any = node.args[0]
     weight: Any = node.args[1]
     stride, padding, dilation, transposed, _, groups = (*node.args[3:9],)
@@ -126,7 +124,7 @@ def _windows(node: torch.fx.Node) -> tuple[tuple[Window, Window], int] | None:
 
 
 def _images(image: torch.fx.Node) -> int:
-    """Of a batch; a symbolic one counts as large."""
+    """Returns the batch size; a symbolic one counts as large."""
     size = image.meta["val"].shape[0]
     return size if isinstance(size, int) else REUSED
 
@@ -192,7 +190,7 @@ def _points(importer: Any, x: Any, weight: Any, windows: tuple[Window, Window]) 
 
 
 def _padded(te: Any, tirx: Any, x: Any, windows: tuple[Window, ...], fill: float) -> Any:
-    """Images with what lies round them, in two dimensions. Nothing is copied where nothing does."""
+    """Returns images with their padding in two dimensions; copies nothing where there is none."""
     if not any(window.padding for window in windows):
         return x
     first, second = windows

@@ -1,10 +1,10 @@
-"""Names of dtypes in TVM."""
+"""Names of torch dtypes in TVM."""
 
 from __future__ import annotations
 
 import torch
 
-#: dtypes as TVM names them; others it has not, or not on the CPU.
+#: TVM's names of the dtypes that it supports on the CPU.
 DTYPES = {
     torch.float32: "float32", torch.float64: "float64", torch.float16: "float16",
     torch.int64: "int64",

@@ -1,12 +1,9 @@
-"""Elementary functions of float32 as polynomials, so that loops over them are vectors.
+"""Elementary functions of float32 as polynomials, so that loops over them vectorise.
 
-In: an expression of TVM of float32. Out: another one. What always holds: exp, erf and tanh are
-within 3 units in the last place, the others are their formulas in these; NaN stays NaN, and
-infinities give what PyTorch gives. TVM's own are calls of the C library, one a number.
-
-The coefficients are least in their largest error, fitted in float64 (Lawson's weights on
-Chebyshev's points).
-"""
+TVM's own are scalar calls of the C library. exp, erf and tanh are within 3 units in the last
+place; the others are formulas of these. NaN stays NaN, and infinities give what PyTorch gives.
+The coefficients minimise the largest error, fitted in float64 (Lawson's weights on Chebyshev
+points)."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ EXP = (
     0.0013814596459269524,
 )
 
-#: Below the first, exp is 0; above the second, infinite.
+#: exp is 0 below the first, infinite above the second.
 SMALLEST, LARGEST = -104.0, 89.0
 
-#: log(2) in two parts: whole numbers below 2**9 times the first are exact.
+#: log(2) in two parts: products of the first and integers below 2**9 are exact.
 LOG2_HIGH, LOG2_LOW = 0.693359375, -2.1219444005469057e-4
 
 #: erf(x) / x by x**2, for |x| up to the bound; log(erfc(x)) by x from there to 4, beyond which erf
@@ -51,11 +48,11 @@ TANH_SMALL = (
 
 
 def exp(x: Any) -> Any:
-    """e**x"""
+    """Returns e**x."""
     from tvm import tirx
 
     def reduced(x: Any) -> Any:
-        # Of NaN, the first is NaN and the second is not: it becomes a whole number.
+        # For NaN, `within` is NaN and `number` is not, so that `whole` can be cast to int32.
         within = _choose(x < SMALLEST, SMALLEST, _choose(x > LARGEST, LARGEST, x))
         number = _choose(x < SMALLEST, SMALLEST, _choose(x < LARGEST, x, LARGEST))
         whole = tirx.floor(number * _number(1 / math.log(2)) + _number(0.5))
@@ -69,7 +66,7 @@ def exp(x: Any) -> Any:
     def power(n: Any, r: Any) -> Any:
         fraction = r * r * _polynomial(EXP, r) + r + _number(1)
         count = n.astype("int32")
-        # In two steps: 2**128 and 2**-150 are no numbers of float32.
+        # In two steps: float32 cannot represent 2**128 and 2**-150.
         return _let(
             count, lambda n: _let(n >> 1, lambda half: fraction * _two_to(half) * _two_to(n - half))
         )
@@ -78,7 +75,7 @@ def exp(x: Any) -> Any:
 
 
 def erf(x: Any) -> Any:
-    """The error function."""
+    """Returns the error function of x."""
     from tvm import tirx
 
     def of(x: Any) -> Any:
@@ -92,7 +89,7 @@ def erf(x: Any) -> Any:
 
 
 def tanh(x: Any) -> Any:
-    """The hyperbolic tangent."""
+    """Returns the hyperbolic tangent of x."""
     from tvm import tirx
 
     def of(x: Any) -> Any:
@@ -107,22 +104,22 @@ def tanh(x: Any) -> Any:
 
 
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + e**-x)"""
+    """Returns 1 / (1 + e**-x)."""
     return _number(1) / (_number(1) + exp(_number(0) - x))
 
 
 def silu(x: Any) -> Any:
-    """x times its sigmoid."""
+    """Returns x times its sigmoid."""
     return _let(x, lambda x: x / (_number(1) + exp(_number(0) - x)))
 
 
 def gelu(x: Any) -> Any:
-    """x times the normal distribution's sum up to x."""
+    """Returns x times the normal distribution function of x."""
     return _let(x, lambda x: x * _number(0.5) * (_number(1) + erf(x * _number(math.sqrt(0.5)))))
 
 
 def gelu_tanh(x: Any) -> Any:
-    """The same by tanh."""
+    """Returns the tanh approximation of gelu."""
     scale = math.sqrt(2 / math.pi)
     inner: Callable[[Any], Any] = lambda x: _number(scale) * (x + _number(0.044715) * x * x * x)
     return _let(x, lambda x: _number(0.5) * x * (_number(1) + tanh(inner(x))))
@@ -146,7 +143,7 @@ def _with_sign(size: Any, x: Any) -> Any:
 
 
 def _choose(condition: Any, value: Any, other: Any) -> Any:
-    """Both are computed."""
+    """Selects one of two values; both are computed."""
     from tvm import tirx
 
     given = [_number(one) if isinstance(one, float) else one for one in (value, other)]

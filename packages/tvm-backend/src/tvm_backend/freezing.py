@@ -1,10 +1,8 @@
-"""Parameters as constants of the module (``freeze=True``).
+"""Binds parameters as constants of the Relax module (``freeze=True``), so that TVM evaluates
+what depends on constants alone while it compiles.
 
-In: a Relax module whose constants are parameters of ``main``, and at run time their values. Out: a
-runner over an executable in which they are bound, so that TVM computes what depends on them alone
-while it compiles. What always holds: the executable may read the tensors' own memory; the core
-makes a new runner when one of them changes.
-"""
+The executable may read the tensors' own memory. The core makes a new runner when a constant
+changes."""
 
 from __future__ import annotations
 
@@ -19,8 +17,8 @@ from tvm_backend.machine import Machine, aligned
 
 
 def freezable(module: Any, graph: Any, alarm: Any, spec: CompileSpec) -> Runner:
-    """What the backend gives for a graph with constants: see `CompileSpec.constants`. It reads all
-    of them, because what is bound is not copied."""
+    """Returns a runner whose `bind_constants` compiles the module; see `CompileSpec.constants`.
+    The runner reads all constants, because bound tensors are not copied."""
 
     def run(inputs: list[Any]) -> Sequence[Any]:
         raise BackendError("tvm", "run", f"{spec.name} is called before its constants are bound")

@@ -1,12 +1,9 @@
-"""Our converters of operators with indices: rows of tables, elements along a dimension, lists of
-positions.
+"""Converters of embedding, index, index_select and gather.
 
-In: the importer and a node. Out: a Relax expression. What always holds: indices are inside their
-dimensions and not negative, because the alarm's checks stand before each of these operators
-(`tracer_core.engine_support.value_checks`); what TVM compiles reads where they say. Index tensors
-of one operator broadcast together, as PyTorch has it; TVM's importer takes some lists of them one
-by one.
-"""
+Value checks before each of these operators guarantee indices within their dimension and not
+negative (`tracer_core.engine_support.value_checks`); compiled code reads without checking. Index
+tensors of one operator broadcast together as in PyTorch; TVM's importer applies some lists of
+them one by one."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ import torch
 from tracer_core.plugin_api import ValueClass, checks_indices, operators
 from tvm_backend.tvm_private import Converter
 
-#: TVM looks for what is larger than its least number: not NaN, nor a row of minus infinity.
+#: TVM starts from the dtype's least finite number, so that it misses NaN and rows of -inf.
 POSITIONS = frozenset({operators("aten").argmax.default, operators("aten").argmin.default})
 
 
 def fault(node: torch.fx.Node) -> ValueClass | None:
-    """For which values eager's results must be taken."""
+    """Returns the values for which eager's results must be taken, or None."""
     if node.target in POSITIONS:
         return ValueClass.INFINITE
     return (
@@ -34,13 +31,13 @@ def fault(node: torch.fx.Node) -> ValueClass | None:
 
 
 def _rows(importer: Any, node: torch.fx.Node) -> Any:
-    """embedding(table, indices, ...)"""
+    """Converts embedding(table, indices, ...)."""
     table, index = (importer.env[one] for one in node.args[:2])
     return _emit(importer, table, [index])
 
 
 def _along(importer: Any, node: torch.fx.Node) -> Any:
-    """index_select(x, dim, index)"""
+    """Converts index_select(x, dim, index)."""
     x, dim, index = importer.retrieve_args(node)
     if not len(x.ty.shape) or len(index.ty.shape) != 1:
         raise NotImplementedError("index_select of one number")
@@ -48,13 +45,13 @@ def _along(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _positions(importer: Any, node: torch.fx.Node) -> Any:
-    """index.Tensor(x, indices)"""
+    """Converts index.Tensor(x, indices)."""
     x, indices = importer.retrieve_args(node)
     return _emit(importer, x, list(indices))
 
 
 def _gather(importer: Any, node: torch.fx.Node) -> Any:
-    """gather(x, dim, index)"""
+    """Converts gather(x, dim, index)."""
     from tvm import te
 
     x, dim, index = importer.retrieve_args(node)[:3]
@@ -71,7 +68,7 @@ def _gather(importer: Any, node: torch.fx.Node) -> Any:
 
 
 def _emit(importer: Any, x: Any, indices: Sequence[Any]) -> Any:
-    """x[indices], where None takes all of a dimension, as do dimensions beyond the last index."""
+    """Emits x[indices]; None, like a missing trailing index, takes all of a dimension."""
     given = [one for one in indices if one is not None]
     places = [dim for dim, one in enumerate(indices) if one is not None]
 
@@ -82,9 +79,8 @@ def _emit(importer: Any, x: Any, indices: Sequence[Any]) -> Any:
 
 
 def _taken(x: Any, indices: dict[int, Any]) -> Any:
-    """indices: by the dimension that each is for. Dimensions that are not next to each other come
-    first in the result.
-    """
+    """Computes x[indices]. indices: dimension -> index tensor. Where the indexed dimensions are
+    not adjacent, the indices' shape comes first in the result."""
     from tvm import te
 
     shape = _broadcast([one.shape for one in indices.values()])
@@ -109,7 +105,7 @@ def _taken(x: Any, indices: dict[int, Any]) -> Any:
 
 
 def _broadcast(shapes: Sequence[Any]) -> list[Any]:
-    """The common shape: a symbolic size is never 1."""
+    """Returns the common shape; symbolic sizes are never 1."""
     length = max(len(shape) for shape in shapes)
     common: list[Any] = [1] * length
     for shape in shapes:
@@ -126,7 +122,7 @@ def _is_one(size: Any) -> bool:
     )
 
 
-#: By the operator's name below ``aten``.
+#: Operator name without ``aten.`` -> converter.
 INDEXING: dict[str, Converter] = {
     "embedding.default": _rows,
     "gather.default": _gather,

@@ -1,13 +1,10 @@
-"""Calls an executable on torch's own memory: no tensor is copied on the way in or out.
+"""Runs a TVM executable on torch's own memory, without copying tensors in or out.
 
-In: an executable, the graph it was made from and the spec. Out: a runner. Tensors go in and come
-back by DLPack, whose owners keep the memory alive; a non-contiguous input is made contiguous first.
-
-What always holds: a virtual machine belongs to one running call, so threads and recursion do not
-share one; a result that shares memory with an input or another result is copied, because the graph
-promises results of their own; TVM's thread pool is as large as torch's, and binds no thread to a
-processor.
-"""
+Tensors cross by DLPack, whose owners keep the memory alive; a non-contiguous or misaligned input
+is copied first. A virtual machine serves one call at a time, so that threads and recursive calls
+do not share one. A result that shares memory with an input or another result is copied, because
+the graph promises separate results. TVM's thread pool has as many threads as torch and pins
+none."""
 
 from __future__ import annotations
 
@@ -20,18 +17,18 @@ import torch
 
 from tracer_core.plugin_api import CompileSpec
 
-# Read when TVM's thread pool begins. Else it binds the thread that calls it to the first processor,
-# and with it all threads and processes that it starts later: torch's own work, compilers.
+# TVM's thread pool reads this when it starts. Otherwise it pins the calling thread to the first
+# processor, and so all threads and processes which that thread starts later (torch, compilers).
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
-#: What TVM's vector loads take for granted of an address (as torch's own allocations are).
+#: Alignment in bytes that TVM's vector loads assume; torch's own allocations have it.
 ALIGNMENT = 64
 
 
 class Machine:
-    """The runner (mutable: it keeps idle virtual machines). alarm: says which calls' results must
-    be eager's (None: none); it is the executable's last result. frozen: names of inputs of the
-    graph that are constants of the executable; held: what must live as long as they do."""
+    """The runner. Mutable: keeps idle virtual machines. alarm: the value check, the executable's
+    last result (None: none). frozen: names of graph inputs that are constants of the executable;
+    held: objects that must live as long as these."""
 
     def __init__(
         self,
@@ -99,7 +96,7 @@ def _argument(value: Any) -> Any:
 
 
 def aligned(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy where it begins in the middle of what TVM loads at once."""
+    """Returns the tensor, or a copy if its address is not a multiple of `ALIGNMENT`."""
     return (
         tensor
         if tensor.data_ptr() % ALIGNMENT == 0
@@ -108,5 +105,5 @@ def aligned(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _own(value: Any) -> torch.Tensor:
-    """TVM gives torch tensors back where it was called with one, its own otherwise."""
+    """Returns a torch tensor: TVM gives one back only where it was called with one."""
     return value if isinstance(value, torch.Tensor) else torch.from_dlpack(value)

@@ -1,15 +1,14 @@
-"""Products of matrices, written so that their loops can be tiled whatever the sizes are.
+"""Matmuls written so that their loops can be tiled for any size.
 
-In: two tensors of a Relax module, ``a`` by rows; ``b`` by columns, or transposed, by rows. Out: the
-product, emitted. What always holds: sizes that no tile divides, symbolic ones among them, are
-rounded up in a buffer of the product's own: rows beyond the last one repeat it, columns beyond it
-are zeros, and neither reaches the result.
+``a`` lies by rows; ``b`` by columns, or transposed, by rows. Sizes that no tile divides,
+symbolic ones among them, are rounded up in a buffer of the matmul's own: extra rows repeat the
+last one, extra columns are zeros (`_tiles_by_rows` repeats the last column), and neither reaches
+the result.
 
-The steps are one function, which FuseOps hands to what reads the result element by element. Where
-sizes are symbolic they are functions of their own, because TVM cannot prove that one step writes
-all that the next one reads; so are the tiles of a frozen weight, which FoldConstant then makes
-while TVM compiles.
-"""
+The steps are one function, which FuseOps can fuse with a pointwise epilogue. With symbolic sizes
+each step is a function of its own, because TVM cannot prove that one step writes all that the
+next one reads. Tiles of a frozen weight are a function too, which FoldConstant evaluates while
+TVM compiles."""
 
 from __future__ import annotations
 
@@ -20,29 +19,29 @@ from typing import Any
 
 from tvm_backend.tiles import ROWS, SMALL, TILE_ROWS, largest, vectors
 
-#: Attributes of a function of products: what reads the result, element by element, may be fused
-#: with it; or nothing may.
+#: Attributes of a matmul's function: a pointwise epilogue may be fused with it; or nothing may.
 FUSABLE, ALONE = {"op_pattern": 4}, {"op_pattern": 8}
 
-#: Of a function of single elements.
+#: Attributes of a pointwise function.
 POINTWISE = {"op_pattern": 0}
 
-#: Of padding: no more than this part of the rows, where a lower tile has less.
+#: Padding may be at most this part of the rows, where a lower tile has less.
 WASTE = 1 / 8
 
-#: Fewer columns are not worth vectors, and so many lanes serve as well as a whole vector.
+#: Fewer columns are not worth vectors; so many lanes do as well as a whole vector.
 FEW = 8
 
-#: So many times the rows, tiles of a transposed matrix cost as much to make as they gain.
+#: Where the K loop is so many times as long as `a` has rows, tiling a transposed matrix costs as
+#: much as it gains.
 GAIN = 3
 
-#: Longer sums are added up in parts, as other libraries do: one long sum in float32 is less exact.
-#: And most parts.
+#: Longer K loops are split, as in other libraries: one long float32 sum is less exact. And the most
+#: split-K chunks.
 LONGEST, PARTS = 512, 16
 
 
 def transposed(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
-    """``a @ b.t()``. frozen: b is a constant."""
+    """Emits ``a @ b.t()``. frozen: b is a constant."""
     rows, length = a.ty.shape
     columns = b.ty.shape[0]
     height, (width, _) = _height(rows, ROWS), _width(columns)
@@ -65,7 +64,7 @@ def transposed(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
 
 
 def product(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
-    """``a @ b``, of matrices or batches of them. frozen: b is a constant."""
+    """Emits ``a @ b``, of matrices or batches of them. frozen: b is a constant."""
     rows, length = a.ty.shape[-2], a.ty.shape[-1]
     width, whole = _width(b.ty.shape[-1])
     height, size = _height(rows, ROWS), _size(rows)
@@ -80,9 +79,8 @@ def product(builder: Any, a: Any, b: Any, frozen: bool) -> Any:
 
 
 def _in_tiles(builder: Any, a: Any, b: Any, width: int, height: int, made: Any, alone: bool) -> Any:
-    """The product of a and the tiles that `made` makes of b (None: of b as it lies). alone: they
-    are constants.
-    """
+    """Emits the matmul of a and the tiles that `made` makes of b (None: of b as it lies). alone:
+    the tiles are constants."""
     rows = a.ty.shape[-2]
     columns = b.ty.shape[-1 if made is not _tiles_of_rows else -2]
     symbolic = any(_size(size) is None for size in (*a.ty.shape, *b.ty.shape))
@@ -107,7 +105,7 @@ def _in_tiles(builder: Any, a: Any, b: Any, width: int, height: int, made: Any, 
 
 
 def _by_rows(a: Any, b: Any) -> Any:
-    """``a @ b.t()``, written as sums along the rows of both."""
+    """Computes ``a @ b.t()`` as sums along the rows of both."""
     from tvm import te
 
     k = te.reduce_axis((0, a.shape[1]), name="k")
@@ -128,7 +126,7 @@ def _by_columns(a: Any, b: Any) -> Any:
 
 
 def _tiles_by_rows(a: Any, b: Any, height: int) -> Any:
-    """[tile, row, column]; columns beyond the last one repeat it."""
+    """Computes [tile, row, column]; columns beyond the last one repeat it."""
     from tvm import te
 
     rows, columns = a.shape[0], b.shape[0]
@@ -155,7 +153,7 @@ def _joined_rows(tiles: Any, rows: Any, columns: Any) -> Any:
 
 
 def _tiles_of_columns(b: Any, width: int) -> Any:
-    """[..., tile, k, column], zeros beyond the last column."""
+    """Computes [..., tile, k, column], zeros beyond the last column."""
     from tvm import te, tirx
 
     *batch, length, columns = b.shape
@@ -171,7 +169,7 @@ def _tiles_of_columns(b: Any, width: int) -> Any:
 
 
 def _tiles_of_rows(b: Any, width: int) -> Any:
-    """The same of a transposed matrix."""
+    """Computes the tiles of `_tiles_of_columns` from a transposed matrix."""
     from tvm import te, tirx
 
     columns, length = b.shape
@@ -190,7 +188,8 @@ def _as_they_are(tiles: Any, width: int) -> Any:
 
 
 def _tiles_of_matmul(a: Any, b: Any, columns: Any, height: int, width: int, tiled: bool) -> Any:
-    """[..., part of the sum, tile of columns, tile of rows, row, column]. tiled: b is."""
+    """Computes [..., split-K chunk, tile of columns, tile of rows, row, column]. tiled: b is
+    tiles."""
     from tvm import te
 
     *batch, rows, length = a.shape
@@ -209,7 +208,8 @@ def _tiles_of_matmul(a: Any, b: Any, columns: Any, height: int, width: int, tile
 
 
 def _joined(tiles: Any, rows: Any, columns: Any) -> Any:
-    """The matrix, or batch of them, of which these are the tiles."""
+    """Returns the matrix, or batch of matrices, that the tiles make up; adds up the split-K
+    chunks."""
     from tvm import te
 
     *batch, parts, _, _, height, width = tiles.shape
@@ -225,7 +225,7 @@ def _joined(tiles: Any, rows: Any, columns: Any) -> Any:
 
 
 def _parts_of(length: Any) -> int:
-    """In how many parts a sum is added up."""
+    """Returns the number of split-K chunks."""
     size = _size(length)
     if size is None:
         return 1
@@ -241,9 +241,8 @@ def _divides(width: int, columns: Any) -> bool:
 
 
 def _width(columns: Any) -> tuple[int, bool]:
-    """Of a tile, and whether it divides the columns, or there are too few to be worth tiles of
-    their own.
-    """
+    """Returns the columns of a tile, and whether b needs no tiles of its own: the tile divides
+    the columns, or there are few."""
     lanes, _ = vectors()
     size = _size(columns)
     width = largest(size, (2 * lanes, lanes))
@@ -253,9 +252,8 @@ def _width(columns: Any) -> tuple[int, bool]:
 
 
 def _height(rows: Any, heights: Iterable[int]) -> int | None:
-    """Rows of a tile to which their number is rounded up; None where a tile divides it, or there
-    are few.
-    """
+    """Returns the rows of a tile to whose multiple the rows are rounded up; None where a tile
+    divides them, or there are few."""
     size = _size(rows)
     tall = [height for height in heights if height >= 4]
     if size is None:
@@ -274,6 +272,6 @@ def _parts(size: Any, part: int) -> Any:
 
 
 def _size(value: Any) -> int | None:
-    """None: symbolic."""
+    """Returns a size as int, or None if it is symbolic."""
     value = getattr(value, "value", value)
     return value if isinstance(value, int) else None

@@ -10,19 +10,19 @@ COST_MODELS = ("xgb", "random")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """target: a TVM target as text or JSON, such as ``'{"kind": "llvm", "mcpu": "znver4"}'``; None
-    takes this machine's processor, or its GPU for graphs on CUDA. trials: how many schedules
-    MetaSchedule tries for a graph whose best ones are not recorded yet (0: none; the first call
-    then takes minutes and says how far it is); what it finds is kept in `records` and used by every
-    later compile, also with trials=0. trials_per_operator: at most so many for one fused operator.
-    records: folder of the record database; None takes one in the cache folder, by target.
-    cost_model: ``"xgb"`` (needs the package xgboost) or ``"random"``. default_schedules: tile and
-    vectorise for the CPU what no record schedules; without, such loops run as TVM's importer wrote
-    them (ten times slower). freeze: parameters and buffers are constants of the module, and what
-    depends on them alone is computed while it is compiled; when one changes, it is compiled again.
-    Writes through ``.data``, NumPy arrays or shared memory cannot be seen: call ``fast.refresh()``
-    after them. Raises ValueError for values that are none of these.
-    """
+    """target: a TVM target as text or JSON, such as ``'{"kind": "llvm", "mcpu": "znver4"}'``;
+    None takes this machine's processor, or its GPU for graphs on CUDA. trials: how many
+    schedules MetaSchedule tries for a graph whose best ones are not recorded yet (0: none; the
+    first call then takes minutes and logs its progress); the database in `records` keeps the
+    results for every later compile, also with trials=0. trials_per_operator: the most trials for
+    one fused operator. records: folder of the record database; None takes one in the cache
+    folder, by target. cost_model: ``"xgb"`` (needs the package xgboost) or ``"random"``.
+    default_schedules: tile and vectorise for the CPU what no record schedules; without, such
+    loops run as TVM's importer wrote them (ten times slower). freeze: parameters and buffers are
+    constants of the module, and what depends on them alone is computed during compilation; when
+    one changes, the module is compiled again. Writes through ``.data``, NumPy arrays or shared
+    memory cannot be seen: call ``fast.refresh()`` after them. Raises ValueError for values
+    outside these ranges."""
 
     target: str | None = None
     trials: int = 0

@@ -1,10 +1,8 @@
 """Registers the backend ``tvm``: ATen graphs, translated to Relax, run by Apache TVM's virtual
 machine.
 
-In: the hook call; then a lowered ATen graph and its spec. Out: a runner. What always holds: listing
-the backend does not import TVM; parameters are inputs of the module, so writing to them is seen by
-the next call, unless the user's option ``freeze`` makes them constants.
-"""
+Listing the backend does not import TVM. Parameters are inputs of the module, so that the next
+call sees writes to them, unless the option ``freeze`` makes them constants."""
 
 from __future__ import annotations
 
@@ -29,14 +27,15 @@ NAME = "tvm"
 
 
 def available() -> str | None:
-    """Why the backend cannot run here, or None. Looks for the package without importing it."""
+    """Returns why the backend cannot run here, or None. Looks for the package without importing
+    it."""
     if importlib.util.find_spec("tvm") is None:
         return "not installed: apache-tvm (pip install apache-tvm)"
     return None
 
 
 def check(options: Any, mode: str) -> None:
-    """Raises BackendError for a target that is none."""
+    """Raises BackendError for text that is no TVM target."""
     if options.target is not None:
         from tvm_backend.build import target_of  # heavy: tvm
 
@@ -44,9 +43,8 @@ def check(options: Any, mode: str) -> None:
 
 
 def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    """A runner for a lowered graph. Raises BackendError, or what TVM's importer or compiler
-    raises.
-    """
+    """Returns a runner for a lowered graph. Raises BackendError, or what TVM's importer or
+    compiler raises."""
     from tvm_backend.build import build, target_of  # heavy: tvm
     from tvm_backend.freezing import freezable  # heavy: torch
     from tvm_backend.indexing import fault  # heavy: torch
@@ -71,7 +69,7 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 
 @hookimpl
 def tracer_backends() -> list[Backend]:
-    """The backend's registration."""
+    """Returns the backend's registration."""
     return [
         Backend(
             name=NAME,

@@ -1,10 +1,7 @@
-"""Our converter of max pooling: the largest of a window, NaN where there is one.
+"""Converter of max_pool1d, 2d and 3d that keeps NaN, which TVM's maximum loses.
 
-In: the importer and a node of ``max_pool1d``, 2d or 3d, with indices or without. Out: a Relax
-expression; where ATen gives indices too, a tuple with numbers in their place (a graph that reads
-them is refused by the probe, as with TVM's own converter). What always holds: NaN is not lost,
-which TVM's maximum does, and a window of padding alone gives -inf.
-"""
+A window of padding alone gives -inf. Where ATen returns indices too, zeros take their place: the
+op support check reports a graph that reads indices as unsupported, as with TVM's own converter."""
 
 from __future__ import annotations
 
@@ -19,15 +16,13 @@ from tvm_backend.tvm_private import Converter
 
 
 def max_pool(dimensions: int, indices: bool) -> Converter:
-    """The converter for images of so many dimensions."""
+    """Returns the converter for images with so many spatial dimensions."""
 
     def convert(importer: Any, node: torch.fx.Node) -> Any:
         from tvm import relax
 
         x, kernel, *rest = importer.retrieve_args(node)
-        given: list[Any] = list(
-            rest[:3]
-        )  # ceil_mode, the last argument, is in the sizes of the result
+        given: list[Any] = list(rest[:3])  # the result's sizes imply ceil_mode, the last argument
         stride, padding, dilation = given + [None, 0, 1][len(given) :]
         value: Any = node.meta["val"]
         sizes = (value[0] if indices else value).shape[-dimensions:]
@@ -50,7 +45,7 @@ def max_pool(dimensions: int, indices: bool) -> Converter:
 
 
 def _each(values: Any, dimensions: int) -> list[int]:
-    """One number a dimension."""
+    """Returns one number per dimension."""
     given = list(values) if isinstance(values, Sequence) else [values]
     return [int(one) for one in (given * dimensions if len(given) == 1 else given)]
 
@@ -90,7 +85,7 @@ def _largest(
     return te.compute((*x.shape[:lead], *sizes), value, name="largest")
 
 
-#: By the operator's name below ``aten``.
+#: Operator name without ``aten.`` -> converter.
 POOLING: dict[str, Converter] = {
     f"max_pool{dimensions}d{'_with_indices' * indices}.default": max_pool(dimensions, bool(indices))
     for dimensions, indices in itertools.product((1, 2, 3), (0, 1))

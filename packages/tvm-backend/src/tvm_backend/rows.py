@@ -1,9 +1,6 @@
-"""Sums and largest elements of rows, as many partial ones as a vector has lanes.
+"""Reductions along the last dimension (softmax) with one partial result per vector lane.
 
-In: a tensor of TVM's expression language. Out: another one. What always holds: a row's length may
-be any: what is left beyond whole vectors is taken element by element, and rows of a symbolic length
-are altogether.
-"""
+Elements beyond the last whole vector are reduced one by one, as are rows of symbolic length."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ LANES = 16
 
 
 def softmax(x: Any) -> Any:
-    """Along the last dimension."""
+    """Computes softmax along the last dimension."""
     from tvm import te
 
     *batch, length = x.shape
@@ -32,14 +29,14 @@ def softmax(x: Any) -> Any:
 def _over_rows(
     x: Any, reduce: Callable[..., Any], join: Callable[[Any, Any], Any], name: str
 ) -> Any:
-    """One number a row."""
+    """Reduces each row to one element."""
     from tvm import te
 
     *batch, length = x.shape
     size = getattr(length, "value", length)
     if (
         not isinstance(size, int) or size < 2 * LANES
-    ):  # of no elements TVM's reductions leave what was in memory
+    ):  # at least one vector: a TVM reduction over no elements leaves memory uninitialised
         k = te.reduce_axis((0, length), name="k")
         return te.compute(tuple(batch), lambda *at: reduce(x[(*at, k)], axis=k), name=name)
     whole, left = divmod(size, LANES)

@@ -1,12 +1,11 @@
-"""Recorded schedules against the default ones: each function is given the quicker.
+"""Schedule selection: chooses between recorded and default schedules, the faster one per
+function.
 
-In: a module before and after records were applied to it, and the folder of the records. Out:
-`weigh` measures both forms of every function that has a record, in turns in this process, and keeps
-the figures beside the records (``weighed.json``); `choose` takes records back where the default was
-quicker, or where the two disagreed. What always holds: choosing measures nothing, so that the same
-folder always gives the same schedules; a function that was not weighed has its record; of a file
-that cannot be read, none has.
-"""
+`weigh` benchmarks both schedules of every function that has a record, in turns in this process,
+and keeps the times beside the records (``weighed.json``). `choose` drops records whose default
+was faster or whose results differed; it measures nothing, so that the same folder always gives
+the same schedules. A function without a benchmark keeps its record; if the file cannot be read,
+none does."""
 
 from __future__ import annotations
 
@@ -26,15 +25,16 @@ from tvm_backend.dtypes import DTYPES
 
 FILE = "weighed.json"
 
-#: Rounds, seconds of a turn of one form in a round, and by how much two forms' results may differ,
-#: of the largest element.
+#: Rounds, seconds per schedule in a round, and the largest difference of results, relative to the
+#: largest element.
 ROUNDS, SECONDS, APART = 5, 0.02, 1e-3
 
 log = logger("stages")
 
 
 def weigh(plain: Any, recorded: Any, target: Any, where: Path) -> None:
-    """Measures what was not measured yet. An interruption keeps what was."""
+    """Benchmarks what was not measured yet. After an interruption, finished measurements are
+    kept."""
     import tvm
 
     tvm.get_global_func("runtime.config_threadpool")(0, torch.get_num_threads())
@@ -64,7 +64,7 @@ def weigh(plain: Any, recorded: Any, target: Any, where: Path) -> None:
 
 
 def choose(plain: Any, recorded: Any, where: Path) -> Any:
-    """The module with the records that are worth having."""
+    """Returns the module with the records that are worth using."""
     known = _known(where)
     taken = []
     every = list(_replaced(plain, recorded))
@@ -82,14 +82,14 @@ def choose(plain: Any, recorded: Any, where: Path) -> Any:
 
 
 def _worth_having(entry: Any) -> bool:
-    """Whether a record is right and quicker, or was not weighed."""
+    """Returns whether a record is correct and faster, or was not benchmarked."""
     return entry is None or bool(
         entry["agree"] and entry["us"]["recorded"] < entry["us"]["default"]
     )
 
 
 def _replaced(plain: Any, recorded: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(name, function before, after) of those that have a record."""
+    """Yields (name, function before, function after) for functions that have a record."""
     import tvm
 
     after = {name.name_hint: function for name, function in recorded.functions_items()}
@@ -102,14 +102,15 @@ def _replaced(plain: Any, recorded: Any) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _key(function: Any) -> str:
-    """The same in every process, whatever the function is called."""
+    """Returns a key that is the same in every process and ignores the function's name."""
     import tvm_ffi
 
     return str(tvm_ffi.structural_hash(function.with_attr("global_symbol", "main")))
 
 
 def _arguments(function: Any) -> list[torch.Tensor] | None:
-    """Tensors as the function takes them, results last; None where a size is symbolic."""
+    """Returns tensors for the function's parameters, results last; None where a size is symbolic
+    or a dtype unknown."""
     dtypes = {text: dtype for dtype, text in DTYPES.items()}
     made = []
     for parameter in function.params:
@@ -148,7 +149,7 @@ def _agree(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """Least microseconds a call of each."""
+    """Returns the least microseconds per call of each schedule."""
     best = dict.fromkeys(calls, float("inf"))
     for _ in range(ROUNDS):
         for form, call in calls.items():
@@ -164,9 +165,8 @@ def _in_turns(calls: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
 
 
 def _known(where: Path) -> dict[str, Any] | None:
-    """What was measured; None, and a warning, where the file cannot be read: nobody knows then
-    which records are right.
-    """
+    """Returns the measurements; None, with a warning, where the file cannot be read, since it is
+    then unknown which records are correct."""
     path = where / FILE
     try:
         text = path.read_text(encoding="utf-8")

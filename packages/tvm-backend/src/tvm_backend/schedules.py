@@ -1,10 +1,8 @@
-"""Default schedules for the CPU: loops of convolutions and products tiled for registers, everything
-vectorised.
+"""Default schedules for the CPU: tiles convolutions and matmuls for registers, vectorises the
+rest.
 
-In: a fused Relax module. Out: the module with its loop nests scheduled, where they are of a known
-form. What always holds: only TVM's own schedule primitives are used, which keep what a loop nest
-computes; what was scheduled already (by recorded searches) or refuses a primitive stays as it is.
-"""
+Uses only TVM's own schedule primitives, which keep what a loop nest computes. A function that is
+scheduled already (by a recorded search), or on which a primitive fails, stays as it is."""
 
 from __future__ import annotations
 
@@ -14,14 +12,14 @@ from typing import Any
 from tracer_core.plugin_api import note
 from tvm_backend.tiles import PARALLEL, REDUCTION, extent, largest, tile
 
-#: Elements of a vector, the best first.
+#: Vector widths in elements, the best first.
 WIDTHS = (16, 8, 4, 2)
 
 DONE = "tirx.is_scheduled"
 
 
 def apply_defaults(module: Any) -> Any:
-    """The module with default schedules."""
+    """Returns the module with default schedules."""
     import tvm
 
     updated = {}
@@ -36,12 +34,12 @@ def apply_defaults(module: Any) -> Any:
 
 
 def is_scheduled(function: Any) -> bool:
-    """Whether a record, or a rule, made its loops."""
+    """Returns whether a record or a rule scheduled the function."""
     return bool(function.attrs and DONE in function.attrs)
 
 
 def scheduled(function: Any) -> Any:
-    """A scheduled form of a function, or None."""
+    """Returns a scheduled copy of a function, or None."""
     from tvm import s_tir
 
     try:
@@ -52,9 +50,7 @@ def scheduled(function: Any) -> Any:
                 tile(schedule, block)
             else:
                 _vectorise(schedule, block)
-    except (
-        Exception
-    ) as error:  # a primitive's refusal; its errors have no common base but Exception
+    except Exception as error:  # errors of schedule primitives have no common base but Exception
         note("stages", "tvm: no default schedule: %s", str(error).strip().splitlines()[0])
         return None
     return schedule.mod["main"].with_attr(DONE, True)
@@ -69,9 +65,9 @@ def _is_reduction(schedule: Any, block: Any) -> bool:
 
 
 def _inline(schedule: Any) -> None:
-    """Pointwise steps become a part of the pointwise step that reads them; what a sum reads is
-    computed before it, and so is what an elementary function reads that has one in it: TVM's
-    simplifier goes through each way through both."""
+    """Inlines pointwise steps into the pointwise steps that read them. What a reduction reads is
+    computed before it. A step with an elementary function is not inlined into another such step:
+    TVM's simplifier would visit each path through both."""
     outputs = {schedule.get(block).name_hint for block in schedule.get_output_blocks("root")}
     for block in _blocks(schedule):
         readers = schedule.get_consumers(block)
@@ -86,12 +82,12 @@ def _inline(schedule: Any) -> None:
 
 
 def _has_lets(schedule: Any, block: Any) -> bool:
-    """Whether an elementary function (`elementary`) is in a step; TVM has no visitor for Python."""
+    """Returns whether a step contains a function of `elementary`; TVM has no visitor for Python."""
     return "T.Let(" in schedule.get(block).script()
 
 
 def _vectorise(schedule: Any, block: Any) -> None:
-    """A pointwise step: outer loops in parallel, the last one that is a loop in vectors."""
+    """Parallelises the outer loops of a pointwise step and vectorises its last loop."""
     loops = schedule.get_loops(block)
     extents = [extent(schedule.get(loop)) for loop in loops]
     while extents and extents[-1] == 1:  # images of one pixel

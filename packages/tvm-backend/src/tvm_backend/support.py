@@ -1,10 +1,8 @@
-"""Which operators TVM can run here: asked of TVM itself.
+"""Decides which operators TVM can run here, by asking TVM itself.
 
-In: a node of an ATen graph. Out: None, or the reason against it. An operator must have a converter,
-must not draw random numbers (TVM has its own stream), its tensors must have dtypes that TVM has,
-and a module of this one node must compile and compute what PyTorch computes
-(`plugin_api.op_support_check`). The answer is kept for nodes that look alike.
-"""
+An operator must have a converter and must not use random numbers (TVM has its own generator),
+its dtypes must exist in TVM, and a module of this one node must compile and compute what PyTorch
+computes (`plugin_api.op_support_check`, which caches the answer for similar nodes)."""
 
 from __future__ import annotations
 
@@ -21,9 +19,8 @@ from tvm_backend.dtypes import DTYPES
 from tvm_backend.indexing import fault
 from tvm_backend.translate import relax_module
 
-#: Operators whose kernels in PyTorch raise for an index out of range; TVM's read, or write,
-#: whatever is there. Those of which an alarm checks the indices run all the same
-#: (`indexing.fault`).
+#: Operators that raise for an index out of range in PyTorch; TVM's kernels access memory out of
+#: bounds. Those whose indices a value check covers are supported (`indexing.fault`).
 UNCHECKED = frozenset({
     "embedding", "embedding_bag", "gather", "index", "index_add", "index_copy", "index_fill",
     "index_put", "_unsafe_index",
@@ -34,15 +31,14 @@ UNCHECKED = frozenset({
 })  # fmt: skip
 
 
-#: Divisions: of whole numbers by zero, PyTorch raises, and what TVM compiles ends the process.
+#: Divisions: for an integer divisor of 0 PyTorch raises, and TVM's code ends the process.
 DIVIDING = frozenset({"div", "divide", "floor_divide", "fmod", "remainder"})
 
 
-#: Operators in which what TVM compiles loses NaN, of floating point only. No probe looks at NaN.
+#: Floating-point operators in which TVM loses NaN; the op support check does not test NaN.
 LOSING_NAN = frozenset({"max.dim", "min.dim", "elu.default"})
 
-#: Operators that are neither pointwise nor views, and add nothing up: those that TVM may have in
-#: float16.
+#: Operators that are neither pointwise nor views and compute no sums: supported in float16.
 MOVES = frozenset(
     {
         "_to_copy",
@@ -65,7 +61,7 @@ MOVES = frozenset(
 
 
 def supports(node: torch.fx.Node) -> str | None:
-    """None if TVM can run `node`, else why not."""
+    """Returns None if TVM can run `node`, else why not."""
     target: Any = node.target
     if torch.Tag.nondeterministic_seeded in target.tags:
         return "draws from its own stream of random numbers"
@@ -108,20 +104,19 @@ def supports(node: torch.fx.Node) -> str | None:
 
 
 def _ceils(node: torch.fx.Node) -> bool:
-    """avg_pool*(x, kernel, stride, padding, ceil_mode, ...)"""
+    """Returns ceil_mode of avg_pool*(x, kernel, stride, padding, ceil_mode, ...)."""
     return bool(node.args[4] if len(node.args) > 4 else node.kwargs.get("ceil_mode"))
 
 
 def _adds_up(target: Any, name: str) -> bool:
-    """Whether an operator may compute sums. Of long ones in float16 nothing is left; a probe sees
-    only the first sizes.
-    """
+    """Returns whether an operator may compute sums. Long float16 sums lose all precision, and
+    the op support check tests only the first sizes."""
     views = any(result.alias_info is not None for result in target._schema.returns)
     return not views and name not in MOVES and torch.Tag.pointwise not in target.tags
 
 
 def _fixed_index(node: torch.fx.Node) -> bool:
-    """Whether no index comes from a tensor of whole numbers that the program made."""
+    """Returns whether no operand, and so no index, is an integer tensor."""
     return not any(
         not tensor.dtype.is_floating_point and tensor.dtype is not torch.bool
         for tensor in _probe.operands(node)
@@ -136,7 +131,7 @@ def _build(graph: torch.fx.Graph) -> Callable[[list[Any]], Sequence[torch.Tensor
     add_value_check(graph, fault, lambda: None)
     promote(graph)
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
-    with target:  # as a whole graph is built, because what the probe lets pass must not fail there
+    with target:  # as a whole graph is built: an operator that passes must not fail there
         executable = tvm.compile(fused(relax_module(graph)), target=target)
     main = relax.VirtualMachine(executable, tvm.cpu())["main"]
 
@@ -160,5 +155,5 @@ _probe = op_support_check(_build, "TVM")
 
 
 def reset() -> None:
-    """Forgets every answer."""
+    """Forgets every cached answer."""
     _probe.reset()

@@ -1,16 +1,12 @@
-"""Tiles in registers for sums of products: convolutions and products of matrices.
+"""Register tiling of sums of products (convolutions and matmuls), with TVM's own schedule
+primitives, which keep what a loop nest computes.
 
-In: a schedule and one of its blocks, a sum. Out: the block's loops, scheduled where they are of a
-known form. What always holds: only TVM's own schedule primitives are used, which keep what a loop
-nest computes.
-
-Two forms. Where the columns' operand lies by columns (``b[k, n]``, images), the nest is: the outer
-loops in parallel; a tile of rows by columns in registers; the sum's loops; the tile's rows
-unrolled, its columns one vector. Rows are a loop that the vector's loads do not depend on (output
-channels of a convolution), so each load serves all rows. Where both operands lie along the sum
-(``a[m, k] * b[n, k]``: weights as torch.nn.Linear has them), the sum itself is the vector: a tile's
-results are kept as so many partial sums, added up at the end.
-"""
+Two forms. Where ``b`` lies by columns (``b[k, n]``, images), the nest is: parallel outer loops;
+a tile of rows by columns in registers; the K loops; the tile's rows unrolled, its columns one
+vector. Rows are a loop that the vector's loads do not depend on (output channels of a
+convolution), so that each load serves all rows. Where both operands lie along K (``a[m, k] *
+b[n, k]``: weights of torch.nn.Linear), K itself is the vector: each result of a tile is a vector
+of partial sums, added up at the end."""
 
 from __future__ import annotations
 
@@ -21,36 +17,35 @@ from typing import Any
 
 import torch
 
-#: Below this many elements a loop is not worth other threads.
+#: Below this many elements, other threads do not pay for a loop.
 PARALLEL = 1 << 14
 
 REDUCTION = 2  # tirx.IterVar.CommReduce
 
-#: Lanes of a vector of float32, and how many a tile may keep in registers; on processors with
-#: AVX-512, and on others.
+#: (float32 lanes of a vector, vectors that a tile may keep in registers) with AVX-512 and without.
 WIDE, NARROW = (16, 24), (8, 12)
 
-#: Columns of a tile of images or matrices, and rows, the best first; of a tile of partial sums.
+#: Columns and rows of a tile of images or matrices, the best first; either for partial sums.
 WIDTHS, ROWS, SMALL = (32, 16, 8, 4, 2), (12, 8, 7, 6, 5, 4, 3, 2), (8, 6, 5, 4, 3, 2, 1)
 
 
-#: Annotation of a sum: which of its axes are a tile's rows.
+#: Annotation of a sum: the position of the axis with a tile's rows.
 TILE_ROWS = "tvm_backend.tile_rows"
 
-#: Annotation of a sum, or maximum: its last axis is a vector.
+#: Annotation of a reduction: its last spatial axis is a vector.
 TILE_LANES = "tvm_backend.tile_lanes"
 
 
 def vectors() -> tuple[int, int]:
-    """(lanes, registers) of this processor."""
+    """Returns (lanes, registers) of this processor."""
     return WIDE if "AVX512" in torch.backends.cpu.get_cpu_capability() else NARROW
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Axes of a sum of products, by their position among the block's. rows: None where there is no
-    such axis. dot: the sum is the vector. matrix: every index is a loop as it is (no window
-    slides). free: those that the vector's loads do not depend on, rows among them."""
+    """Positions of a sum's axes among the block's. rows: None where there is no such axis. dot:
+    K is the vector. matrix: every index is a plain loop variable or has the column in it (a
+    matmul). free: axes that the vector's loads do not depend on, rows among them."""
 
     rows: int | None
     column: int
@@ -60,18 +55,20 @@ class Form:
 
 
 def extent(loop: Any) -> int | None:
-    """Of a loop; None where it is symbolic."""
+    """Returns a loop's extent; None where it is symbolic."""
     value = getattr(loop.extent, "value", loop.extent)
     return value if isinstance(value, int) else None
 
 
 def largest(size: int | None, factors: Iterable[int]) -> int:
-    """The first of the factors that divides a size; 1 if none does, or the size is symbolic."""
+    """Returns the first of the factors that divides a size; 1 if none does, or the size is
+    symbolic."""
     return 1 if size is None else next((factor for factor in factors if size % factor == 0), 1)
 
 
 def tile(schedule: Any, block: Any) -> None:
-    """A sum of products; of other sums the results are shared out among threads."""
+    """Schedules a reduction: tiles a sum of products, and parallelises any other over its
+    results."""
     axes = schedule.get(block).iter_vars
     loops = schedule.get_loops(block)
     if len(axes) != len(loops):
@@ -92,7 +89,7 @@ def tile(schedule: Any, block: Any) -> None:
 def _shared_out(
     schedule: Any, block: Any, loops: Sequence[Any], extents: Sequence[int | None]
 ) -> None:
-    """Any other sum, or maximum: its results are shared out among threads."""
+    """Parallelises any other reduction over its results."""
     spatial, _ = _apart(schedule, block, loops)
     total = math.prod(size or PARALLEL for size in extents)
     if spatial and spatial == list(range(len(spatial))) and total >= PARALLEL:
@@ -100,7 +97,7 @@ def _shared_out(
 
 
 def _lanes(schedule: Any, block: Any, loops: Sequence[Any]) -> None:
-    """Partial sums of rows, kept in one vector: rows are shared out."""
+    """Keeps partial results of rows in one vector, and parallelises over rows."""
     spatial, sums = _apart(schedule, block, loops)
     *outer, vector = (loops[i] for i in spatial)
     result = schedule.cache_write(block, 0, "local")
@@ -142,7 +139,7 @@ def _rows_by_columns(
     schedule.vectorize(vector)
     for loop in inner[:-1]:
         schedule.unroll(loop)
-    # A product has few rows: all its tiles are shared out. Of images, the last loop stays with its
+    # A matmul has few rows: threads share all its tiles. For images, the last loop stays in one
     # thread.
     schedule.parallel(schedule.fuse(*(outer if form.matrix or len(outer) == 1 else outer[:-1])))
     schedule.decompose_reduction(block, sums[0])  # last: the tile's zeros get loops like the tile's
@@ -151,7 +148,7 @@ def _rows_by_columns(
 def _partial_sums(
     schedule: Any, block: Any, form: Form, loops: Sequence[Any], extents: Sequence[int | None]
 ) -> None:
-    """Both operands lie along the sum."""
+    """Tiles a sum whose operands both lie along K."""
     spatial, (total,) = _apart(schedule, block, loops)
     lanes, registers = vectors()
     width = largest(extent(schedule.get(total)), (lanes, 8, 4))
@@ -179,7 +176,7 @@ def _partial_sums(
     outer = [places[i] for i in (*order, *(() if form.rows is None else (form.rows,)))]
     schedule.reorder(*outer, *reversed(inner), final[-1])
     schedule.set_scope(partial, 0, "local")
-    # By way of a copy: what is read by elements is not kept in registers.
+    # Through a copy: a buffer that is read element by element is not kept in registers.
     copy = schedule.cache_read(block, len(schedule.get(block).reads) - 1, "local")
     schedule.compute_at(copy, outer[-1])
     schedule.vectorize(schedule.get_loops(copy)[-1])
@@ -194,7 +191,7 @@ def _partial_sums(
 
 
 def _apart(schedule: Any, block: Any, loops: Sequence[Any]) -> tuple[list[int], list[Any]]:
-    """(positions of the axes that are no sums, loops of those that are)"""
+    """Returns (positions of the spatial axes, loops of the reduction axes)."""
     kinds = [int(axis.iter_type) == REDUCTION for axis in schedule.get(block).iter_vars]
     return [i for i, reduced in enumerate(kinds) if not reduced], [
         loops[i] for i, reduced in enumerate(kinds) if reduced
@@ -208,7 +205,8 @@ def _height(rows: int | None, width: int) -> int:
 
 
 def _square(rows: int | None, columns: int | None, registers: int) -> tuple[int, int]:
-    """Rows and columns of a tile of partial sums: the fewest loads for each product."""
+    """Returns rows and columns of a tile of partial sums with the fewest loads per
+    multiplication."""
     sizes = [
         (height, width)
         for height in SMALL
@@ -221,7 +219,7 @@ def _square(rows: int | None, columns: int | None, registers: int) -> tuple[int,
 
 
 def _form(statement: Any, axes: Sequence[Any]) -> Form | None:
-    """None: not a sum of products of a known form."""
+    """Returns the form of a sum of products, or None if it is none of the known ones."""
     from tvm.tirx.analysis import undefined_vars
 
     spatial = [i for i, axis in enumerate(axes) if int(axis.iter_type) != REDUCTION]
@@ -252,5 +250,5 @@ def _form(statement: Any, axes: Sequence[Any]) -> Form | None:
 
 
 def _size(axis: Any) -> int:
-    """Of an axis; a symbolic one counts as short."""
+    """Returns an axis's size; a symbolic one counts as short."""
     return extent(axis.dom) or 0

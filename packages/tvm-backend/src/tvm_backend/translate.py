@@ -2,9 +2,8 @@
 
 In: an fx graph of ATen operators with values in ``meta["val"]``, placeholders for tensors and
 sizes. Out: a module whose function ``main`` takes the placeholders in order and returns a tuple.
-What always holds: a symbolic size of the graph is one TIR variable of its name, read by TVM from
-the shapes of the arguments; a size that is an input is passed as a shape of one dimension.
-"""
+What always holds: each symbolic size is one TIR variable of the same name, which TVM reads from
+the arguments' shapes; a size that is an input is passed as a shape of one dimension."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ from tvm_backend.dtypes import DTYPES
 
 
 def relax_module(graph: torch.fx.Graph, frozen: Collection[str] = ()) -> Any:
-    """frozen: names of placeholders that will be constants. Raises what TVM's importer raises, and
-    KeyError for a dtype that TVM has not."""
+    """Returns the Relax module. frozen: names of placeholders that will be constants. Raises
+    what TVM's importer raises, and KeyError for a dtype that TVM lacks."""
     from tvm import relax, tirx
 
     placeholders = graph.find_nodes(op="placeholder")
@@ -32,7 +31,7 @@ def relax_module(graph: torch.fx.Graph, frozen: Collection[str] = ()) -> Any:
         expr = value.node.expr
         if (
             not expr.free_symbols <= symbols.keys()
-        ):  # nothing binds its parts: it is a size of its own
+        ):  # no argument binds all its symbols: it gets a variable of its own
             return symbols.setdefault(expr, tirx.Var(f"d{len(symbols)}", "int64"))
         return _expression(expr, symbols, tirx)
 
@@ -50,7 +49,8 @@ def relax_module(graph: torch.fx.Graph, frozen: Collection[str] = ()) -> Any:
 
 
 def _bound(placeholders: list[torch.fx.Node]) -> list[Any]:
-    """The symbols that TVM can read: sizes that are a dimension, or an input, as they are."""
+    """Returns the symbols that TVM can read: those that are a dimension or an input by
+    themselves."""
     found: dict[Any, None] = {}
     for node in placeholders:
         value = node.meta["val"]
@@ -61,7 +61,7 @@ def _bound(placeholders: list[torch.fx.Node]) -> list[Any]:
 
 
 def _expression(expr: Any, symbols: dict[Any, Any], tirx: Any) -> Any:
-    """A sympy expression of sizes as a TIR one."""
+    """Converts a sympy expression of sizes to TIR."""
     if expr in symbols:
         return symbols[expr]
     if expr.is_Integer:

@@ -1,10 +1,8 @@
-"""MetaSchedule: its record database on disk, the search that fills it, and the use of its records.
+"""MetaSchedule tuning: the record database on disk, the search that fills it, and its use.
 
-In: a fused Relax module, a target and the options. Out: the module with the best recorded schedules
-in it. What always holds: records of one target are never used for another (a folder each); a search
-adds to the database and never removes; with the same records the same schedules are used; a record
-is used only where the default schedule was not measured to be quicker (`schedule_selection`).
-"""
+Each target has a folder of records, used for no other target. A search adds to the database and
+never removes; the same records always give the same schedules. A record is used only where the
+default schedule was not measured to be faster (`schedule_selection`)."""
 
 from __future__ import annotations
 
@@ -25,11 +23,11 @@ log = logger("stages")
 #: TVM's file of measured schedules.
 RECORDS = "database_tuning_record.json"
 
-#: Seconds between two lines about a search.
+#: Seconds between two progress logs of a search.
 EVERY = 10.0
 
-#: Packages that TVM's search needs and does not ask for: without the first, making its builder ends
-#: the process.
+#: Packages that TVM's search needs but does not declare: without the first, creating its builder
+#: ends the process.
 NEEDED = {
     "cloudpickle": "TVM's search hands its work to other processes by the package cloudpickle",
     "psutil": "TVM's search counts processors by the package psutil",
@@ -38,7 +36,7 @@ NEEDED = {
 
 
 def folder(target: Any, options: Options) -> Path:
-    """Where the records of a target are."""
+    """Returns the folder with the records of a target."""
     root = (
         Path(options.records)
         if options.records is not None
@@ -48,7 +46,7 @@ def folder(target: Any, options: Options) -> Path:
 
 
 def scheduled(module: Any, target: Any, options: Options, name: str) -> Any:
-    """The module with recorded schedules, after a search if the options ask for one."""
+    """Returns the module with recorded schedules, after a search if the options ask for one."""
     where = folder(target, options)
     if options.trials:
         _search(module, target, options, where, name)
@@ -69,7 +67,8 @@ def scheduled(module: Any, target: Any, options: Options, name: str) -> Any:
 
 
 def _search(module: Any, target: Any, options: Options, where: Path, name: str) -> None:
-    """Tries what is left of the budget: what an interrupted search measured counts."""
+    """Runs the remaining trials; those of an interrupted search count. Raises BackendError for a
+    missing package."""
     for package, what in NEEDED.items():
         if (package != "xgboost" or options.cost_model == "xgb") and importlib.util.find_spec(
             package
@@ -104,13 +103,13 @@ def _search(module: Any, target: Any, options: Options, where: Path, name: str) 
                 *meta_schedule.measure_callback.MeasureCallback.create("default"),
                 _progress(left),
             ],
-            seed=sum(tried),  # a search that goes on tries others than the one before it
+            seed=sum(tried),  # a resumed search tries other schedules than the one before
         )
     log.warning("tvm: tuned %s in %.0f s", name, time.perf_counter() - start)
 
 
 def _tried(tasks: Any, where: Path) -> list[int]:
-    """How many schedules of each task are recorded."""
+    """Returns how many schedules of each task are recorded."""
     import tvm_ffi
     from tvm.s_tir import meta_schedule
 
@@ -122,12 +121,12 @@ def _tried(tasks: Any, where: Path) -> list[int]:
 
 
 def _progress(trials: int) -> Any:
-    """Says how far a search is, every few seconds."""
+    """Returns a callback that logs the progress of a search every few seconds."""
     from tvm.s_tir.meta_schedule.measure_callback import PyMeasureCallback
 
     @tvm_private.derived
     class Progress(PyMeasureCallback):
-        """Mutable: what was measured, and when it was said."""
+        """Mutable: the number of measurements, and when it was last logged."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -136,7 +135,7 @@ def _progress(trials: int) -> Any:
         def apply(
             self, scheduler: Any, task: int, candidates: Any, built: Any, results: Any
         ) -> None:
-            """Called by TVM after each batch of measurements."""
+            """Counts a batch of measurements; called by TVM."""
             self.done += len(candidates)
             seconds = time.perf_counter() - self.start
             if seconds - self.said >= EVERY:

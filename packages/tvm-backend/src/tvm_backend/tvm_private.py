@@ -1,11 +1,7 @@
-"""The one door to names that TVM does not promise to keep.
+"""The only module of this package that uses private TVM names.
 
-Out: `translate`, an fx graph of ATen operators as a Relax module, and which operators TVM's
-importer has converters for. It is TVM's own importer for exported programs, entered below the
-ExportedProgram: the graph is exported already.
-
-Tried on apache-tvm 0.27.0.
-"""
+`translate` enters TVM's importer of exported programs below the ExportedProgram, because the
+graph is exported already. Tried on apache-tvm 0.27.0."""
 
 from __future__ import annotations
 
@@ -15,8 +11,8 @@ from typing import Any
 
 import torch
 
-#: ``(importer, arguments) -> Relax expression``: our converters, for operators that TVM lacks or
-#: gets wrong.
+#: ``(importer, node) -> Relax expression``: a converter for an operator that TVM lacks or gets
+#: wrong.
 Converter = Callable[[Any, torch.fx.Node], Any]
 
 
@@ -29,25 +25,25 @@ def _importer_class() -> Any:
 
 @functools.cache
 def converted() -> frozenset[str]:
-    """Names of the operators that TVM's importer converts, as ``relu.default``."""
+    """Returns the names of the operators that TVM's importer converts, as ``relu.default``."""
     return frozenset(_importer_class()().convert_map)
 
 
 def derived(cls: Any) -> Any:
-    """A class of ours that TVM calls, as TVM wants it."""
+    """Wraps a Python class so that TVM can call it."""
     from tvm.ir.utils import derived_object
 
     return derived_object(cls)
 
 
 def theirs(importer: Any, node: torch.fx.Node) -> Any:
-    """What TVM's own converter makes of a node for which we have one."""
+    """Applies TVM's own converter to a node for which this package has one."""
     return importer.theirs[getattr(node.target, "__name__", "")](node)
 
 
 def _emitted(builder: Any, converter: Callable[[torch.fx.Node], Any], node: torch.fx.Node) -> Any:
-    """What a converter makes, as a variable: some of TVM's give an expression whose type nobody has
-    inferred, which the next converter cannot read."""
+    """Emits a converter's result as a variable: some of TVM's converters return an expression
+    without an inferred type, which the next converter cannot read."""
     from tvm import relax
 
     made = converter(node)
@@ -61,13 +57,13 @@ def translate(
     own: Mapping[str, Converter],
     frozen: Collection[str] = (),
 ) -> Any:
-    """The Relax module of a graph; its function ``main`` returns a tuple of the graph's outputs.
+    """Returns the Relax module of a graph; its function ``main`` returns a tuple of the graph's
+    outputs.
 
-    parameters: the function's parameters, (name, Relax type). values: what placeholders without a
-    parameter of their name stand for (sizes: TIR variables). frozen: names of parameters that will
-    be constants; converters of ours find them as ``importer.frozen``. Raises what the importer
-    raises.
-    """
+    parameters: the function's parameters, (name, Relax type). values: TIR variables of the
+    sizes, for placeholders without a parameter of their name. frozen: names of parameters that
+    will be constants; this package's converters find them as ``importer.frozen``. Raises what
+    the importer raises."""
     from tvm import relax
 
     importer = _importer_class()()
