@@ -53,8 +53,7 @@ def in_place_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]
 
 
 def _writes(node: torch.fx.Node, reader: torch.fx.Node, last: Any) -> bool:
-    """Checks that a node writes at indices and is the last writer or read by the next writer only.
-    """
+    """Checks that a node writes at indices and is the last writer or read by the next writer only."""
     return node.target in IN_PLACE and (node is last or set(node.users) == {reader})
 
 

@@ -75,8 +75,7 @@ def inside(position: Index, size: Expr, low: bool = True, high: bool = True) -> 
 
 
 def read_if(x: Ref, position: At, test: Value | None, dtype: torch.dtype, outside: float) -> Value:
-    """Returns the element where the test holds, else `outside`; memory is read only where it holds.
-    """
+    """Returns the element where the test holds, else `outside`; memory is read only where it holds."""
     if test is None:
         return cast(x.at(position), dtype)
     attr = (x.buffer.name, x.place(position), x.dtype)

@@ -58,7 +58,7 @@ class Lowering:
 
     `refs`: what earlier nodes were lowered to; `chains`, `versions`: concatenations that share a
     buffer (`cat_chains`); `scattered`: scatters (`scatter.Target`); `last`: nodes whose images are
-    channels-last; `bits`: name of a float 0/1 buffer -> the bools that it was cast from
+    channels-last; `bits`: name of a 0/1 buffer -> the bools that it was cast from
     (`dropout`). `draws`: how many dropouts generate random numbers in kernels (0: none may);
     `drawn`: how many did so far, from `seeds`."""
 
@@ -180,8 +180,7 @@ class Lowering:
 
     @classmethod
     def dense(cls, sizes: Sequence[Expr], strides: Sequence[Expr] | None) -> tuple[Expr, ...]:
-        """Returns the strides where they fill memory without gaps or overlap, else row-major ones.
-        """
+        """Returns the strides where they fill memory without gaps or overlap, else row-major ones."""
         if strides is None:
             return contiguous_strides(sizes)
         if not all(isinstance(stride, int) for stride in strides):
@@ -269,8 +268,7 @@ class Lowering:
         label: str = "copy",
         exactly: bool = False,
     ) -> Ref:
-        """Copies the view's elements into a buffer of its own. Cached: the same copy is made once.
-        """
+        """Copies the view's elements into a buffer of its own. Cached: the same copy is made once."""
         key = (
             ref.buffer.name,
             ref.sizes,
@@ -390,8 +388,7 @@ class Lowering:
     # making values -------------------------------------------------------------------------------
 
     def element(self, operand: Any, position: Sequence[Index], dtype: torch.dtype) -> Value:
-        """Returns the operand (view, number or size) broadcast at the position, converted to dtype.
-        """
+        """Returns the operand (view, number or size) broadcast at the position, converted to dtype."""
         if isinstance(operand, Ref):
             return cast(operand.at(broadcast(position, operand.sizes)), dtype)
         if isinstance(operand, (bool, int, float, Number)) or hasattr(operand, "free_symbols"):

@@ -23,7 +23,7 @@ from inductor_backend.lowering.registry import Lowering, aten, lower
 #: Parts of rows have a length within PARTS, for about PROGRAMS parts in all.
 ENOUGH_ROWS, LONGEST_ROW, PARTS, PROGRAMS = 128, 8192, (512, 4096), 528
 
-#: Scans that can be split: reduction of a part -> op that combines it with a later element.
+#: Scans that can be split -> op that combines the total before a part with its first element.
 _TOGETHER = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 _KINDS = {
