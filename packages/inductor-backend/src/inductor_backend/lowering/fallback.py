@@ -14,7 +14,7 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.image_layout import FOLLOWERS
 from inductor_backend.lowering.registry import Lowering, aten, last_strides
 
-#: Operators whose result keeps gaps between rows of their first operand; all others return dense ones.
+#: Operators whose result keeps gaps between rows of their first operand; others return dense ones.
 _KEEP_GAPS = frozenset(
     {aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default}
 )

@@ -2,7 +2,7 @@
 one kernel per parameter.
 
 Each tensor uses the lowering of the operator on one tensor. Lists of mixed or integer dtypes stay
-ATen's.
+ATen's, except for copy and zero.
 """
 
 from __future__ import annotations

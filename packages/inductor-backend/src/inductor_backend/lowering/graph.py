@@ -50,7 +50,7 @@ from tracer_core.plugin_api import BackendError, CompileSpec
 #: Modules of lowerings whose loops must run in order, as Triton's kernels do not.
 ORDERED = frozenset({"inductor_backend.lowering.scatter"})
 
-#: Scatters that eager runs in any order on a GPU, by atomic adds or plain stores (others sort first).
+#: Scatters that eager runs in any order on a GPU, by atomic adds or plain stores (it sorts others).
 UNORDERED = frozenset(
     {
         aten.scatter_add.default, aten.index_add.default, aten.scatter.src, aten.scatter.value,
@@ -329,8 +329,8 @@ class GraphLowering:
         return target
 
     def keep_old_values(self, write: torch.fx.Node, buffer: Buffer) -> None:
-        """Copies, before an input is written to, what later nodes read of its old value (``y =
-        x.clone(); x.add_(1)``: y is a view here). The input itself, as an output, stays the input.
+        """Copies, before an input is written to, what later nodes read of its old value (in ``y =
+        x.clone(); x.add_(1)`` y is a view here). The input itself, as an output, stays the input.
         """
         for node in self.views.get(buffer.name, ()):
             value = self.env[node]

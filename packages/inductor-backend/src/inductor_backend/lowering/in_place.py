@@ -1,5 +1,5 @@
-"""Writes at indices directly into an input, where a functional graph has ``copy_(input,
-index_copy(input, ...))``: a key-value cache gets one row per step.
+"""Writes at indices directly into an input, where a functional graph writes into a new tensor and
+copies that back (``copy_``): a key-value cache gets one row per step.
 
 Nothing reads the input's old values except the first writer. Readers of the result read the input's
 memory, but outputs never share it.
@@ -53,7 +53,7 @@ def in_place_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]
 
 
 def _writes(node: torch.fx.Node, reader: torch.fx.Node, last: Any) -> bool:
-    """Checks that a node writes at indices and is the last writer or read by the next writer only."""
+    """Checks that a node writes at indices and is the last writer or read by the next one only."""
     return node.target in IN_PLACE and (node is last or set(node.users) == {reader})
 
 

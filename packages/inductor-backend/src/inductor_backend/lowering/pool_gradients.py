@@ -32,7 +32,7 @@ MOST_WINDOWS = 9
 
 
 def offsets_of(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Returns the node of saved offsets within windows, where an index was saved as one, else None."""
+    """Returns the node of offsets within windows, where an index was saved as one, else None."""
     if not node.meta.get(OFFSETS_IN_WINDOWS):
         return None
     waiting = [node]

@@ -2,7 +2,7 @@
 
 The output is split into interior and borders, so that loops need no bounds tests; where sizes are
 symbolic or there are too many regions, one node tests. Elements outside the operand are never read.
-Max pooling chooses the same one as eager of equal elements and of NaNs.
+Of equal elements, and of NaNs, max pooling chooses the one that eager chooses.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from inductor_backend.lowering.registry import Lowering, aten, lower
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The windows of a pool: window o of a dimension has the elements ``o * stride - padding + k *
-    dilation`` for k in range(kernel)."""
+    """The windows of a pool: for k in range(kernel), window o of a dimension has the elements at
+    ``o * stride - padding + k * dilation``."""
 
     kernel: Sequence[int]
     stride: Sequence[int]
@@ -75,7 +75,7 @@ def inside(position: Index, size: Expr, low: bool = True, high: bool = True) -> 
 
 
 def read_if(x: Ref, position: At, test: Value | None, dtype: torch.dtype, outside: float) -> Value:
-    """Returns the element where the test holds, else `outside`; memory is read only where it holds."""
+    """Returns the element where the test holds, else `outside`; reads memory only if it holds."""
     if test is None:
         return cast(x.at(position), dtype)
     attr = (x.buffer.name, x.place(position), x.dtype)

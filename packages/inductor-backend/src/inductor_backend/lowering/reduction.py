@@ -203,7 +203,7 @@ def softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any, **also_unused: Any) -
     (total,) = ctx.reduction("sum", powers.at, sizes, dims, dtype, label="softmax")
 
     def body(at: Sequence[Index]) -> Value:
-        # One division per row: dividing each element would take a third of the time. The reciprocal
+        # One division per row: dividing each element takes a third of a row's time. The reciprocal
         # is safe: the sum is NaN or between 1 and the row's length.
         share = make("div", const(1, dtype), total.at(broadcast(at, total.sizes)))
         value = make("mul", powers.at(at), share)

@@ -180,7 +180,7 @@ class Lowering:
 
     @classmethod
     def dense(cls, sizes: Sequence[Expr], strides: Sequence[Expr] | None) -> tuple[Expr, ...]:
-        """Returns the strides where they fill memory without gaps or overlap, else row-major ones."""
+        """Returns the strides where they fill memory without gaps or overlap, else row-major."""
         if strides is None:
             return contiguous_strides(sizes)
         if not all(isinstance(stride, int) for stride in strides):
@@ -268,7 +268,7 @@ class Lowering:
         label: str = "copy",
         exactly: bool = False,
     ) -> Ref:
-        """Copies the view's elements into a buffer of its own. Cached: the same copy is made once."""
+        """Copies the view's elements into a buffer of its own. Cached: each copy is made once."""
         key = (
             ref.buffer.name,
             ref.sizes,
@@ -388,7 +388,7 @@ class Lowering:
     # making values -------------------------------------------------------------------------------
 
     def element(self, operand: Any, position: Sequence[Index], dtype: torch.dtype) -> Value:
-        """Returns the operand (view, number or size) broadcast at the position, converted to dtype."""
+        """Returns the operand (view, scalar or size), broadcast at the position, cast to dtype."""
         if isinstance(operand, Ref):
             return cast(operand.at(broadcast(position, operand.sizes)), dtype)
         if isinstance(operand, (bool, int, float, Number)) or hasattr(operand, "free_symbols"):
@@ -396,7 +396,7 @@ class Lowering:
         raise unsupported("lower", f"cannot use {operand!r} as an element", self.node)
 
     def common_dtype(self, *operands: Any) -> torch.dtype:
-        """Returns torch's promoted dtype of tensors and numbers, given as arguments of the node."""
+        """Returns torch's promoted dtype of tensors and scalars, given as arguments of the node."""
         result: Any = None
         for argument in operands:
             fake = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument

@@ -369,7 +369,7 @@ def index_put(
 
 
 def _common(shapes: Sequence[Sequence[Expr]]) -> list[Expr]:
-    """Returns the broadcast shape; guards symbols to equal the sizes that they are broadcast with."""
+    """Returns the broadcast shape; guards symbols to equal the sizes that they broadcast with."""
     rank = max(len(shape) for shape in shapes)
     found: list[Expr] = [1] * rank
     for shape in shapes:

@@ -86,7 +86,7 @@ def as_strided_scatter(
 
 
 def _by_aten(ctx: Lowering, x: Ref, source: Ref, sizes: Any, strides: Any, offset: Any) -> Ref:
-    """Calls ATen: without an offset at the operand's begin, or anywhere in the memory of an input."""
+    """Calls ATen: without an offset at the operand's begin, or anywhere in an input's memory."""
     if _is_read_only_input(ctx, x):
         given = [ctx.strided(x), ctx.strided(source), list(sizes), list(strides), offset]
         read: Ref = ctx.extern(ctx.node.target, given, fallback=True)

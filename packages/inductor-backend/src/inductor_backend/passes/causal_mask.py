@@ -23,7 +23,7 @@ MASKED = {
     aten._scaled_dot_product_cudnn_attention.default: (5, 6),
 }
 
-#: What torch converts False of a boolean mask to for cuDNN (torch 2.11; -inf elsewhere).
+#: What torch writes for hidden elements when it converts boolean masks for cuDNN (torch 2.11).
 HIDDEN_FROM_CUDNN = -65504.0
 
 #: Elements of the largest mask that is evaluated.
@@ -57,7 +57,7 @@ def with_causal_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.G
 
 
 def _is_plain(node: Node) -> bool:
-    """Checks for a square attention with a mask, without dropout, whose first result alone is read."""
+    """Checks for a square attention with a mask and no dropout, of which only result 0 is used."""
     if (
         node.op != "call_function"
         or node.target not in MASKED

@@ -109,7 +109,7 @@ def _results(graph: torch.fx.Graph) -> list[Node]:
 
 
 def _is_read(node: Node, known: dict[Node, bool]) -> bool:
-    """Checks that a node outside the constant subgraph reads this one, directly or through views."""
+    """Checks that a node outside the constants reads this one, directly or through views."""
     return any(
         not known[user] or (user.target in VIEWS and _is_read(user, known)) for user in node.users
     )

@@ -28,7 +28,7 @@ VIEWS = frozenset(
     }
 )  # fmt: skip
 
-#: A result is folded with at most `GROWTH` times the elements of its constants, or `SMALL` elements.
+#: A result is folded up to `GROWTH` times the elements of its constants, or `SMALL` elements.
 GROWTH, SMALL = 2, 1 << 16
 
 
@@ -59,7 +59,7 @@ class Folded:
 
 
 def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
-    """Removes the constant subgraph from the editor's graph. constants: the placeholders, in order."""
+    """Removes the constant subgraph from the editor's graph. constants: placeholders, in order."""
     graph = editor.graph
     results = [
         node for node in graph.nodes if _is_result(editor, node) and _is_worth_it(editor, node)

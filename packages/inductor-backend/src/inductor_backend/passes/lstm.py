@@ -46,7 +46,7 @@ def pack_layers_per_call(editor: Editor) -> None:
 
 
 def _parameters(node: Node) -> list[Any]:
-    """Returns the weights and, where the layer has them, biases (else their arguments are zeros)."""
+    """Returns the weights and, where the layer has them, biases (else these are zeros)."""
     return list(node.args[1 : 5 if node.args[12] else 3])
 
 

@@ -240,7 +240,7 @@ def _is_closed(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int]) ->
 
 
 def _outputs_repeat(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int]) -> bool:
-    """Checks that the graph returns the same offsets of every middle instance, in the same order."""
+    """Checks that the graph returns the same offsets of every middle instance, in equal order."""
     returned: dict[int, list[int]] = {number: [] for number in range(1, found.count - 1)}
     for node in returned_nodes(graph):
         number, offset = divmod(place.get(node, -1) - found.start, found.period)

@@ -24,8 +24,8 @@ from inductor_backend.passes.fx_edit import Editor, aten, copy_of
 from inductor_backend.passes.lstm import pack_layers_per_call, pays_per_call
 from tracer_core.plugin_api import CompileSpec, Phase
 
-#: Output pixels (of the whole batch) from which packing the weight pays; 1x1 windows pack faster, and
-#: tiled kernels save more.
+#: Output pixels (of the whole batch) from which packing the weight pays; 1x1 windows pack faster,
+#: and tiled kernels save more.
 PIXELS, PIXELS_OF_ONE_TAP, PIXELS_OF_TILES = 256, 128, 128
 
 
