@@ -92,7 +92,7 @@ def encoder_layer(
         proj_bias,
         need_weights=False,
     )
-    x = (x + src).contiguous()  # the operator adds in place, into the projection's result
+    x = (x + src).contiguous()  # the operator adds into its matmuls' results
     x = x if norm_first else first(x)
     wide = F.linear(second(x) if norm_first else x, ffn_weight_1, ffn_bias_1)
     wide = F.gelu(wide) if use_gelu else F.relu(wide)

@@ -2,8 +2,7 @@
 once, at compile time.
 
 Only on the CPU, for inference, without random numbers or mutation, and with static sizes. A chain
-of cheap pointwise operators stays: the kernels that read it recompute it faster than they would
-load it.
+of cheap operators stays: the kernels that read it recompute it faster than they would load it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Node = torch.fx.Node
 #: Elements of one result at most, and of all together.
 MOST, MOST_OF_ALL = 1 << 18, 1 << 20
 
-#: Operators that the kernels that read them recompute at next to no cost.
+#: Operators that their readers' kernels recompute at next to no cost.
 CHEAP = VIEWS | {
     aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default,
     aten.zeros.default, aten.ones.default,

@@ -1,8 +1,8 @@
-"""Splits work on CPU tensors (step counters of optimizers) off a CUDA graph and runs it beside the
-device's kernels.
+"""Splits work on CPU tensors (step counters of optimizers) off a graph of a CUDA device and runs it
+beside the device's kernels.
 
 Neither side reads what the other computes or writes, so their order does not matter. Operators that
-draw random numbers stay in the device's graph.
+use random numbers stay in the device's graph.
 """
 
 from __future__ import annotations
