@@ -1,7 +1,5 @@
-"""Activations with numbers of their own, and gradients by element that no other family has.
-
-In: graph nodes of such operators. Out: one loop node each, over the result's shape; what always
-holds is what does in `pointwise`, which has the activations that are one op.
+"""Lowers activations with parameters, and pointwise gradients of no other module, to one loop node
+each, as `pointwise` does (which has the activations that are one op).
 """
 
 from __future__ import annotations
@@ -96,7 +94,7 @@ def softplus(ctx: Lowering, x: Ref, beta: Any = 1, threshold: Any = 20) -> Ref:
 
 @lower(aten.native_dropout_backward.default)
 def dropout_backward(ctx: Lowering, dy: Ref, mask: Ref, scale: float) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)  # of whole numbers, too, the result is a float
+    dtype = compute_dtype(ctx.meta().dtype)  # the result is a float for integers, too
 
     def body(at: Any) -> Value:
         kept = make("mul", cast(dy.at(at), dtype), cast(mask.at(at), dtype))

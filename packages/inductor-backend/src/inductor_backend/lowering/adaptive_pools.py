@@ -1,8 +1,8 @@
-"""Adaptive pooling, whose windows differ in size.
+"""Lowers adaptive pooling to pointwise nodes where windows are small, and to a reduction where they
+are large.
 
-In: graph nodes. Out: pointwise nodes where windows are small, a reduction where they are large.
-What always holds: window o of O over n elements is [o * n // O, ceil((o + 1) * n / O)), as eager
-has it, for symbolic sizes too.
+Window o of O over n elements is [o * n // O, ceil((o + 1) * n / O)), as in eager, for symbolic
+sizes, too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _end(at: Index, size: Expr, outputs: Expr) -> Index:
 
 
 def _widest(size: Expr, outputs: Expr) -> int | None:
-    """The most elements that a window of one dimension has; None where it depends on symbols."""
+    """Returns the most elements of a window of one dimension; None where that is symbolic."""
     if not isinstance(size, int) or not isinstance(outputs, int) or outputs == 0:
         return None
     return max(-(-(o + 1) * size // outputs) - o * size // outputs for o in range(outputs))
@@ -51,7 +51,7 @@ def _widest(size: Expr, outputs: Expr) -> int | None:
 def _elements(
     x: Ref, at: At, outputs: Sequence[Expr], widest: Sequence[int], outside: float
 ) -> list[Element]:
-    """The window's elements; those beyond the end of a narrower window are not there."""
+    """Returns the window's elements, each with its test: narrower windows end earlier."""
     lead = len(x.sizes) - len(outputs)
     spatial = x.sizes[lead:]
     starts = [_start(at[lead + k], size, outputs[k]) for k, size in enumerate(spatial)]
@@ -75,7 +75,7 @@ def _elements(
 def window_size(
     at: At, lead: int, spatial: Sequence[Expr], outputs: Sequence[Expr], dtype: torch.dtype
 ) -> Value:
-    """The number of elements of a window."""
+    """Returns the number of elements of a window."""
     total = const(1, dtype)
     for k, size in enumerate(spatial):
         here = at[lead + k]
@@ -126,7 +126,7 @@ def _adaptive_avg(rank: int) -> Any:
         uneven = any(n % o for n, o in zip(spatial, outputs, strict=True))
         if (
             uneven and ctx.strides()[-1] == 1
-        ):  # each element would be divided into its window: slower
+        ):  # computing each element's window by division is slower
             return call_fallback(ctx, ctx.node.target, [x, list(sizes)], {})
         total = _window_sum(ctx, x, outputs, counts, dtype)
         return ctx.pointwise(lambda at: make("div", total.at(at), divisor(at)), label="avg_pool")
@@ -137,7 +137,7 @@ def _adaptive_avg(rank: int) -> Any:
 def _window_sum(
     ctx: Lowering, x: Ref, outputs: Sequence[Expr], widest: Sequence[int], dtype: torch.dtype
 ) -> Ref:
-    """The sum of each window, by a reduction over the widest one."""
+    """Sums each window, by a reduction over the widest one."""
     lead, rank = len(x.sizes) - len(outputs), len(outputs)
     spatial, domain = x.sizes[lead:], [*x.sizes[:lead], *outputs, *widest]
 

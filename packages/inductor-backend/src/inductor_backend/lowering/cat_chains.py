@@ -1,9 +1,8 @@
-"""Concatenations that grow: [a, b], [a, b, c], ... share one buffer.
+"""Finds growing concatenations ([a, b], [a, b, c], ...), which share the longest one's buffer.
 
-In: a graph. Out: for each ``cat`` that is the beginning of a longer one, its chain. What always
-holds: each part is then copied once, into its region of the longest buffer; a shorter concatenation
-is a version of that buffer's beginning, and reading it waits for the writers of its own regions
-only (`Program.extends`). Dense networks would otherwise copy every feature once a layer.
+Each part is copied once, into its region of that buffer; a shorter concatenation is a version of
+the buffer's beginning, and its readers wait only for the writers of its regions
+(`Program.extends`). Without this, DenseNet-like models copy every feature once per layer.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: Operators that want their operand dense: a version of a longer buffer is strided.
+#: Operators that need a dense operand: a version of a longer buffer is strided.
 _NEED_DENSE = frozenset(
     {aten.convolution.default, aten.mm.default, aten.addmm.default, aten.bmm.default}
 )
@@ -25,7 +24,8 @@ _NEED_DENSE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """cats: nodes from the shortest to the longest; each list of parts begins the next one's."""
+    """cats: nodes from the shortest to the longest; each one's parts begin with those of the one
+    before."""
 
     cats: tuple[torch.fx.Node, ...]
 
@@ -41,7 +41,7 @@ def _dim(node: torch.fx.Node) -> int:
 
 
 def _suits(node: torch.fx.Node) -> bool:
-    """Nobody needs it dense, and all its parts have its dtype and rank."""
+    """Checks that no reader needs it dense and that all parts have its dtype and rank."""
     value = node.meta["val"]
     if any(user.op == "output" or user.target in _NEED_DENSE for user in node.users):
         return False
@@ -52,7 +52,7 @@ def _suits(node: torch.fx.Node) -> bool:
 
 
 def find_chains(graph: torch.fx.Graph) -> dict[torch.fx.Node, Chain]:
-    """Every node that belongs to a chain of at least two concatenations."""
+    """Maps every node of a chain of at least two concatenations to its chain."""
     families: dict[Any, list[torch.fx.Node]] = {}
     for node in graph.find_nodes(op="call_function", target=aten.cat.default):
         if _parts(node) and _suits(node):

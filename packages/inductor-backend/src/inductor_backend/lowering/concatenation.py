@@ -1,8 +1,7 @@
-"""Concatenations: `cat`, `stack`.
+"""Lowers `cat` and `stack` to one buffer, into whose regions the operands are stored.
 
-In: graph nodes. Out: one buffer, each operand stored into its region of it (narrow operands on
-GPUs: chosen in one loop). What always holds: of a chain of concatenations (`cat_chains`) each
-operand is stored once.
+Narrow operands on GPUs are selected in one loop instead. In a chain of concatenations
+(`cat_chains`) each operand is stored once.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from inductor_backend.lowering.registry import Lowering, aten, last_strides, low
 
 @lower(aten.cat.default)
 def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
-    """One buffer, one store of a region for each part."""
+    """Stores each part into its region of one buffer."""
     sizes, dtype = ctx.shape(), ctx.meta().dtype
     dim = dim % len(sizes)
     chain = ctx.chains.get(ctx.node)
@@ -37,15 +36,12 @@ def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
     return Ref.of(buffer)
 
 
-#: On GPUs rows of up to so many elements, of so many equal parts at most, are put together in one
-#: loop.
+#: On GPUs rows of up to NARROW elements and FEW_PARTS equal parts are concatenated in one loop.
 NARROW, FEW_PARTS = 1024, 4
 
 
 def _is_narrow(parts: Sequence[Ref], dim: int) -> bool:
-    """Halves of rows, as in rotary embeddings: what the kernels that read them can choose from for
-    themselves.
-    """
+    """Checks for few narrow parts of equal width, such as halves of rows in rotary embeddings."""
     if not 2 <= len(parts) <= FEW_PARTS or dim != len(parts[0].sizes) - 1:
         return False
     widths = {part.sizes[dim] for part in parts}
@@ -54,8 +50,8 @@ def _is_narrow(parts: Sequence[Ref], dim: int) -> bool:
 
 
 def _selected(ctx: Lowering, parts: Sequence[Ref]) -> Ref:
-    """One loop that chooses between the parts, each read inside its bounds everywhere; readers may
-    compute it inside themselves, which a buffer of regions does not allow."""
+    """Selects between the parts in one loop, each read within its bounds everywhere. Unlike a
+    buffer of regions, it can be inlined into its readers."""
     width, dtype = parts[0].sizes[-1], ctx.meta().dtype
 
     def body(at: Sequence[Index]) -> Any:
@@ -82,7 +78,7 @@ def store_parts(ctx: Lowering, buffer: Buffer, parts: Sequence[Ref], dim: int, s
 
 
 def _version(ctx: Lowering, cats: Sequence[torch.fx.Node], parts: Sequence[Ref], dim: int) -> Ref:
-    """One concatenation of a chain: only the parts that the shorter ones lack are stored."""
+    """Lowers one concatenation of a chain: stores only the parts that the shorter ones lack."""
     place = cats.index(ctx.node)
     longest = cats[-1]
     if longest not in ctx.versions:

@@ -1,9 +1,8 @@
-"""Gradients of convolutions: operator calls, and the bias's gradient as a sum.
+"""Lowers convolution_backward to one extern node per gradient, so that each may use its own kernel,
+and the bias's gradient to a sum, which fuses with the loops that compute the output's gradient.
 
-In: graph nodes. Out: one extern node a gradient, so that each may have its own kernel, and a
-reduction that fuses with the loops that make the output's gradient. What always holds: nothing is
-computed that the mask does not ask for or nobody reads; operands keep the strides that eager would
-see, or are channels-last, as the results then are.
+Gradients that are masked out or unread are not computed. Operands keep eager's strides or are
+channels-last, as the results then are.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def convolution_backward(
 
 
 def _bias(ctx: Lowering, dy: Ref) -> Ref:
-    """The sum over everything but channels."""
+    """Sums over all dimensions but the channels."""
     dims: Sequence[int] = [k for k in range(len(dy.sizes)) if k != 1]
     dtype, wide = ctx.meta(2).dtype, ctx.sum_dtype(ctx.meta(2).dtype)
     (total,) = ctx.reduction(

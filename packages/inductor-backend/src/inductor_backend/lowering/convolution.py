@@ -1,8 +1,4 @@
-"""Convolution: an operator call.
-
-In: graph nodes. Out: extern nodes. What always holds: operands have the strides that eager would
-see, or are channels-last, as the result then is.
-"""
+"""Lowers convolution to an extern node."""
 
 from __future__ import annotations
 
@@ -16,8 +12,8 @@ from inductor_backend.lowering.registry import Lowering, aten, last_strides, low
 
 @lower(aten.convolution.default)
 def convolution(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, *rest: Any) -> Ref:
-    """Operands keep the strides that eager would see (they decide which layout the operator
-    returns), unless the graph's images are channels-last."""
+    """Operands keep eager's strides (the operator chooses its result's layout by them), unless the
+    graph's images are channels-last."""
     if ctx.node in ctx.last:
         images = [ctx.strided(ref, last_strides(ref.sizes)) for ref in (x, weight)]
         offset = None if bias is None else ctx.strided(bias)

@@ -1,4 +1,4 @@
-"""Operators that make tensors from nothing: constant bodies, inlined wherever they are read."""
+"""Lowers creation operators to constant bodies, inlined wherever they are read."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _range(ctx: Lowering, start: Any, step: Any) -> Ref:
         return ctx.pointwise(body, label="arange")
     start, step = (
         int(x) if isinstance(x, float) else x for x in (start, step)
-    )  # whole numbers first, as eager
+    )  # eager computes these in integers, too
     return ctx.pointwise(
         lambda at: cast(make("index", attr=at[0] * step + Index(start)), dtype), label="arange"
     )

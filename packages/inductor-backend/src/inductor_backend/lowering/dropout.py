@@ -1,14 +1,12 @@
-"""Dropout's masks: zeros and ones, kept as bools.
+"""Dropout masks (``aten.bernoulli.p``, ``aten.native_dropout``), kept as bools.
 
-In: ``aten.bernoulli.p`` and ``aten.native_dropout`` nodes. Out, on the CPU: an extern node that
-draws bools (`kernels.rng`) and the loop that makes numbers of them, which is computed inside its
-readers; what keeps the mask for the backward keeps the drawn bools themselves. On a GPU
-(`Lowering.draws`): loops that compute each element's number from a seed and its place, fused with
-what is around them; the graph draws its seeds, one for each dropout, from torch's generator at the
-first. What always holds: on the CPU, and with ``fallback_random``, the stream is eager's, in
-eager's order; where ours is not the same, or the order in memory is not row-major, the operator
-runs as ATen has it. On a GPU masks depend on the generator's state alone, which moves on with each
-call, in recordings too, since an operator draws the seeds.
+On the CPU an extern node (`kernels.rng`) generates bools, which a loop inlined into its readers
+casts; the mask saved for the backward is the bools. On a GPU (`Lowering.draws`) loops compute each
+random number from a seed and its position, fused with the code around them; the first dropout
+generates the seeds of all from torch's generator. On the CPU, and with ``fallback_random``, the
+random numbers are eager's, in eager's order; where ours would differ, or the memory order is not
+row-major, ATen's operator runs. On a GPU masks depend on the generator's state alone, which
+advances with each call, also in CUDA graph replay, since an operator generates the seeds.
 """
 
 from __future__ import annotations
@@ -73,9 +71,8 @@ def native_dropout(ctx: Lowering, x: Ref, p: float, train: bool | None) -> Any:
 
 
 def is_drawn_by_kernels(node: torch.fx.Node) -> bool:
-    """Whether it needs a seed where kernels draw: with a probability between 0 and 1 and torch's
-    own generator.
-    """
+    """Checks for a probability between 0 and 1 and torch's own generator: kernels need a seed for
+    it."""
     if node.target is aten.native_dropout.default:
         probability, plain = node.args[1], node.args[2] is True
     elif node.target is aten.bernoulli.p:
@@ -87,7 +84,7 @@ def is_drawn_by_kernels(node: torch.fx.Node) -> bool:
 
 
 def _kept(ctx: Lowering, p: float) -> Ref:
-    """True with probability p, in the layout of the node's (last) result."""
+    """Returns bools that are True with probability p, in the layout of the node's (last) result."""
     value = ctx.node.meta["val"]
     last = len(value) - 1 if isinstance(value, (tuple, list)) else None
     seeds, number = _seeds(ctx), ctx.drawn
@@ -103,7 +100,7 @@ def _kept(ctx: Lowering, p: float) -> Ref:
 
 
 def _seeds(ctx: Lowering) -> Ref:
-    """One for each dropout of the graph, drawn where the first of them stands."""
+    """Returns one seed per dropout of the graph, generated at the first dropout."""
     if ctx.seeds is None:
         made = ctx.buffer((ctx.draws,), torch.int64, kind=BufferKind.EXTERN)
         ctx.program.nodes.append(

@@ -1,8 +1,7 @@
-"""Operators that run as they are: `kernels.aten_fallbacks.FALLBACKS` lists them.
+"""Lowers operators of `kernels.aten_fallbacks.FALLBACKS` to extern nodes that call ATen.
 
-In: a graph node without a lowering. Out: an extern node, marked `fallback` (counted and shown in
-the dump). What always holds: an operator on neither table raises a BackendError that names it;
-operators that draw random numbers keep their order.
+They are marked `fallback` (counted, and shown in the dump). An operator with neither a lowering nor
+a fallback raises a BackendError that names it. Operators that use random numbers keep their order.
 """
 
 from __future__ import annotations
@@ -15,15 +14,14 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.image_layout import FOLLOWERS
 from inductor_backend.lowering.registry import Lowering, aten, last_strides
 
-#: Operators whose result keeps the gaps between the rows of their first operand; all others lay
-#: theirs out densely.
+#: Operators whose result keeps gaps between rows of their first operand; others return dense ones.
 _KEEP_GAPS = frozenset(
     {aten.select_scatter.default, aten.slice_scatter.default, aten.diagonal_scatter.default}
 )
 
 
 def argument(ctx: Lowering, value: Any, node: Any) -> Any:
-    """Tensors as strided views with eager's strides; everything else as it is."""
+    """Returns tensors as strided views with eager's strides; everything else as it is."""
     if isinstance(value, Ref):
         wanted = (
             ctx.sizes.exprs(node.meta["val"].stride()) if isinstance(node, torch.fx.Node) else None
@@ -39,13 +37,13 @@ def argument(ctx: Lowering, value: Any, node: Any) -> Any:
 
 
 def call_fallback(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> Ref:
-    """`call_any` of an operator with one result."""
+    """Calls `call_any` for an operator with one result."""
     found: Ref = call_any(ctx, target, args, kwargs)
     return found
 
 
 def call_any(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The operator itself on materialised operands: a Ref, or a tuple of them."""
+    """Calls the operator on materialised operands; returns a Ref, or a tuple of them."""
     if target in FOLLOWERS and ctx.node in ctx.last:
         images = [
             ctx.strided(value, last_strides(value.sizes)) if isinstance(value, Ref) else value

@@ -1,9 +1,8 @@
-"""Operators on lists of tensors: one loop a tensor, so that an optimizer's chain of them is a
-kernel a parameter.
+"""Lowers ``_foreach_`` operators tensor by tensor, so that an optimizer's chain of them fuses into
+one kernel per parameter.
 
-In: a ``_foreach_`` node. Out: a `Ref` for each tensor of its list. What always holds: each is what
-the operator of that name on one tensor gives; lists that ATen's own kernels do not take as they are
-(dtypes that differ, tensors in place of numbers) stay with ATen.
+Each tensor uses the lowering of the operator on one tensor. Lists of mixed or integer dtypes stay
+ATen's, except for copy and zero.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, lower
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
-    """Stands for a graph node while one tensor of its list is lowered."""
+    """Replaces the graph node while one tensor of its list is lowered."""
 
     name: str
     target: Any
@@ -28,7 +27,7 @@ class Item:
     meta: dict[str, Any]
 
 
-#: Operator on a list -> on one tensor. Arguments that are lists are taken item by item.
+#: Operator on a list -> on one tensor. List arguments are indexed item by item.
 EACH: dict[Any, Any] = {
     aten._foreach_add.Scalar: aten.add.Tensor, aten._foreach_add.List: aten.add.Tensor,
     aten._foreach_add.ScalarList: aten.add.Tensor, aten._foreach_add.Tensor: aten.add.Tensor,
@@ -53,7 +52,7 @@ EACH: dict[Any, Any] = {
     aten._foreach_zero.default: aten.zeros_like.default,
 }  # fmt: skip
 
-#: Those that take any dtypes, each tensor for itself.
+#: Operators whose tensors may differ in dtype.
 ANY_DTYPE = frozenset({aten._foreach_copy.default, aten._foreach_zero.default})
 
 
@@ -86,9 +85,8 @@ def _taken(argument: Any, place: int) -> Any:
 
 
 def _alike(results: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
-    """Whether all tensors that are read and made are of one floating dtype; a single one may be of
-    another.
-    """
+    """Checks that all tensors of the lists and results have one floating dtype; a tensor outside
+    the lists may have another."""
     lists = [list(argument) for argument in args if isinstance(argument, (list, tuple))]
     values = [
         item.meta["val"] for items in lists for item in items if isinstance(item, torch.fx.Node)

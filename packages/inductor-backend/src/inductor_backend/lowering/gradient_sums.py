@@ -1,12 +1,9 @@
-"""Gradients of gathers that are only added to another gradient: added to its memory, row by row.
+"""Adds the gradient of an embedding to another gradient in place, row by row.
 
-In: a functional graph in which a weight is both looked up and multiplied with (BERT's and GPT-2's
-words). Out: the sums that are done so, and their nodes. What always holds: the other gradient's
-memory is written to only where it is the fresh result of a product or of another such gradient, and
-nothing else reads it; else it is copied first.
-
-Without this, a table of the weight's size is filled with zeros, written to and added: 300 MB for
-GPT-2's words.
+This is for a weight that is both looked up and multiplied with (tied embeddings of BERT and GPT-2):
+it avoids a zero-filled tensor of the weight's size (300 MB for GPT-2) that is scattered into and
+added. The other gradient's memory is written to only where a matmul or another such sum made it and
+nothing else reads it; otherwise it is copied first.
 """
 
 from __future__ import annotations
@@ -21,17 +18,17 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten
 from inductor_backend.lowering.scatter import Target, embedding_gradient
 
-#: Operators whose result is memory of their own; a sum that is done so is, too.
+#: Operators whose result has memory of its own (as has an in-place sum).
 FRESH = frozenset({aten.mm.default, aten.addmm.default, aten.embedding_dense_backward.default})
 
-#: Views that autograd puts between a product and its weight.
+#: Views that autograd puts between a matmul and its weight.
 VIEWS = frozenset({aten.t.default, aten.permute.default, aten.transpose.int, aten.view.default})
 
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """node: the sum. gradient: of the gather, which nothing else reads. other: what it is added to.
-    root: the node that made the other's memory, where that may be written to."""
+    """node: the sum. gradient: the embedding's gradient, which nothing else reads. other: what it
+    is added to. root: the node that made the memory of `other`, if that may be written to."""
 
     node: torch.fx.Node
     gradient: torch.fx.Node
@@ -40,7 +37,7 @@ class Sum:
 
 
 def sums_of_gradients(graph: torch.fx.Graph) -> dict[torch.fx.Node, Sum]:
-    """Gradient or sum -> the `Sum` it belongs to."""
+    """Maps each such gradient and its sum to their `Sum`."""
     found: dict[torch.fx.Node, Sum] = {}
     order = {node: at for at, node in enumerate(graph.nodes)}
     for node in graph.find_nodes(op="call_function", target=aten.add.Tensor):
@@ -60,7 +57,7 @@ def sums_of_gradients(graph: torch.fx.Graph) -> dict[torch.fx.Node, Sum]:
 
 
 def _root(other: torch.fx.Node, reader: torch.fx.Node) -> torch.fx.Node | None:
-    """The node behind views that nothing but this sum reads."""
+    """Returns the node behind views that nothing but this sum reads, or None."""
     while set(other.users) == {reader}:
         if other.target not in VIEWS:
             return other
@@ -79,7 +76,7 @@ def _fits(node: torch.fx.Node, gradient: torch.fx.Node, other: torch.fx.Node) ->
 
 
 def add_to(ctx: Lowering, of: Sum, value_of: Callable[[Any], Any]) -> Ref:
-    """The sum, lowered where the sum stands."""
+    """Lowers the sum."""
     dy, indices, _, padding, _ = map(value_of, of.gradient.args)
     target = _base(ctx, of, value_of(of.other))
     return embedding_gradient(ctx, target, dy, indices, padding)

@@ -1,9 +1,9 @@
-"""From a functional ATen graph to a loop IR program.
+"""Lowers a functional ATen graph, with fake tensors in ``meta["val"]``, to a loop IR `Program`.
 
-In: a `torch.fx.GraphModule` with fake tensors in ``meta["val"]`` and its `CompileSpec`. Out: a
-`Program`. What always holds: trailing ``copy_`` nodes become stores into the input's own buffer,
-every other input is never written; each output is a buffer of its own with exactly the strides of
-its fake; an operator without lowering is on the fallback table or the compile fails, naming it.
+In: a `torch.fx.GraphModule` and its `CompileSpec`. Out: a `Program`. Trailing ``copy_`` nodes
+become stores into the input's buffer; no other input is written to. Each output is a buffer of its
+own with exactly the strides of its fake tensor. An operator must have a lowering or be on the
+fallback table; else the compile fails and names it.
 """
 
 from __future__ import annotations
@@ -47,11 +47,10 @@ from inductor_backend.lowering.in_place import in_place_writes, write_in_place
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, last_strides
 from tracer_core.plugin_api import BackendError, CompileSpec
 
-#: Modules of lowerings whose loops run in order, which Triton's kernels do not.
+#: Modules of lowerings whose loops must run in order, as Triton's kernels do not.
 ORDERED = frozenset({"inductor_backend.lowering.scatter"})
 
-#: Scatters that eager does in any order on a GPU, by atomic additions or plain stores. (It sorts
-#: for the others.)
+#: Scatters that eager runs in any order on a GPU, by atomic adds or plain stores (it sorts others).
 UNORDERED = frozenset(
     {
         aten.scatter_add.default, aten.index_add.default, aten.scatter.src, aten.scatter.value,
@@ -63,7 +62,7 @@ UNORDERED = frozenset(
 #: Element types that Triton adds atomically on every device, with eager's rounding.
 ATOMIC_TYPES = frozenset({torch.float32, torch.float64, torch.int32, torch.int64})
 
-#: What a graph does with numbers of the call, by the function's name -> its text.
+#: Name of a function on symbolic scalars -> its Python expression.
 NUMBER_TEXTS: dict[str, str] = {
     "add": "({} + {})", "sub": "({} - {})", "mul": "({} * {})", "truediv": "({} / {})",
     "pow": "({} ** {})",
@@ -83,8 +82,8 @@ class GraphLowering:
         known_ops: Set[str],
         images_last: frozenset[str] | None = None,
     ) -> None:
-        """known_ops: what loop bodies may hold. images_last: on GPUs, names of the convolutions
-        that are channels-last (None: where it is quicker)."""
+        """known_ops: operators that loop bodies may contain. images_last: on GPUs, names of the
+        convolutions that run channels-last (None: where that is faster)."""
         self.gm, self.sizes, self.known_ops, self.images_last = gm, sizes, known_ops, images_last
         self.target = target_of(gm.graph)
         self.program = Program(spec.name, device=self.target.device)
@@ -104,7 +103,7 @@ class GraphLowering:
         self.saved = {
             number for number, one in enumerate(spec.outputs) if one.saved and self.target.triton
         }
-        self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # they add in order
+        self.sums = {} if self.target.triton else sums_of_gradients(gm.graph)  # needs ordered loops
 
     def run(self) -> Program:
         """Lowers every node. Raises BackendError naming the operator and the user's line."""
@@ -137,7 +136,7 @@ class GraphLowering:
         return self.program
 
     def note_instance(self, node: Any, made: int) -> None:
-        """Remembers for which equal instance the buffers after the first `made` were made."""
+        """Records the instance of the buffers after the first `made`."""
         place = instance_of(node)
         if place is not None:
             for name in islice(reversed(self.program.buffers), len(self.program.buffers) - made):
@@ -183,9 +182,8 @@ class GraphLowering:
         self.env[node] = Ref.of(self._tensor(name, value))
 
     def value_of(self, argument: Any) -> Any:
-        """An fx argument with nodes replaced by what they were lowered to, SymInts by
-        expressions.
-        """
+        """Replaces nodes in an fx argument by what they were lowered to, and SymInts by
+        expressions."""
         if isinstance(argument, torch.fx.Node):
             return self.env[argument]
         if isinstance(argument, (list, tuple)):
@@ -240,9 +238,8 @@ class GraphLowering:
     def lowered(
         self, node: torch.fx.Node, lowering: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
-        """What the lowering gives; ATen's operator where Triton has no form of what the lowering
-        used.
-        """
+        """Returns the lowering's result, or ATen's operator where Triton lacks an operator that the
+        lowering used."""
         nodes, copies = len(self.program.nodes), len(self.ctx.copies)
         result = lowering(self.ctx, *args, **kwargs)
         if not self.target.triton:
@@ -270,9 +267,8 @@ class GraphLowering:
         return call_any(self.ctx, node.target, args, kwargs)
 
     def beyond_loops(self, node: torch.fx.Node, lowering: Any) -> bool:
-        """Whether it reads or makes a tensor of a dtype that loops do not hold, or needs loops in
-        order on a GPU.
-        """
+        """Checks whether the node needs ATen: a dtype that loops do not support, or loops in order
+        on a GPU."""
         if self.target.triton and lowering.__module__ in ORDERED and not _unordered(node):
             return True
         if (
@@ -284,7 +280,7 @@ class GraphLowering:
         return any(tensor.dtype not in MEMORY_DTYPES for tensor in tensors_of(node))
 
     def brought(self, argument: Any) -> Any:
-        """A tensor without dimensions that lies elsewhere, on the device of the loops."""
+        """Copies 0-d tensors that lie elsewhere to the device of the loops."""
         if isinstance(argument, (list, tuple)):
             return [self.brought(item) for item in argument]
         if not isinstance(argument, Ref) or argument.buffer.name not in self.program.elsewhere:
@@ -298,14 +294,14 @@ class GraphLowering:
         return self.ctx.to_device(argument)
 
     def number_text(self, node: torch.fx.Node) -> str:
-        """Python's own arithmetic on numbers of the call."""
+        """Returns the Python expression for arithmetic on symbolic scalars."""
         template = NUMBER_TEXTS.get(getattr(node.target, "__name__", ""))
         if template is None:
             raise unsupported("lower", f"{node.target} on a number that changes", node)
         return template.format(*map(_number_text, map(self.value_of, node.args)))
 
     def write_input(self, node: torch.fx.Node) -> Ref:
-        """``copy_(placeholder, value)``: a store into the input's buffer."""
+        """Lowers ``copy_(placeholder, value)`` to a store into the input's buffer."""
         target, source = self.env[node.args[0]], self.value_of(node.args[1])  # type: ignore[index]
         if (
             not isinstance(target, Ref)
@@ -333,8 +329,9 @@ class GraphLowering:
         return target
 
     def keep_old_values(self, write: torch.fx.Node, buffer: Buffer) -> None:
-        """What later nodes read of an input that is written to now (``y = x.clone(); x.add_(1)``: y
-        is a view here) is copied before. The input itself, as an output, stays the input."""
+        """Copies, before an input is written to, what later nodes read of its old value (in ``y =
+        x.clone(); x.add_(1)`` y is a view here). The input itself, as an output, stays the input.
+        """
         for node in self.views.get(buffer.name, ()):
             value = self.env[node]
             if (
@@ -367,9 +364,8 @@ class GraphLowering:
         }
 
     def _channels_last(self, item: Any) -> str | None:
-        """The buffer of a value that may be returned as it is: a whole channels-last image of known
-        sizes.
-        """
+        """Returns the buffer of a whole channels-last image of known sizes that may be returned as
+        it is, else None."""
         value = self.env.get(item) if isinstance(item, torch.fx.Node) else None
         if not isinstance(value, Ref) or len(value.sizes) != 4 or not value.is_whole:
             return None
@@ -417,13 +413,13 @@ class GraphLowering:
         return self._output_view(value, strides)
 
     def _passed_to_extern(self, name: str) -> bool:
-        """An operator was promised this buffer's strides, so they may not change any more."""
+        """Checks whether an extern node reads the buffer: its strides must not change then."""
         return any(isinstance(n, ExternNode) and name in n.reads() for n in self.program.nodes)
 
     def _output_view(self, value: Ref, strides: tuple[Expr, ...]) -> str | Strided:
-        """An output that is a view of a buffer of ours: given out as a view where nobody else
-        returns that buffer and it shows all of it, or leaves gaps that a copy would only have to
-        make again; else copied."""
+        """Returns an output that is a view of our buffer as a view, where no other output returns
+        that buffer and the view covers all of it or has gaps that a copy would repeat; else copies.
+        """
         layout, buffer = value.strided(), value.buffer
         taken = {
             item.buffer if isinstance(item, Strided) else item for item in self.program.outputs
@@ -442,9 +438,8 @@ class GraphLowering:
         return self._output_copy(value, strides)
 
     def _output_copy(self, value: Ref, strides: tuple[Expr, ...]) -> str | Strided:
-        """A buffer of its own with exactly these strides; what is repeated (stride 0) is written
-        once.
-        """
+        """Copies into a new buffer with exactly these strides; expanded dimensions (stride 0) are
+        written once."""
         sizes = value.sizes
         for dim, stride in enumerate(strides):
             if isinstance(stride, int) and stride == 0 and sizes[dim] != 1:
@@ -468,7 +463,7 @@ def _number_text(value: Any) -> str:
 
 
 def _unordered(node: torch.fx.Node) -> bool:
-    """Whether a scatter's points may meet in any order, as eager lets them."""
+    """Checks whether a scatter's points may be combined in any order, as in eager."""
     accumulates = node.target is aten.index_put.default and (*node.args, False)[3]
     return (
         node.target in UNORDERED and not accumulates and _adds_in_any_order(node.meta["val"].dtype)

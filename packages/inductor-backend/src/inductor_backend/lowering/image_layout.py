@@ -1,11 +1,10 @@
-"""Which images of a graph are kept channels-last.
+"""Chooses which images of a graph are kept channels-last.
 
-In: an ATen graph. Out: the nodes whose result has that layout inside our program. What always
-holds: results of the graph and operands of ATen's operators have eager's strides all the same: they
-are copied where they differ; on GPUs convolutions among the nodes read and write channels-last
-images, which is how tensor cores multiply (cuDNN turns planes round before and after each
-convolution; on an H100 resnet18 takes two thirds of the time); a convolution that would be rounded
-to TF32 only because of its layout keeps eager's.
+Outputs of the graph and operands of ATen's operators still get eager's strides: they are copied
+where the strides differ. On GPUs the chosen convolutions read and write channels-last images, as
+tensor cores need (cuDNN would transpose before and after each convolution; resnet18 on an H100
+takes two thirds of the time). A convolution that would be rounded to TF32 only because of its
+layout keeps eager's.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: operator -> positions of its image, its weight, "transposed" and "groups".
+#: Operator -> positions of its image, weight, "transposed" and "groups".
 CONVOLUTIONS = {
     aten.convolution.default: (0, 1, 6, 8),
     aten.convolution_backward.default: (1, 2, 7, 9),
 }
 
-#: ATen's operators that are quicker on channels-last images, which their result then is.
+#: ATen's operators that are faster on channels-last images and return such ones.
 FOLLOWERS = frozenset({aten.max_pool2d_with_indices_backward.default})
 
 #: Channels from which a convolution fills tensor cores.
@@ -40,9 +39,9 @@ CHANNELS = 16
 def channels_last_nodes(
     graph: torch.fx.Graph, gpu: bool, wanted: frozenset[str] | None = None
 ) -> set[torch.fx.Node]:
-    """Our own convolutions (gpu: the operator's, where it is quicker so, and inputs that are), and
-    what is computed from them image by image. wanted: on GPUs, names of the convolutions that are
-    channels-last, where that is known."""
+    """Returns our own convolutions (gpu: ATen's, where channels-last is faster, and channels-last
+    inputs), and the images computed from them. wanted: on GPUs, names of the channels-last
+    convolutions, where known."""
     starts: Callable[[torch.fx.Node], bool] = lambda node: node.target is packed_ops.convolution
     keeps_planes: Callable[[torch.fx.Node], bool] = tf32.loses_precision
     if gpu:
@@ -66,9 +65,8 @@ def channels_last_nodes(
 
 
 def convolutions_on_tensor_cores(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """The 2-d convolutions (and gradients) of a graph that does most of its multiplications on
-    tensor cores, else none.
-    """
+    """Returns the 2-d convolutions (and their gradients) of a graph whose convolutions multiply
+    mostly on tensor cores, else none."""
     found: set[torch.fx.Node] = set()
     fit = other = 0
     for node in graph.nodes:
@@ -89,7 +87,7 @@ def convolutions_on_tensor_cores(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 
 def _lies_last(value: Any) -> bool:
-    """A channels-last image, and not in planes as well."""
+    """Checks for a channels-last image that is not contiguous, too."""
     if (
         not isinstance(value, torch.Tensor)
         or value.dim() != 4
@@ -100,8 +98,8 @@ def _lies_last(value: Any) -> bool:
 
 
 def _is_image(node: torch.fx.Node) -> bool:
-    """It has images (or a tuple that begins with them) as its value. The gradient of a first
-    convolution's image is not asked for."""
+    """Checks for a 4-d value (or a tuple that begins with one; a first convolution's backward has
+    no gradient of the image)."""
     value: Any = node.meta.get("val")
     if isinstance(value, (tuple, list)) and value:
         value = (

@@ -1,11 +1,8 @@
-"""Writes at indices straight into an input, in place of a whole new tensor that is then copied
-back.
+"""Writes at indices directly into an input, where a functional graph writes into a new tensor and
+copies that back (``copy_``): a key-value cache gets one row per step.
 
-In: a functional graph in which ``copy_(input, index_copy(input, ...))`` stands for what the program
-wrote in place: a key-value cache gets one row a step. Out: the writing nodes and the inputs they
-may write to; extern nodes that do. What always holds: nobody reads the input's old values beside
-the first writer, so it may be gone once that ran; whoever reads the result reads the input's
-memory, and an output never shares it.
+Nothing reads the input's old values except the first writer. Readers of the result read the input's
+memory, but outputs never share it.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import argument
 from inductor_backend.lowering.registry import Lowering, aten
 
-#: Operator -> the one that writes into its first operand.
+#: Operator -> its in-place form.
 IN_PLACE: dict[Any, Any] = {
     aten.index_copy.default: aten.index_copy_.default,
     aten.index_put.default: aten.index_put_.default,
@@ -33,7 +30,7 @@ IN_PLACE: dict[Any, Any] = {
 
 
 def in_place_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
-    """Node -> the placeholder that it may write to."""
+    """Maps each writing node to the placeholder that it may write to."""
     found: dict[torch.fx.Node, torch.fx.Node] = {}
     for write in graph.find_nodes(op="call_function", target=aten.copy_.default):
         target, last = write.args[0], write.args[1]
@@ -56,9 +53,7 @@ def in_place_writes(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]
 
 
 def _writes(node: torch.fx.Node, reader: torch.fx.Node, last: Any) -> bool:
-    """Whether a node writes at indices, and its result is either the last one or read by the next
-    writer only.
-    """
+    """Checks that a node writes at indices and is the last writer or read by the next one only."""
     return node.target in IN_PLACE and (node is last or set(node.users) == {reader})
 
 
@@ -67,9 +62,8 @@ def _readers(node: torch.fx.Node) -> set[torch.fx.Node]:
 
 
 def _alike(target: torch.fx.Node, chain: list[torch.fx.Node]) -> bool:
-    """Whether the writers take the input as it is: its dtype, no two elements of it in one place,
-    and only once.
-    """
+    """Checks that the writers keep the input's dtype and read it once, and that no two of its
+    elements share memory."""
     value = target.meta["val"]
     return all(
         node.meta["val"].dtype == value.dtype and list(node.all_input_nodes).count(target) <= 1
@@ -80,9 +74,8 @@ def _alike(target: torch.fx.Node, chain: list[torch.fx.Node]) -> bool:
 def write_in_place(
     ctx: Lowering, target: Ref, written: Ref, args: Any, kwargs: dict[str, Any]
 ) -> Ref:
-    """target: the input. written: what the node reads in its place (the input, or the writer before
-    it).
-    """
+    """Adds the in-place operator. target: the input. written: what the node reads in place of it
+    (the input, or the previous writer's result)."""
     node = ctx.node
     nodes = [*node.args, *[None] * len(args)]
     made = [argument(ctx, value, n) for value, n in list(zip(args, nodes, strict=False))[1:]]

@@ -1,8 +1,7 @@
-"""Loads at positions that are themselves data: embedding, gather, index_select, index.
+"""Lowers gathers (embedding, gather, index_select, index) to pointwise nodes with `Indirect` loads.
 
-In: graph nodes. Out: pointwise nodes whose loads go through `Indirect` atoms. What always holds:
-every such position passes `check_index`, so that a position that eager rejects raises IndexError
-after the kernel and never reads outside a buffer.
+Every index passes `check_index`: one that eager rejects raises IndexError after the kernel and
+never reads outside a buffer.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
 def indirect(position: Value, size: Expr, wrap: bool) -> Index:
-    """The checked position as an index. wrap: negative positions count from the end."""
+    """Returns the checked position as an index. wrap: negative positions count from the end."""
     position = cast(position, torch.int64)
     if wrap:
         position = make("wrap_index", position, attr=size)
@@ -28,8 +27,8 @@ def indirect(position: Value, size: Expr, wrap: bool) -> Index:
 
 
 def checked(value: Value, position: Sequence[Index]) -> Value:
-    """The value, together with the checks of positions that it does not depend on: a dimension of
-    one element, or an expanded one, needs no index, but eager rejects a bad one all the same."""
+    """Attaches the checks of positions on which the value does not depend: a dimension of size 1,
+    or an expanded one, needs no index, but eager rejects a bad one all the same."""
     below = set(topological([value]))
     for index in position:
         for check in index.indirect_values():
@@ -79,7 +78,8 @@ def gather(ctx: Lowering, x: Ref, dim: int, indices: Ref, **unused: Any) -> Ref:
 
 @lower(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(ctx: Lowering, x: Ref, indices: Sequence[Ref | None]) -> Ref:
-    """torch's advanced indexing with integer tensors; boolean masks have data-dependent sizes."""
+    """Lowers advanced indexing with integer tensors (results of boolean masks have data-dependent
+    sizes)."""
     indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
     given = [k for k, item in enumerate(indices) if item is not None]
     if any(item is not None and item.dtype in (torch.bool, torch.uint8) for item in indices):

@@ -1,8 +1,7 @@
-"""Gradients of softmax and log_softmax, and the negative log likelihood with its gradient.
+"""Lowers the gradients of softmax and log_softmax, and nll_loss with its gradient.
 
-In: graph nodes. Out: reductions and pointwise nodes. What always holds: a class number that eager
-rejects raises IndexError after the kernel and nothing is read outside a buffer; the class `ignored`
-is never looked up.
+A class that eager rejects raises IndexError after the kernel, and nothing is read outside a buffer;
+the class `ignored` is never looked up.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_
 
 @lower(aten._softmax_backward_data.default)
 def softmax_backward(ctx: Lowering, dy: Ref, y: Ref, dim: int, *unused: Any) -> Ref:
-    """y * (dy - sum(dy * y))"""
+    """Computes y * (dy - sum(dy * y))."""
     dtype = compute_dtype(y.dtype)
 
     def scaled(at: At) -> Value:
@@ -42,7 +41,7 @@ def softmax_backward(ctx: Lowering, dy: Ref, y: Ref, dim: int, *unused: Any) -> 
 
 @lower(aten._log_softmax_backward_data.default)
 def log_softmax_backward(ctx: Lowering, dy: Ref, y: Ref, dim: int, *unused: Any) -> Ref:
-    """dy - exp(y) * sum(dy)"""
+    """Computes dy - exp(y) * sum(dy)."""
     dtype = compute_dtype(y.dtype)
     label = "log_softmax_backward"
     dims = normalize_dims(dim, len(y.sizes))
@@ -62,9 +61,8 @@ _NONE, _MEAN = 0, 1
 
 
 class _Likelihood:
-    """x: [classes], [batch, classes] or [batch, classes, ...]; target: without the classes.
-    Immutable.
-    """
+    """x: [classes], [batch, classes] or [batch, classes, ...]; target: the same without classes.
+    Immutable."""
 
     def __init__(self, x: Ref, target: Ref, weight: Ref | None, ignored: int) -> None:
         self.x, self.target, self.weight, self.ignored = x, target, weight, ignored
@@ -74,21 +72,21 @@ class _Likelihood:
         self.sizes = target.sizes if len(x.sizes) > 1 else ()
 
     def number(self, at: At) -> Value:
-        """The class at a position without the dimension of classes."""
+        """Returns the class at a position (without the class dimension)."""
         position = at if len(self.target.sizes) == len(at) else [Index()] * len(self.target.sizes)
         return cast(self.target.at(position), torch.int64)
 
     def counts(self, at: At) -> Value:
-        """Whether the element there is not ignored."""
+        """Returns whether the element is not ignored."""
         return make("ne", self.number(at), const(self.ignored, torch.int64))
 
     def place(self, at: At) -> Index:
-        """The class as an index; 0 where it is ignored."""
+        """Returns the class as an index; 0 where it is ignored."""
         safe = make("where", self.counts(at), self.number(at), const(0, torch.int64))
         return indirect(safe, self.classes, wrap=False)
 
     def share(self, at: At, where: Index) -> Value:
-        """The weight of the element there, which is of class `where`: 0 where it is ignored."""
+        """Returns the weight of the element, whose class is `where`: 0 where it is ignored."""
         one = (
             const(1, self.dtype)
             if self.weight is None
@@ -107,7 +105,7 @@ class _Likelihood:
 def nll_loss_forward(
     ctx: Lowering, x: Ref, target: Ref, weight: Ref | None, reduction: int, ignored: int
 ) -> tuple[Ref, Ref]:
-    """(loss, total weight)"""
+    """Returns (loss, total weight)."""
     of = _Likelihood(x, target, weight, ignored)
     result = ctx.meta(0).dtype
     if reduction == _NONE and len(x.sizes) > 1:

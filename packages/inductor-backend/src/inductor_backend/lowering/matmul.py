@@ -1,7 +1,6 @@
-"""Matrix products and attention: calls of PyTorch's operators on strided views.
+"""Lowers matmuls and attention to extern nodes.
 
-In: graph nodes. Out: extern nodes. What always holds: operands are views without a copy wherever
-strides describe them and the operator takes such strides.
+Operands are views without a copy wherever strides describe them and the operator supports these.
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
 def is_blas_matrix(layout: Layout) -> bool:
-    """The last two dims have a unit stride, and the other stride does not overlap: BLAS takes it as
-    it is.
-    """
+    """Checks that one of the last two dims has stride 1 and that the other's stride does not
+    overlap, as BLAS requires."""
     rows, columns = layout.sizes[-2:]
     a, b = layout.strides[-2:]
     return (b == 1 and (a == columns or _at_least(a, columns))) or (
@@ -31,8 +29,8 @@ def _at_least(stride: Any, size: Any) -> bool:
 
 
 def matrix(ctx: Lowering, x: Ref) -> Strided:
-    """The operand as BLAS takes it, copied to row-major order where it does not (on GPUs to
-    column-major order where its columns lie side by side, so that nothing is turned round)."""
+    """Returns the operand as BLAS requires it, else a row-major copy (on GPUs column-major where
+    columns are contiguous, so that nothing is transposed)."""
     layout = x.strided()
     if layout is not None and is_blas_matrix(layout):
         return Strided(x.buffer.name, layout)
@@ -69,7 +67,7 @@ def addmm(ctx: Lowering, bias: Ref, a: Ref, b: Ref, beta: Any = 1, alpha: Any = 
 
 @lower(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def attention(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwargs: Any) -> Any:
-    """The result is laid out as the query is, so the query is laid out as the graph says."""
+    """Gives the query the strides of the graph: the result is laid out as the query is."""
     used = ctx.used_outputs()
 
     def operand(x: Any) -> Any:
@@ -88,7 +86,7 @@ def attention(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwa
 
 
 def last_dense(ctx: Lowering, x: Ref) -> Strided:
-    """A strided operand whose last dimension is dense."""
+    """Returns the operand, strided, with a dense last dimension."""
     layout = x.strided()
     if layout is None or layout.strides[-1] != 1:
         copied = ctx.copy(x)

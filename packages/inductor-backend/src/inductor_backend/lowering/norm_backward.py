@@ -1,12 +1,12 @@
-"""Gradients of normalisations: batch, layer and group norm.
+"""Lowers the gradients of batch, layer and group norm: two sums per normalized row, from one pass
+over it, and pointwise nodes.
 
-In: graph nodes. Out: two sums for each normalised row, from one reading of it, and pointwise nodes.
-What always holds: sums are in double, on GPUs in float32 (float64 for float64); a gradient that the
-mask does not ask for is not computed.
+Sums are in float64, on GPUs in float32 (float64 for float64). Masked-out gradients are not
+computed.
 
 With x^ = (x - mean) * rstd and g = dy * weight: dx = rstd * (g - mean(g) - x^ * mean(g * x^)) over
-the normalised row; the gradient of the weight is the sum of dy * x^, that of the bias the sum of
-dy, over everything else.
+the normalized row; the weight's gradient is the sum of dy * x^, the bias's the sum of dy, over
+everything else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
 def _mul(*factors: Value | None) -> Value:
-    """The product of the factors that are there, from the left."""
+    """Multiplies the factors that are not None, from the left."""
     first, *rest = [factor for factor in factors if factor is not None]
     for factor in rest:
         first = make("mul", first, factor)
@@ -46,7 +46,7 @@ def _sum(
 
 
 def _result(ctx: Lowering, position: int, value: Ref) -> Ref:
-    """A sum in the shape and dtype of an output."""
+    """Returns a sum in the shape and dtype of an output."""
     shaped = value.reshape(ctx.shape(position))
     dtype = ctx.meta(position).dtype
     if shaped.dtype == dtype:
@@ -141,7 +141,7 @@ def _rows(
     dtype: torch.dtype,
     label: str,
 ) -> Callable[[At], Value]:
-    """dx of rows that were normalised over `dims`. slope: dy * weight; normal: x^."""
+    """Returns dx of rows that were normalized over `dims`. slope: dy * weight; normal: x^."""
     total = _sum(ctx, slope, sizes, dims, label)
     dot = _sum(ctx, lambda at: _mul(slope(at), normal(at)), sizes, dims, label)
     size = as_number(count(sizes, dims), dtype)

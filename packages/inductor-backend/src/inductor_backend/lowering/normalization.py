@@ -1,8 +1,8 @@
-"""Normalisations: batch, layer and group norm, from their statistics to one scale and shift.
+"""Lowers batch, layer and group norm to Welford reductions (where statistics come from the data)
+and one pointwise node.
 
-In: graph nodes. Out: Welford reductions (where statistics come from the data) and one pointwise
-node. What always holds: scale and shift per channel are formed first (weight / sqrt(var + eps),
-bias - mean * scale), as eager's CPU kernels do, so that the element itself needs one multiply-add.
+Scale and shift per channel are computed first (weight / sqrt(var + eps), bias - mean * scale), as
+in eager's CPU kernels, so that each element needs one multiply-add.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _batch_norm_apply(
 
 
 def _batch_statistics(ctx: Lowering, x: Ref) -> tuple[Ref, Ref, list[int]]:
-    """(mean, sum of squared distances), one entry a channel, and the reduced dims."""
+    """Returns (mean, sum of squared distances), one entry per channel, and the reduced dims."""
     dtype = compute_dtype(x.dtype)
     dims = [k for k in range(len(x.sizes)) if k != 1]
     average, squares, _ = variance_nodes(ctx, x, dims, 0, dtype)
@@ -97,7 +97,7 @@ def _running(ctx: Lowering, old: Ref, new: PerChannel, momentum: float) -> Ref:
 def _train(
     ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, eps: float
 ) -> tuple[Ref, Ref, Ref, PerChannel, PerChannel]:
-    """(output, saved mean, saved inverse std, mean, unbiased variance)."""
+    """Returns (output, saved mean, saved inverse std, mean, unbiased variance)."""
     dtype = compute_dtype(x.dtype)
     average, squares, dims = _batch_statistics(ctx, x)
     total = count(x.sizes, dims)
@@ -135,7 +135,7 @@ def _infer(
 
 
 def _saved(ctx: Lowering, position: int, statistic: Ref) -> Ref:
-    """A statistic that the backward reads, in eager's dtype and shape for it."""
+    """Returns a statistic that the backward reads, in eager's dtype and shape."""
     shaped, dtype = statistic.reshape(ctx.shape(position)), ctx.meta(position).dtype
     if shaped.dtype == dtype:
         return shaped

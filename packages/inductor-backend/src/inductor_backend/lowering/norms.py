@@ -1,7 +1,6 @@
-"""Vector norms, distances, both extremes at once, and the margin loss: reductions of simple bodies.
+"""Lowers vector norms, cdist, aminmax and multi_margin_loss to reductions and a pointwise node.
 
-In: graph nodes. Out: reduction nodes and the pointwise node that ends each. What always holds: the
-order of a norm decides the reduction as eager's kernels do (0 counts, infinities are extremes).
+The order of a norm chooses the reduction as in eager (0 counts, infinities are extremes).
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_
 
 
 def norm_term(value: Value, order: float) -> tuple[str, Value]:
-    """(reduction, what of each element it takes)."""
+    """Returns (reduction, its term for an element)."""
     size = make("abs", value)
     if order == 0:
         return "sum", cast(make("ne", value, const(0, value.dtype)), value.dtype)
@@ -81,7 +80,7 @@ def aminmax(ctx: Lowering, x: Ref, *, dim: Any = None, keepdim: bool = False) ->
     return least.reshape(ctx.shape(0)), greatest.reshape(ctx.shape(1))
 
 
-#: More rows than this on a side, and eager takes the euclidean distance from a product.
+#: With more rows than this on a side eager computes the euclidean distance by a matmul.
 PRODUCT_ROWS = 25
 
 

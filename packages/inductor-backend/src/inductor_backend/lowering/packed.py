@@ -1,9 +1,8 @@
-"""Products, convolutions and LSTM layers with packed weights, and attention: calls of our own
-kernels on channels-last data.
+"""Lowers matmuls, convolutions and LSTM layers with packed weights, and attention, to calls of our
+own kernels.
 
-In: nodes that `freezing` made. Out: extern nodes. What always holds: convolutions read and write
-channels-last buffers (one with few channels reads planes too); nothing is copied that has the right
-strides already.
+Convolutions read and write channels-last buffers (those with few channels read contiguous ones,
+too). Operands that have the right strides are not copied.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def convolution(
 
 @lower(packed_ops.pack)
 def pack(ctx: Lowering, weight: Ref, numbers: Sequence[Any]) -> Ref:
-    """In each call: the weight is no constant."""
+    """Packs a weight that is no constant, in each call."""
     layout = weight.strided()
     g = packed_ops.geometry(numbers)
     if layout is None or not packed.packable(g, layout.sizes, layout.strides):
@@ -126,7 +125,7 @@ def attention(
 
 
 def _rows(ctx: Lowering, x: Ref) -> Strided:
-    """A matrix with dense rows that do not overlap."""
+    """Returns a matrix with dense rows that do not overlap."""
     layout = x.strided()
     if layout is not None and layout.strides[1] == 1:
         rows, columns = layout.strides[0], layout.sizes[1]

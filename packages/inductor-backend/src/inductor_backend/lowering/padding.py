@@ -1,8 +1,7 @@
-"""Padding (by a constant, reflection, replication), unfolding into columns, shuffles of channels.
+"""Lowers padding (constant, reflection, replication), im2col/col2im and channel shuffles.
 
-In: graph nodes. Out: pointwise nodes that read at a position computed from the loop variable
-(gradients: scatters to such positions), or index maps only. What always holds: a computed position
-is inside the operand for every point, so it needs no check.
+These become index maps, or pointwise nodes that read at a position computed from the loop variables
+(gradients: scatters to it). Such positions always lie inside the operand and need no check.
 """
 
 from __future__ import annotations
@@ -24,26 +23,25 @@ from inductor_backend.lowering.scatter import zeros
 
 
 def known(position: Value, size: Expr) -> Index:
-    """A computed position that is known to be inside a dimension."""
+    """Returns a computed position, known to lie inside a dimension, as an index."""
     return Index(0, {Indirect(position, size): 1})
 
 
 def position_dtype(*sizes: Expr) -> torch.dtype:
-    """int32 where every position fits: vector units compute on twice as many."""
+    """Returns int32 where every position fits: vector units compute twice as many."""
     small = all(isinstance(size, int) and size < 2**30 for size in sizes)
     return torch.int32 if small else torch.int64
 
 
 def _pair(here: Index, size: Expr) -> tuple[Value, Value]:
-    """(position, last position) in one dtype; both are below 2 * size for a pad that torch
-    takes.
-    """
+    """Returns (position, last position) in one dtype; both are below 2 * size for any padding that
+    torch accepts."""
     kind = position_dtype(size)
     return cast(number(here), kind), cast(number(Index(simplify(size - 1))), kind)
 
 
 def _reflected(here: Index, size: Expr) -> Value:
-    """Mirrored at the first and the last element."""
+    """Mirrors the position at the first and the last element."""
     at, last = _pair(here, size)
     return make("sub", last, make("abs", make("sub", last, make("abs", at))))
 
@@ -59,7 +57,7 @@ Where = Callable[[Index, Expr], Value]
 def _place(
     at: At, sizes: Sequence[Expr], before: Sequence[Expr], padded: Sequence[bool], where: Where
 ) -> list[Index]:
-    """The operand's position of a position in the padded tensor."""
+    """Maps a position in the padded tensor to one in the operand."""
     lead = len(sizes) - len(before)
     position = list(at[:lead])
     for k, low in enumerate(before):
@@ -69,9 +67,8 @@ def _place(
 
 
 def _pads(ctx: Lowering, pads: Sequence[Any]) -> tuple[list[Expr], list[bool]]:
-    """(elements before each dimension, whether it is padded at all), in the order of the
-    dimensions.
-    """
+    """Returns (elements before each dimension, whether it is padded at all), in the order of the
+    dimensions."""
     pairs = [(ctx.sizes.expr(pads[k]), ctx.sizes.expr(pads[k + 1])) for k in range(0, len(pads), 2)]
     return [low for low, _ in reversed(pairs)], [pair != (0, 0) for pair in reversed(pairs)]
 
@@ -98,9 +95,8 @@ def _pad(where: Where) -> Any:
 def _by_rows(
     ctx: Lowering, x: Ref, before: Sequence[Expr], padded: Sequence[bool], where: Where
 ) -> Ref:
-    """The middle of each row is a plain copy, so it is stored apart from what is left and right of
-    it.
-    """
+    """Stores the middle of each row, a plain copy, separately from the padding on its left and
+    right."""
     sizes, size, low = ctx.shape(), x.sizes[-1], before[-1]
     buffer = ctx.buffer(sizes, x.dtype, Lowering.dense(sizes, ctx.strides()))
     assert isinstance(low, int) and isinstance(size, int) and isinstance(sizes[-1], int)
@@ -178,7 +174,7 @@ def channel_shuffle(ctx: Lowering, x: Ref, groups: int) -> Ref:
     return split.permute([0, 2, 1, *range(3, len(split.sizes))]).reshape(x.sizes)
 
 
-# columns -----------------------------------------------------------------------------------------
+# im2col, col2im ----------------------------------------------------------------------------------
 
 
 def _column_domain(
@@ -222,7 +218,7 @@ def im2col(ctx: Lowering, x: Ref, kernel: Any, dilation: Any, padding: Any, stri
 def col2im(
     ctx: Lowering, x: Ref, sizes: Any, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> Ref:
-    """Added up in a buffer with the padding around it, of which the result is the middle."""
+    """Adds up in a buffer that includes the padding and returns its middle."""
     *batch, channels, h, w = ctx.shape()
     spans = [
         _outputs(n, *(one[k] for one in (kernel, dilation, padding, stride)))
@@ -249,7 +245,7 @@ def col2im(
 
 @lower(aten.constant_pad_nd.default)
 def constant_pad_nd(ctx: Lowering, x: Ref, pads: Sequence[Any], value: Any = 0) -> Ref:
-    """Reads inside the operand, the constant outside it."""
+    """Reads inside the operand and the constant outside it."""
     rank, dtype = len(x.sizes), ctx.meta().dtype
     before: list[Expr] = [0] * rank
     padded = [False] * rank

@@ -1,9 +1,7 @@
-"""Element-wise operators.
+"""Lowers pointwise operators, each to one loop node over the result's shape.
 
-In: graph nodes of element-wise ATen operators. Out: one loop node each, over the result's shape.
-What always holds: operands are converted to the dtype in which eager computes before the op (the
-result's dtype for arithmetic, the promoted dtype for comparisons), 16-bit floats compute in
-float32.
+Operands are converted to the dtype in which eager computes (the result's dtype for arithmetic, the
+promoted dtype for comparisons); 16-bit floats compute in float32.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ UNARY = {
     "relu": aten.relu.default,
 }
 
-#: Those that eager leaves alone on integers.
+#: Operators that return integers unchanged.
 ROUNDING = {
     "floor": aten.floor.default,
     "ceil": aten.ceil.default,
@@ -98,7 +96,7 @@ LOGICAL = {
 
 
 def _elementwise(name: str, integers_pass: bool = False) -> Any:
-    """A lowering that converts all operands to the result's dtype and applies one op."""
+    """Returns a lowering that converts all operands to the result's dtype and applies one op."""
 
     def lowering(ctx: Lowering, *operands: Any) -> Ref:
         dtype = compute_dtype(ctx.meta().dtype)
@@ -110,9 +108,8 @@ def _elementwise(name: str, integers_pass: bool = False) -> Any:
 
 
 def _remainder(name: str) -> Any:
-    """Eager rounds a number to the tensors' 16-bit dtype first, and a remainder jumps where its
-    operands differ.
-    """
+    """Rounds a number to the tensors' 16-bit dtype first, as eager does: a remainder is
+    discontinuous."""
 
     def lowering(ctx: Lowering, *operands: Any) -> Ref:
         exact = ctx.meta().dtype
@@ -132,9 +129,8 @@ def _remainder(name: str) -> Any:
 
 
 def _comparison(name: str) -> Any:
-    """Of 16-bit numbers as they are in memory, whether they come from there or were just computed:
-    a gradient of amax asks which elements equal the greatest one, which was stored, and divides by
-    their number."""
+    """Rounds computed 16-bit operands as a store would: the gradient of amax compares elements with
+    the stored maximum and divides by the number of equal ones."""
 
     def lowering(ctx: Lowering, a: Any, b: Any) -> Ref:
         exact = ctx.common_dtype(*ctx.node.args[:2])
@@ -171,7 +167,7 @@ for _name, _target in LOGICAL.items():
 
 
 def scaled_by(value: Value, alpha: Any) -> Value:
-    """alpha * value; no operation for 1."""
+    """Returns alpha * value; no operation for 1."""
     return value if alpha == 1 else make("mul", value, const(alpha, value.dtype))
 
 
@@ -268,7 +264,7 @@ def isinf(ctx: Lowering, x: Ref) -> Ref:
 
 
 def power_of(x: Value, exponent: float | int) -> Value:
-    """x to a constant power, by multiplication where eager multiplies too."""
+    """Raises x to a constant power, by multiplication where eager multiplies too."""
     by_hand = {
         0.5: lambda: make("sqrt", x),
         1: lambda: x,
@@ -338,7 +334,7 @@ def clamp_max(ctx: Lowering, x: Ref, high: Any) -> Ref:
 def _convert(ctx: Lowering, x: Ref, dtype: torch.dtype) -> Any:
     def body(at: Any) -> Value:
         value = ctx.element(x, at, dtype)
-        # A conversion that the user wrote loses the bits that it loses in eager, fused or not.
+        # A conversion that the user wrote rounds as in eager, fused or not.
         return (
             make("round_to", value, attr=dtype)
             if compute_dtype(dtype) != dtype and x.dtype != dtype
@@ -400,7 +396,7 @@ def lerp(ctx: Lowering, a: Ref, b: Ref, weight: Any) -> Ref:
 
 
 def _other_if_nan(kind: str) -> Any:
-    """The greater or lesser; a number rather than NaN."""
+    """Returns a lowering of fmax/fmin, which prefer a number to NaN."""
 
     def lowering(ctx: Lowering, a: Any, b: Any) -> Ref:
         dtype = compute_dtype(ctx.meta().dtype)

@@ -1,13 +1,9 @@
-"""Gradients of pooling.
+"""Lowers the gradients of pooling to gathers: each element sums the gradients of the windows that
+contain it (for max pooling: those that chose it). Max pooling on CPUs scatters.
 
-In: graph nodes. Out: a pointwise node: each element looks at the windows that it lies in, in
-ascending order, and takes their gradients, of max pooling those of the windows that chose it; for
-max pooling on CPUs a scatter. What always holds: an element's terms are added in the order of the
-windows, in float32 at least; every run gives the same bits.
-
-The gather needs no zeros to begin with, and what made the operand (a normalisation and an
-activation, mostly) is not made again for an operator that asks for its sizes only. It becomes part
-of the loops that read it.
+Terms are added in the order of the windows, in float32 at least, so every run gives the same bits.
+A gather needs no zero-filled buffer, does not recompute the operand (mostly a normalization and an
+activation), of which only the sizes are needed, and fuses with its readers.
 """
 
 from __future__ import annotations
@@ -31,12 +27,12 @@ from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import to_positions
 from tracer_core.plugin_api import OFFSETS_IN_WINDOWS
 
-#: Windows that an element may lie in: for more of them a scatter reads less.
+#: The most windows per element for a gather: with more of them a scatter reads less.
 MOST_WINDOWS = 9
 
 
 def offsets_of(node: torch.fx.Node) -> torch.fx.Node | None:
-    """Where a saved index was kept as its place in the window: the node of those places."""
+    """Returns the node of offsets within windows, where an index was saved as one, else None."""
     if not node.meta.get(OFFSETS_IN_WINDOWS):
         return None
     waiting = [node]
@@ -106,9 +102,8 @@ def _term(
     back: tuple[int, ...],
     dtype: torch.dtype,
 ) -> Value:
-    """The gradient of the window that begins `back` strides before the last one that holds the
-    element, if it chose it.
-    """
+    """Returns the gradient of the window `back` strides before the last one that contains the
+    element, if that window chose it; else 0."""
     lead = len(sizes) - w.rank
     position, inner, test = list(at[:lead]), [], None
     for k, step in enumerate(back):
@@ -141,9 +136,8 @@ def _sum_of_windows(
     dtype: torch.dtype,
     divided: Any,
 ) -> Value:
-    """The sum over the windows that hold an element; choices: for each dimension the windows that
-    may.
-    """
+    """Sums over the windows that contain an element. choices: for each dimension the candidate
+    windows."""
     total: Value | None = None
     for windows_ in itertools.product(*choices):
         test: Value | None = None
@@ -159,9 +153,8 @@ def _sum_of_windows(
 def _candidates(
     w: Windows, k: int, here: Index, size: Expr, outputs: Expr
 ) -> list[tuple[Index, Value | None]]:
-    """The windows of one dimension that may hold the element, in ascending order, each with its
-    test.
-    """
+    """Returns the windows of one dimension that may contain the element, in ascending order, each
+    with its test."""
     kernel, stride, padding = w.kernel[k], w.stride[k], w.padding[k]
     exact = kernel == stride and padding == 0 and isinstance(size, int) and isinstance(outputs, int)
     if exact and outputs * stride == size:
@@ -250,7 +243,7 @@ def _adaptive_avg_backward(rank: int) -> Any:
             )  # uneven: divisions cost more than they save
 
         def choices(here: Index, size: Expr, output: Expr) -> list[tuple[Index, Value | None]]:
-            """The one window that holds an element."""
+            """Returns the one window that contains an element."""
             return [(Index() if output == 1 else floordiv(here, size // output), None)]
 
         def divided(value: Value, position: At) -> Value:

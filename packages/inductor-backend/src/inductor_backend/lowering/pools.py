@@ -1,9 +1,8 @@
-"""Pooling: unrolled windows of fixed size.
+"""Lowers pooling to pointwise nodes with unrolled windows of fixed size.
 
-In: graph nodes. Out: pointwise nodes whose body reads each element of the window, cut into interior
-and borders so that the loops have no tests; where sizes are symbolic or the cuts many, one node
-that tests. What always holds: a window element outside the operand is never read; of equal
-elements, and of NaNs, the one whose position eager gives is chosen.
+The output is split into interior and borders, so that loops need no bounds tests; where sizes are
+symbolic or there are too many regions, one node tests. Elements outside the operand are never read.
+Of equal elements, and of NaNs, max pooling chooses the one that eager chooses.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from inductor_backend.lowering.registry import Lowering, aten, lower
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Where the windows of a pool lie: window number o of a dimension has the elements
-    ``o * stride - padding + k * dilation`` for k in range(kernel)."""
+    """The windows of a pool: for k in range(kernel), window o of a dimension has the elements at
+    ``o * stride - padding + k * dilation``."""
 
     kernel: Sequence[int]
     stride: Sequence[int]
@@ -63,20 +62,20 @@ def number(index: Index) -> Value:
 
 
 def both(a: Value | None, b: Value | None) -> Value | None:
-    """The conjunction; None is true."""
+    """Returns the conjunction; None is true."""
     if a is None or b is None:
         return a or b
     return make("bit_and", a, b)
 
 
 def inside(position: Index, size: Expr, low: bool = True, high: bool = True) -> Value | None:
-    """The test 0 <= position < size, with only the sides that can fail."""
+    """Returns the test 0 <= position < size, with only the sides that can fail."""
     test = make("ge", number(position), const(0, torch.int64)) if low else None
     return both(test, make("lt", number(position), number(Index(size))) if high else None)
 
 
 def read_if(x: Ref, position: At, test: Value | None, dtype: torch.dtype, outside: float) -> Value:
-    """The element where the test holds, else `outside`; memory is read only where it holds."""
+    """Returns the element where the test holds, else `outside`; reads memory only if it holds."""
     if test is None:
         return cast(x.at(position), dtype)
     attr = (x.buffer.name, x.place(position), x.dtype)
@@ -85,8 +84,8 @@ def read_if(x: Ref, position: At, test: Value | None, dtype: torch.dtype, outsid
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """One element of a window: its value, its flat position in the operand's last dimensions, and
-    the test that says whether it is there (None: always)."""
+    """An element of a window: its value, its flat position in the operand's last dimensions, and
+    the test for being inside the operand (None: always)."""
 
     value: Value
     position: Value
@@ -95,9 +94,8 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Output positions [start, start + length) of one dimension whose windows all have the elements
-    `offsets` inside the operand, and no others, and reach over `reach` elements, padding included.
-    """
+    """Output positions [start, start + length) of one dimension whose windows have exactly the
+    elements `offsets` inside the operand. reach: the window's size, padding included."""
 
     start: int
     length: int
@@ -106,9 +104,7 @@ class _Span:
 
 
 def _spans(size: int, output: int, w: Windows, k: int) -> list[_Span]:
-    """The output positions of one dimension, border by border; neighbours of equal windows are one
-    span.
-    """
+    """Splits the output positions of one dimension where the shape of windows changes."""
     spans: list[_Span] = []
     for at in range(output):
         first = at * w.stride[k] - w.padding[k]
@@ -123,17 +119,16 @@ def _spans(size: int, output: int, w: Windows, k: int) -> list[_Span]:
     return spans
 
 
-#: Regions (interior and borders) that one pool may be split into.
+#: The most regions (interior and borders) that one pool is split into.
 LARGEST_REGIONS = 12
 
-#: Elements that a window may have to be unrolled.
+#: The most elements of a window that is unrolled.
 LARGEST_WINDOW = 64
 
 
 def _regions(x: Ref, outputs: Sequence[Expr], w: Windows) -> list[tuple[_Span, ...]] | None:
-    """The pool's output cut so that no window needs a test; None where sizes are symbolic or cuts
-    many.
-    """
+    """Splits the output so that no window needs a test; None where sizes are symbolic, regions too
+    many, or a window is empty."""
     sizes = x.sizes[-w.rank :]
     if not all(isinstance(v, int) for v in (*sizes, *outputs)):
         return None
@@ -147,15 +142,14 @@ def _regions(x: Ref, outputs: Sequence[Expr], w: Windows) -> list[tuple[_Span, .
     return found if usable else None
 
 
-#: From a window's elements and the size that divides an average (None: not asked) to the results.
+#: (a window's elements, divisor of an average or None) -> the results.
 Combine = Callable[[list[Element], Value | None], list[Value]]
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """One pool: operand, windows, and what becomes of a window's elements. results: (output number
-    or None where the node has one, dtype). reach: the size of a window, from the spans of a region,
-    that divides it."""
+    """One pool: operand, windows, and `combine`, applied to a window's elements. results: (output
+    number, or None where the node has one output; dtype)."""
 
     ctx: Lowering
     x: Ref
@@ -178,7 +172,7 @@ class Pool:
         of_region: Callable[[tuple[_Span, ...]], Value | None],
         of_point: Callable[[At], Value | None],
     ) -> list[Ref]:
-        if self.ctx.gpu:  # one kernel, which costs less than loads without tests would save
+        if self.ctx.gpu:  # launching more kernels costs more than tests
             return self._tested(of_point)
         regions = _regions(self.x, self.sizes[self.lead :], self.w)
         if regions is None:
@@ -194,7 +188,7 @@ class Pool:
         regions: list[tuple[_Span, ...]],
         of_region: Callable[[tuple[_Span, ...]], Value | None],
     ) -> list[Ref]:
-        """One store a region into one buffer a result."""
+        """Adds one store per region, into one buffer per result."""
         ctx, x, lead = self.ctx, self.x, self.lead
         dtype = compute_dtype(x.dtype)
         buffers = [
@@ -220,7 +214,7 @@ class Pool:
         return [Ref.of(buffer) for buffer in buffers]
 
     def _elements(self, at: At) -> list[Element]:
-        """The window's elements, each with its test."""
+        """Returns the window's elements, each with its test."""
         x, w, lead = self.x, self.w, self.lead
         dtype = compute_dtype(x.dtype)
         found: list[Element] = []
@@ -250,7 +244,7 @@ class Pool:
 
 
 def greatest(elements: list[Element], unused: Value | None) -> list[Value]:
-    """The greatest element."""
+    """Returns the greatest element."""
     best = elements[0].value
     for element in elements[1:]:
         best = make("maximum", best, element.value)
@@ -258,8 +252,8 @@ def greatest(elements: list[Element], unused: Value | None) -> list[Value]:
 
 
 def greatest_and_where(elements: list[Element], unused: Value | None) -> list[Value]:
-    """The greatest element and its position: the first of equal ones, the last NaN; the first
-    element that is there where none is greater than -inf."""
+    """Returns the greatest element and its position: the first of equal ones, the last NaN, the
+    first one inside where none is greater than -inf."""
     best, where, seen = elements[0].value, elements[0].position, elements[0].there
     for element in elements[1:]:
         value = element.value
@@ -312,8 +306,8 @@ lower(aten.max_pool3d_with_indices.default)(_max_pool(3))
 
 
 def reach(position: Index, window: int, size: Expr, padding: int, dtype: torch.dtype) -> Value:
-    """The elements of a window that begins at `position`, padding included: those beyond it, which
-    ceil_mode brings, do not count."""
+    """Returns the size of a window that begins at `position`, padding included; what ceil_mode adds
+    beyond the padding does not count."""
     end = make("minimum", number(position + window), number(Index(size + padding)))
     return cast(make("sub", end, number(position)), dtype)
 

@@ -1,8 +1,8 @@
-"""Reductions: sum, mean, max, var, softmax, ...
+"""Lowers reductions (sum, mean, max, var, softmax, ...) to reduction nodes over the operand's shape
+and the pointwise nodes around them.
 
-In: graph nodes of reductions. Out: reduction nodes over the operand's shape, results kept with size
-1 until a view drops them, and the pointwise nodes around them. What always holds: sums of 16-bit
-floats accumulate in float32, sums of integers and bools in int64, as eager does.
+Results keep reduced dims with size 1 until a view drops them. As in eager, sums of 16-bit floats
+accumulate in float32, sums of integers and bools in int64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_
 
 
 def count(sizes: Sequence[Expr], dims: Iterable[int]) -> Expr:
-    """Number of elements that the dimensions hold."""
+    """Returns the number of elements in these dimensions."""
     return product(sizes[dim] for dim in dims)
 
 
@@ -37,7 +37,7 @@ def reduced_input(x: Ref, dtype: torch.dtype) -> Callable[[Sequence[Index]], Val
 
 
 def _finish(ctx: Lowering, result: Ref, dtype: torch.dtype) -> Ref:
-    """The kept-dims result in the node's shape and dtype."""
+    """Returns the kept-dims result in the node's shape and dtype."""
     shaped = result.reshape(ctx.shape())
     return (
         shaped
@@ -122,7 +122,7 @@ lower(aten.min.dim)(_extreme_with_index("min"))
 def variance_nodes(
     ctx: Lowering, x: Ref, dims: list[int], correction: Any, dtype: torch.dtype
 ) -> tuple[Ref, Ref, Value]:
-    """(mean, sum of squared distances, divisor), the first two with kept dims."""
+    """Returns (mean, sum of squared distances, divisor), the first two with kept dims."""
     average, squares = ctx.reduction(
         "welford", reduced_input(x, dtype), x.sizes, dims, dtype, label="var"
     )
@@ -189,7 +189,7 @@ def var_mean(
 
 @lower(aten._softmax.default, aten._safe_softmax.default)
 def softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any, **also_unused: Any) -> Ref:
-    """exp(x - max) / sum; a row of -inf gives NaN, or 0 for _safe_softmax."""
+    """Computes exp(x - max) / sum; a row of -inf gives NaN, or 0 for _safe_softmax."""
     safe = ctx.node.target is aten._safe_softmax.default
     sizes, dtype = x.sizes, compute_dtype(ctx.meta().dtype)
     dims = normalize_dims(dim, len(sizes))
@@ -203,8 +203,8 @@ def softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any, **also_unused: Any) -
     (total,) = ctx.reduction("sum", powers.at, sizes, dims, dtype, label="softmax")
 
     def body(at: Sequence[Index]) -> Value:
-        # A division an element would be a third of a row's time. The sum is NaN or from 1 to the
-        # row's length.
+        # One division per row: dividing each element takes a third of a row's time. The reciprocal
+        # is safe: the sum is NaN or between 1 and the row's length.
         share = make("div", const(1, dtype), total.at(broadcast(at, total.sizes)))
         value = make("mul", powers.at(at), share)
         if not safe:
@@ -241,7 +241,7 @@ def logsumexp(ctx: Lowering, x: Ref, dims: Any, keepdim: bool = False) -> Ref:
     (greatest,) = ctx.reduction("max", source, sizes, kept, dtype)
 
     def base(at: Sequence[Index]) -> Value:
-        """The maximum, 0 where it is infinite: inf - inf would be NaN."""
+        """Returns the maximum, 0 where it is infinite: inf - inf would be NaN."""
         value = greatest.at(broadcast(at, greatest.sizes))
         infinite = make("eq", make("abs", value), const(float("inf"), dtype))
         return make("where", infinite, const(0, dtype), value)

@@ -1,9 +1,7 @@
-"""The table of lowerings and the context they work in.
+"""The table of lowerings, and the context in which they run.
 
-In: a functional ATen graph, node by node. Out: entries of `LOWERINGS` (operator -> function) that
-turn one node into views, loop nodes or extern nodes through a `Lowering`. What always holds: a
-lowering returns a `Ref` (or a tuple of them) whose sizes and dtype are those of
-``node.meta["val"]``.
+A lowering turns one ATen node into views, loop nodes or extern nodes through a `Lowering`. It
+returns a `Ref` (or a tuple of them) with the sizes and dtype of ``node.meta["val"]``.
 """
 
 from __future__ import annotations
@@ -56,14 +54,13 @@ def lower(*targets: Any) -> Callable[[_Rule], _Rule]:
 
 
 class Lowering:
-    """What lowerings work with: the program that grows, and the node being lowered. Mutable.
+    """The context of lowerings: the growing program and the current `node`. Mutable.
 
-    `node` is the current graph node; `refs`: what the nodes before it were lowered to; `chains` and
-    `versions` belong to concatenations that share a buffer (`cat_chains`), `scattered` to scatters
-    (`scatter.Target`); `last`: nodes whose images are channels-last; `bits`: a buffer of zeros and
-    ones -> the bools it was made of (`dropout`). `draws`: how many dropouts draw in kernels (0:
-    none may), `drawn` so far, from `seeds`.
-    """
+    `refs`: what earlier nodes were lowered to; `chains`, `versions`: concatenations that share a
+    buffer (`cat_chains`); `scattered`: scatters (`scatter.Target`); `last`: nodes whose images are
+    channels-last; `bits`: name of a 0/1 buffer -> the bools that it was cast from
+    (`dropout`). `draws`: how many dropouts generate random numbers in kernels (0: none may);
+    `drawn`: how many did so far, from `seeds`."""
 
     def __init__(self, program: Program, sizes: SizeVars, gpu: bool = False) -> None:
         self.program, self.sizes, self.gpu = program, sizes, gpu
@@ -80,14 +77,14 @@ class Lowering:
         self.seeds: Ref | None = None
 
     def sum_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        """Of sums over as many terms as rows or pixels, which may cancel: double, or on GPUs, whose
-        sums are sums of short parts, the terms' own (at least float32)."""
+        """Returns the dtype of sums over as many terms as rows or pixels, which may cancel:
+        float64, but on GPUs, which sum short parts, at least float32."""
         return torch.float32 if self.gpu and dtype != torch.float64 else torch.float64
 
-    # what the current node says ------------------------------------------------------------------
+    # facts about the current node ----------------------------------------------------------------
 
     def meta(self, position: int | None = None) -> torch.Tensor:
-        """The fake result of the node (or of its output number `position`)."""
+        """Returns the fake result of the node (or of its output number `position`)."""
         value = self.node.meta["val"]
         result: torch.Tensor = value if position is None else value[position]
         return result
@@ -96,13 +93,13 @@ class Lowering:
         return self.sizes.exprs(self.meta(position).shape)
 
     def strides(self, position: int | None = None) -> tuple[Expr, ...]:
-        """Of the node's result: eager's, or channels-last where the graph's images are kept so."""
+        """Returns the result's strides: eager's, or channels-last where the graph's images are."""
         if self.node in self.last and len(sizes := self.shape(position)) == 4:
             return last_strides(sizes)
         return self.sizes.exprs(self.meta(position).stride())
 
     def used_outputs(self) -> set[int]:
-        """Which outputs of a node with several are read by somebody."""
+        """Returns which outputs of a node with several have readers."""
         places = [user.args[1] for user in self.node.users if user.target is _getitem]
         return {place for place in places if isinstance(place, int)}
 
@@ -114,7 +111,7 @@ class Lowering:
     # making buffers and nodes --------------------------------------------------------------------
 
     def new_name(self, prefix: str) -> str:
-        """A name that nothing in the program has."""
+        """Returns a name that is unique in the program."""
         self._count += 1
         return f"{prefix}{self._count - 1}"
 
@@ -126,7 +123,7 @@ class Lowering:
         kind: BufferKind = BufferKind.TEMP,
         offset: Expr = 0,
     ) -> Buffer:
-        """A new buffer, row-major unless strides are given."""
+        """Adds a buffer, row-major unless strides are given."""
         layout = Layout(
             tuple(sizes),
             tuple(strides) if strides is not None else contiguous_strides(sizes),
@@ -164,8 +161,8 @@ class Lowering:
         label: str | None = None,
         exactly: bool = False,
     ) -> Ref:
-        """A buffer filled by body(index). sizes, dtype and strides default to those of the node.
-        exactly: with these strides even where they leave gaps."""
+        """Adds a buffer filled with body(index); sizes, dtype and strides default to the node's.
+        exactly: keeps these strides even where they leave gaps."""
         if sizes is None:
             sizes = self.shape()
             strides = self.strides() if strides is None else strides
@@ -183,7 +180,7 @@ class Lowering:
 
     @classmethod
     def dense(cls, sizes: Sequence[Expr], strides: Sequence[Expr] | None) -> tuple[Expr, ...]:
-        """The strides where they fill memory without holes or overlap, else row-major ones."""
+        """Returns the strides where they fill memory without gaps or overlap, else row-major."""
         if strides is None:
             return contiguous_strides(sizes)
         if not all(isinstance(stride, int) for stride in strides):
@@ -192,9 +189,8 @@ class Lowering:
 
     @staticmethod
     def is_dense(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
-        """Whether strides fill memory without holes or overlap. False where symbols leave it
-        open.
-        """
+        """Checks that strides fill memory without gaps or overlap. False where symbols leave that
+        open."""
         steps = [
             (stride, size)
             for size, stride in zip(sizes, strides, strict=True)
@@ -218,7 +214,7 @@ class Lowering:
         dtype: torch.dtype,
         label: str | None = None,
     ) -> tuple[Ref, ...]:
-        """The reduction of body over dims of the domain; results keep the dims with size 1."""
+        """Reduces body over dims of the domain; results keep the dims with size 1."""
         if all(sizes[k] == 1 for k in dims):
             return self._reduction_of_one(kind, body, sizes, dtype, label)
         reduced = [k in set(dims) for k in range(len(sizes))]
@@ -233,7 +229,8 @@ class Lowering:
     def _reduction_of_one(
         self, kind: str, body: Body, sizes: Sequence[Expr], dtype: torch.dtype, label: str | None
     ) -> tuple[Ref, ...]:
-        """Where every reduced dim has size 1 (or none is reduced) nothing is left to loop over."""
+        """Computes a reduction whose reduced dims all have size 1 (or that has none) without a
+        loop."""
         if kind in ("argmax", "argmin"):
             return (self.pointwise(lambda at: const(0, dtype), sizes, dtype, label=label or kind),)
         value = self.pointwise(body, sizes, dtype, label=label or kind)
@@ -254,7 +251,8 @@ class Lowering:
         results: Sequence[tuple[torch.dtype, Sequence[Expr] | None]],
         label: str | None = None,
     ) -> tuple[Ref, ...]:
-        """The running values of body along `dim`. results: dtype and strides of each output."""
+        """Computes the running values of body along `dim`. results: dtype and strides of each
+        output."""
         buffers = [
             self.buffer(sizes, dtype, self.dense(sizes, strides)) for dtype, strides in results
         ]
@@ -270,7 +268,7 @@ class Lowering:
         label: str = "copy",
         exactly: bool = False,
     ) -> Ref:
-        """The view's elements in a buffer of its own (remembered: the same copy is made once)."""
+        """Copies the view's elements into a buffer of its own. Cached: each copy is made once."""
         key = (
             ref.buffer.name,
             ref.sizes,
@@ -285,10 +283,9 @@ class Lowering:
     def strided(
         self, ref: Ref, strides: Sequence[Expr] | None = None, exactly: bool = False
     ) -> Strided:
-        """The view as an argument of an operator; copied first where no strides describe it, or
-        where they are not the ones asked for. Those of dimensions of one element are the ones asked
-        for, too: some operators choose the layout of their result by them. exactly: a copy keeps
-        gaps between rows, too."""
+        """Returns the view as an operator's argument, copied where no strides describe it or where
+        they are not the requested ones, which include those of size-1 dimensions: some operators
+        choose their result's layout by them. exactly: a copy keeps gaps between rows, too."""
         layout = ref.strided()
         if layout is None or (strides is not None and not same_strides(layout, strides)):
             ref = self.copy(ref, strides, exactly=exactly)
@@ -312,9 +309,9 @@ class Lowering:
         residual: Strided | None = None,
         final: str = "none",
     ) -> Any:
-        """Calls an ATen operator with the node's result metadata. used: which outputs are needed
-        (None: the operator returns one tensor). strides: of the only result, where they are not
-        those of the metadata. Returns a Ref, or a tuple with None for unused outputs."""
+        """Calls an ATen operator with the node's result metadata. used: the needed outputs (None:
+        the operator returns one tensor). strides: of the only result, where they are not those of
+        the metadata. Returns a Ref, or a tuple with None for unused outputs."""
         values = self.node.meta["val"]
         unpack = isinstance(values, (tuple, list))
         metas = list(values) if unpack else [values]
@@ -351,7 +348,7 @@ class Lowering:
         return refs if unpack else refs[0]
 
     def meta_device(self) -> torch.device | None:
-        """The device of the node's (first) result."""
+        """Returns the device of the node's (first) result."""
         values = self.node.meta["val"]
         for value in values if isinstance(values, (tuple, list)) else (values,):
             if isinstance(value, torch.Tensor):
@@ -359,7 +356,7 @@ class Lowering:
         return None
 
     def to_device(self, ref: Ref) -> Ref:
-        """A copy on the device of the loops, made by ATen (remembered)."""
+        """Copies to the device of the loops, by ATen. Cached."""
         key = (ref.buffer.name, ref.sizes, ref.index, "device")
         if key not in self.copies:
             layout = ref.strided()
@@ -380,7 +377,7 @@ class Lowering:
         return self.copies[key]
 
     def number(self, text: str) -> Number:
-        """A float that the call brings; text: of what computes it."""
+        """Returns a symbolic float scalar. text: the Python expression that computes it."""
         name = self.program.numbers.setdefault(text, f"number{len(self.program.numbers)}")
         if name not in self.program.buffers:
             self.program.buffers[name] = Buffer(
@@ -391,7 +388,7 @@ class Lowering:
     # making values -------------------------------------------------------------------------------
 
     def element(self, operand: Any, position: Sequence[Index], dtype: torch.dtype) -> Value:
-        """The operand (view, number or size) broadcast at the position, converted to dtype."""
+        """Returns the operand (view, scalar or size), broadcast at the position, cast to dtype."""
         if isinstance(operand, Ref):
             return cast(operand.at(broadcast(position, operand.sizes)), dtype)
         if isinstance(operand, (bool, int, float, Number)) or hasattr(operand, "free_symbols"):
@@ -399,9 +396,7 @@ class Lowering:
         raise unsupported("lower", f"cannot use {operand!r} as an element", self.node)
 
     def common_dtype(self, *operands: Any) -> torch.dtype:
-        """torch's promoted dtype of tensors and numbers (from the fake values of the node's
-        arguments).
-        """
+        """Returns torch's promoted dtype of tensors and scalars, given as arguments of the node."""
         result: Any = None
         for argument in operands:
             fake = argument.meta["val"] if isinstance(argument, torch.fx.Node) else argument
@@ -429,13 +424,13 @@ _getitem = _getitem_target()
 
 
 def last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:
-    """Row-major with the channels innermost."""
+    """Returns channels-last strides."""
     _, channels, height, width = sizes
     return (simplify(channels * height * width), 1, simplify(channels * width), channels)
 
 
 def normalize_dims(dims: Any, rank: int) -> list[int]:
-    """Dimensions as non-negative ints; all of them for None or an empty list."""
+    """Returns dimensions as non-negative ints; all of them for None or an empty list."""
     if dims is None or dims == []:
         return list(range(rank))
     return (

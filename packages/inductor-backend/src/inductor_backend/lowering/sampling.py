@@ -1,8 +1,8 @@
-"""Interpolation: nearest, linear and cubic resizing of 1 to 3 dimensions, and sampling at a grid.
+"""Lowers interpolation (nearest, linear and cubic, 1 to 3 dimensions) and grid sampling to
+pointwise nodes that read neighbours at computed positions; gradients scatter to these.
 
-In: graph nodes. Out: pointwise nodes that read neighbours at computed positions; gradients scatter
-to the same ones. What always holds: positions and weights are computed as eager does, in float32
-(float64 for float64), and are inside the operand.
+Positions and weights are computed as in eager, in float32 (float64 for float64), and lie inside the
+operand.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Options = tuple[bool, list[Any], torch.dtype]
 
 
 def _ratio(size: Expr, output: Expr, scale: float | None, dtype: torch.dtype) -> Value:
-    """Elements of the operand for one of the result."""
+    """Returns elements of the operand per element of the result."""
     if scale is not None and scale > 0:
         return const(1.0 / scale, dtype)
     return make("div", cast(number(Index(size)), dtype), cast(number(Index(output)), dtype))
@@ -64,7 +64,7 @@ def nearest(at: Index, size: Expr, output: Expr, scale: float | None, exact: boo
 def _source(
     at: Index, size: Expr, output: Expr, scale: float | None, corners: bool, dtype: torch.dtype
 ) -> Value:
-    """The position in the operand, with its fraction."""
+    """Returns the position in the operand, with its fraction."""
     here = cast(cast(number(at), position_dtype(size, output)), dtype)
     if corners:
         one, two = (cast(number(Index(n - 1)), dtype) for n in (size, output))
@@ -99,7 +99,7 @@ def linear(
 
 
 def _cubic_weights(t: Value) -> list[Value]:
-    """Keys' kernel with a = -0.75 at the distances t + 1, t, 1 - t, 2 - t."""
+    """Returns Keys' kernel with a = -0.75 at the distances t + 1, t, 1 - t, 2 - t."""
     dtype, a = t.dtype, -0.75
     one = const(1, dtype)
 
@@ -140,9 +140,7 @@ def _weighted(value: Value, weights: Sequence[Value | None]) -> Value:
 
 
 def _along(x: Ref, position: list[Index], taps: Sequence[list[Tap]], dtype: torch.dtype) -> Value:
-    """The weighted sum over the neighbours, one dimension inside the other (rows are formed
-    first).
-    """
+    """Sums the weighted neighbours dimension by dimension, the last one innermost."""
     if not taps:
         return cast(x.at(position), dtype)
     parts = [
@@ -174,7 +172,7 @@ def _taps(
 
 
 def _options(kind: str, rank: int, rest: Sequence[Any], dtype: torch.dtype) -> Options:
-    """(align_corners, scale of each dimension, dtype of positions and weights)."""
+    """Returns (align_corners, scale of each dimension, dtype of positions and weights)."""
     corners = bool(rest[0]) if kind in ("linear", "cubic") else False
     scales = list(rest[1:] if kind in ("linear", "cubic") else rest)
     return corners, [*scales, *[None] * rank][:rank], compute_dtype(dtype)
@@ -194,7 +192,7 @@ def _resize(kind: str, rank: int) -> Any:
             return whole
         if kind == "linear" and _contiguous_rows(
             ctx, x
-        ):  # two loads an element by position: ATen's are faster
+        ):  # two gathers per element: ATen's are faster
             return call_fallback(ctx, ctx.node.target, [x, list(output_size), *rest], named)
 
         def body(at: At) -> Value:
@@ -207,13 +205,13 @@ def _resize(kind: str, rank: int) -> Any:
 
 
 def _contiguous_rows(ctx: Lowering, x: Ref) -> bool:
-    """The result and the operand lie row by row (channels last is better off as it is)."""
+    """Checks that operand and result have stride 1 along rows (channels-last images do not)."""
     layout = x.strided()
     return ctx.strides()[-1] == 1 and (layout is None or layout.strides[-1] == 1)
 
 
 def _by_rows(ctx: Lowering, kind: str, x: Ref, options: Options, rank: int) -> Ref | None:
-    """Rows that grow by a whole factor, None for others."""
+    """Resizes rows that grow by an integer factor; None for others."""
     corners, scales, _ = options
     if (
         not _contiguous_rows(ctx, x)
@@ -288,7 +286,7 @@ def _resize_backward(kind: str, rank: int) -> Any:
 
 
 def _is_same(options: Options, k: int) -> bool:
-    """A dimension whose size does not change is read as it is."""
+    """Checks that a dimension of equal size is copied without resampling."""
     corners, scales, _ = options
     return corners or (scales[k]) in (None, 1.0)
 
@@ -310,7 +308,7 @@ for _kind, _names in RESIZES.items():
 
 
 def _unnormalized(x: Value, size: Expr, corners: bool) -> Value:
-    """From [-1, 1] to positions."""
+    """Maps [-1, 1] to positions."""
     dtype = x.dtype
     n, half = cast(number(Index(size)), dtype), const(2, dtype)
     shifted = make("add", x, const(1, dtype))
@@ -328,10 +326,9 @@ def _within(position: Value, size: Expr) -> Value:
 def grid_sampler_2d(
     ctx: Lowering, x: Ref, grid: Ref, mode: int, padding: int, corners: bool
 ) -> Ref:
-    """Bilinear (0) and nearest (1), with zeros (0) or the border (1) outside, of channels that lie
-    together.
-    """
-    rows = _contiguous_rows(ctx, x)  # ATen's loads by position are the faster ones there
+    """Lowers bilinear (0) and nearest (1) mode, with zeros (0) or border (1) padding, for
+    channels-last operands."""
+    rows = _contiguous_rows(ctx, x)  # ATen's gathers are faster there
     if mode not in (0, 1) or padding not in (0, 1) or rows:
         return call_fallback(ctx, ctx.node.target, [x, grid, mode, padding, corners], {})
     dtype = compute_dtype(x.dtype)

@@ -1,8 +1,7 @@
-"""Running sums, products, extremes.
+"""Lowers cumulative sums, products and extremes to one scan node each; few long rows on a GPU to
+three loops over equal parts of the rows.
 
-In: graph nodes of cumulative operators. Out: one scan node each; on a GPU, of few long rows, three
-loops over equal parts of the rows. What always holds: the result's dtype is eager's; a dimension of
-one element has nothing to run over and becomes pointwise.
+The result's dtype is eager's. A dimension of size 1 becomes pointwise.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import call_any, call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
-#: On a GPU one program walks a row: from so many rows on the device is busy, up to this length a
-#: row is in registers, and parts of rows are of these lengths, so that there are about so many.
+#: On a GPU one program scans a row: ENOUGH_ROWS fill the device, and LONGEST_ROW fits in registers.
+#: Parts of rows have a length within PARTS, for about PROGRAMS parts in all.
 ENOUGH_ROWS, LONGEST_ROW, PARTS, PROGRAMS = 128, 8192, (512, 4096), 528
 
-#: Scans whose parts can be put together: what meets the sum of all parts before, and the reduction
-#: that gives it.
+#: Scans that can be split -> op that combines the total before a part with its first element.
 _TOGETHER = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
 
 _KINDS = {
@@ -36,9 +34,8 @@ _KINDS = {
 
 
 def part_length(sizes: Sequence[int], dim: int) -> int | None:
-    """Into parts of which length long rows are cut for a GPU (0: they are not), None where there is
-    no such length.
-    """
+    """Returns the length of the parts that long rows are split into on a GPU: 0 where they are not
+    split, None where no length fits."""
     row, rows = sizes[dim], product(size for k, size in enumerate(sizes) if k != dim)
     if row <= LONGEST_ROW or rows >= ENOUGH_ROWS:
         return 0
@@ -49,9 +46,8 @@ def part_length(sizes: Sequence[int], dim: int) -> int | None:
 
 
 def is_slow_on_gpus(node: torch.fx.Node) -> bool:
-    """Whether rows are few and long, and can or need not be put together from parts: ATen's kernel
-    is quicker.
-    """
+    """Checks for few long rows that cannot be split into parts or, with symbolic sizes, are not:
+    ATen's kernel is faster."""
     dim: Any = node.args[1]
     given = node.args[0].meta["val"]  # type: ignore[union-attr]
     if not given.dim():
@@ -65,7 +61,7 @@ def is_slow_on_gpus(node: torch.fx.Node) -> bool:
 
 
 def _values_alone(node: torch.fx.Node, dtype: torch.dtype) -> bool:
-    """Of a running extreme, nobody asks for the places."""
+    """Checks for a cummax/cummin whose indices nothing reads."""
     extreme = node.target in (aten.cummax.default, aten.cummin.default) and dtype != torch.bool
     return extreme and all(user.args[1] == 0 for user in node.users)
 
@@ -80,9 +76,8 @@ def _in_parts(
     strides: Sequence[Expr],
     result: torch.dtype,
 ) -> Ref:
-    """The whole of each part; the running values of these; then each part, whose first element has
-    met all before.
-    """
+    """Adds three loops: the total of each part; the scan of the totals; the scan of each part,
+    begun with the total of all parts before it."""
     row = sizes[dim]
     assert isinstance(row, int)
     parts = row // length
@@ -119,7 +114,7 @@ def _nothing_to_run(x: Ref, dim: int) -> bool:
 
 
 def _length(ctx: Lowering, kind: str, sizes: tuple[Expr, ...], dim: int) -> int | None:
-    """Of the parts that rows are cut into; 0 or None for no parts."""
+    """Returns the length of the parts that rows are split into; 0 or None for no split."""
     if not ctx.gpu or kind not in _TOGETHER or not all(isinstance(size, int) for size in sizes):
         return 0
     return part_length(sizes, dim)

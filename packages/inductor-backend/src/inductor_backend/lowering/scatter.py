@@ -1,11 +1,9 @@
-"""Writes at positions that are data: index_put, scatter, index_add and their kin, and gradients of
-gathers.
+"""Scatters: index_put, scatter, index_add and the like, and gradients of gathers.
 
-In: graph nodes. Out: a node that fills a new buffer with the old values, and scatter nodes that
-meet it in the order of the source, as eager does: of several "set" values for one place the last
-stays, and sums are added up in that order, whatever the number of threads (which share only what
-can never meet). What always holds: every position passes `check_index`; a scatter that is the only
-reader of another goes on in its buffer.
+A node fills a new buffer with the old values; scatter nodes then combine the source into it in the
+source's order, as eager does, whatever the number of threads: of several "set" values for one
+element the last wins, and sums add up in that order. Every index passes `check_index`. A scatter
+that is the only reader of another reuses its buffer.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ class Target:
         strides: Sequence[Expr] | None,
         dtype: torch.dtype,
     ) -> Target:
-        """A new buffer with body's values."""
+        """Adds a buffer with body's values."""
         buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, strides))
         index = variables(sizes)
         store = Store((buffer.name,), index, cast(body(index), dtype))
@@ -51,9 +49,8 @@ class Target:
 
     @staticmethod
     def like(ctx: Lowering, x: Ref) -> Target:
-        """The operand's values in a buffer of the result: the operand's own where nobody else reads
-        it.
-        """
+        """Returns a buffer with the operand's values: the operand's own buffer where that came from
+        a scatter and nothing else reads it."""
         source = ctx.node.args[0]
         before: Target | None = (
             ctx.scattered.get(source) if isinstance(source, torch.fx.Node) else None
@@ -70,14 +67,14 @@ class Target:
         return made
 
     def scatter(self, combine: str, domain: Sequence[Expr], place: Place, body: Body) -> None:
-        """Each point of the domain meets its place. Variables that are a place's dimension by
-        themselves never share one; the others are walked in order."""
+        """Combines each point of the domain into its place. Dimensions whose points cannot collide
+        run in parallel; the others in order."""
         self.scatter_each(combine, domain, [(place, body)])
 
     def scatter_each(
         self, combine: str, domain: Sequence[Expr], pairs: Sequence[tuple[Place, Body]]
     ) -> None:
-        """The same for points that each meet several places, one after the other."""
+        """Does `scatter` for points that each have several places, one after the other."""
         at = variables(domain)
         indices = [tuple(place(at)) for place, _ in pairs]
         stores = [
@@ -94,8 +91,8 @@ class Target:
 
 
 def _alone(indices: Sequence[Sequence[Index]]) -> set[int]:
-    """The variables that are some dimension's index by themselves (a shift apart), in every store
-    the same: points that differ in one never meet."""
+    """Returns the variables that alone (up to a shift) index some dimension, the same one in every
+    store: points that differ in such a variable never collide."""
     return {
         atom.position
         for ones in zip(*indices, strict=True)
@@ -105,7 +102,7 @@ def _alone(indices: Sequence[Sequence[Index]]) -> set[int]:
     }
 
 
-#: What torch calls the ways to combine.
+#: torch's name of a reduction -> `Store.combine`.
 REDUCES = {
     "sum": "add",
     "add": "add",
@@ -117,7 +114,7 @@ REDUCES = {
 
 
 def _identity(combine: str, dtype: torch.dtype) -> float | int | bool:
-    """The value that changes nothing."""
+    """Returns the neutral element of `combine`."""
     if combine in ("add", "mul"):
         return 1 if combine == "mul" else 0
     if dtype.is_floating_point:
@@ -136,9 +133,8 @@ def _reduced_into(
     body: Body,
     include_self: bool,
 ) -> Ref:
-    """x with the source combined into it; mean divides by how many met (and x itself, if it is
-    included).
-    """
+    """Combines the source into x; mean divides by the number of combined values (x itself included,
+    where `include_self`)."""
     dtype = ctx.meta().dtype
     combine = "add" if how == "mean" else REDUCES[how]
     target = Target.like(ctx, x)
@@ -237,7 +233,7 @@ def _rows(x: Ref, dim: int, index: Ref, wrap: bool = False) -> Place:
 
 
 def _is_rows(x: Ref, dim: int, index: Ref, source: Ref) -> bool:
-    """One row of the source for each index; the rest is eager's (an error, mostly)."""
+    """Checks that the source has one row per index; eager handles the rest (mostly errors)."""
     if not x.sizes or len(source.sizes) != len(x.sizes) or len(index.sizes) > 1:
         return False
     return source.sizes[dim % len(x.sizes)] == (index.sizes[0] if index.sizes else 1)
@@ -308,14 +304,14 @@ def _is_mask(index: Ref | None) -> bool:
 
 
 def _covers(x: Ref, mask: Ref | None, first: int) -> bool:
-    """The mask has the sizes of the dimensions that it stands for; else eager raises."""
+    """Checks that the mask's sizes equal the dimensions that it indexes; else eager raises."""
     if mask is None or not mask.sizes:
         return False
     return tuple(mask.sizes) == tuple(x.sizes[first : first + len(mask.sizes)])
 
 
 def _masked(ctx: Lowering, x: Ref, mask: Ref, first: int, values: Ref, accumulate: bool) -> Ref:
-    """One value at every place of a mask that stands for the dimensions from `first` on."""
+    """Writes one value wherever a mask over the dimensions from `first` on is true."""
     dtype = compute_dtype(x.dtype)
     rank = len(mask.sizes)
 
@@ -373,9 +369,7 @@ def index_put(
 
 
 def _common(shapes: Sequence[Sequence[Expr]]) -> list[Expr]:
-    """The shape to which they broadcast; where a symbol meets another size, they are guarded to be
-    equal.
-    """
+    """Returns the broadcast shape; guards symbols to equal the sizes that they broadcast with."""
     rank = max(len(shape) for shape in shapes)
     found: list[Expr] = [1] * rank
     for shape in shapes:
@@ -388,7 +382,7 @@ def _common(shapes: Sequence[Sequence[Expr]]) -> list[Expr]:
 
 @lower(aten.put.default)
 def put(ctx: Lowering, x: Ref, index: Ref, source: Ref, accumulate: bool = False) -> Ref:
-    """Positions count through all elements in row-major order."""
+    """Writes at positions that count all elements in row-major order."""
     total = product(x.sizes)
     if total == 0 or product(index.sizes) != product(source.sizes):
         return _as_aten(ctx, x, index, source, accumulate)
@@ -421,7 +415,7 @@ def embedding_dense_backward(
 
 
 def embedding_gradient(ctx: Lowering, target: Target, dy: Ref, indices: Ref, padding: Any) -> Ref:
-    """Rows of dy added to the rows of the target that they were looked up from."""
+    """Adds rows of dy to the target's rows that they were looked up from."""
     rank, (count, _) = len(indices.sizes), ctx.shape()
     body = _source(ctx, dy)
 
@@ -442,9 +436,8 @@ def embedding_gradient(ctx: Lowering, target: Target, dy: Ref, indices: Ref, pad
 
 
 def to_positions(ctx: Lowering, dy: Ref, indices: Ref, rank: int) -> Ref:
-    """Gradients of windows added at the flat positions that the forward chose, of the last `rank`
-    dims.
-    """
+    """Adds gradients of windows at the flat positions, in the last `rank` dims, that the forward
+    chose."""
     sizes, strides = ctx.shape(), ctx.strides()
     lead, spatial = sizes[:-rank], sizes[-rank:]
     area = product(spatial)

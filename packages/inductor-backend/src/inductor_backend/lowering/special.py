@@ -1,8 +1,7 @@
-"""Special functions and the rarer functions of two numbers.
+"""Lowers special functions and rarer binary functions to pointwise nodes, or to an operator call
+for float64 where our form is float32 only.
 
-In: graph nodes. Out: pointwise nodes; an operator call where a function has a float32 form only and
-the dtype is float64. What always holds: NaN, infinities and zeros of either sign come out as in
-eager.
+NaN, infinities and signed zeros come out as in eager.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import call_fallback
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
-#: Operators of one number whose own form is float32 only.
+#: Unary operators whose own form is float32 only.
 SINGLE = {
     "erfinv": aten.erfinv.default,
     "digamma": aten.digamma.default,
@@ -28,7 +27,7 @@ SINGLE = {
     "i1e": aten.special_i1e.default,
 }
 
-#: Operators of two numbers that are one op.
+#: Binary operators that are one op.
 PAIRS = {
     "copysign": [aten.copysign.Tensor, aten.copysign.Scalar],
     "hypot": [aten.hypot.default],
@@ -53,7 +52,7 @@ def _pair(name: str) -> Any:
         dtype = compute_dtype(ctx.meta().dtype)
         if (
             name == "nextafter" and ctx.meta().dtype != dtype
-        ):  # the next 16-bit number is no step in float32
+        ):  # nextafter of 16-bit floats is not that of float32
             return call_fallback(ctx, ctx.node.target, [a, b], {})
         return ctx.pointwise(
             lambda at: make(name, ctx.element(a, at, dtype), ctx.element(b, at, dtype))

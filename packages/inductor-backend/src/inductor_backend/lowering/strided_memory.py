@@ -1,10 +1,9 @@
-"""Operators that say by strides and an absolute offset where in their operand's memory they read or
-write.
+"""as_strided and the like: operators that address their operand's memory by strides and an absolute
+offset.
 
-In: graph nodes. Out: views of the operand's elements in the order of eager's memory, or loops over
-them. What always holds: ATen's own kernel is only called with an offset that counts from where the
-operand begins, because in our program that is somewhere in an arena; or where it sees the memory of
-an input as eager does.
+They become views of the operand's elements in eager's memory order, or loops over them. ATen's
+kernel is called only with an offset relative to the operand's begin, because our buffers lie
+somewhere in an arena, or where ATen sees an input's memory as eager does.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from inductor_backend.torch_private import storage_key
 
 @lower(aten.as_strided.default)
 def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = None) -> Ref:
-    """Strides count in the memory that eager's `x` has, whatever ours is: where that is dense, its
-    elements in the order of eager's memory are what they count in."""
+    """Strides address the memory of eager's `x`, whatever ours is; where eager's is dense, they
+    address its elements in memory order."""
     memory = (
         None
         if _counts_in_an_input(ctx, x, offset)
@@ -87,7 +86,7 @@ def as_strided_scatter(
 
 
 def _by_aten(ctx: Lowering, x: Ref, source: Ref, sizes: Any, strides: Any, offset: Any) -> Ref:
-    """Where the operand begins, as no offset says to ATen; anywhere in the memory of an input."""
+    """Calls ATen: without an offset at the operand's begin, or anywhere in an input's memory."""
     if _is_read_only_input(ctx, x):
         given = [ctx.strided(x), ctx.strided(source), list(sizes), list(strides), offset]
         read: Ref = ctx.extern(ctx.node.target, given, fallback=True)
@@ -104,14 +103,14 @@ def _by_aten(ctx: Lowering, x: Ref, source: Ref, sizes: Any, strides: Any, offse
 
 
 def _owner_of_memory(ctx: Lowering) -> torch.fx.Node | None:
-    """The node that made the memory in which the operator's first argument lies in eager, as a view
-    of it; None if that is an input."""
+    """Returns the node that allocated the memory of the operator's first argument in eager; None if
+    an input did."""
     node: Any = ctx.node.args[0]
     while node.op == "call_function":
         given = node.all_input_nodes
         if given and isinstance(
             given[0].meta.get("val"), (tuple, list)
-        ):  # an item of what, say, split returned
+        ):  # an item of a tuple, such as split's
             given = given[0].all_input_nodes
         sources = [one for one in given if isinstance(one.meta.get("val"), torch.Tensor)]
         mine = storage_key(node.meta["val"])
@@ -123,9 +122,9 @@ def _owner_of_memory(ctx: Lowering) -> torch.fx.Node | None:
 
 
 def _input_there(ctx: Lowering, offset: Any) -> Ref | None:
-    """The one input in whose memory the operator's first argument lies in eager, where ATen can be
-    told the place: an offset counts from where that memory begins, and without one the view begins
-    where the input does."""
+    """Returns the one input whose memory holds the operator's first argument in eager, where ATen
+    can address it: an offset counts from the begin of the memory; without one the view begins where
+    the input does."""
     inputs = list(_inputs_there(ctx))
     if len(inputs) != 1 or not isinstance(found := ctx.refs.get(inputs[0]), Ref):
         return None
@@ -135,13 +134,13 @@ def _input_there(ctx: Lowering, offset: Any) -> Ref | None:
 
 
 def _place(ctx: Lowering, offset: Any) -> Any:
-    """Where a view begins, counted from where the memory does."""
+    """Returns the view's offset from the begin of the memory."""
     return ctx.node.args[0].meta["val"].storage_offset() if offset is None else offset  # type: ignore[union-attr]
 
 
 def _is_read_only_input(ctx: Lowering, x: Ref) -> bool:
-    """Whether x lies in an input, in eager too, and the graph writes to no other one in the same
-    memory: ATen sees it as eager does, with what lies around it."""
+    """Checks that x lies in an input, in eager too, and that the graph writes to no other input of
+    that memory, so that ATen sees the surrounding memory as eager does."""
     if x.buffer.kind is not BufferKind.INPUT or x.strided() is None:
         return False
     there = _inputs_there(ctx)
@@ -153,16 +152,13 @@ def _is_read_only_input(ctx: Lowering, x: Ref) -> bool:
 
 
 def _counts_in_an_input(ctx: Lowering, x: Ref, offset: Any) -> bool:
-    """Whether an offset counts from where the memory of an input begins, which differs from call to
-    call.
-    """
+    """Checks for an offset into the memory of an input, whose begin differs between calls."""
     return offset is not None and x.buffer.kind is BufferKind.INPUT and bool(_inputs_there(ctx))
 
 
 def _inputs_there(ctx: Lowering) -> set[torch.fx.Node]:
-    """The inputs in whose memory the operator's first argument lies in eager: none for a copy,
-    which here may be a view.
-    """
+    """Returns the inputs that share memory with the operator's first argument in eager: none for a
+    copy, which may be a view here."""
     mine = storage_key(ctx.node.args[0].meta["val"])  # type: ignore[union-attr]
     inputs = ctx.node.graph.find_nodes(op="placeholder")
     return {
@@ -180,10 +176,10 @@ def _flat_memory(
     offset: Any,
     node: torch.fx.Node | None = None,
 ) -> tuple[Ref, list[int], Callable[[Sequence[Index]], Index]] | None:
-    """For an operator that sees the memory of its first argument x (or of `node`) as (sizes,
-    strides, offset): x in the order of eager's memory as one row, the dimensions in that order, and
-    where in the row an element lies. None where x is not dense in eager, or where the view goes
-    beyond its elements."""
+    """Treats the memory of x (or of `node`) as the view (sizes, strides, offset). Returns x as one
+    row in eager's memory order, its dimensions in that order, and a function from the view's index
+    to the position in the row. None where x is not dense in eager or the view exceeds its elements.
+    """
     value = (node or ctx.node.args[0]).meta["val"]  # type: ignore[union-attr]
     order = _memory_order(ctx, value)
     steps = ctx.sizes.exprs(strides)
@@ -201,7 +197,7 @@ def _flat_memory(
     )
     known = isinstance(last, int) and isinstance(start, int) and isinstance(total, int)
     if order is None or not (start >= 0 and last < total if known else whole):
-        return None  # fakes do not look whether a view ends within its storage
+        return None  # fake tensors do not check that a view ends within its storage
 
     def place(at: Sequence[Index]) -> Index:
         position = Index(start)
@@ -213,9 +209,8 @@ def _flat_memory(
 
 
 def _memory_order(ctx: Lowering, value: torch.Tensor) -> list[int] | None:
-    """The dimensions of eager's tensor from the greatest stride to the least, None where it has
-    gaps or overlaps.
-    """
+    """Returns eager's dimensions from the greatest stride to the least; None where there are gaps
+    or overlaps."""
     strides, sizes = ctx.sizes.exprs(value.stride()), ctx.sizes.exprs(value.shape)
     long = [dim for dim, size in enumerate(sizes) if size != 1]
     order = sorted(long, key=lambda dim: -ctx.sizes.hint(strides[dim]))

@@ -1,7 +1,6 @@
-"""Functional forms of writes: copy, slice_scatter, select_scatter.
-
-In: graph nodes that functionalisation made of ``x[1:3] = y`` and the like. Out: one pointwise node
-that reads the new values inside the region and the old ones outside it.
+"""Lowers functional forms of writes (copy, slice_scatter, select_scatter), which functionalization
+makes of ``x[1:3] = y``, to one pointwise node that reads new values inside the region and old ones
+outside it.
 """
 
 from __future__ import annotations

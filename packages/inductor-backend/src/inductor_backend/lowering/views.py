@@ -1,7 +1,5 @@
-"""View operators: index maps, no kernels.
-
-In: graph nodes of view operators. Out: `Ref`s. What always holds: no loop node is made here, except
-for a `roll` of rows, which stores two pieces into one buffer.
+"""Lowers view operators to index maps, without loops, except a `roll` of rows, which stores two
+pieces.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ def getitem(ctx: Lowering, values: Sequence[Any], position: int) -> Any:
     aten.squeeze.dims,
 )
 def view(ctx: Lowering, x: Ref, *unused: Any) -> Ref:
-    """All of these keep the row-major order of elements, so the result's sizes say everything."""
+    """Reshapes to the node's sizes: all of these operators keep the row-major order of elements."""
     return x.reshape(ctx.shape())
 
 
@@ -46,9 +44,7 @@ def view(ctx: Lowering, x: Ref, *unused: Any) -> Ref:
     aten.clone.default,
 )
 def same(ctx: Lowering, x: Ref, **unused: Any) -> Ref:
-    """A copy is only a copy where somebody could see it: outputs and operators ask for their
-    layout.
-    """
+    """Returns the operand: outputs and operators copy it where they need another layout."""
     return x
 
 
@@ -87,9 +83,8 @@ def select(ctx: Lowering, x: Ref, dim: int, at: Any) -> Ref:
 
 
 def element_at(ctx: Lowering, size: Expr, at: Any) -> Expr:
-    """An index that is in range, counted from the begin. Raises where it is not known whether it is
-    negative.
-    """
+    """Returns a non-negative index of an element that is in range. Raises where the sign of `at` is
+    unknown."""
     if ctx.sizes.nonnegative(at):
         return simplify(at)
     if ctx.sizes.nonnegative(-at - 1):
@@ -98,8 +93,8 @@ def element_at(ctx: Lowering, size: Expr, at: Any) -> Expr:
 
 
 def slice_start(ctx: Lowering, size: Expr, start: Any, end: Any, length: Expr, step: int) -> Expr:
-    """Where a slice of `length` elements begins: a start that is negative counts from the end, and
-    one beyond either end is moved there. Raises where the ranges of the sizes leave it open."""
+    """Returns where a slice of `length` elements begins, with a negative start wrapped and the
+    start clamped. Raises where the ranges of the sizes leave it open."""
     start = 0 if start is None else start
     if isinstance(size, int) and isinstance(start, int):
         return min(max(start + size, 0) if start < 0 else start, size)
@@ -117,7 +112,7 @@ def slice_start(ctx: Lowering, size: Expr, start: Any, end: Any, length: Expr, s
     )
 
 
-#: An ``end`` that means the end of any tensor.
+#: An ``end`` from which a slice reaches the end of any tensor.
 _NO_END = 2**62
 
 
@@ -155,9 +150,7 @@ def flip(ctx: Lowering, x: Ref, dims: Sequence[int]) -> Ref:
 
 @lower(aten.roll.default)
 def roll(ctx: Lowering, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
-    """Outer dimensions are read where they were; a last one that moves is two pieces, each of
-    neighbours.
-    """
+    """Remaps outer dimensions; a last dimension is stored as two contiguous pieces."""
     moves = list(shifts) if isinstance(shifts, (list, tuple)) else [shifts]
     where = list(dims) if isinstance(dims, (list, tuple)) else [dims]
     flat = x if where else x.reshape((product(x.sizes),))

@@ -1,9 +1,8 @@
-"""Resizing by a whole factor along rows of contiguous elements: no position is computed.
+"""Resizes contiguous rows by an integer factor without computing positions.
 
-In: what `sampling` knows of an operator. Out: loop nodes whose every point stores the `factor`
-results that lie around one element of the operand, so that loads and stores are contiguous; borders
-apart. What always holds: each result is written once; weights are those of `sampling`, up to the
-rounding of a position.
+Each point of a loop stores the `factor` results around one element of the operand, so that loads
+and stores are contiguous; borders are separate loops. Each result is written once. Weights are
+those of `sampling`, up to the rounding of a position.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ LARGEST_FACTOR = 4
 
 
 def whole_factor(size: Expr, output: Expr, scale: float | None) -> int | None:
-    """The factor by which a dimension grows, None where it is no whole number or nothing is
-    unrolled.
-    """
+    """Returns the factor by which a dimension grows; None where it is no integer or is not
+    unrolled."""
     if not isinstance(size, int) or not isinstance(output, int) or size < 2 or output % size:
         return None
     factor = output // size
@@ -39,9 +37,8 @@ def whole_factor(size: Expr, output: Expr, scale: float | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One result next to element j of a row: the neighbours (as distances from j) with their
-    weights.
-    """
+    """One result beside element j of a row. taps: neighbours, as distances from j, with their
+    weights."""
 
     taps: tuple[tuple[int, float], ...]
 
@@ -62,9 +59,8 @@ def linear_columns(factor: int) -> list[Column]:
 
 
 def resize_rows(ctx: Lowering, x: Ref, columns: Sequence[Column], row: Row) -> Ref:
-    """The whole result. row: the weighted sum over the other dimensions, for one column of the
-    operand.
-    """
+    """Computes the whole result. row: the weighted sum over the other dimensions, for one column of
+    the operand."""
     sizes, dtype = ctx.shape(), compute_dtype(x.dtype)
     factor, size = len(columns), x.sizes[-1]
     assert isinstance(size, int)
@@ -82,7 +78,7 @@ def resize_rows(ctx: Lowering, x: Ref, columns: Sequence[Column], row: Row) -> R
             parts = []
             for distance, weight in column.taps:
                 here = at[-1] + begin + distance
-                if not middle:  # one column: beyond the border its last element counts
+                if not middle:  # one column: clamp at the border
                     here = Index(min(max(begin + distance, 0), size - 1)) if widest else here
                 parts.append((row(at[:-1], here), weight))
             terms = [v if w == 1 else make("mul", v, const(w, dtype)) for v, w in parts]
@@ -101,7 +97,7 @@ def resize_rows(ctx: Lowering, x: Ref, columns: Sequence[Column], row: Row) -> R
 
 
 def nearest_gradient(ctx: Lowering, dy: Ref, factors: Sequence[int]) -> Ref:
-    """The sum of the results that show an element."""
+    """Sums the gradients of all copies of an element."""
     dtype, lead = compute_dtype(dy.dtype), len(dy.sizes) - len(factors)
 
     def body(at: At) -> Value:

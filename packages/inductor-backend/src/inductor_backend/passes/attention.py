@@ -1,12 +1,10 @@
-"""Attention becomes one operator of ours: scaled_dot_product_attention, and what is written by hand
-as products and softmax.
+"""Replaces scaled_dot_product_attention, and bmm/softmax/bmm written by hand, by
+`packed_ops.attention` in inference.
 
-In: an ATen graph for inference. Out: the same graph, or a copy with `packed_ops.attention`. What
-always holds: float32; nobody else reads scores, probabilities or the sums that ATen's kernel
-returns beside the result; no dropout; only where our kernel is the faster one for the captured
-sizes. What is added to the scores is added up first: results differ by rounding alone, and a row
-that sees no key is 0 for scaled_dot_product_attention and NaN where softmax is written out, as in
-eager.
+Only in float32, without dropout, where our kernel is faster for the captured sizes, and where
+nobody else reads the scores, the probabilities or the logsumexp beside the result. Terms added to
+the scores are summed first, so results differ by rounding. A row without visible keys is 0 for
+scaled_dot_product_attention and NaN where softmax is written out, as in eager.
 """
 
 from __future__ import annotations
@@ -24,14 +22,13 @@ from tracer_core.plugin_api import CompileSpec, Phase
 Node = torch.fx.Node
 
 _FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
-#: Factors of scores that become one, which neither overflows nor vanishes where the product would
-#: not.
+#: Bounds of factors of the scores, so that folding them into one neither overflows nor underflows.
 _LEAST, _MOST = 1e-9, 1e9
 _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default, aten.reshape.default})
 
 
 def with_own_attention(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
-    """The graph to lower."""
+    """Returns the graph, or a copy with our attention."""
     targets = {node.target for node in gm.graph.nodes}
     if spec.phase is not Phase.INFERENCE or not targets & {_FLASH, aten._softmax.default}:
         return gm
@@ -44,7 +41,7 @@ def with_own_attention(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.
 
 
 def _value(node: Any, rank: int = 4) -> torch.Tensor | None:
-    """What a node computes, where that is a float32 tensor of so many dimensions."""
+    """Returns the node's fake value where it is a float32 tensor of this rank."""
     value = node.meta.get("val") if isinstance(node, Node) else None
     fits = isinstance(value, torch.Tensor) and value.dtype == torch.float32 and value.dim() == rank
     return value if fits else None
@@ -66,7 +63,7 @@ def _pays(query: Any, key: Any, value: Any) -> bool:
 
 
 def _erase_dead(editor: Editor, roots: list[Node]) -> None:
-    """Removes these nodes, and those before them, that nobody reads any more."""
+    """Erases these nodes, then their sources, where they have no users."""
     stack = list(roots)
     while stack:
         node = stack.pop()
@@ -76,8 +73,7 @@ def _erase_dead(editor: Editor, roots: list[Node]) -> None:
             stack.extend(sources)
 
 
-# scaled_dot_product_attention
-# -----------------------------------------------------------------------
+# scaled_dot_product_attention ---------------------------------------------------------------------
 
 
 def _flash(editor: Editor, node: Node) -> bool:
@@ -99,7 +95,7 @@ def _flash(editor: Editor, node: Node) -> bool:
         if scale is None
         else isinstance(scale, (int, float)) and abs(scale) <= _MOST
     )
-    if not known:  # the kernel's call has it as a number, of float32
+    if not known:  # the kernel takes the scale as a float32 constant
         return False
     new = editor.call(
         node, packed_ops.attention, query, key, value, mask, scale, bool(causal), True
@@ -112,15 +108,12 @@ def _flash(editor: Editor, node: Node) -> bool:
     return True
 
 
-# products and softmax
-# -------------------------------------------------------------------------------
+# matmuls and softmax ------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Scores:
-    """What softmax reads: product times scale, and what is added then. Mutable while the chain is
-    read.
-    """
+    """What softmax reads: scale * matmul + sum(added). Mutable while the chain is read."""
 
     product: Node
     scale: float
@@ -148,7 +141,7 @@ def _by_hand(editor: Editor, node: Node) -> bool:
         return False
     for bmm, sizes in ((scores.product, shape[2:]), (second, (shape[2], _sizes(_value(value))[3]))):  # type: ignore[index]
         if _sizes(_value(bmm, 3))[1:] != sizes:  # type: ignore[index]
-            return False  # a view has cut its operands otherwise than by heads
+            return False  # a view did not merge batch and heads
     if _sizes(_value(result_view)) != (*shape[:3], _sizes(_value(value))[3]):  # type: ignore[index]
         return False
     key = editor.call(node, aten.transpose.int, turned, 2, 3)
@@ -170,7 +163,7 @@ def _by_hand(editor: Editor, node: Node) -> bool:
 
 
 def _scores_of(editor: Editor, x: Node, shape: tuple[str, ...]) -> _Scores | None:
-    """The chain from softmax back to the product."""
+    """Follows the chain from softmax's input back to the matmul; None where it does not match."""
     found = _Scores(x, 1.0, [])
     while True:
         if (
@@ -215,7 +208,7 @@ def _scores_of(editor: Editor, x: Node, shape: tuple[str, ...]) -> _Scores | Non
 
 
 def _before_addition(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[Node, Node] | None:
-    """(scores, what is added to them)."""
+    """Returns (scores, what is added to them)."""
     for chain, other in (x.args, x.args[::-1]):
         fits = isinstance(chain, Node) and isinstance(other, Node) and chain is not other
         if fits and _sizes(_value(chain)) == shape and _leads_to_matmul(chain):
@@ -230,7 +223,7 @@ def _before_addition(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[N
 
 
 def _leads_to_matmul(node: Any) -> bool:
-    """Whether one of a few steps back is a product."""
+    """Checks whether a matmul is at most eight steps back."""
     for _ in range(8):
         if not isinstance(node, Node):
             return False
@@ -245,7 +238,8 @@ def _leads_to_matmul(node: Any) -> bool:
 
 
 def _through_windows(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[Node, Node] | None:
-    """Swin's masks: windows of an image are a dimension of their own while theirs is added."""
+    """Matches Swin's masks, which are added in five dimensions, (images, windows, ...). Returns
+    (scores, mask in four)."""
     total = x.args[0]
     assert isinstance(total, Node)
     if (
@@ -279,9 +273,7 @@ def _through_windows(editor: Editor, x: Node, shape: tuple[str, ...]) -> tuple[N
 
 
 def _result_of(node: Node, shape: tuple[str, ...]) -> tuple[Node, Node] | None:
-    """(the second product, the view of it with four dimensions), where only they read the
-    probabilities.
-    """
+    """Returns (the second matmul, its 4-d view) where only these read the probabilities."""
     here = node
     while True:
         user = _only_user(here)
@@ -309,9 +301,8 @@ def _result_of(node: Node, shape: tuple[str, ...]) -> tuple[Node, Node] | None:
 
 
 def _operand(editor: Editor, node: Any, first: tuple[str, ...], last: str | None) -> Node | None:
-    """What a product reads, with four dimensions: the first of these sizes (and the last of that
-    one).
-    """
+    """Returns a matmul's operand before it was viewed as 3-d. first, last: the sizes that its first
+    dimensions and its last must have."""
     while isinstance(node, Node) and _value(node) is None:
         if node.target not in _VIEWS or _value(node, 3) is None:
             return None

@@ -1,13 +1,11 @@
-"""Attention layers that PyTorch runs as one operator where nobody trains: the operators they are
-made of.
+"""Decomposes PyTorch's fused attention layers into linear, attention and norms, which this backend
+compiles.
 
-In: the arguments of `_native_multi_head_attention` and `_transformer_encoder_layer_fwd` (the fast
-paths of nn.MultiheadAttention and nn.TransformerEncoderLayer: evaluation without gradients). Out:
-the same result from linear, attention and norms, which this backend compiles; otherwise such a
-layer would be eager's, and a graph of twelve would be cut into thirteen. What always holds: masks,
-returned weights and nested tensors are left to the operator (NotImplemented), whose treatment of
-them is its own. GELU is the exact one, as the module says; PyTorch's operator takes the one by tanh
-on CUDA (up to 5e-4 from it).
+`_native_multi_head_attention` and `_transformer_encoder_layer_fwd` are the fast paths of
+nn.MultiheadAttention and nn.TransformerEncoderLayer (evaluation without gradients). Run eagerly,
+twelve such layers would cut a graph into thirteen. Masks, returned weights and nested tensors are
+left to the operator (NotImplemented). GELU is the exact one, as the module says; PyTorch's operator
+uses the tanh approximation on CUDA (differs by up to 5e-4).
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     mask_type: int | None = None,
 ) -> Any:
-    """(result, no weights)."""
+    """Returns (result, None); NotImplemented where the operator itself must run."""
     if mask is not None or need_weights or query is not key or key is not value or query.dim() != 3:
         return NotImplemented
     batch, length, _ = query.shape
@@ -94,7 +92,7 @@ def encoder_layer(
         proj_bias,
         need_weights=False,
     )
-    x = (x + src).contiguous()  # the operator writes its sums over its products
+    x = (x + src).contiguous()  # the operator adds into its matmuls' results
     x = x if norm_first else first(x)
     wide = F.linear(second(x) if norm_first else x, ffn_weight_1, ffn_bias_1)
     wide = F.gelu(wide) if use_gelu else F.relu(wide)
@@ -102,7 +100,7 @@ def encoder_layer(
     return x if norm_first else second(x)
 
 
-#: Operator -> what it is made of.
+#: Operator -> its decomposition.
 ATTENTION_LAYERS: dict[Any, Callable[..., Any]] = {
     aten._native_multi_head_attention.default: multi_head_attention,
     aten._transformer_encoder_layer_fwd.default: encoder_layer,

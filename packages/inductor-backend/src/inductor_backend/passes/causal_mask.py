@@ -1,12 +1,10 @@
-"""Attention masks on GPUs that are the same in every call: causal ones, and ones that hide nothing,
-become a flag.
+"""Replaces attention masks that are the same in every call by the `is_causal` flag on GPUs, where
+they are causal or hide nothing.
 
-In: an ATen graph for inference on a CUDA device. Out: the same graph, or a copy whose attentions
-are told `is_causal` in place of such a mask. What always holds: a mask is replaced only where it
-was computed, from nothing that an input holds, and every element of it is what the flag means;
-attention without dropout, square, of static sizes. Programs that look for packed sequences
-(transformers' Llama) hand over the causal mask as a tensor: reading it takes several times as long
-as flash attention, which computes only what is seen.
+Programs that look for packed sequences (transformers' Llama) pass the causal mask as a tensor:
+reading it takes several times as long as flash attention, which skips hidden elements. A mask is
+replaced only where it depends on no input, was evaluated, and every element agrees with the flag;
+only for attention without dropout, square, of static sizes.
 """
 
 from __future__ import annotations
@@ -19,29 +17,27 @@ from inductor_backend.passes.constant_folding import made_of
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of, makes_known_values
 from tracer_core.plugin_api import CompileSpec, Phase, logger
 
-#: Operators that take a mask as argument 3 -> the places of dropout and is_causal.
+#: Operators with a mask as argument 3 -> the positions of dropout and is_causal.
 MASKED = {
     aten._scaled_dot_product_efficient_attention.default: (5, 6),
     aten._scaled_dot_product_cudnn_attention.default: (5, 6),
 }
 
-#: What torch writes for "hidden" where it hands a mask of booleans to cuDNN (torch 2.11; -inf
-#: elsewhere).
+#: What torch writes for hidden elements when it converts boolean masks for cuDNN (torch 2.11).
 HIDDEN_FROM_CUDNN = -65504.0
 
-#: Elements of the largest mask that is looked at.
+#: Elements of the largest mask that is evaluated.
 LARGEST = 1 << 24
 
 Node = torch.fx.Node
 
 
 def with_causal_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
-    """The graph to lower."""
+    """Returns the graph, or a copy with such masks replaced (inference only)."""
     if spec.phase is not Phase.INFERENCE:
         return gm
     known = _known(gm.graph)
-    # Of a mask and its operator: whether it is causal; False where it hides nothing, None where it
-    # is neither.
+    # (mask, operator) -> the result of `_meaning`
     found: dict[tuple[Node, Any], bool | None] = {}
     for node in gm.graph.nodes:
         if _is_plain(node) and node.args[3] in known:
@@ -61,7 +57,7 @@ def with_causal_masks(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.G
 
 
 def _is_plain(node: Node) -> bool:
-    """An attention with a mask, without dropout, of which the result alone is read."""
+    """Checks for a square attention with a mask and no dropout, of which only result 0 is used."""
     if (
         node.op != "call_function"
         or node.target not in MASKED
@@ -78,7 +74,7 @@ def _is_plain(node: Node) -> bool:
 
 
 def _known(graph: torch.fx.Graph) -> set[Node]:
-    """Nodes that compute the same in every call."""
+    """Returns the nodes of static sizes whose value is the same in every call."""
     found: set[Node] = set()
     for node in graph.nodes:
         value, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
@@ -96,7 +92,7 @@ def _known(graph: torch.fx.Graph) -> set[Node]:
 
 
 def _whole(mask: Node) -> Node:
-    """What a mask was expanded from along its first dimensions."""
+    """Returns the mask before `expand` along its leading dimensions."""
     while mask.target is aten.expand.default and isinstance(mask.args[0], Node):
         if mask.args[0].meta["val"].shape[-2:] != mask.meta["val"].shape[-2:]:
             break
@@ -105,9 +101,7 @@ def _whole(mask: Node) -> Node:
 
 
 def _meaning(gm: torch.fx.GraphModule, mask: Node, reader: Any) -> bool | None:
-    """What a mask tells this operator. True: what comes later is hidden. False: nothing is. None:
-    anything else.
-    """
+    """Returns True for a causal mask, False for one that hides nothing, None for any other."""
     fake = mask.meta["val"]
     if fake.dim() < 2 or fake.shape[-1] != fake.shape[-2] or fake.numel() > LARGEST:
         return None
@@ -125,8 +119,8 @@ def _meaning(gm: torch.fx.GraphModule, mask: Node, reader: Any) -> bool | None:
 
 
 def _hidden(numbers: torch.Tensor, reader: Any) -> torch.Tensor:
-    """Where a mask of numbers leaves nothing to see. (A causal mask leaves each row an element that
-    is seen, beside which cuDNN's number leaves 0.)"""
+    """Returns where a float mask hides an element. (A causal mask leaves each row a visible
+    element, beside which cuDNN's -65504 vanishes in softmax.)"""
     hidden = numbers == -torch.inf
     if reader is aten._scaled_dot_product_cudnn_attention.default:
         hidden |= numbers == torch.tensor(HIDDEN_FROM_CUDNN, dtype=numbers.dtype)
@@ -134,7 +128,7 @@ def _hidden(numbers: torch.Tensor, reader: Any) -> torch.Tensor:
 
 
 def _computed(gm: torch.fx.GraphModule, wanted: Node) -> torch.Tensor | None:
-    """The node's value, computed on the CPU; None where the CPU cannot."""
+    """Evaluates the node on the CPU; None where the CPU cannot."""
     needed = made_of([wanted])
     values: dict[Node, Any] = {}
     here = {"device": torch.device("cpu")}
@@ -154,9 +148,7 @@ def _computed(gm: torch.fx.GraphModule, wanted: Node) -> torch.Tensor | None:
         logger().info("an attention's mask stays a tensor: %s", error)
         return None
     value = values[wanted]
-    return (
-        value if type(value) is torch.Tensor else None
-    )  # else it was computed under somebody's mode
+    return value if type(value) is torch.Tensor else None  # else computed under a user's mode
 
 
 def _attribute(gm: torch.fx.GraphModule, node: Node) -> torch.Tensor:
@@ -184,7 +176,7 @@ def _replace(editor: Editor, node: Node, causal: bool) -> None:
 
 
 def _has_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Whether flash attention, which torch would choose without a mask, takes these."""
+    """Checks that flash attention, which torch would choose without a mask, takes these tensors."""
     available = getattr(torch.backends.cuda, "is_flash_attention_available", None)
     if available is None or not available() or not torch.backends.cuda.flash_sdp_enabled():
         return False
@@ -198,7 +190,5 @@ def _has_flash(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> b
 
 
 def generation(device: torch.device) -> int:
-    """The first number of the device's compute capability; 0 where graphs are compiled without a
-    GPU.
-    """
+    """Returns the major compute capability; 0 where graphs are compiled without a GPU."""
     return torch.cuda.get_device_capability(device)[0] if torch.cuda.is_available() else 0

@@ -1,10 +1,8 @@
-"""Tensors that no input has a part in are computed once, when the graph is compiled: masks, tables
-of positions.
+"""Constant folding: evaluates subgraphs that depend on no graph input (masks, position tables)
+once, at compile time.
 
-In: an ATen graph for inference. Out: the same graph, or a copy that reads them as its constants.
-What always holds: only operators without random numbers and without writes, of sizes that are no
-symbols; a chain of cheap loops stays, because the kernels that read it compute it faster than they
-would load it.
+Only on the CPU, for inference, without random numbers or mutation, and with static sizes. A chain
+of cheap operators stays: the kernels that read it recompute it faster than they would load it.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from tracer_core.plugin_api import CompileSpec, Phase
 
 Node = torch.fx.Node
 
-#: Elements of one result, and of all of them.
+#: Elements of one result at most, and of all together.
 MOST, MOST_OF_ALL = 1 << 18, 1 << 20
 
-#: Operators that the readers' kernels repeat for next to nothing.
+#: Operators that their readers' kernels recompute at next to no cost.
 CHEAP = VIEWS | {
     aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default,
     aten.zeros.default, aten.ones.default,
@@ -44,7 +42,7 @@ CHEAP = VIEWS | {
 
 
 def with_folded_constants(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
-    """The graph to lower."""
+    """Returns the graph, or a copy that reads the evaluated tensors as its constants."""
     if spec.phase is not Phase.INFERENCE or not _results(gm.graph):
         return gm
     copied = copy_of(gm)
@@ -53,7 +51,7 @@ def with_folded_constants(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.
     for number, node in enumerate(results):
         value = values[node]
         if type(value) is not torch.Tensor or not _alike(value, node.meta["val"]):
-            return gm  # computed under somebody's mode: leave the graph as it is
+            return gm  # computed under a user's mode: leave the graph as it is
         name = f"known_{number}"
         copied.register_buffer(name, value)
         with copied.graph.inserting_before(next(iter(copied.graph.nodes))):
@@ -65,7 +63,7 @@ def with_folded_constants(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.
 
 
 def _is_known(node: Node, known: dict[Node, bool]) -> bool:
-    """Whether a node is the same tensor in every call."""
+    """Checks that a node is the same tensor in every call."""
     value = node.meta.get("val")
     if node.op == "get_attr" or not isinstance(value, torch.Tensor):
         return node.op == "get_attr"
@@ -86,7 +84,7 @@ def _is_known(node: Node, known: dict[Node, bool]) -> bool:
 
 
 def _results(graph: torch.fx.Graph) -> list[Node]:
-    """What the rest of the graph reads and is worth keeping."""
+    """Returns the nodes that the rest of the graph reads and that are worth storing."""
     known: dict[Node, bool] = {}
     dear: dict[Node, bool] = {}
     found, elements = [], 0
@@ -110,14 +108,14 @@ def _results(graph: torch.fx.Graph) -> list[Node]:
 
 
 def _is_read(node: Node, known: dict[Node, bool]) -> bool:
-    """By the rest of the graph, as it is or through views, which cost nothing."""
+    """Checks that a node outside the constants reads this one, directly or through views."""
     return any(
         not known[user] or (user.target in VIEWS and _is_read(user, known)) for user in node.users
     )
 
 
 def made_of(results: list[Node]) -> set[Node]:
-    """These nodes and all that they are computed from."""
+    """Returns these nodes and all that they are computed from."""
     needed, stack = set(), list(results)
     while stack:
         node = stack.pop()
@@ -128,7 +126,7 @@ def made_of(results: list[Node]) -> set[Node]:
 
 
 def _computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any]:
-    """The values of these nodes and of what they are made of."""
+    """Evaluates these nodes."""
     needed = made_of(results)
     values: dict[Node, Any] = {}
     with torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False):
@@ -144,7 +142,7 @@ def _computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any]:
 
 
 def _own(value: Any) -> Any:
-    """The value in memory of its own, dense."""
+    """Clones the value, so that it shares no memory."""
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
@@ -153,7 +151,7 @@ def _alike(value: torch.Tensor, fake: torch.Tensor) -> bool:
 
 
 def _erase_unread(graph: torch.fx.Graph) -> None:
-    """Nodes that only made what is a constant now."""
+    """Erases nodes that only served what is a constant now."""
     for node in reversed(list(graph.nodes)):
         schema = getattr(node.target, "_schema", None)
         drawn = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

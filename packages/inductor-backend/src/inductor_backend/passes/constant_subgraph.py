@@ -1,8 +1,8 @@
-"""A graph in two: what depends on constants alone, and the rest, which takes its results as inputs.
+"""Splits a graph in two: the constant subgraph, which depends on constants alone, and the rest,
+which takes the subgraph's results as its last placeholders.
 
-In: an `Editor`. Out: `Folded`: the program that prepares constants, and the graph without them,
-whose last placeholders are what it prepares. What always holds: a view of a constant, and what is
-bigger than what it is made of, stays in the graph: it costs no memory there.
+A view of a constant stays in the rest, where it costs no memory; so does a result that is much
+bigger than the constants it is computed from.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ VIEWS = frozenset(
     }
 )  # fmt: skip
 
-#: A result may have this many times the elements of the constants that it is made of, or `SMALL` of
-#: them.
+#: A result is folded up to `GROWTH` times the elements of its constants, or `SMALL` elements.
 GROWTH, SMALL = 2, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """steps: nodes in order, with the nodes that nobody reads after each. constants: the
-    placeholders that they begin with, by position among the graph's constants. known: tensors of
-    the graph itself that they read. results: nodes to hand over. read: positions of constants that
-    the graph still reads itself."""
+    """The constant subgraph. steps: its nodes in order, each with the values to free after it.
+    constants: the placeholders that it reads -> position among the graph's constants. known:
+    tensors of the graph module that it reads. results: the nodes to pass on. read: positions of
+    constants that the rest still reads."""
 
     steps: tuple[tuple[torch.fx.Node, tuple[torch.fx.Node, ...]], ...]
     constants: dict[torch.fx.Node, int]
@@ -47,7 +46,7 @@ class Folded:
     read: frozenset[int]
 
     def prepare(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The results for these constants, each with memory of its own."""
+        """Runs the subgraph on these constants and returns its results."""
         env: dict[torch.fx.Node, Any] = {
             node: tensors[position].detach() for node, position in self.constants.items()
         } | self.known
@@ -60,7 +59,7 @@ class Folded:
 
 
 def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
-    """Takes the constant part out of the editor's graph. constants: the placeholders, in order."""
+    """Removes the constant subgraph from the editor's graph. constants: placeholders, in order."""
     graph = editor.graph
     results = [
         node for node in graph.nodes if _is_result(editor, node) and _is_worth_it(editor, node)
@@ -104,9 +103,8 @@ def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
 def _without(
     editor: Editor, needed: set[torch.fx.Node], results: Sequence[torch.fx.Node]
 ) -> tuple[torch.fx.GraphModule, dict[torch.fx.Node, torch.fx.Node]]:
-    """The graph without what only served the results, and its nodes by those that they are copies
-    of.
-    """
+    """Returns the graph without nodes that only served the results, and a map from old nodes to
+    their copies."""
     graph = torch.fx.Graph()
     made: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in editor.graph.nodes:
@@ -124,7 +122,7 @@ def _has_effect(node: torch.fx.Node) -> bool:
 
 
 def _is_result(editor: Editor, node: torch.fx.Node) -> bool:
-    """A constant that the rest of the graph reads."""
+    """Checks for a constant tensor that the rest of the graph reads."""
     if node not in editor.constant or node.op != "call_function":
         return False
     return isinstance(node.meta["val"], torch.Tensor) and any(
@@ -146,7 +144,7 @@ def _is_worth_it(editor: Editor, node: torch.fx.Node) -> bool:
 
 
 def _needed(roots: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
-    """The nodes that these depend on, and themselves."""
+    """Returns these nodes and all that they depend on."""
     found: set[torch.fx.Node] = set()
     stack = list(roots)
     while stack:

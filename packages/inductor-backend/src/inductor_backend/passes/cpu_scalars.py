@@ -1,10 +1,8 @@
-"""Work on CPU tensors in a graph of a CUDA device that has nothing to do with the device's:
-counters of steps.
+"""Splits work on CPU tensors (step counters of optimizers) off a graph of a CUDA device and runs it
+beside the device's kernels.
 
-In: an ATen graph. Out: the nodes of its host side (`host_side`), and the graph cut in two
-(`split`): what is left for the device, and a runner for the whole that launches the device's part
-first. What always holds: neither side reads what the other makes or writes, so their order does not
-matter; nodes that draw random numbers stay where they are.
+Neither side reads what the other computes or writes, so their order does not matter. Operators that
+use random numbers stay in the device's graph.
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ _FOUND: WeakKeyDictionary[torch.fx.Graph, frozenset[Node]] = WeakKeyDictionary()
 
 
 def host_side(graph: torch.fx.Graph) -> frozenset[Node]:
-    """The nodes of the host side; none in a graph of the CPU. (Remembered: a graph is not changed
-    any more.)
-    """
+    """Returns the nodes that run on the host; none in a graph of the CPU. Cached by graph, which
+    must not change afterwards."""
     if graph not in _FOUND:
         _FOUND[graph] = (
             frozenset(_closed(graph)) if main_device(graph).type != "cpu" else frozenset()
@@ -50,9 +47,8 @@ def _closed(graph: torch.fx.Graph) -> set[Node]:
 
 
 def _alone(node: Node, found: set[Node], written: set[Any]) -> bool:
-    """It reads inputs that the device does not write to and what the host side makes, and only that
-    side reads it.
-    """
+    """Checks that the node reads only host results and inputs that the device does not write to,
+    and that only host nodes and the output read it."""
     for source in node.all_input_nodes:
         if source not in found and (source.op != "placeholder" or source in written):
             return False
@@ -60,7 +56,7 @@ def _alone(node: Node, found: set[Node], written: set[Any]) -> bool:
 
 
 def _on_host(node: Node) -> bool:
-    """Whether all its tensors lie on the CPU, and it makes or writes to one."""
+    """Checks that the node returns tensors and that all its tensors lie on the CPU."""
     if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
         return False
     made = _tensors(node)
@@ -83,9 +79,8 @@ def _writes(graph: torch.fx.Graph) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """graph, spec: the device's side, with the inputs of the whole. whole(runner): a runner for
-    both sides.
-    """
+    """graph, spec: the device's side, with the inputs of the whole graph. whole: turns a runner of
+    the device's side into one for both sides."""
 
     graph: torch.fx.GraphModule
     spec: CompileSpec
@@ -93,7 +88,7 @@ class Split:
 
 
 def split(gm: torch.fx.GraphModule, spec: CompileSpec) -> Split | None:
-    """None where there is no host side."""
+    """Splits the graph; None where it has no host side."""
     host = host_side(gm.graph)
     if not host:
         return None
@@ -131,7 +126,8 @@ def _host_runner(
     placeholders: Sequence[Node],
     outputs: Sequence[Any],
 ) -> Callable[[list[Any]], Callable[[], list[tuple[int, Any]]]]:
-    """inputs -> the work, which gives (place, value) of each output of the host side."""
+    """Returns inputs -> work; calling work runs the host side and returns (position, value) of each
+    of its outputs."""
     graph = torch.fx.Graph()
     read = [
         index for index, node in enumerate(placeholders) if any(user in host for user in node.users)

@@ -1,8 +1,7 @@
-"""Which ATen operators are decomposed before lowering.
+"""Chooses which ATen operators are decomposed before lowering.
 
-In: torch's decomposition tables, through `torch_private`, and ours of whole layers. Out:
-`decompositions()`, operator -> function. What always holds: an operator with a lowering of its own
-is never in the table (its kernels are better and compile faster), nor one on the fallback table.
+An operator with a lowering of its own is never decomposed (its kernels are better and compile
+faster), nor one of the fallback table.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from inductor_backend.torch_private import OpOverload, core_decompositions
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """torch's core table without what this backend lowers or calls itself, and layers that are one
-    operator.
-    """
+    """Returns torch's core table without what this backend lowers or calls itself, plus whole
+    attention layers."""
     own = {op: fn for op, fn in _of_aten().items() if op not in LOWERINGS and op not in FALLBACKS}
     return own | ATTENTION_LAYERS
 
 
 @functools.cache
 def _of_aten() -> dict[Any, Callable[..., Any]]:
-    """torch's core table without operators of others (torchvision's, for instance)."""
+    """Returns torch's core table without operators of other namespaces (torchvision's, for
+    instance)."""
     table = core_decompositions()
     return {
         op: fn for op, fn in table.items() if isinstance(op, OpOverload) and op.namespace == "aten"

@@ -1,8 +1,8 @@
-"""Compiling a graph whose parameters are constants, and preparing them.
+"""Freezing: compiles a graph whose parameters are constants (`CompileSpec.constants`), so that
+nodes that depend on them alone run once, when the constants are bound.
 
-In: an ATen graph and a `CompileSpec` whose `constants` are not empty. Out: a runner with
-`bind_constants`: constant tensors -> what runs the graph with what was made of them. What always
-holds: binding compiles nothing, and what it makes belongs to that one callable.
+Binding compiles nothing, and the tensors that it computes belong to the one function that it
+returns.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from tracer_core.plugin_api import CompileSpec, InputSpec, Role, RunFunction, Ru
 
 @dataclass(frozen=True, slots=True)
 class FrozenGraph:
-    """graph, spec: without its constant part, whose results are the last inputs. folded: that
-    part.
-    """
+    """graph, spec: the graph without its constant subgraph, whose results are its last inputs.
+    folded: the constant subgraph."""
 
     graph: torch.fx.GraphModule
     spec: CompileSpec
@@ -30,14 +29,14 @@ class FrozenGraph:
 
 
 def frozen_editor(gm: torch.fx.GraphModule, spec: CompileSpec) -> Editor:
-    """For rewrites of a copy of the graph."""
+    """Returns an editor of a copy of the graph, with the spec's constants."""
     copied = copy_of(gm)
     placeholders = copied.graph.find_nodes(op="placeholder")
     return Editor(copied, [placeholders[index] for index in spec.constants])
 
 
 def without_constants(editor: Editor, spec: CompileSpec) -> FrozenGraph:
-    """The rewritten graph in two."""
+    """Splits the constant subgraph off the rewritten graph."""
     placeholders = editor.graph.find_nodes(op="placeholder")
     folded = split(editor, [placeholders[index] for index in spec.constants])
     extra = [
@@ -48,8 +47,8 @@ def without_constants(editor: Editor, spec: CompileSpec) -> FrozenGraph:
 
 
 def frozen_runner(runner: Runner, frozen: FrozenGraph) -> Runner:
-    """runner: takes the inputs and then what was made of the constants. Called before
-    `bind_constants`, what this returns binds them anew in each call."""
+    """Returns a runner with `bind_constants`. runner: takes the inputs, then the results of the
+    constant subgraph. Calls before `bind_constants` bind the constants again each time."""
     run, indices = runner.run, frozen.spec.constants
 
     def bind_constants(tensors: Sequence[torch.Tensor]) -> RunFunction:

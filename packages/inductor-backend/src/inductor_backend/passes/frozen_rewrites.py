@@ -1,8 +1,8 @@
-"""Rewrites that constants make possible: batch norm in inference, packed products and convolutions,
-their epilogues.
+"""Rewrites for frozen graphs: folds batch norm, packs the weights of matmuls and convolutions,
+fuses their epilogues.
 
-In: an `Editor`. Out: the same graph with other operators. What always holds: float32 only; a value
-that somebody else reads too is still computed; a rewrite changes results by rounding alone.
+Float32 only. A value with other readers is still computed, and rewrites change results by rounding
+alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inductor_backend.passes.fx_edit import Editor, aten
 
 Node = torch.fx.Node
 
-#: A product of fewer multiplications is left to ATen's kernel: a call's overhead decides.
+#: Matmuls of fewer multiplications stay ATen's: the overhead of the call decides there.
 SMALL_PRODUCT = 200_000
 
 
@@ -38,9 +38,9 @@ def _float32(*nodes: Any) -> bool:
 
 
 def scale_after_convolutions(editor: Editor, convolutions: Collection[Node]) -> None:
-    """Where parameters are no constants: batch norm in inference after one of these convolutions,
-    read by nobody else, is that convolution's scale and bias (which `pack_convolutions` takes from
-    its meta)."""
+    """Turns inference batch norm after one of these convolutions into the convolution's scale and
+    bias (in its meta, for `pack_convolutions`), where nothing else reads the convolution. For
+    parameters that are no constants."""
     for node in list(editor.graph.nodes):
         if node.target is not aten._native_batch_norm_legit_no_training.default:
             continue
@@ -66,8 +66,8 @@ def scale_after_convolutions(editor: Editor, convolutions: Collection[Node]) -> 
 
 
 def fold_batch_norm(editor: Editor) -> None:
-    """Batch norm in inference becomes one multiplication and one addition a channel; after a
-    convolution that nobody else reads, it goes into that convolution's weight and bias."""
+    """Folds inference batch norm into one multiply and one add per channel, or into the weight and
+    bias of a convolution before it that nothing else reads."""
     for node in list(editor.graph.nodes):
         if node.target is aten._native_batch_norm_legit_no_training.default:
             _fold_one(editor, node)
@@ -110,7 +110,7 @@ def _fold_one(editor: Editor, node: Node) -> None:
 
 
 def _scale_and_shift(editor: Editor, node: Node) -> tuple[Node, Node]:
-    """What a batch norm in inference multiplies each channel by, and what it adds then."""
+    """Returns a batch norm's factor and offset per channel."""
     _, weight, bias, mean, var, _, eps = node.args
 
     def new(target: Any, *args: Any) -> Node:
@@ -143,7 +143,7 @@ def _convolution_before(editor: Editor, x: Any) -> bool:
 
 
 def pack_weights(editor: Editor) -> None:
-    """Convolutions and products with constant weights read packed ones."""
+    """Replaces convolutions and matmuls with constant weights by ours with packed weights."""
     for node in list(editor.graph.nodes):
         if node in editor.constant:
             continue
@@ -160,7 +160,7 @@ def _put(editor: Editor, old: Node, new: Node) -> None:
 
 
 def _new(editor: Editor, like: Node, target: Any, *args: Any, **kwargs: Any) -> Node:
-    """A packed operator before `like`, whose value is like that of `like`."""
+    """Inserts a packed operator before `like`, with the fake value of `like`."""
     with editor.graph.inserting_before(like):
         node = editor.graph.call_function(target, args, kwargs)
     node.meta = dict(like.meta)
@@ -172,9 +172,8 @@ def _convolution(editor: Editor, node: Node) -> Node | None:
 
 
 def geometry_of(node: Node) -> Geometry | None:
-    """Of a convolution that one of our kernels takes, in the form that is the fastest for the
-    captured sizes.
-    """
+    """Returns the geometry of a convolution that our kernels support, in the fastest form for the
+    captured sizes."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     value, filters = _tensor(x), _tensor(weight)
     if (
@@ -215,9 +214,8 @@ def _packed_convolution(editor: Editor, node: Node) -> Node | None:
 
 
 def pack_convolutions(editor: Editor, convolutions: Collection[Node]) -> None:
-    """These convolutions, and those that `scale_after_convolutions` made of them, read weights that
-    are packed in each call.
-    """
+    """Packs the weights of these convolutions, and of those that `scale_after_convolutions` made,
+    in each call."""
     for node in list(editor.graph.nodes):
         if node in convolutions or "scale" in node.meta:
             replacement = _packed_convolution(editor, node)
@@ -263,7 +261,7 @@ _PACKED = {aten.convolution.default: _convolution, aten.mm.default: _mm, aten.ad
 
 
 def _activation(node: Node) -> str | None:
-    """The name of the activation that a node is."""
+    """Returns the name of the activation that this node computes, or None."""
     if node.target is aten.gelu.default:
         return "gelu_tanh" if node.kwargs.get("approximate", "none") == "tanh" else "gelu_erf"
     if node.target is aten.hardtanh.default:
@@ -281,8 +279,8 @@ _ACTIVATIONS: dict[Any, str] = {
 
 
 def fuse_epilogues(editor: Editor) -> None:
-    """Packed operators apply the activation, the addition and the second activation that follow
-    them, where nobody reads what is in between."""
+    """Fuses the activation, addition and second activation after packed operators into them, where
+    nothing else reads the intermediate results."""
     for node in list(editor.graph.nodes):
         if node.target in (packed_ops.convolution, packed_ops.linear):
             current: Node | None = node
@@ -291,7 +289,7 @@ def fuse_epilogues(editor: Editor) -> None:
 
 
 def _fuse_next(editor: Editor, node: Node) -> Node | None:
-    """The operator that stands for `node` and what follows it, or None."""
+    """Fuses the node's only reader and returns the fused node, or None."""
     if len(node.users) != 1:
         return None
     (user,) = node.users
@@ -314,7 +312,7 @@ def _fuse_next(editor: Editor, node: Node) -> Node | None:
 
 
 def _added(node: Node, user: Node) -> Node | None:
-    """What `user` adds to the result, where it is a tensor of the same sizes."""
+    """Returns the tensor of equal sizes that `user` adds to the result, or None."""
     if user.target is not aten.add.Tensor or user.kwargs or len(user.args) != 2:
         return None
     other = next((item for item in user.args if item is not node), None)

@@ -1,8 +1,8 @@
-"""Edits of an ATen graph: new nodes with fake values, and which nodes depend on constants alone.
+"""Edits of an ATen graph: adds nodes with fake values (``meta["val"]``), and tracks which nodes
+depend on constants alone.
 
-In: a graph whose placeholders are partly constants. Out: nodes with ``meta["val"]``. What always
-holds: a new node has the user's line of the one that it was made for; a constant node computes the
-same whenever it is run.
+A new node keeps the user's source line of the node that it replaces. A constant node computes the
+same value whenever it runs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ aten = operators("aten")
 def copy_node(
     graph: torch.fx.Graph, node: torch.fx.Node, to: Callable[[torch.fx.Node], torch.fx.Node]
 ) -> torch.fx.Node:
-    """`node_copy`, in half its time: arguments given to a new node are searched for symbolic
-    numbers, to warn of them.
-    """
+    """Does `Graph.node_copy` in half the time: torch searches the arguments of a new node for
+    SymInts, to warn of them."""
     if node.op in ("placeholder", "output"):
         copied = graph.node_copy(node, to)
     else:
@@ -40,7 +39,7 @@ def copy_node(
 
 
 def copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph again, for edits."""
+    """Copies the graph module, for edits."""
     graph = torch.fx.Graph()
     made: dict[torch.fx.Node, torch.fx.Node] = {}
     for node in gm.graph.nodes:
@@ -50,7 +49,8 @@ def copy_of(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 class Editor:
-    """Mutable: the graph, and the set of its constant nodes. constants: placeholders that are."""
+    """Mutable: the graph, and the set of its constant nodes. constants: the placeholders among
+    them."""
 
     def __init__(self, gm: torch.fx.GraphModule, constants: Collection[torch.fx.Node]) -> None:
         self.gm, self.graph = gm, gm.graph
@@ -60,8 +60,8 @@ class Editor:
                 self.constant.add(node)
 
     def _is_constant(self, node: torch.fx.Node) -> bool:
-        """Whether all that the node reads is constant, and there is such a thing. Numbers of the
-        call, random numbers and writes are not."""
+        """Checks that the node reads constants only, and at least one. Symbolic scalars, random
+        numbers and mutations are not constant."""
         if node.op != "call_function" or not node.all_input_nodes:
             return False
         tags = getattr(node.target, "tags", ())
@@ -72,17 +72,15 @@ class Editor:
         ) and any(source in self.constant for source in node.all_input_nodes)  # fmt: skip
 
     def is_constant(self, *nodes: Any) -> bool:
-        """Whether each is a constant node or None."""
+        """Checks that each is a constant node or None."""
         return all(node is None or node in self.constant for node in nodes)
 
     def call(self, like: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
-        """A new node before `like`, with its fake value."""
+        """Inserts a new node before `like`, with its fake value."""
         with self.graph.inserting_before(like):
             node = self.graph.call_function(target, args, kwargs)
         node.meta = {"user_frame": like.meta.get("user_frame", "?")}
-        if (
-            INSTANCE in like.meta
-        ):  # it belongs where the other does, and stands for none of the nodes there
+        if INSTANCE in like.meta:  # it belongs to that instance, but to none of its offsets
             node.meta[INSTANCE] = (like.meta[INSTANCE][0], -1)
         node.meta["val"] = self._value(node, args, kwargs)
         if self._is_constant(node):
@@ -106,9 +104,8 @@ class Editor:
 
 
 def makes_known_values(node: torch.fx.Node) -> bool:
-    """A constant of the graph, or an operator without tensors that gives the same in every call:
-    ``full(...)``.
-    """
+    """Checks for a constant tensor of the graph, or an operator without node arguments whose result
+    is the same in every call, such as ``full(...)``."""
     if node.op == "get_attr":
         return isinstance(node.meta.get("val"), torch.Tensor)
     if node.op != "call_function" or node.all_input_nodes:

@@ -1,8 +1,8 @@
-"""Products of one input with several constant weights become one product: queries, keys and values.
+"""Horizontal fusion of matmuls: computes several ``mm``/``addmm`` of one input with constant
+weights as one (queries, keys and values of attention).
 
-In: an `Editor`. Out: the graph with one ``addmm`` (or ``mm``) and a slice for each product that it
-replaces. What always holds: each result is the sum that it was; the weights are put side by side
-once, when they are prepared.
+Each former result is a slice of columns; the weights are concatenated once, when the constants are
+prepared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _VIEWS = frozenset({aten.view.default, aten.reshape.default, aten._unsafe_view.d
 
 
 def merge_matmuls(editor: Editor) -> None:
-    """Merges products that read the same matrix, at the place of the first."""
+    """Merges float32 matmuls that read the same matrix into one, at the place of the first."""
     groups: dict[Any, list[Node]] = {}
     _constants_first(editor)
     for node in editor.graph.nodes:
@@ -33,9 +33,8 @@ def merge_matmuls(editor: Editor) -> None:
 
 
 def _constants_first(editor: Editor) -> None:
-    """Moves what depends on constants alone to the placeholders: the first product needs the
-    others' weights.
-    """
+    """Moves constant nodes up to the placeholders: the merged matmul needs all weights at its first
+    place."""
     needed = {
         source for node in editor.constant for source in node.all_input_nodes
     } | editor.constant
@@ -50,9 +49,8 @@ def _constants_first(editor: Editor) -> None:
 
 
 def _parts(editor: Editor, node: Node) -> tuple[Node, Node, Node | None] | None:
-    """(a, b, bias) of a float32 product with a constant matrix b and a constant bias, one value a
-    column.
-    """
+    """Returns (a, b, bias) of a float32 matmul with constant b and a constant bias per column, else
+    None."""
     args: tuple[Any, ...] = node.args
     if node.target is aten.mm.default:
         a, b, bias = *args, None
@@ -72,7 +70,7 @@ def _parts(editor: Editor, node: Node) -> tuple[Node, Node, Node | None] | None:
 
 
 def _source(a: Node) -> Any:
-    """What a matrix is: equal for two views of equal sizes of one tensor."""
+    """Returns a key that is equal for two views of equal sizes of one tensor."""
     if a.target in _VIEWS and isinstance(a.args[0], Node):
         sizes = tuple(str(size) for size in a.meta["val"].shape)
         return a.args[0], sizes

@@ -1,9 +1,8 @@
-"""Starts the compiler of our own kernels while a graph is still being lowered.
+"""Starts compiling our own kernels in threads while a graph is still being lowered.
 
-In: a captured, torch-level graph, or an ATen graph. Out: nothing; threads build the families of
-`kernels.native` that the graph looks as if it will need. What always holds: only time depends on
-it, and no guard is made; a graph that needs a kernel without being recognised here builds it when
-it is compiled, and failures are told there.
+This is a prediction from the captured, torch-level graph or the ATen graph, and saves only time: a
+kernel that is not predicted here is built when the graph is compiled, and failures are raised
+there. No guards are made.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: Names of captured functions and methods that become products.
+#: Names of captured functions and methods that become matmuls.
 PRODUCTS = frozenset({"linear", "matmul", "__matmul__", "mm", "addmm", "bilinear", "lstm", "gru"})
 
-#: Those that draw zeros and ones.
+#: Names of those that become Bernoulli random numbers.
 DRAWS = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "bernoulli", "bernoulli_"})
 
 
 def start(captured: torch.fx.GraphModule) -> None:
-    """Starts building what the graph will need."""
+    """Starts building the kernels that a captured graph will probably need."""
     given = (node.meta.get("val") for node in captured.graph.find_nodes(op="placeholder"))
     if any(isinstance(value, torch.Tensor) and value.device.type == "cuda" for value in given):
         build.warm_up()
@@ -55,7 +54,7 @@ def start(captured: torch.fx.GraphModule) -> None:
 
 
 def start_lowered(nodes: Iterable[torch.fx.Node]) -> None:
-    """The same for the nodes of an ATen graph that is about to be lowered."""
+    """Starts building the kernels of an ATen graph that is about to be lowered."""
     native.prepare(name for node in nodes if node.op == "call_function" for name in _lowered(node))
 
 
@@ -85,13 +84,13 @@ def _captured(node: torch.fx.Node, grad: bool) -> Iterator[str]:
 
 
 def _multiplications(a: torch.Tensor, b: torch.Tensor) -> int:
-    """Of a product of these two, whichever dimension of b is summed over."""
+    """Estimates the multiplications of a matmul, whichever dimension of b is summed over."""
     columns = math.prod(map(hint, b.shape)) // max(1, hint(a.shape[-1]))
     return math.prod(map(hint, a.shape)) * max(1, columns)
 
 
 def _geometry_of_call(node: torch.fx.Node) -> Geometry | None:
-    """Of torch.nn.functional.conv2d(x, weight, bias, stride, padding, dilation, groups)."""
+    """Returns the geometry of a call conv2d(x, weight, bias, stride, padding, dilation, groups)."""
     weight = _value(node.args[1]) if len(node.args) > 1 else None
     if weight is None or weight.dim() != 4 or node.meta["val"].dim() != 4:
         return None
@@ -112,7 +111,7 @@ def _geometry_of_call(node: torch.fx.Node) -> Geometry | None:
 
 
 def _pair(value: Any) -> tuple[int, int] | None:
-    """None for what is no number here ("same")."""
+    """Returns a pair of ints; None for what is no int here (a padding of 'same')."""
     first, *rest = value if isinstance(value, (tuple, list)) and value else [value]
     last = rest[0] if rest else first
     return (first, last) if isinstance(first, int) and isinstance(last, int) else None
@@ -120,7 +119,7 @@ def _pair(value: Any) -> tuple[int, int] | None:
 
 # ATen graphs --------------------------------------------------------------------------------------
 
-#: operator -> its launcher, where our kernel is the one that is chosen
+#: Operator -> launcher of our kernel, for where the schedule selection chooses ours
 _LAUNCHERS = {
     aten.mm.default: "run_linear",
     aten.addmm.default: "run_linear",
@@ -167,7 +166,7 @@ def _operand(arg: Any) -> Any:
 
 
 def _numbers(operands: list[Any]) -> Iterator[Any]:
-    """What must be no node: strides, paddings, ..."""
+    """Yields the items of list arguments (strides, paddings, ...), which must be ints."""
     for operand in operands:
         yield from operand if isinstance(operand, (list, tuple)) else ()
 

@@ -1,9 +1,8 @@
-"""LSTM layers: one product for what the input adds in all steps, and our kernel for the steps.
+"""LSTM layers: rewrites ``mkldnn_rnn_layer`` as one ``addmm`` for the inputs of all steps (whose
+weight `pack_weights` packs) and `packed_ops.lstm` for the recurrence.
 
-In: an `Editor`. Out: the graph with ``addmm`` (which `pack_weights` takes) and `packed_ops.lstm`
-for each layer's ``mkldnn_rnn_layer``. What always holds: inference, float32, no packed sequences;
-every other layer stays oneDNN's, as does one whose weights are no constants and that has too few
-steps to pay for packing them in each call.
+Only inference in float32 without packed sequences; other layers stay oneDNN's, as do layers whose
+weights are no constants and that have too few steps to pay for packing in each call.
 """
 
 from __future__ import annotations
@@ -21,33 +20,33 @@ Node = torch.fx.Node
 
 _LSTM = 2  # the mode of mkldnn_rnn_layer
 
-#: Steps from which packing the weights in each call is worth its time.
+#: Steps from which packing the weights in each call pays.
 STEPS = 8
 
 LAYER = getattr(getattr(aten, "mkldnn_rnn_layer", None), "default", None)
 
 
 def pack_layers(editor: Editor) -> None:
-    """Rewrites every layer that `_is_taken` and whose weights are constants."""
+    """Rewrites every supported layer whose weights are constants."""
     for node in list(editor.graph.nodes):
         if _is_taken(node) and editor.is_constant(*_parameters(node)):
             _rewrite(editor, node)
 
 
 def pays_per_call(node: Node) -> bool:
-    """Whether a layer is better rewritten although its weights are no constants."""
+    """Checks whether packing the weights in each call pays for this layer."""
     return _is_taken(node) and hint(node.args[0].meta["val"].shape[0]) >= STEPS  # type: ignore[union-attr]
 
 
 def pack_layers_per_call(editor: Editor) -> None:
-    """Rewrites every layer that `pays_per_call`."""
+    """Rewrites every layer for which `pays_per_call` holds."""
     for node in list(editor.graph.nodes):
         if pays_per_call(node):
             _rewrite(editor, node)
 
 
 def _parameters(node: Node) -> list[Any]:
-    """Weights and, where it has them, biases (without, these are zeros)."""
+    """Returns the weights and, where the layer has them, biases (else these are zeros)."""
     return list(node.args[1 : 5 if node.args[12] else 3])
 
 
@@ -83,7 +82,7 @@ def _rewrite(editor: Editor, node: Node) -> None:
     def new(target: Any, *args: Any, **kwargs: Any) -> Node:
         return editor.call(node, target, *args, **kwargs)
 
-    # rows (gate, unit) of the weights in the order (group of units, gate, unit of the group)
+    # reorder the weights' rows from (gate, unit) to (group of units, gate, unit of the group)
     split = new(aten.view.default, of_hidden, [4, units // lanes(), lanes(), units])
     order = new(aten.permute.default, split, [1, 0, 2, 3])
     dense = new(aten.clone.default, order, memory_format=torch.contiguous_format)

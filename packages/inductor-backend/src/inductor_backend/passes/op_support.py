@@ -1,8 +1,8 @@
-"""Which graph nodes this backend takes; the core runs the others eagerly and says so once.
+"""Op support check: decides which ATen nodes this backend compiles; the core runs the others
+eagerly.
 
-In: a node of an ATen graph. Out: None, or the reason why not. What always holds: a node that passes
-has a lowering or is on the fallback table, and loops never see complex, quantised or sparse
-tensors.
+Sparse and quantized tensors are rejected; other dtypes than `MEMORY_DTYPES` (complex ones) reach
+only operators of the fallback table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _nothing_to_choose(node: torch.fx.Node) -> str | None:
     return "the greatest or least of no elements: eager raises" if empty else None
 
 
-#: What some lowerings do not take, by operator.
+#: Operator -> check for arguments that its lowering does not support.
 LIMITS: dict[Any, Callable[[torch.fx.Node], str | None]] = {
     aten.index.Tensor: _boolean_mask,
     aten._unsafe_index.Tensor: (
@@ -64,9 +64,9 @@ _MAIN_DEVICES: WeakKeyDictionary[torch.fx.Graph, torch.device] = WeakKeyDictiona
 
 
 def _elsewhere(node: torch.fx.Node) -> str | None:
-    """Why a node stays out of a graph whose loops run on another device: None for copies between
-    devices, and where all that lies elsewhere has no dimensions. (The core compiles what several
-    GPUs do apart, one part a GPU.)"""
+    """Returns why a node cannot be part of a graph whose loops run on another device. Allowed are
+    copies between devices, the host side, and operands elsewhere that have no dimensions. (The core
+    compiles one graph per GPU.)"""
     graph = node.graph
     if graph not in _MAIN_DEVICES:
         _MAIN_DEVICES[graph] = main_device(graph)
@@ -92,7 +92,7 @@ def _elsewhere(node: torch.fx.Node) -> str | None:
 
 
 def supports(node: torch.fx.Node) -> str | None:
-    """None where the node can be compiled, else why not."""
+    """Returns None where the node can be compiled, else the reason why not."""
     if node.op != "call_function" or isinstance(node.meta.get("val"), (int, torch.SymInt)):
         return None
     for tensor in tensors_of(node):

@@ -1,12 +1,11 @@
-"""Products on GPUs whose rows do not begin at multiples of 16 bytes (vocabularies of 50257 words).
+"""pad_mm: avoids matmuls on GPUs whose rows are not aligned to 16 bytes (vocabularies of 50257
+words).
 
-In: an ATen graph on a CUDA device. Out: the same graph, or a copy in which such products multiply
-padded operands and give a part of their result, or, where only the result's rows begin anywhere and
-it is wanted as it lies (logits that a program returns), are written there in classes of rows
-(`kernels.unaligned_gemm`). What always holds: what is padded is zero along the summed dimension and
-dropped along the others, so that results differ by rounding alone; only products whose copies cost
-less than they gain are padded: tensor cores read rows of any other alignment an element at a time
-(H100, 2048 x 768 x 50257 in TF32: 1.26 ms, padded 0.46, copies 0.37).
+Tensor cores read unaligned rows one element at a time (H100, 2048 x 768 x 50257 in TF32: 1.26 ms;
+padded 0.46, copies 0.37). Operands are padded with zeros and the result is sliced, where the copies
+cost less than they save; results differ by rounding alone. Where only the result is unaligned and
+the graph returns it as it lies (logits), `kernels.unaligned_gemm` writes it in classes of rows
+instead.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from inductor_backend.ir.target import in_tensor_cores
 from inductor_backend.kernels import unaligned_gemm
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of
 
-#: Multiplications and additions for each copied byte from which padding pays.
+#: FLOPs per copied byte from which padding pays.
 WORK_OF_A_BYTE = 200
 
-#: Rows, and multiplications and additions, of a class of rows from which its own product fills the
-#: device.
+#: Rows and FLOPs of a class of rows from which its own matmul fills the device.
 LEAST_ROWS, LEAST_WORK = 256, 5e9
 
-#: What hands its input on as it lies.
+#: Views.
 _VIEWS = frozenset(
     {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
     aten.squeeze.dim,
@@ -37,7 +35,7 @@ _VIEWS = frozenset(
 
 
 def with_padded_matmuls(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """The graph to lower."""
+    """Returns the graph, or a copy with such matmuls replaced."""
     if not any(_in_classes(node) or _padding(node) for node in gm.graph.nodes):
         return gm
     editor = Editor(copy_of(gm), ())
@@ -53,8 +51,8 @@ def with_padded_matmuls(gm: torch.fx.GraphModule) -> torch.fx.GraphModule:
 
 
 def _in_classes(node: torch.fx.Node) -> bool:
-    """Whether a product's operands are aligned, its result is not, and is wanted where eager has
-    it. The number of rows may be symbolic."""
+    """Checks for a matmul with aligned operands and an unaligned result that the graph returns. The
+    number of rows may be symbolic."""
     if node.op != "call_function" or node.target is not aten.mm.default or node.kwargs:
         return False
     a, b = (operand.meta["val"] for operand in node.args)  # type: ignore[union-attr]
@@ -79,17 +77,18 @@ def _in_classes(node: torch.fx.Node) -> bool:
 
 
 def _returned(node: torch.fx.Node) -> bool:
-    """Whether the graph returns the value, or a view of all of it."""
+    """Checks that the graph returns the value, or a view of all of it."""
     return any(
         user.op == "output" or (user.target in _VIEWS and _returned(user)) for user in node.users
     )
 
 
 def _padding(node: torch.fx.Node) -> tuple[int, int, int] | None:
-    """By how much a product's (rows, columns, terms) are to grow; None where it is fine."""
+    """Returns by how much a matmul's (rows, columns, terms) must grow; None where padding does not
+    pay."""
     if node.op != "call_function" or node.target not in (aten.mm.default, aten.addmm.default):
         return None
-    if node.kwargs or len(node.args) > 3:  # addmm's factors
+    if node.kwargs or len(node.args) > 3:  # addmm's alpha and beta
         return None
     a, b = (operand.meta["val"] for operand in node.args[-2:])  # type: ignore[union-attr]
     numbers = (*a.shape, *b.shape, *a.stride(), *b.stride())
@@ -124,7 +123,7 @@ def _padding(node: torch.fx.Node) -> tuple[int, int, int] | None:
 
 
 def _crooked(strides: Sequence[int], along: int, unit: int) -> bool:
-    """Rows lie along this dimension, and do not all begin where the first does in its 16 bytes."""
+    """Checks that rows lie along this dimension and do not all have the alignment of the first."""
     return strides[along] == 1 and strides[1 - along] % unit != 0
 
 
@@ -140,7 +139,7 @@ def _pad(editor: Editor, node: torch.fx.Node, rows: int, columns: int, terms: in
             )
     if bias:
         result = editor.call(node, aten.add.Tensor, result, *bias)
-    result.meta["val"] = node.meta["val"]  # with the strides that the program was promised
+    result.meta["val"] = node.meta["val"]  # eager's strides
     node.replace_all_uses_with(result)
     editor.graph.erase_node(node)
 
@@ -148,7 +147,7 @@ def _pad(editor: Editor, node: torch.fx.Node, rows: int, columns: int, terms: in
 def _grown(
     editor: Editor, like: torch.fx.Node, operand: torch.fx.Node, down: int, right: int
 ) -> torch.fx.Node:
-    """The matrix with zeros below and to the right, its rows along the same dimension as before."""
+    """Pads the matrix with zeros below and to the right and keeps its memory order."""
     if not down and not right:
         return operand
     turned = operand.meta["val"].stride(0) == 1

@@ -1,10 +1,9 @@
-"""Equal parts of a graph that follow one another: the layers of a transformer.
+"""Finds equal subgraphs that follow one another: the layers of a transformer.
 
-In: an ATen graph. Out: `Repeats`, or None. What always holds: the nodes of all instances pair up
-one by one, with the same operator, the same constants and inputs of the same shape, strides and
-dtype; a node of an instance reads its own instance, the one before, the inputs of the graph, and
-what was computed before the first instance; what it computes is read by its own instance, the next
-one and the graph's outputs. No random numbers and no writes are among them.
+The nodes of all instances pair up one by one: same operator, same constants, inputs of the same
+shape, strides and dtype. An instance reads only itself, the one before, graph inputs, and values
+computed before the first instance; only itself, the next one and the graph's outputs read it.
+Instances draw no random numbers and mutate nothing.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ Node = torch.fx.Node
 #: Instances that are lowered: the first, the two that are compared, and the last.
 KEPT = 4
 
-#: Nodes that must be saved, at least: finding and comparing is not free.
+#: The fewest saved nodes that pay for the search and the comparison.
 WORTH = 40
 
-#: Nodes in a row that must look alike for a distance to be tried, and how many distances are.
+#: Nodes in a row that must look alike for a distance to count, and how many distances are tried.
 WINDOW, DISTANCES = 6, 3
 
-#: Attention that takes a probability of dropout and refuses all but 0.
+#: Attention with a dropout argument that raises for all but 0.
 WITHOUT_DROPOUT = frozenset({operators("aten")._scaled_dot_product_flash_attention_for_cpu.default})
 
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """calls: the nodes of the graph that compute, in the order in which they are compared. reads:
-    the nodes among the arguments of each, as often as they occur. start: the first node of the
-    first instance. period: the nodes of an instance. count: the instances."""
+    """calls: the graph's call nodes, in the order of comparison. reads: the nodes among each one's
+    arguments, repeated as they occur. start: position in `calls` where the first instance begins.
+    period: nodes of one instance. count: number of instances."""
 
     calls: tuple[Node, ...]
     reads: tuple[tuple[Node, ...], ...]
@@ -46,7 +45,7 @@ class Repeats:
     count: int
 
     def instance(self, number: int) -> range:
-        """Where in `calls` its nodes are."""
+        """Returns the positions of its nodes in `calls`."""
         first = self.start + number * self.period
         return range(first, first + self.period)
 
@@ -56,9 +55,9 @@ class Repeats:
         return range(KEPT - 1, self.count - 1)
 
     def inputs(self, number: int) -> dict[Node, Node] | None:
-        """What the third instance reads of the graph's inputs and constants -> what this one reads
-        in its place; None where the one would stand for two, and where constants differ: what
-        follows from them is computed beforehand."""
+        """Maps graph inputs and constants that the third instance reads to those that this one
+        reads in their place. None where one input would map to two, and where constants differ:
+        what follows from them is computed at compile time."""
         found: dict[Node, Node] = {}
         for mine, theirs in zip(self.instance(KEPT - 2), self.instance(number), strict=True):
             for a, b in zip(self.reads[mine], self.reads[theirs], strict=True):
@@ -70,7 +69,7 @@ class Repeats:
 
 
 def find_repeats(graph: torch.fx.Graph) -> Repeats | None:
-    """The equal parts of a graph that are worth it."""
+    """Returns the equal subgraphs that save the most, or None where too little would be saved."""
     calls = _calls(graph)
     if len(calls) < KEPT * WINDOW + WORTH:
         return None
@@ -90,9 +89,8 @@ def find_repeats(graph: torch.fx.Graph) -> Repeats | None:
 
 
 def _calls(graph: torch.fx.Graph) -> tuple[Node, ...]:
-    """The nodes that compute, in order; views of weights, which freezing puts in front, where they
-    are read.
-    """
+    """Returns the call nodes in order, with views of weights, which freezing puts in front, moved
+    to where they are read."""
     found: list[Node] = []
     waiting: set[Node] = set()
     for node in graph.nodes:
@@ -121,14 +119,12 @@ def _saved(found: Repeats) -> int:
     return len(found.removed) * found.period
 
 
-# what nodes look like
-# ---------------------------------------------------------------------------------
+# equality of nodes --------------------------------------------------------------------------------
 
 
 def _look(value: Any, sources: list[Node]) -> Any:
-    """What must be equal in arguments that pair up, but for which nodes they read: those are added
-    to `sources`.
-    """
+    """Returns a key of what must be equal in arguments that pair up. Appends the nodes among them,
+    which may differ, to `sources`."""
     if isinstance(value, Node):
         sources.append(value)
         return "node" if value.op == "call_function" else (value.op, _meta(value.meta.get("val")))
@@ -144,7 +140,7 @@ def _look(value: Any, sources: list[Node]) -> Any:
 
 
 def _meta(value: Any) -> Any:
-    """Of an input all that lowering may look at."""
+    """Returns all that a lowering may look at in an input."""
     if not isinstance(value, torch.Tensor):
         return type(value), str(value)
     sizes = (*value.shape, *value.stride())
@@ -153,9 +149,8 @@ def _meta(value: Any) -> Any:
 
 
 class _Search:
-    """place: of each node in `calls`. reads: see `Repeats`. colors: a number for how each node
-    looks. Not changed once made.
-    """
+    """Immutable. place: position of each node in `calls`. reads: see `Repeats`. colors: nodes with
+    equal operator and arguments share a number."""
 
     def __init__(self, calls: tuple[Node, ...]) -> None:
         self.calls = calls
@@ -170,7 +165,8 @@ class _Search:
         self.reads = tuple(reads)
 
     def distances(self) -> list[int]:
-        """Distances at which the sequence is likely to be like itself, the commonest first."""
+        """Returns the distances at which the sequence most often repeats itself, the commonest
+        first."""
         last: dict[tuple[int, ...], int] = {}
         votes: Counter[int] = Counter()
         for at in range(len(self.colors) - WINDOW + 1):
@@ -182,7 +178,7 @@ class _Search:
         return [distance for distance, _ in votes.most_common(DISTANCES)]
 
     def longest(self, period: int) -> Repeats | None:
-        """The longest stretch in which each node is like the one a period later."""
+        """Returns the longest stretch in which each node pairs with the one a period later."""
         first, last, start = 0, 0, 0
         for at in range(len(self.calls) - period):
             if not self._pairs(at, at + period, start):
@@ -195,13 +191,13 @@ class _Search:
         return Repeats(self.calls, self.reads, begin, period, (last + period - begin) // period)
 
     def _pairs(self, here: int, there: int, start: int) -> bool:
-        """Whether the later one is to the earlier one what the next instance's node is. start:
-        where the stretch began; what lies before it is shared."""
+        """Checks that node `there` does in the next instance what `here` does in its own. start:
+        where the stretch began; nodes before it are shared by all instances."""
         if self.colors[here] != self.colors[there]:
             return False
         for one, other in zip(self.reads[here], self.reads[there], strict=True):
             if one.op != "call_function" or other.op != "call_function":
-                continue  # inputs, which look alike
+                continue  # inputs: their equal `_meta` is part of the color
             if self.place[other] - self.place[one] != there - here and not (
                 one is other and self.place[one] < start
             ):
@@ -209,9 +205,7 @@ class _Search:
         return True
 
     def _calmest(self, first: int, period: int) -> int:
-        """Where to cut: at which node of a period fewest values are computed before and read
-        after.
-        """
+        """Returns the offset within the period that the fewest values cross, to cut there."""
         crossing = [0] * period
         for at in range(first + period, first + 2 * period):
             ends = [self.place[user] for user in self.calls[at].users if user in self.place]
@@ -221,12 +215,11 @@ class _Search:
         return min(range(period), key=crossing.__getitem__)
 
 
-# what may be cut out
-# ----------------------------------------------------------------------------------
+# conditions on instances --------------------------------------------------------------------------
 
 
 def _is_closed(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int]) -> bool:
-    """What the module promises of the instances but for their being equal."""
+    """Checks the conditions of the module docstring, except equality, which the search ensures."""
     first, end = found.start, found.start + found.count * found.period
     written = {write.args[0] for write in found.calls if _writes(write)}
     if any(_writes(found.calls[at]) or _draws(found.calls[at]) for at in found.instance(1)):
@@ -247,9 +240,7 @@ def _is_closed(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int]) ->
 
 
 def _outputs_repeat(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int]) -> bool:
-    """The graph returns of each instance in the middle what it returns of the others, in the same
-    order.
-    """
+    """Checks that the graph returns the same offsets of every middle instance, in equal order."""
     returned: dict[int, list[int]] = {number: [] for number in range(1, found.count - 1)}
     for node in returned_nodes(graph):
         number, offset = divmod(place.get(node, -1) - found.start, found.period)
@@ -259,7 +250,7 @@ def _outputs_repeat(graph: torch.fx.Graph, found: Repeats, place: dict[Node, int
 
 
 def returned_nodes(graph: torch.fx.Graph) -> list[Any]:
-    """What a graph returns, one after the other."""
+    """Returns the graph's outputs as a list."""
     (output,) = graph.find_nodes(op="output")
     (values,) = output.args
     return list(values) if isinstance(values, (list, tuple)) else [values]

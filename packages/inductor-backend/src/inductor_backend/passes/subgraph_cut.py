@@ -1,10 +1,8 @@
-"""A graph without all but four of its equal instances, which stands for the whole one while it is
-lowered.
+"""Cuts a graph of equal subgraphs (layers) down to four instances, which is lowered in its place.
 
-In: a graph module and its `Repeats`. Out: a `Cut`. What always holds: inputs and constants are all
-there; the first three instances and the last are, and the last reads of the third what it read of
-the one before it; each node of theirs says in its meta which it is (`instance_of`), each input and
-constant which node of the whole graph it is (`whole_of`).
+All inputs and constants stay. The first three instances and the last stay; the last reads from the
+third what it read from the one before it. ``meta`` records each node's instance (`INSTANCE`) and,
+for inputs and constants, the node of the whole graph (`whole_of`).
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ _WHOLE = "inductor_whole"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """whole: the graph as it was. small: what is lowered in its place. repeats: of the whole.
-    returned: for each output of the whole, which one of the small graph's it is, or (instance,
-    offset, how often that node was returned before)."""
+    """whole: the original graph. small: the graph to lower. repeats: of the whole graph. returned:
+    for each output of the whole graph, its position in the small graph's outputs, or (instance,
+    offset, how many outputs of that instance come before)."""
 
     whole: torch.fx.GraphModule
     small: torch.fx.GraphModule
@@ -37,12 +35,12 @@ class Cut:
 
 
 def whole_of(node: Node) -> Node | None:
-    """Of an input or constant: its node in the whole graph."""
+    """Returns the whole graph's node for an input or constant of the small graph."""
     return node.meta.get(_WHOLE)
 
 
 def cut_out(whole: torch.fx.GraphModule, repeats: Repeats) -> Cut:
-    """The graph to lower in place of the whole one."""
+    """Returns the cut of this graph."""
     kept = {number: number for number in range(KEPT - 1)} | {repeats.count - 1: KEPT - 1}
     place = {node: at for at, node in enumerate(repeats.calls)}
     graph = torch.fx.Graph()
@@ -70,7 +68,7 @@ def cut_out(whole: torch.fx.GraphModule, repeats: Repeats) -> Cut:
 def _returned(
     graph: torch.fx.Graph, repeats: Repeats, place: dict[Node, int]
 ) -> tuple[tuple[int | tuple[int, int, int], ...], list[Any]]:
-    """`Cut.returned`, and what the small graph returns."""
+    """Returns `Cut.returned` and the small graph's outputs, as nodes of the whole graph."""
     found: list[int | tuple[int, int, int]] = []
     items: list[Any] = []
     often: dict[int, int] = {}

@@ -1,10 +1,8 @@
-"""Own convolutions and LSTM layers where parameters are no constants: their weights are packed in
-each call.
+"""Uses our convolution and LSTM kernels in inference where parameters are no constants: packs the
+weights in each call.
 
-In: an ATen graph for inference. Out: the same graph, or a copy in which those that it pays for are
-ours: convolutions on channels-last data, with batch norm, activation and residual applied as they
-store. What always holds: results differ by rounding alone. Measurements:
-docs/measurements/cpu_kernels.md.
+Convolutions run on channels-last data, with batch norm, activation and residual fused as epilogues.
+Results differ by rounding alone. Measurements: docs/measurements/cpu_kernels.md.
 """
 
 from __future__ import annotations
@@ -26,20 +24,20 @@ from inductor_backend.passes.fx_edit import Editor, aten, copy_of
 from inductor_backend.passes.lstm import pack_layers_per_call, pays_per_call
 from tracer_core.plugin_api import CompileSpec, Phase
 
-#: Output pixels (of all images) from which packing the weight is worth its time; windows of one tap
-#: are packed in less, and tiles save more.
+#: Output pixels (of the whole batch) from which packing the weight pays; 1x1 windows pack faster,
+#: and tiled kernels save more.
 PIXELS, PIXELS_OF_ONE_TAP, PIXELS_OF_TILES = 256, 128, 128
 
 
 def pays_anywhere(gm: torch.fx.GraphModule, spec: CompileSpec) -> bool:
-    """Whether any node is exchanged."""
+    """Checks whether any node would be replaced."""
     return spec.phase is Phase.INFERENCE and any(
         _pays(node) or pays_per_call(node) for node in gm.graph.nodes
     )
 
 
 def with_own_kernels(gm: torch.fx.GraphModule, spec: CompileSpec) -> torch.fx.GraphModule:
-    """The graph to lower."""
+    """Returns the graph, or a copy in which the nodes for which it pays use our kernels."""
     if not pays_anywhere(gm, spec):
         return gm
     editor = Editor(copy_of(gm), ())
@@ -59,7 +57,8 @@ def _pays(node: torch.fx.Node) -> bool:
 
 
 def pays(g: Geometry, sizes: Sequence[Any]) -> bool:
-    """Whether a convolution with a result of these sizes pays for packing its weight."""
+    """Checks whether a convolution with a result of these sizes (N, C, H, W) pays for packing its
+    weight."""
     pixels = hint(sizes[0]) * hint(sizes[2]) * hint(sizes[3])
     least = PIXELS_OF_ONE_TAP if g.taps == 1 else PIXELS_OF_TILES if g.tiled else PIXELS
     return g.groups > 1 or pixels > least
