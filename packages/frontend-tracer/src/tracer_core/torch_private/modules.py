@@ -1,8 +1,4 @@
-"""The names of torch's private modules and of functions in them, by what the tracer does about
-them.
-
-In: nothing. Out: the names. Nothing is looked up in torch here.
-"""
+"""Names of torch's private modules and their functions, grouped by how the tracer treats them."""
 
 from __future__ import annotations
 
