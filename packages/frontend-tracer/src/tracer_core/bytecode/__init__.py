@@ -1,1 +1,1 @@
-"""Code objects and frames of CPython: instructions, layout, arguments, tracebacks."""
+"""CPython bytecode: code objects, frames, argument binding, the interpreter loop, tracebacks."""

@@ -1,8 +1,7 @@
-"""Arguments to parameters.
+"""Binds the arguments of a call to a frame's parameters as CPython does.
 
-In: a fresh frame and the arguments of a call. Out: the frame's locals filled as CPython would; a
-value that the trace has not looked at stays unread where it is bound to a plain parameter.
-Arguments that do not fit raise CPython's own TypeError.
+A lazy value stays lazy where it is bound to a plain parameter. Mismatched arguments raise CPython's
+own TypeError.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tracer_core.bytecode.semantics import CallBinder
 
 
 def bind(machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Fills ``frame.locals``. machine: reads defaults (with guards) and opens unread values."""
+    """Fills ``frame.locals``. machine: reads defaults (with guards) and realizes lazy values."""
     raw = frame.code.raw
     slots = frame.locals
     n_positional, n_keyword = raw.co_argcount, raw.co_kwonlyargcount
@@ -52,7 +51,7 @@ def bind(machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, A
 
 
 def _defaults(machine: CallBinder, frame: Frame, n_positional: int, n_keyword: int) -> bool:
-    """Fills what was not given; False when a parameter has no default."""
+    """Fills missing arguments with defaults; returns False if a parameter has none."""
     slots, names = frame.locals, frame.code.raw.co_varnames
     missing = [i for i in range(n_positional + n_keyword) if slots[i] is NULL]
     if not missing:
@@ -76,7 +75,7 @@ def _open(machine: CallBinder, value: Any) -> Any:
 def _mismatch(
     machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, Any]
 ) -> NoReturn:
-    """Raises CPython's own error: calls a function of the same signature that does nothing."""
+    """Raises CPython's own error: calls an empty function of the same signature."""
     raw = frame.code.raw
     defaults, kw_defaults = machine.names.defaults_of(frame.function)
     code = _nothing.__code__.replace(

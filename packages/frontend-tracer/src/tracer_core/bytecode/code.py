@@ -1,8 +1,8 @@
-"""Code objects, decoded once.
+"""Decodes code objects into parallel lists of opcode handlers and arguments, indexed by
+instruction.
 
-In: a `types.CodeType`. Out: a `Code`: parallel lists of handlers and arguments indexed by
-instruction number (not offset), jump targets resolved, the exception table, and which locals are
-live where. Decoding is cached by code object and never refers to a frame.
+Jump targets are instruction numbers, not offsets. Decoding also resolves the exception table and,
+on demand, the live locals. The result is cached per code object and never refers to a frame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Handler = Callable[[Any, Any, Any], Any]
 #: opname -> handler(machine, frame, argument). Filled by the modules of `opcodes/`.
 HANDLERS: dict[str, Handler] = {}
 
-#: Opcodes without a handler, with the reason. A test demands that each opcode is in one of the two.
+#: Opcode without a handler -> reason. A test checks that each opcode is here or has a handler.
 UNSUPPORTED: dict[str, str] = {
     "IMPORT_STAR": "only legal at module level, which is never traced",
     "PRINT_EXPR": "only emitted by the interactive prompt",
@@ -40,8 +40,8 @@ UNSUPPORTED: dict[str, str] = {
 }
 
 
-#: Arguments of the intrinsics of 3.12 that make what is evaluated later (bounds of type parameters,
-#: aliases), or are legal at module level or in async generators only.
+#: Arguments of the 3.12 intrinsics that create lazily evaluated objects (bounds of type parameters,
+#: aliases), or are legal only at module level or in async generators.
 _TYPE_PARAMETERS = {
     "CALL_INTRINSIC_1": frozenset({1, 2, 4, 11}),
     "CALL_INTRINSIC_2": frozenset({2, 3}),
@@ -57,13 +57,13 @@ def _shown(name: str, arg: Any) -> str:
 
 
 class GraphBreaker(Protocol):
-    """Who ends a graph."""
+    """An object that can break the graph."""
 
     def break_graph(self, kind: str, reason: str) -> Any: ...
 
 
 def opcode(*names: str) -> Callable[[Handler], Handler]:
-    """Registers a handler for opcodes; registering an opcode twice is an error."""
+    """Registers a handler for opcodes. Raises an error for an opcode that has one."""
 
     def register(handler: Handler) -> Handler:
         for name in names:
@@ -77,7 +77,8 @@ def opcode(*names: str) -> Callable[[Handler], Handler]:
 
 @dataclass(frozen=True, slots=True)
 class ExceptionRange:
-    """Instructions start..end (exclusive) go to `target` with the stack cut to `depth`."""
+    """Exceptions of instructions start..end (exclusive) go to `target`, with the stack cut to
+    `depth`."""
 
     start: int
     end: int
@@ -88,10 +89,10 @@ class ExceptionRange:
 
 @dataclass(frozen=True)
 class Code:
-    """A decoded code object. names, handlers, args, lines: one a instruction. locals_names:
-    localsplus names. live[i] (only breaks ask): indices of fast locals read at or after instruction
-    i before being written (cells and free variables are always live). unsupported: the first opcode
-    without a handler, or an empty string."""
+    """A decoded code object. names, handlers, args, lines: one per instruction. locals_names:
+    localsplus names. live[i] (used only by graph breaks): indices of fast locals read at or after
+    instruction i before being written (cells and free variables are always live). unsupported: the
+    first opcode without a handler, or an empty string."""
 
     raw: types.CodeType
     names: tuple[str, ...]
@@ -123,7 +124,7 @@ _READS = frozenset(
     {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"}
 )
 _WRITES = frozenset({"STORE_FAST"})
-#: Names of functions that read the variables of the frame that calls them.
+#: Names of functions that read the variables of their caller's frame.
 _ASKS_LOCALS = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint"}
 )
@@ -139,7 +140,7 @@ def _no_handler(name: str) -> Handler:
 
 
 def decode(raw: types.CodeType) -> Code:
-    """The decoded form of a code object."""
+    """Returns the decoded form of a code object."""
     found = _CACHE.get(raw)
     if found is None:
         found = _CACHE[raw] = _decode(raw)
@@ -196,7 +197,7 @@ def _argument(instruction: Instruction, index_of: dict[int, int], raw: types.Cod
     return raw.co_names[arg] if instruction.opcode in _NAMES else arg
 
 
-#: Opcodes whose argument holds flags beside an index.
+#: Opcodes whose argument packs flags with an index.
 _SPECIAL_ARGUMENTS: dict[str, Callable[[int, types.CodeType], Any]] = {
     "KW_NAMES": lambda arg, raw: raw.co_consts[arg],
     "COMPARE_OP": lambda arg, raw: dis.cmp_op[arg >> 4 if _SINCE_312 else arg],
@@ -216,16 +217,14 @@ def _ranges(raw: types.CodeType, kept: list[Instruction], index_of: dict[int, in
 
 
 def _read_unseen(raw: types.CodeType, index: int) -> bool:
-    """Whether a local may be read by no instruction of its own: super() reads the first, locals()
-    all.
-    """
+    """Returns whether a local may be read implicitly: super() reads the first, locals() all."""
     if "__class__" in raw.co_freevars and index == 0 and raw.co_argcount:
         return True
     return not {"locals", "vars", "dir", "eval", "exec"}.isdisjoint(raw.co_names)
 
 
 def asks_for_locals(raw: types.CodeType) -> bool:
-    """Whether a function names what reads all of its variables."""
+    """Returns whether a function names a function that reads all variables of its caller."""
     return not _ASKS_LOCALS.isdisjoint(raw.co_names)
 
 
@@ -236,10 +235,10 @@ def _liveness(
     n_locals: int,
     raw: Any,
 ) -> tuple[frozenset[int], ...]:
-    """Backward data flow over fast locals. A handler of an exception range is a successor of every
-    instruction of the range."""
+    """Backward data flow over fast locals. The handler of an exception range is a successor of
+    every instruction in the range."""
     if asks_for_locals(raw):
-        return (frozenset(range(n_locals)),) * len(names)  # it may ask for its variables by name
+        return (frozenset(range(n_locals)),) * len(names)  # it may read its variables by name
     jumps = [name in _JUMPS_ALWAYS for name in names]
     has_target = [
         dis.opmap.get(name) in dis.hasjrel or dis.opmap.get(name) in dis.hasjabs for name in names

@@ -1,7 +1,7 @@
-"""One activation of a Python function in the interpreter. Mutable: it is the machine's state.
+"""One activation of a Python function in the interpreter (mutable).
 
-What always holds: `ip` is the next instruction; `stack` holds real objects (or `LazyValue`
-wrappers, see below); a local that is not bound is `NULL`.
+`ip` is the next instruction; `stack` holds real objects or `LazyValue` wrappers; an unbound local
+is `NULL`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NULL: Any = _Null()
 
 
 def contents(cell: Any) -> Any:
-    """What a cell holds, or NULL."""
+    """Returns the contents of a cell, or NULL."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -33,8 +33,8 @@ def contents(cell: Any) -> Any:
 
 
 class LazyValue:
-    """A value of the segment's initial state that the trace has not looked at: no guard was made.
-    source: where it is in the state."""
+    """A value of the code region's initial state that the trace has not read, so that it has no
+    guard. source: its place in the state."""
 
     __slots__ = ("value", "source")
 
@@ -46,8 +46,7 @@ class Frame:
     """function: the Python function being run. code: its decoded code. locals: localsplus.
     on_return: what the caller does with the result, one of None (push it), "discard", or
     ("instance", object). exceptions: the stack of exceptions being handled (PUSH_EXC_INFO).
-    yielded: set by YIELD_VALUE. namespace: where a class body keeps its names, None for functions.
-    """
+    yielded: set by YIELD_VALUE. namespace: the names of a class body, None for functions."""
 
     __slots__ = ("function", "code", "locals", "stack", "ip", "kw_names", "on_return",
     "exceptions", "saved",
@@ -73,6 +72,6 @@ class Frame:
 
     @property
     def where(self) -> str:
-        """``file:line in function`` of the instruction being run."""
+        """``file:line in function`` of the current instruction."""
         raw = self.code.raw
         return f"{raw.co_filename}:{self.code.lines[self.last]} in {raw.co_name}"

@@ -1,8 +1,7 @@
-"""A segment: one place where a call can be, and the guarded variants captured there.
+"""Resume points: the key and the flat state of an activation, from which its frames are rebuilt.
 
-In: frames of an activation (`flatten`). Out: a key (where execution stands) and a flat tuple of
-values (the state), and back again (`FrameLayout.frames`). What always holds: two activations with
-equal keys have state tuples of equal layout.
+`flatten` gives a key (where execution stands) and a tuple of values (the state); `frames_of` is its
+inverse. Two activations with equal keys have state tuples of equal layout.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.fx_capture.provenance import kept_when_dead
 
-#: What a variant returns when its guards do not hold.
+#: Returned by a cache entry whose guards fail.
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()
 
 
 @dataclass(frozen=True, slots=True)
 class FrameLayout:
-    """Where one frame stands. code, ip; locals: indices of the bound live locals; stack: True where
-    a value is (False: NULL); on_return: the rule's kind; n_exceptions: handled exceptions."""
+    """The position of one frame. code, ip; locals: indices of the bound live locals; stack: True
+    for a value, False for NULL; on_return: the rule's kind; n_exceptions: handled exceptions."""
 
     code: types.CodeType
     ip: int
@@ -35,7 +34,7 @@ class FrameLayout:
 
     @property
     def size(self) -> int:
-        """How many state values the frame takes."""
+        """The number of state values of the frame."""
         return (
             1
             + len(self.locals)
@@ -48,8 +47,8 @@ class FrameLayout:
 def layout_of(
     frame: Frame, keeps: Callable[[Any], bool] = kept_when_dead
 ) -> tuple[FrameLayout, list[Any]]:
-    """The layout of a frame and its values in state order. keeps(value): whether a variable that
-    nothing reads any more still holds its object, until it is set, deleted or out of scope."""
+    """Returns the layout of a frame and its values in state order. keeps(value): whether a dead
+    variable still holds its object until it is set, deleted or out of scope."""
     live = frame.code.live[frame.ip] if frame.ip < len(frame.code.live) else frozenset()
     bound = tuple(
         i
@@ -74,7 +73,7 @@ def layout_of(
 def flatten(
     frames: list[Frame], keeps: Callable[[Any], bool] = kept_when_dead
 ) -> tuple[tuple[FrameLayout, ...], list[Any]]:
-    """The key and the state of an activation. keeps: see `layout_of`."""
+    """Returns the key and the state of an activation. keeps: see `layout_of`."""
     layouts, state = [], []
     for frame in frames:
         layout, values = layout_of(frame, keeps)
@@ -84,7 +83,8 @@ def flatten(
 
 
 def frames_of(layouts: tuple[FrameLayout, ...], values: Any) -> list[Frame]:
-    """The frames that `flatten` took apart. The function of a frame must be a real function."""
+    """Rebuilds the frames that `flatten` took apart. The function of a frame must be a real
+    function."""
     frames, position = [], 0
     for layout in layouts:
         frame = Frame(values[position], decode(layout.code))

@@ -1,8 +1,8 @@
-"""The instructions of a code object, without what `dis` makes for printing.
+"""Reads the instructions of a code object (CPython 3.11 or 3.12), without the text that `dis`
+makes.
 
-In: a `types.CodeType` of CPython 3.11 or 3.12. Out: its `Instruction`s. What always holds: caches
-and EXTENDED_ARG prefixes are folded into the instruction they belong to; `dis.get_instructions`
-says the same, several times slower (a test compares them).
+Caches and EXTENDED_ARG prefixes are folded into their instruction. `dis.get_instructions` gives the
+same, several times slower (a test compares them).
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ _BACKWARD = frozenset(code for name, code in dis.opmap.items() if "JUMP_BACKWARD
 
 
 class Instruction(NamedTuple):
-    """begin: offset of its first prefix, where jumps to it go. offset: of itself. arg: None for
-    operations without one. target: offset that it may jump to, or None. line: of the source."""
+    """begin: offset of the first prefix, the target of jumps. offset: of the instruction itself.
+    arg: None for operations without one. target: offset that it may jump to, or None. line: of the
+    source."""
 
     name: str
     opcode: int
@@ -31,7 +32,7 @@ class Instruction(NamedTuple):
 
 
 def instructions(raw: types.CodeType) -> list[Instruction]:
-    """The instructions in order."""
+    """Returns the instructions in order."""
     found: list[Instruction] = []
     code, names, line = raw.co_code, dis.opname, raw.co_firstlineno
     prefix, begin = 0, -1

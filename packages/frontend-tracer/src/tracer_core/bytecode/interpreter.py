@@ -1,10 +1,9 @@
-"""The loop that runs frames.
+"""The interpreter loop: runs a chain of frames until the outermost one returns.
 
-In: a chain of frames. Out: the value that the outermost one returns. `Machine` knows bytecode but
-not what a call, an attribute or a truth value *means*: it asks its components
-(bytecode/semantics.py). Those of `RealMachine` (real.py) mean what CPython means; those of `Tracer`
-(tracer.py) record. What always holds: an instruction that raises `Break` has changed nothing that
-the tracer's effects do not restore, and the frame's stack is as before it.
+`Machine` knows bytecode but not the meaning of a call, an attribute or a truth value: it delegates
+those to its components (bytecode/semantics.py). `RealMachine` (trace/eager_interpreter.py) has
+CPython's semantics; `Tracer` (trace/tracer.py) traces. An instruction that raises `Break` leaves
+the frame's stack unchanged, and the tracer's side effects can undo any other change.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Machine:
     # -- the loop ---------------------------------------------------------------------------------
 
     def run(self, base: int) -> Any:
-        """Runs until the frame at position `base` of the chain returns; gives its value."""
+        """Runs until the frame at position `base` of the chain returns; returns its value."""
         frames = self.frames
         while True:
             frame = frames[-1]
@@ -63,13 +62,13 @@ class Machine:
         """Called before each instruction; may raise Break."""
 
     def leave(self, value: Any, base: int) -> bool:
-        """The active frame returned `value`: True when it was the frame at `base`."""
+        """Handles the return of the active frame; returns True if it was the frame at `base`."""
         frame = self.frames.pop()
         if len(self.frames) == base:
             return True
         try:
             self.resume_caller(self.frames[-1], frame, value)
-        except TypeError as error:  # an __init__ that returned something
+        except TypeError as error:  # an __init__ returned a value
             self.unwind(error, base)
         return False
 
@@ -87,7 +86,7 @@ class Machine:
             caller.stack.append(rule[1])
 
     def unwind(self, error: BaseException, base: int) -> None:
-        """Finds the handler of an exception in the chain; re-raises it when there is none."""
+        """Unwinds the chain to the handler of an exception; re-raises it if there is none."""
         self._set_context(error)
         while True:
             frame = self.frames[-1]
@@ -108,11 +107,11 @@ class Machine:
                 finally:
                     del (
                         error
-                    )  # its traceback has this frame, and with it all callers and their results
+                    )  # its traceback keeps this frame alive, and all callers and their results
             self.frames[-1].last = self.frames[-1].ip - 1
 
     def handled(self) -> BaseException | None:
-        """The exception being handled by the innermost frame that handles one."""
+        """Returns the exception being handled by the innermost frame that handles one."""
         for frame in reversed(self.frames):
             if frame.exceptions:
                 error = frame.exceptions[-1]
@@ -122,7 +121,7 @@ class Machine:
         return None
 
     def _set_context(self, error: BaseException) -> None:
-        """An exception raised while another is handled has that one as its context."""
+        """Sets ``__context__`` of an exception raised while another is handled."""
         handled = self.handled()
         if handled is None or handled is error or error.__context__ is not None:
             return
@@ -140,7 +139,7 @@ class Machine:
                 return entry
         return None
 
-    # -- what handlers ask for
+    # -- used by opcode handlers
     # ----------------------------------------------------------------------
 
     def pop(self, frame: Frame) -> Any:

@@ -1,7 +1,7 @@
-"""What an instruction asks of values: one protocol a role.
+"""Semantics of instructions on values: one protocol per role.
 
-`RealMachine` (trace/eager_interpreter.py) gives what CPython does, the tracer (trace/tracer.py)
-what it means in a trace.
+`RealMachine` (trace/eager_interpreter.py) implements CPython's semantics, the tracer
+(trace/tracer.py) those of a trace.
 """
 
 from __future__ import annotations
@@ -14,27 +14,24 @@ from tracer_core.bytecode.frame import Frame, LazyValue
 
 
 class ExceptionSemantics(Protocol):
-    """Where exceptions come from."""
+    """Raising and propagation of exceptions."""
 
     def passed(self, frame: Frame, error: BaseException) -> None:
-        """Called for each frame that an exception comes through, the one that catches it
-        included.
-        """
+        """Called for each frame that an exception propagates through, including the one that
+        catches it."""
 
     def history(self, error: BaseException) -> Any:
-        """Where an exception was raised and went through: two parts of a group have the same."""
+        """Returns the path of an exception, which is equal for two parts of one group."""
 
     def type_name(self, value: Any) -> str:
-        """The name of a value's type, for the message of an exception that is about to be
-        raised.
-        """
+        """Returns the name of a value's type, for the message of an exception about to be raised."""
         ...
 
     def same_history(self, original: BaseException, part: BaseException) -> None:
         """Notes that `part` was split from a group."""
 
     def look_into(self, group: BaseException) -> None:
-        """Called before what a group of exceptions holds decides something."""
+        """Called before the contents of an exception group decide something."""
 
 
 class AttributeSemantics(Protocol):
@@ -92,19 +89,18 @@ class ContainerSemantics(Protocol):
         ...
 
     def spread(self, value: Any, varies: bool = False) -> list[Any]:
-        """The items of any iterable, for unpacking and ``*args``. varies: a number may become a
-        symbol.
-        """
+        """Returns the items of any iterable, for unpacking and ``*args``. varies: a number may
+        become a symbol."""
         ...
 
     def mapping(self, value: Any) -> dict[Any, Any]:
-        """The items of a mapping, for ``**kwargs`` and ``{**d}``."""
+        """Returns the items of a mapping, for ``**kwargs`` and ``{**d}``."""
         ...
 
     def format(self, value: Any, spec: str) -> str: ...
 
     def loop(self, value: Any) -> Any:
-        """iter(value) for a ``for`` loop, which alone gets to see the iterator."""
+        """iter(value) for a ``for`` loop, whose iterator no other code sees."""
 
     def list_append(self, target: Any, value: Any) -> None:
         """In-place growth of a container made by the bytecode (comprehensions, displays)."""
@@ -115,7 +111,7 @@ class ContainerSemantics(Protocol):
 
 
 class NameSemantics(Protocol):
-    """Globals, cells, imports, and the functions that the bytecode makes."""
+    """Globals, cells, imports, and functions made by the bytecode."""
 
     def load_global(self, frame: Frame, name: str) -> Any: ...
 
@@ -137,22 +133,20 @@ class NameSemantics(Protocol):
     def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any: ...
 
     def made(self, value: Any) -> Any:
-        """A value that the bytecode itself made (container display, function, slice)."""
+        """Registers a value made by the bytecode itself (container display, function, slice)."""
 
 
 class CallSemantics(Protocol):
     """Calls."""
 
     def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Calls and pushes the result on the frame's stack, now or when an inlined frame
-        returns.
-        """
+        """Calls and pushes the result on the frame's stack, now or when an inlined frame returns."""
 
     def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Calls and returns the result; Python callees run in a nested loop."""
 
     def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
-        """Runs the frame of a generator to its next ``yield``, or its end."""
+        """Runs a generator's frame to its next ``yield`` or its end."""
 
 
 class DefaultSemantics(Protocol):
@@ -172,7 +166,7 @@ class DefaultSemantics(Protocol):
 
 
 class CallBinder(GraphBreaker, Protocol):
-    """Who fills the parameters of a call."""
+    """An object that binds the arguments of a call."""
 
     names: DefaultSemantics
 

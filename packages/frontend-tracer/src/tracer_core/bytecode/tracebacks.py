@@ -1,8 +1,7 @@
-"""Tracebacks of exceptions that come out of interpreted frames.
+"""Rebuilds CPython's tracebacks for exceptions that leave interpreted frames.
 
-In: an exception's traceback, which shows the interpreter's own frames, and the interpreted frame it
-came through. Out: the traceback that CPython would have made: file, line, column and function of
-the user's code. What always holds: entries of code that is not the interpreter's stay as they are.
+Entries of the interpreter's own frames are replaced by file, line, column and function of the
+user's code; all other entries stay.
 """
 
 from __future__ import annotations
@@ -15,21 +14,20 @@ from pathlib import Path
 from tracer_core.bytecode.code import Code, decode
 from tracer_core.bytecode.frame import Frame
 
-_UNIT = 2  # bytes of an instruction without its caches
+_UNIT = 2  # bytes per instruction without its caches
 _NOP = dis.opmap["NOP"]
-#: An entry of a table of positions for up to 8 units that have none; their number less one is
-#: added.
+#: Position table entry for up to 8 units without a position; add their number less one.
 _NO_POSITION, _LONGEST_RUN = 0x80 | 15 << 3, 8
 _OWN = (str(Path(__file__).parent.parent) + "/", "<tracer_core ")
 
 
 def is_own(frame: types.FrameType) -> bool:
-    """Whether a frame is the interpreter's or of code that it generated."""
+    """Returns whether a frame belongs to the interpreter or to code that it generated."""
     return frame.f_code.co_filename.startswith(_OWN)
 
 
 def raising_instruction(error: BaseException) -> tuple[types.FrameType, str] | None:
-    """The innermost frame of an exception's traceback, and the opcode that raised there."""
+    """Returns the innermost frame of an exception's traceback, and the opcode that raised there."""
     entry = error.__traceback__
     if entry is None:
         return None
@@ -40,26 +38,22 @@ def raising_instruction(error: BaseException) -> tuple[types.FrameType, str] | N
 
 
 def without_own(entry: types.TracebackType | None) -> types.TracebackType | None:
-    """A traceback without its leading entries that are the interpreter's."""
+    """Drops the leading entries of a traceback that belong to the interpreter."""
     while entry is not None and is_own(entry.tb_frame):
         entry = entry.tb_next
     return entry
 
 
 def extended(entry: types.TracebackType | None, frame: Frame) -> types.TracebackType:
-    """The traceback with an entry for an interpreted frame in front; `frame.last` is where it
-    stands.
-    """
+    """Prepends an entry for an interpreted frame at instruction `frame.last`."""
     rest = without_own(entry)
     if is_raised_again(frame) and rest is not None and _shows(rest, frame.code.raw):
-        return rest  # the frame is in the traceback already
+        return rest  # the traceback has the frame already
     return _entry(rest, frame.code, frame.last)
 
 
 def history(error: BaseException) -> tuple[tuple[str, str, int], ...]:
-    """The entries of an exception's traceback that are the program's: (file, function,
-    instruction).
-    """
+    """Returns the user-code entries of an exception's traceback: (file, function, instruction)."""
     entries, entry = [], error.__traceback__
     while entry is not None:
         if not is_own(entry.tb_frame):
@@ -70,19 +64,20 @@ def history(error: BaseException) -> tuple[tuple[str, str, int], ...]:
 
 
 def is_raised_again(frame: Frame) -> bool:
-    """Whether the frame stands at an instruction that lets an exception go on."""
+    """Returns whether the frame stands at an instruction that re-raises an exception."""
     return continues(frame.code, frame.last)
 
 
 def continues(code: Code, index: int) -> bool:
-    """Whether an instruction lets an exception go on: RERAISE, or ``raise`` without anything."""
+    """Returns whether an instruction re-raises: RERAISE, or ``raise`` without an operand."""
     return code.names[index] == "RERAISE" or (
         code.names[index] == "RAISE_VARARGS" and code.args[index] == 0
     )
 
 
 def rebuilt(passed: tuple[tuple[types.CodeType, int], ...]) -> types.TracebackType | None:
-    """A traceback of interpreted frames alone, given as (code, instruction), innermost first."""
+    """Builds a traceback of interpreted frames alone, given as (code, instruction), innermost
+    first."""
     entry: types.TracebackType | None = None
     for raw, last in passed:
         entry = _entry(entry, decode(raw), last)
@@ -104,9 +99,8 @@ def _get_frame() -> types.FrameType:
 
 
 def _stand_in(raw: types.CodeType) -> types.FrameType:
-    """A host frame that looks like an interpreted one: its code has the same names and table of
-    positions.
-    """
+    """Returns a host frame that looks like an interpreted one: its code has the same names and
+    position table."""
     text, table = _fitting(_get_frame.__code__.co_code, raw)
     code = _get_frame.__code__.replace(
         co_filename=raw.co_filename, co_name=raw.co_name, co_qualname=raw.co_qualname,
@@ -117,9 +111,8 @@ def _stand_in(raw: types.CodeType) -> types.FrameType:
 
 
 def _fitting(text: bytes, raw: types.CodeType) -> tuple[bytes, bytes]:
-    """(instructions, table of positions) of one length. While a profiler or a debugger is on,
-    CPython 3.11 unrolls the table into an array that is as long as the code: a longer table would
-    be written past its end."""
+    """Returns (instructions, position table) of equal length. Under a profiler or debugger, CPython
+    3.11 unrolls the table into an array as long as the code: a longer table would overflow it."""
     missing = (len(text) - len(raw.co_code)) // _UNIT
     if missing <= 0:
         return text + bytes((_NOP, 0)) * -missing, raw.co_linetable

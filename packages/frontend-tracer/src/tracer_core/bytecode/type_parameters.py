@@ -7,14 +7,14 @@ from typing import Any
 
 
 def type_parameter(stars: str, name: str) -> Any:
-    """A parameter of a function or class written with brackets (3.12): ``def f[T, *Ts, **P]``."""
+    """Makes a type parameter of a function or class (3.12): ``def f[T, *Ts, **P]``."""
     names: dict[str, Any] = {}
     exec(f"def made[{stars}{name}](): pass", names)
     return names["made"].__type_params__[0]
 
 
 def subscript_generic(parameters: tuple[Any, ...]) -> Any:
-    """``typing.Generic[parameters]``, as the class statement with brackets makes it."""
+    """Makes ``typing.Generic[parameters]`` as the class statement with type parameters does."""
     unpacked = (
         typing.Unpack[one] if isinstance(one, typing.TypeVarTuple) else one for one in parameters
     )

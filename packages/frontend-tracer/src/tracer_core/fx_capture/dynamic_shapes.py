@@ -1,9 +1,7 @@
-"""Which sizes are symbolic, and the guards that symbolic sizes made.
+"""Chooses which sizes are symbolic, and collects the guards on symbolic sizes after a trace.
 
-In: the user's choice (`dynamic=`, mark_dynamic, mark_static) and the shapes that earlier calls had.
-Out: for each input tensor its sizes with None where symbolic, and after a trace the conditions on
-sizes as Python text. What always holds: a tensor of a module (parameter, buffer) and sizes 0 and 1
-stay static.
+The choice depends on `dynamic=`, mark_dynamic, mark_static and the shapes of earlier cache entries.
+Module tensors (parameters, buffers) and sizes 0 and 1 stay static.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from tracer_core.guards.source import Source
 
 @dataclass(slots=True)
 class Seen:
-    """What one place of the program was captured with so far. Mutable. shapes, numbers: source
-    expression -> those of each variant. refused: which symbols the backend, or the calls that came,
-    turned out not to take."""
+    """What the cache entries of one code region were specialized on. Mutable. shapes, numbers:
+    source expression -> the values of each entry. refused: symbols that the backend or later calls
+    turned out not to support."""
 
     shapes: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
     numbers: dict[str, list[int | float]] = field(default_factory=dict)
@@ -35,7 +33,7 @@ class Seen:
         return bool(self.shapes or self.numbers or self.refused)
 
     def add(self, shapes: dict[str, tuple[int, ...]], numbers: dict[str, int | float]) -> None:
-        """Notes what one more variant was captured with."""
+        """Records the shapes and numbers of one more cache entry."""
         for expression, shape in shapes.items():
             self.shapes.setdefault(expression, []).append(shape)
         for expression, number in numbers.items():
@@ -43,10 +41,10 @@ class Seen:
 
 
 class ShapePolicy:
-    """The choice for one trace. dynamic: compile()'s argument. seen: what earlier variants of the
-    segment were captured with. allowed: the backend takes symbols. takes_numbers: as inputs of a
-    graph, numbers of the program too, and takes_data_sizes, sizes that depend on data;
-    follows_data: this trace has symbols for those."""
+    """The choice for one trace. dynamic: compile()'s argument. seen: the earlier cache entries.
+    allowed: the backend supports symbols. takes_numbers, takes_data_sizes: the backend supports
+    symbolic scalars as graph inputs, and unbacked SymInts. follows_data: this trace has unbacked
+    SymInts."""
 
     def __init__(
         self,
@@ -69,20 +67,18 @@ class ShapePolicy:
 
     @property
     def symbolic(self) -> bool:
-        """Whether the trace needs symbols at all: known before it starts."""
+        """Returns whether the trace needs symbols at all; known before it starts."""
         return self.allowed and (
             self.dynamic is True or bool(self.seen) or self.marked or self.follows_data
         )
 
     @property
     def counts(self) -> bool:
-        """Whether counters of steps are numbers that change, as they are from the second variant
-        on.
-        """
+        """Returns whether step counters are symbolic, as they are from the second cache entry on."""
         return self.takes_numbers and bool(self.seen)
 
     def varies(self, value: int | float, source: Source) -> bool:
-        """Whether an earlier variant saw another number at this source."""
+        """Returns whether an earlier cache entry saw another number at this source."""
         self.numbers[source.expression] = value
         return self.symbolic and any(
             old is not value and old != value
@@ -92,11 +88,11 @@ class ShapePolicy:
     marked = False
 
     def look(self, values: list[Any]) -> None:
-        """Notes whether any tensor among the segment's inputs carries a mark."""
+        """Records whether any tensor among the region's inputs carries a mark."""
         self.marked = any(_is_marked(value) for value in values)
 
     def dims_of(self, tensor: torch.Tensor, source: Source) -> tuple[int | None, ...] | None:
-        """The sizes, None where symbolic; None altogether when every size is static."""
+        """Returns the sizes, None where symbolic; None altogether if every size is static."""
         if id(tensor) not in self._chosen:
             self._chosen[id(tensor)] = self._choose(tensor, source)
         return self._chosen[id(tensor)]
@@ -127,14 +123,13 @@ class ShapePolicy:
 
 
 def _is_text(tensor: torch.Tensor) -> bool:
-    """Whether a tensor looks like sequences of tokens, or their mask: where their number changes,
-    so will their length.
-    """
+    """Guesses whether a tensor holds token sequences or their mask: where the batch size changes,
+    so will the length."""
     return tensor.dim() == 2 and not tensor.is_floating_point() and not tensor.is_complex()
 
 
 def _is_marked(value: Any, depth: int = 3) -> bool:
-    """Whether a tensor in a value carries a mark."""
+    """Returns whether a tensor in a value carries a mark."""
     if isinstance(value, torch.Tensor):
         return bool(markers.dynamic_dims(value))
     if depth == 0 or type(value) not in (list, tuple, dict):
@@ -167,7 +162,7 @@ def size_conditions(
         for i, size in enumerate(fake.shape):
             if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
                 where.setdefault(size.node.expr, f"{text}.shape[{i}]")
-    for text, fake in inputs:  # a stride that follows from no size has a symbol of its own
+    for text, fake in inputs:  # a stride that no size determines has its own symbol
         for i, stride in enumerate(fake.stride()):
             if isinstance(stride, torch.SymInt) and stride.node.expr.is_Symbol:
                 where.setdefault(stride.node.expr, f"{text}.stride({i})")
@@ -205,7 +200,7 @@ def size_conditions(
 
 
 def _offsets(inputs: list[tuple[str, Any]], known: Iterable[Any]) -> dict[Any, str]:
-    """Symbols of where tensors begin in their storages, which sizes do not say."""
+    """Returns the symbols of storage offsets, which sizes do not determine."""
     found: dict[Any, str] = {}
     for text, fake in inputs:
         offset = fake.storage_offset()
@@ -219,17 +214,16 @@ def _offsets(inputs: list[tuple[str, Any]], known: Iterable[Any]) -> dict[Any, s
 
 
 def _cancelled(expr: Any) -> Any:
-    """A relation without the terms that both its sides have: where a tensor begins is on both,
-    where it is compared with another view of its storage."""
+    """Cancels common terms of both sides of a relation, such as the storage offset of two compared
+    views."""
     if not getattr(expr, "is_Relational", False):
         return expr
     return expr.func(expr.lhs - expr.rhs, 0)
 
 
 def broken_promise(shape_env: Any, promises: list[Promise]) -> MarkedSizeError | None:
-    """What the program does against a mark: it forces a size to one value, or narrows the range
-    that was given.
-    """
+    """Returns the mark_dynamic constraint violation of a trace, if any: a marked size was
+    specialized or its range narrowed."""
     places = torch_private.guard_locations(shape_env)
     for promise in promises:
         assert places is not None
@@ -251,8 +245,8 @@ def broken_promise(shape_env: Any, promises: list[Promise]) -> MarkedSizeError |
 
 
 def _narrows(expr: Any) -> bool:
-    """Not: unequal to something, which takes single sizes out (an intermediate size of 1, say);
-    those get graphs of their own."""
-    import sympy  # where there are no symbols nobody needs it: 30 MiB
+    """Returns whether a relation can narrow a range. `!=` does not count: it excludes single sizes
+    (an intermediate size of 1, say), which get graphs of their own."""
+    import sympy  # imported late: 30 MiB, needed only with symbols
 
     return isinstance(expr, (sympy.Eq, sympy.Lt, sympy.Le, sympy.Gt, sympy.Ge))

@@ -1,10 +1,9 @@
-"""Operators on fakes without FakeTensorMode's machinery, for the cases that need none of it.
+"""Fake-tensor cache: runs ATen operators on fakes without FakeTensorMode's overhead where possible.
 
-In: an ATen operator and its arguments below autograd. Out: what FakeTensorMode would return, or
-`SLOW`: then FakeTensorMode does it. What always holds: the answer has the sizes, strides, dtype,
-device and aliasing that FakeTensorMode gives. Views and a list of plain operators run torch's own
-meta kernel; for other operators that return new tensors FakeTensorMode's answer is kept by
-everything it depends on.
+`run` returns what FakeTensorMode would (sizes, strides, dtype, device, aliasing) or `SLOW`, which
+leaves the call to FakeTensorMode. Views and a list of plain operators run torch's own meta kernel;
+for other operators that return new tensors the cache keeps FakeTensorMode's answer under a key of
+everything that it depends on.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tracer_core.torch_private.needed import OpOverload
 SLOW: Any = object()
 
 _aten = operators("aten")
-#: Operators that return views and whose C++ kernel says all about them when sizes are numbers.
+#: View operators whose C++ kernel gives the full answer when sizes are ints.
 _VIEWS = frozenset(
     {_aten.view.default, _aten._unsafe_view.default, _aten._reshape_alias.default, _aten.select.int,
      _aten.slice.Tensor, _aten.expand.default, _aten.permute.default, _aten.transpose.int,
@@ -37,8 +36,7 @@ _VIEWS = frozenset(
      _aten.split_with_sizes.default, _aten.unbind.int, _aten.detach.default, _aten.alias.default,
      _aten.as_strided.default, _aten.diagonal.default, _aten.unfold.default}
 )  # fmt: skip
-#: Operators whose meta kernel is the sizes-and-strides half of the structured kernel that computes
-#: them.
+#: Operators whose meta kernel is the meta function of their structured kernel.
 _STRUCTURED = frozenset(
     {_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor, _aten.relu.default,
      _aten.silu.default, _aten.gelu.default, _aten.sigmoid.default, _aten.tanh.default,
@@ -80,21 +78,21 @@ _SEQUENCES = frozenset(
     {list, tuple, torch.Size, *classes("fx.immutable_collections.immutable_list")}
 )
 _MOST = 8192
-#: The keywords of `rules.copied`; other rules take none of them.
+#: The keywords of `meta_functions.copied`; other meta functions take none.
 _COPY = {"memory_format"}
 
-#: What an operator returned, without its storage: (sizes, strides, dtype, device) of each tensor.
+#: Metadata of an operator's results: (sizes, strides, dtype, device) of each tensor.
 _Facts = tuple[Any, ...]
 _kept: dict[Any, Any] = {}
 
 
 class _Unknown(Exception):
-    """An argument that no key can describe."""
+    """Raised for an argument that no cache key can describe."""
 
 
 class _Kind(enum.Enum):
-    """VIEW: runs its meta kernel. FRESH: returns new tensors. INPLACE: changes and returns its
-    first argument. OTHER: FakeTensorMode's."""
+    """VIEW: runs its meta kernel. FRESH: returns new tensors. INPLACE: mutates and returns its
+    first argument. OTHER: left to FakeTensorMode."""
 
     VIEW = "view"
     FRESH = "fresh"
@@ -106,7 +104,7 @@ _kinds: dict[Any, _Kind] = {}
 
 
 def _classify(func: Any) -> _Kind:
-    """What an operator's schema says; the answers of FRESH and INPLACE depend on metadata alone."""
+    """Classifies an operator by its schema; answers of FRESH and INPLACE depend on metadata alone."""
     if func in _VIEWS:
         return _Kind.VIEW
     if not isinstance(func, OpOverload) or func.namespace != "aten":
@@ -135,7 +133,7 @@ def _classify(func: Any) -> _Kind:
 def run(
     mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], slow: Callable[[], Any]
 ) -> Any:
-    """The operator's result, or SLOW. slow(): the result by FakeTensorMode."""
+    """Returns the operator's result, or SLOW. slow(): computes the result with FakeTensorMode."""
     if mode.in_kernel_invocation:
         return SLOW
     if (
@@ -173,8 +171,8 @@ def run(
 
 
 def _symbolic_convolution(mode: Any, func: Any, args: tuple[Any, ...]) -> Any:
-    """FakeTensorMode asks which library computes it, which makes a guard on the batch size; that
-    matters to nobody where the result's memory format is the same whatever the size."""
+    """Avoids a guard on the batch size: FakeTensorMode asks for the convolution backend, which is
+    unnecessary where the result's memory format is the same for every size."""
     value, weight, _, *settings = args[_CONVOLUTIONS[func]]
     chosen = symbolic_convolution_format(
         mode, value, weight, args[2] if func is _aten.convolution.default else None, *settings
@@ -204,7 +202,7 @@ def _first_time(
     key: Any,
     tensors: Any,
 ) -> Any:
-    """Asks the operator's own kernel or FakeTensorMode, and keeps the answer."""
+    """Computes an answer with the operator's kernel or FakeTensorMode, and caches it."""
     if len(_kept) >= _MOST:
         _kept.clear()
     rule = RULES.get(func)
@@ -232,20 +230,20 @@ def _first_time(
 
 
 def _writes_unseen(func: Any, args: tuple[Any, ...]) -> bool:
-    """Batch norm in training changes the running statistics, which its schema does not say."""
+    """Returns whether a call is batch norm in training, which mutates running statistics against
+    its schema."""
     return func in _BATCH_NORMS and not (len(args) > 5 and args[5] is False)
 
 
 def _trained(mode: Any, args: tuple[Any, ...]) -> Any:
-    """A batch norm in training. The versions of its running statistics stay, as below autograd they
-    do.
-    """
+    """Runs batch norm in training and keeps the versions of its running statistics, as below
+    autograd."""
     known = batch_norm_in_training(*args) if _one_device(mode, args, {}) is not None else None
     return SLOW if known is None else _made(mode, known)
 
 
 def _by_kernel(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The answer of the operator's meta kernel, or SLOW."""
+    """Returns the answer of the operator's meta kernel, or SLOW."""
     device = _one_device(mode, args, kwargs)
     if device is None:
         return SLOW
@@ -260,7 +258,7 @@ def _by_kernel(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _one_device(mode: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The device of all tensor arguments; None if they differ or one needs FakeTensorMode."""
+    """Returns the device of all tensor arguments; None if they differ or one needs FakeTensorMode."""
     device: Any = None
     for value in (*args, *kwargs.values()) if kwargs else args:
         kind = type(value)
@@ -280,7 +278,7 @@ def _one_device(mode: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _key(mode: Any, value: Any, tensors: list[Any]) -> Any:
-    """Everything that an answer depends on in an argument."""
+    """Returns a key of everything in an argument that an answer depends on."""
     kind = type(value)
     if kind in _PLAIN:
         return value if kind is str or value is None else (kind, value)
@@ -295,7 +293,7 @@ def _key(mode: Any, value: Any, tensors: list[Any]) -> Any:
 
 
 def _facts_of(mode: Any, result: Any, inputs: list[Any]) -> tuple[type, tuple[_Facts, ...]] | None:
-    """What is kept of an answer; None if it is more than new, dense tensors."""
+    """Returns the cacheable facts of an answer; None unless its tensors are new and dense."""
     kind = next((kind for kind in (torch.Tensor, list, tuple) if isinstance(result, kind)), None)
     if kind is None:
         return None
@@ -317,7 +315,7 @@ def _facts_of(mode: Any, result: Any, inputs: list[Any]) -> tuple[type, tuple[_F
 
 
 def _made(mode: Any, known: tuple[type, tuple[_Facts, ...]]) -> Any:
-    """New fakes as an answer was."""
+    """Makes new fakes from cached facts."""
     kind, facts = known
     metas: list[Any] = []
     with torch_private.no_python_dispatch():

@@ -1,8 +1,7 @@
-"""Fake tensors of a trace.
+"""Fake tensors of a trace: makes one fake per real input, and the fake mode in which operators run.
 
-In: real input tensors. Out: their fakes (made once a trace) and a fake mode in which operators run.
-What always holds: an operator that gets a real tensor is refused *before* it runs (FakeTensorMode
-by itself lets an in-place operator change a real argument and complains afterwards).
+The mode rejects an operator with a real tensor argument *before* it runs; FakeTensorMode alone lets
+an in-place operator mutate a real argument and complains afterwards.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tracer_core.fx_capture.result_strides import laid_out
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
 
-#: Called by torch itself on fresh real tensors while it makes fake ones of them.
+#: Operators that torch calls on fresh real tensors while it converts them to fakes.
 _MAY_SEE_REAL = frozenset(names("lift_fresh.default detach.default lift.default", of="ops.aten"))
 
 
@@ -39,15 +38,14 @@ def _refuse_real(func: Any, args: Any, kwargs: Any) -> None:
 
 
 def writes(fake: Any) -> int | None:
-    """The number of writes to a fake; None for inference tensors, which do not count them."""
+    """Returns the version counter of a fake; None for inference tensors, which have none."""
     return None if fake.is_inference() else fake._version
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """mark_dynamic's. size: ``x.shape[0]``; symbol; lowest and highest: inclusive, None where not
-    given.
-    """
+    """A mark_dynamic constraint. size: ``x.shape[0]``; lowest, highest: inclusive bounds, None if
+    not given."""
 
     size: str
     symbol: Any
@@ -61,15 +59,15 @@ class Promise:
 
 
 class Fakes:
-    """real tensor <-> its fake, for one trace. Mutable. symbolic: whether sizes may be symbols.
-    where: of the user's line that is being run. data_sizes: sizes that depend on data are symbols
-    too."""
+    """Maps real tensors to fakes for one trace. Mutable. symbolic: whether sizes may be SymInts.
+    where(): the user's line that is being run. data_sizes: data-dependent sizes become unbacked
+    SymInts."""
 
     def __init__(
         self, symbolic: bool, where: Callable[[], str] = lambda: "?", data_sizes: bool = False
     ) -> None:
         self.shape_env: Any = torch_private.new_shape_env(where, data_sizes) if symbolic else None
-        #: What marks promised of symbols.
+        #: The mark_dynamic constraints on symbols.
         self.promises: list[Promise] = []
         before = self._before_operator if data_sizes and symbolic else _refuse_real
         self.mode = torch_private.capture_mode(
@@ -83,14 +81,15 @@ class Fakes:
         self._uses: collections.Counter[int] = collections.Counter()
         self._unseen: dict[
             int, Any
-        ] = {}  # storage -> what lives in it, so that the number stays its own
+        ] = {}  # storage id -> its owners, kept alive so that the id is not reused
 
     def _before_operator(self, func: Any, args: Any, kwargs: Any) -> None:
         _refuse_real(func, args, kwargs)
         self.shape_env.starts(func)
 
     def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
-        """The fake of a real tensor. name: its source, for messages. dims: None marks a symbol."""
+        """Returns the fake of a real tensor. name: its source, for messages. dims: None marks a
+        symbolic size."""
         found = self._fake.get(id(real))
         if found is None:
             symbolic = tuple(n is None for n in dims) if dims is not None else (False,) * real.dim()
@@ -104,7 +103,7 @@ class Fakes:
         return found
 
     def shares_memory(self, real: torch.Tensor) -> bool:
-        """Whether another input is a view of an input's memory."""
+        """Returns whether another input aliases this input's storage."""
         return self._uses[real.untyped_storage()._cdata] > 1
 
     def _make(self, real: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
@@ -135,10 +134,10 @@ class Fakes:
 
     @contextlib.contextmanager
     def sizes_of_one(self, given: list[Any]) -> Iterator[list[Any]]:
-        """While a torch function runs on fakes, whose results are to be put into the list:
-        questions whether a size is 1 need no guard if the results are views of what was given (for
-        1 they are views too, even where they were copies of other sizes), or if nothing was asked
-        but by operators themselves."""
+        """Context for a torch function that runs on fakes; the caller appends its results to the
+        yielded list. A test whether a size is 1 needs no guard if the results are views of the
+        arguments (for size 1 they are views too, even where other sizes give copies), or if only
+        operators asked."""
         results: list[Any] = []
         if self.shape_env is None or not self.shape_env.from_one:
             yield results
@@ -151,31 +150,29 @@ class Fakes:
             self.shape_env.rule_out_one(asked)
 
     def note_write(self, fake: Any) -> None:
-        """An operator writes to this fake, which torch does not count; it may be a view of an
-        input.
-        """
+        """Records a mutation of a fake without a version bump; the fake may be a view of an input."""
         self._unseen[torch_private.storage_id(fake)] = fake
 
     def was_written(self, fake: Any) -> bool:
-        """Whether the fake of an input was written to during the trace, or may have been."""
+        """Returns whether the fake of an input was, or may have been, mutated during the trace."""
         now = writes(fake)
         if self._unseen and torch_private.storage_id(fake) in self._unseen:
             return True
         return now is None or now != self._versions[id(fake)]
 
     def any_was_written(self) -> bool:
-        """Whether an input was written to, or may have been."""
+        """Returns whether an input was, or may have been, mutated."""
         return any(self.was_written(fake) for fake in self._fake.values())
 
     def real_was_written(self, real: torch.Tensor) -> bool:
-        """The same for an input tensor, which need not have a fake yet."""
+        """Does `was_written` for a real input, which need not have a fake yet."""
         fake = self._fake.get(id(real))
         return fake is not None and self.was_written(fake)
 
     def real_of(self, fake: Any) -> torch.Tensor | None:
-        """The input tensor that a fake stands for, or None for an intermediate."""
+        """Returns the real tensor of an input's fake, or None for an intermediate."""
         return self._real.get(id(fake))
 
     def inputs(self) -> list[tuple[torch.Tensor, Any]]:
-        """(real, fake) of every input, in the order they were met."""
+        """Returns (real, fake) of every input, in the order of first use."""
         return [(self._real[id(fake)], fake) for fake in self._fake.values()]

@@ -1,7 +1,4 @@
-"""What a torch function does, as far as its name and schema say, and how a graph calls it.
-
-In: the function as a torch-function mode sees it. Out: answers; nothing is run.
-"""
+"""Properties of torch functions that follow from name and schema, and their FX call targets."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import torch
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, TensorBase
 
-#: Operators of Python that write to their first operand.
+#: Python operators that mutate their first operand.
 WRITING_OPERATORS = frozenset(
     {operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv,
     operator.ifloordiv,
@@ -33,12 +30,12 @@ _OF_NUMBERS = frozenset(names("tensor as_tensor"))
 
 
 def name_of(func: Any) -> str:
-    """How messages call a function."""
+    """Returns a function's name for messages."""
     return getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or str(func)
 
 
 def target_of(func: Any, args: Any) -> tuple[str, Any, Any]:
-    """(op, target, args) of the node for a torch function."""
+    """Returns (op, target, args) of the node for a torch function."""
     name = getattr(func, "__name__", "")
     owner = getattr(func, "__self__", None)
     if name == "__get__" and owner is not None and hasattr(owner, "__name__"):
@@ -49,7 +46,7 @@ def target_of(func: Any, args: Any) -> tuple[str, Any, Any]:
 
 
 def writes_unseen(func: Any) -> bool:
-    """Whether a function that counted no write says by its name or schema that it writes."""
+    """Returns whether a function that bumped no version declares a write by its name or schema."""
     if isinstance(func, OpOverload):
         return func._schema.is_mutable
     name = getattr(func, "__name__", "")
@@ -58,7 +55,7 @@ def writes_unseen(func: Any) -> bool:
 
 
 def is_blind(func: Any) -> bool:
-    """Whether an operator's sizes and dtype do not depend on the float that it is given."""
+    """Returns whether an operator's sizes and dtype are independent of its float argument."""
     name = getattr(func, "__name__", "")
     return name.startswith(("_foreach_", "_fused_")) or name.strip("_") in _ELEMENTWISE
 
@@ -66,7 +63,7 @@ def is_blind(func: Any) -> bool:
 def for_symbols(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The same call by a function that does not ask for the value of a symbolic number."""
+    """Rewrites a call to use a function that does not specialize symbolic scalars."""
     if func in _OF_NUMBERS and len(args) == 1 and type(args[0]) in (torch.SymInt, torch.SymFloat):
         if kwargs.keys() <= {"dtype", "device"}:
             usual = torch.int64 if type(args[0]) is torch.SymInt else torch.get_default_dtype()

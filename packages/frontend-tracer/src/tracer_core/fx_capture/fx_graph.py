@@ -1,9 +1,7 @@
-"""The FX graph that a trace writes: its inputs, its nodes, and which node makes which value.
+"""The FX graph under construction: its inputs, its nodes, and which node makes which value.
 
-In: values of the trace (fakes, symbolic numbers, constants) and the functions that made them. Out:
-`WrittenGraph.graph` and its inputs in the order of first use. What always holds: nodes stand in the
-order in which their functions ran; a value is an argument only if a node of this graph, or the
-graph's text, can say it.
+Inputs stand in the order of first use and nodes in execution order. A value can be an argument only
+if a node of this graph makes it or the graph's source text can express it.
 """
 
 from __future__ import annotations
@@ -28,16 +26,16 @@ from tracer_core.torch_private.needed import OpOverload
 _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout,
            torch.memory_format, type(Ellipsis))  # fmt: skip
 SIMPLE_TYPES = frozenset(_SIMPLE)
-#: What ``dtype=int`` means to an operator; the text of a graph cannot say a class.
+#: Python class -> the dtype that ``dtype=int`` means; graph source text cannot express a class.
 _PYTHON_DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128,
 }  # fmt: skip
 
 
 class WrittenGraph:
-    """One graph being written. Mutable. inputs: (source, real tensor or number, placeholder node),
-    in order. op_count: recorded calls. source_of / dims_of: the tracer's provenance. where: of the
-    user's line that is being run."""
+    """One graph under construction. Mutable. inputs: (source, real tensor or number, placeholder
+    node), in order. op_count: recorded calls. source_of, dims_of: the tracer's provenance. where():
+    the user's line that is being run."""
 
     def __init__(
         self,
@@ -62,7 +60,7 @@ class WrittenGraph:
     # -- inputs --
 
     def fake(self, real: torch.Tensor) -> Any:
-        """The fake of an input tensor; makes its placeholder at the first use."""
+        """Returns the fake of an input tensor; makes its placeholder at the first use."""
         source = self._source_of(real)
         if source is None:
             raise Break(
@@ -80,7 +78,7 @@ class WrittenGraph:
         return self.fake(tensor)
 
     def placeholder(self, source: Source, real: Any, fake: Any) -> torch.fx.Node:
-        """A new input, after those there are."""
+        """Adds an input after the existing ones."""
         stem = re.sub(r"\W+", "_", source.name, flags=re.ASCII).strip("_") or "input"
         stem = name = f"n_{stem}" if stem[0].isdigit() or stem == "self" else stem
         while name in self._names:
@@ -110,12 +108,12 @@ class WrittenGraph:
         self._alive.append(value)
 
     def bind(self, value: Any, node: torch.fx.Node) -> None:
-        """Says which node makes a tensor that native code handed to the program."""
+        """Binds a tensor that native code handed to the program to the node that makes it."""
         node.meta.update(val=value, user_frame=self._where())
         self._bind(value, node)
 
     def forget(self, nodes: list[torch.fx.Node], step: int, what: str) -> None:
-        """Nodes that leave the graph: from outside, what they made cannot be used."""
+        """Drops nodes that leave the graph: later nodes cannot use their results."""
         gone = dict.fromkeys(nodes)
         for handle in [handle for handle, node in self._nodes.items() if node in gone]:
             del self._nodes[handle]
@@ -123,24 +121,22 @@ class WrittenGraph:
         self.sizes.forget(gone)
 
     def left_inside(self, value: Any) -> tuple[int, str] | None:
-        """(step, what) of the part of the trace that made a tensor which is in no graph now, or
-        None.
-        """
+        """Returns (step, what) of the part of the trace that made a tensor whose node left the
+        graph, or None."""
         return self._inside.get(id(value))
 
     def node_of(self, value: Any) -> torch.fx.Node | None:
-        """The node that made a fake or symbolic value; None if the value is no part of the
-        graph.
-        """
+        """Returns the node that made a fake or symbolic value; None if the value is not in the
+        graph."""
         return self._nodes.get(id(value))
 
     def known(self) -> frozenset[int]:
-        """ids of the fakes that are in the graph."""
+        """Returns the ids of the fakes that are in the graph."""
         return frozenset(self._nodes)
 
     def _bind_result(self, result: Any, node: torch.fx.Node) -> None:
         if isinstance(result, torch.Tensor):
-            # An in-place operator returns its argument, whose node stays: the graph runs in order.
+            # An in-place operator returns its argument, which keeps its node: the graph runs in order.
             if id(result) not in self._nodes:
                 self._bind(result, node)
             return
@@ -178,7 +174,7 @@ class WrittenGraph:
     def state_node(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Any = None
     ) -> torch.fx.Node:
-        """Records a call that changes a state of torch."""
+        """Records a call that changes torch's global state."""
         demand_plain_keywords(func, kwargs or {})
         node = self.graph.call_function(func, args, kwargs or {})
         node.meta.update(val=None, user_frame=self._where())
@@ -186,7 +182,7 @@ class WrittenGraph:
         return node
 
     def argument(self, value: Any) -> Any:
-        """A value as an FX argument. Raises Break for what a graph cannot hold."""
+        """Converts a value to an FX argument. Raises Break for values that a graph cannot hold."""
         if isinstance(value, torch.Tensor):
             node = self._nodes.get(id(value))
             if id(value) in self._inside:
@@ -214,7 +210,7 @@ class WrittenGraph:
         if isinstance(value, type) and value in _PYTHON_DTYPES:
             return _PYTHON_DTYPES[value]
         if type(value) in SCALARS and isinstance(number := value.item(), (bool, int, float)):
-            return number  # to an operator a number of NumPy is a number
+            return number  # operators treat a NumPy scalar as a number
         if isinstance(value, (OpOverload, torch.fx.Node)) or type(value).__module__ == "builtins":
             if callable(value) or isinstance(value, range):
                 return value
@@ -226,8 +222,8 @@ def _first(graph: torch.fx.Graph) -> torch.fx.Node:
 
 
 def _written(value: Any) -> Any:
-    """A number or text as the graph's text can say it: an instance of a subclass (of NumPy, an
-    enumeration) by its value, which is all that an operator reads."""
+    """Replaces an instance of a scalar or str subclass (NumPy, enum) by its plain value, which
+    graph source text can express."""
     if type(value) in SIMPLE_TYPES:
         return value
     if isinstance(value, str):

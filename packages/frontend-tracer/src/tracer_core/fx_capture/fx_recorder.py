@@ -1,9 +1,8 @@
-"""The recorder: a torch-function mode that writes an FX graph at the torch level.
+"""FX tracing: a torch-function mode that runs each torch function on fake tensors and records it as
+a node of a torch-level FX graph.
 
-In: every torch function that runs while a trace is active, whoever calls it. Out: `graph`, its
-inputs in the order of first use, and for each intermediate (a FakeTensor) the node that made it.
-What always holds: a function is either run on fakes and recorded, or raises `Break` before it has
-had an effect; results that are input tensors are handed back as the real ones.
+The recorder either runs and records a function or raises `Break` before the function has had an
+effect. Where a result is an input tensor, the caller gets the real tensor, not its fake.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import pytree
 
-#: Arguments that are numbers to every operator: it reads them if they are tensors.
+#: Keyword arguments whose value every operator reads as a Python scalar, even from a tensor.
 _NUMBERS = frozenset({"alpha", "value"})
 _NATIVE_ATTENTION = name("_native_multi_head_attention")
 _QUANTIZED = frozenset(names("quint8 qint8 qint32 quint4x2 quint2x4"))
 
 
 class Recorder(WrittenGraph):
-    """Runs torch functions on fakes and writes them into the graph. Mutable. step(): the
-    instruction of the outermost chain that is being run. number_in(tensor): the number in it, where
-    the program may have it; else None. concrete: for backends that take no numbers as inputs, gives
-    the number behind a symbol, guarded."""
+    """Runs torch functions on fakes and records them in the graph. Mutable. step(): index of the
+    instruction that the outermost frames run. number_in(tensor): the scalar in a tensor if the
+    program may read it, else None. concrete: for backends without symbolic scalar inputs, returns
+    the guarded value of a symbol."""
 
     def __init__(
         self,
@@ -67,33 +66,33 @@ class Recorder(WrittenGraph):
         self.ranges = Ranges()
         self.scalars = Scalars(fakes)
         self.step, self.number_in, self.concrete = step, number_in, concrete
-        #: The break that a torch function asked for, which native code between may have caught.
+        #: The last `Break` raised by a torch function; native code in between may have caught it.
         self.broken: Break | None = None
-        #: Settings that the program set; levels of autocast and devices that it is in; contexts to
-        #: be left.
+        #: Settings that the program changed; autocast levels and devices that it entered; contexts
+        #: to close at the end of the trace.
         self.settings_written: set[str] = set()
         self.autocast_nesting = 0
         self.devices: list[torch.device] = []
         self.open_contexts: list[Any] = []
-        #: Sizes that depend on data: None where they end the graph; whether to ask for another
-        #: trace with them.
+        #: Unbacked SymInts: None where they break the graph. may_follow_data: whether to restart
+        #: the trace with them.
         self.data: DataSizes | None = None
         self.may_follow_data = may_follow_data
 
-    # -- sizes that depend on data --
+    # -- unbacked SymInts --
 
     @property
     def values_needed(self) -> tuple[type[Exception], ...]:
-        """What a fake raises that is asked for its numbers."""
+        """Exceptions that a fake raises when its value is read."""
         return torch_private.data_dependent_failures()[0]
 
     @property
     def shapes_needed(self) -> tuple[type[Exception], ...]:
-        """What an operator raises whose result's sizes depend on data."""
+        """Exceptions that an operator raises when its output shape depends on data."""
         return torch_private.data_dependent_failures()[1]
 
     def follow_data(self) -> None:
-        """Sizes that depend on data are symbols in this trace."""
+        """Makes data-dependent sizes unbacked SymInts in this trace."""
         self.data = DataSizes(
             self.fakes.shape_env, self.sizes.node, self.plain_node, self.fakes.any_was_written
         )
@@ -114,7 +113,8 @@ class Recorder(WrittenGraph):
         raise self.broken
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a torch function on fakes, records it, and returns its result."""
+        """Runs a torch function on fakes, records it and returns its result. Raises Break for
+        unsupported calls."""
         if (
             self.devices
             and kwargs.get("device") is None
@@ -129,7 +129,7 @@ class Recorder(WrittenGraph):
     def refused(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[str, str] | None:
-        """(kind, reason) if this call must end the graph, else None."""
+        """Returns (kind, reason) if this call must break the graph, else None."""
         found = refusal(func, args, kwargs)
         if found is None or not gives_data_size(func, found[0], args):
             return found
@@ -141,7 +141,7 @@ class Recorder(WrittenGraph):
             raise WantsSymbols(self.step(), kind, reason)
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`call` for a function that is known to be captured."""
+        """Does the work of `call` for a function that is known to be supported."""
         func, args, kwargs = self._with_numbers(func, args, kwargs)
         given: list[Any] = []
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
@@ -175,7 +175,7 @@ class Recorder(WrittenGraph):
     def _with_numbers(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """The same call with numbers in a form in which nothing asks for their values."""
+        """Rewrites a call so that no symbolic scalar in it is specialized."""
         if self.sizes.numbers and self.concrete is not None:
             args, kwargs = pytree.tree_map(self.concrete, (args, kwargs))
         func, args, kwargs = for_symbols(func, args, kwargs)
@@ -188,7 +188,7 @@ class Recorder(WrittenGraph):
     def _on_fakes(
         self, func: Any, given: list[Any], args: Any, kwargs: Any, memory: list[torch.Tensor]
     ) -> Any:
-        """What a function gives for fakes."""
+        """Runs a function on fakes. Raises Break or WantsSymbols where the fakes fail."""
         run_args, run_kwargs = args, kwargs
         if self.sizes.numbers and is_blind(func):
             run_args, run_kwargs = pytree.tree_map_only(
@@ -216,16 +216,16 @@ class Recorder(WrittenGraph):
             self._ask_for_data_sizes("data_dependent_shape", name_of(func))
             raise Break("data_dependent_shape", f"{name_of(func)}: {error}") from None
         except Exception as error:
-            # What fakes raise need not be what the operator raises: it runs for real, and raises
-            # that or goes on.
+            # The real operator may raise another exception than its fakes, or none: run it eagerly.
             raise Break(
                 "operator_failed", f"{name_of(func)}: {type(error).__name__}: {error}"
             ) from None
 
     def _check(self, func: Any, result: Any, writes: CallWrites) -> None:
-        """Raises for what a graph cannot hold, or what eager may refuse and fakes allow."""
+        """Raises Break or Restart for results that a graph cannot hold and for writes that eager
+        may reject."""
         if writes.resized_input(self.fakes):
-            # Its fake is spoilt: the next attempt breaks before this call.
+            # The input's fake now has wrong sizes: trace again, and break before this call.
             raise Restart(
                 self.step(), "tensor_metadata_mutation", f"out= of {name_of(func)}() is resized"
             )
@@ -242,13 +242,13 @@ class Recorder(WrittenGraph):
         return contextlib.nullcontext() if self.data is None else self.data.around()
 
     def _present(self, number: torch.SymFloat) -> Any:
-        """What a number of the program is now."""
+        """Returns the current value of a symbolic scalar of the program."""
         known = self.sizes.numbers.get(number.node.expr)
         return number if known is None else known.value
 
     def _kernels(self, func: Any, given: list[Any], args: Any, kwargs: Any) -> Any:
-        """With symbolic sizes: torch's Python kernels, where C++ ones want numbers. That of dropout
-        gives a copy where eager gives the tensor itself."""
+        """Enables torch's Python kernels for calls with symbolic sizes, where C++ kernels need
+        ints. Dropout is excluded: its Python kernel copies where eager returns the input itself."""
         if (
             self.fakes.shape_env is not None
             and "dropout" not in name_of(func)
@@ -264,12 +264,12 @@ class Recorder(WrittenGraph):
         return contextlib.nullcontext()
 
     def require_grad(self, fake: Any) -> None:
-        """An intermediate becomes a leaf of autograd's graph: ``x.requires_grad = True``."""
+        """Makes an intermediate a leaf of the autograd graph: ``x.requires_grad = True``."""
         self._emit(torch.Tensor.requires_grad_, (fake,), {}).meta["val"] = fake
         fake.requires_grad_(True)
 
     def _faked(self, value: Any, given: list[Any]) -> Any:
-        """A structure with fakes in place of its tensors, which are added to `given`."""
+        """Replaces the tensors in a structure by fakes and appends those to `given`."""
         kind = type(value)
         if kind in SIMPLE_TYPES:
             return value
@@ -306,7 +306,7 @@ class Recorder(WrittenGraph):
             self._nodes[id(result)].meta["val"] = result
             return result
         if not written and all(isinstance(leaf, (torch.SymInt, int)) for leaf in leaves) and leaves:
-            return result  # sizes: made again from their expressions where they are used
+            return result  # sizes: rebuilt from their expressions where they are used
         node = self._emit(func, args, kwargs)
         node.meta["val"] = result
         self._bind_result(result, node)
@@ -325,21 +325,21 @@ class Recorder(WrittenGraph):
         names: tuple[str, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Runs and records a function that sets settings of torch, by name."""
+        """Runs and records a function that changes torch settings; `names` lists those settings."""
         result = func(*args, **kwargs)
         self.state_node(func, args, kwargs)
         self.settings_written.update(names)
         return result
 
     def close_contexts(self) -> None:
-        """The trace ends: leaves what the program is still in."""
+        """Leaves the contexts that the program is still in when the trace ends."""
         for context in reversed(list(self.open_contexts)):
             context.close(for_good=False)
         settings.nest_autocast(-self.autocast_nesting)
 
 
 class _Mode(TorchFunctionMode):
-    """Hands every torch function to its recorder."""
+    """Passes every torch function to the recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -354,13 +354,13 @@ class _Mode(TorchFunctionMode):
 
 
 def _unlike_a_graph_value(value: Any) -> bool:
-    """Whether a tensor lacks what the rest of the tracer asks of one (sizes, strides)."""
+    """Returns whether a tensor is nested or quantized, without the sizes and strides the tracer
+    needs."""
     return isinstance(value, torch.Tensor) and (value.is_nested or value.dtype in _QUANTIZED)
 
 
 def _without_weights(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The operator returns None for weights that nobody asked for; its fake returns a tensor all
-    the same.
-    """
+    """Replaces the attention weights by None unless requested: the fake kernel always returns a
+    tensor."""
     needed = kwargs.get("need_weights", args[10] if len(args) > 10 else True)
     return result if needed else (result[0], None)

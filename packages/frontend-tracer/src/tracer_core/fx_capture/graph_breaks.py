@@ -1,7 +1,8 @@
-"""The table of graph breaks: every kind, why it happens and what would remove it.
+"""The table of graph breaks (`BREAKS`: every kind, its cause and its remedy) and the tracer's
+control-flow exceptions.
 
-In: nothing. Out: `BREAKS` (feeds messages, `explain()` and the docs) and the control-flow
-exceptions of the tracer. A break is raised before the breaking instruction has had any effect.
+`BREAKS` feeds messages, `explain()` and the docs. A break is raised before the breaking instruction
+has had any effect.
 """
 
 from __future__ import annotations
@@ -134,9 +135,9 @@ BREAKS: dict[str, BreakDoc] = {
 
 
 class Break(BaseException):
-    """The graph ends before the current instruction. A BaseException so that user code being traced
-    cannot catch it. kind: a key of BREAKS; reason: what happened here; location: of the user's
-    line, where it is not the one that the frames stand at."""
+    """Ends the graph before the current instruction. A BaseException so that traced user code
+    cannot catch it. kind: a key of BREAKS; reason: the specific cause; location: of the user's
+    line, where it differs from the frames' current line."""
 
     def __init__(self, kind: str, reason: str, location: str = "") -> None:
         assert kind in BREAKS, kind
@@ -145,8 +146,8 @@ class Break(BaseException):
 
 
 class Restart(BaseException):
-    """Trace again from the start of the segment, breaking at `step`. location: of the line inside a
-    call that the break has to come before."""
+    """Restarts the trace of the code region, with a break at `step`. location: of the line inside a
+    call before which to break."""
 
     def __init__(self, step: int, kind: str, reason: str, location: str = "") -> None:
         super().__init__(step, kind, reason)
@@ -154,13 +155,13 @@ class Restart(BaseException):
 
 
 class WantsSymbols(Restart):
-    """Trace again with symbols for sizes that depend on data: the program has come to one."""
+    """Restarts the trace with unbacked SymInts, because the program uses a data-dependent size."""
 
 
 class RunNatively(BaseException):
-    """This activation must run for real: its outcome depends on something that a trace cannot know,
-    such as how deep the host's stack is. User code being traced cannot catch it. always: so must
-    those of later calls."""
+    """Runs this activation in CPython: its outcome depends on something that a trace cannot know,
+    such as the depth of the host's stack. Traced user code cannot catch it. always: later calls run
+    natively too."""
 
     def __init__(self, reason: str, always: bool = False) -> None:
         super().__init__(reason)
@@ -168,9 +169,9 @@ class RunNatively(BaseException):
 
 
 def breaks_page() -> str:
-    """docs/graph_breaks.md: the table as a page for users. A test keeps the file equal to it:
-    ``python -c "from tracer_core.fx_capture.graph_breaks import breaks_page; print(breaks_page(),
-    end='')"``."""
+    """Renders docs/graph_breaks.md, the table as a page for users. A test keeps the file equal to
+    it: ``python -c "from tracer_core.fx_capture.graph_breaks import breaks_page;
+    print(breaks_page(), end='')"``."""
     lines = [
         "# Graph breaks",
         "",

@@ -1,9 +1,8 @@
-"""Targets of the nodes that stand for a function applied to functions: what a graph calls at run
-time.
+"""Call targets of the higher-order operator nodes (checkpoint, cond, while_loop, torch.func
+transforms, tensor hooks, autograd.Function) that a graph runs.
 
-In: graphs made of the functions that the program gave (see `regions`), and options. Out: callables
-over tensors. What always holds: a target reads nothing but its arguments and itself, except
-`FunctionCall`, which runs the user's own autograd.Function.
+A target reads only its arguments and its own fields, except `FunctionCall`, which runs the user's
+autograd.Function.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tracer_core.torch_private.needed import pytree
 
 
 class Target:
-    """Base: FX wants a name to print."""
+    """Base class: gives the target the name that FX prints."""
 
     title = "call"
 
@@ -31,9 +30,8 @@ class Target:
 
 @dataclass(eq=False)
 class FunctionCall(Target):
-    """``cls.apply(*args)`` of an autograd.Function. inside: what its forward calls, as far as it
-    was seen.
-    """
+    """Calls ``cls.apply(*args)`` of an autograd.Function. inside: the functions seen in its
+    forward."""
 
     cls: type[torch.autograd.Function]
     inside: tuple[Any, ...] = field(default=(), repr=False)
@@ -47,8 +45,8 @@ class FunctionCall(Target):
 
 @dataclass(eq=False)
 class CheckpointCall(Target):
-    """torch.utils.checkpoint of a graph. explicit: positions, among the graph's inputs, of the
-    arguments that the program passed; the others are what its function closed over."""
+    """Runs a graph under torch.utils.checkpoint. explicit: positions, among the graph's inputs, of
+    the arguments that the program passed; the other inputs are closure variables."""
 
     graph: torch.fx.GraphModule
     explicit: tuple[int, ...]
@@ -57,7 +55,7 @@ class CheckpointCall(Target):
 
     def __call__(self, *inputs: Any) -> Any:
         if not torch.is_grad_enabled():
-            return self.graph(*inputs)  # nothing to recompute for
+            return self.graph(*inputs)  # no backward, so no recomputation
         values = list(inputs)
         region = REGIONS.get() if self.options.get("preserve_rng_state", True) else None
 
@@ -66,7 +64,7 @@ class CheckpointCall(Target):
                 values[position] = value
             if region is None:
                 return self.graph(*values)
-            token = REGIONS.set(region)  # autograd may compute it again in a thread of its own
+            token = REGIONS.set(region)  # autograd may recompute it in another thread
             try:
                 return self.graph(*values)
             finally:
@@ -81,10 +79,10 @@ class CheckpointCall(Target):
 
 @dataclass(eq=False)
 class TransformCall(Target):
-    """A transform of torch.func applied to a function, called. apply(function, *args, **kwargs):
-    the transform. graph(*outer, *tensors of its arguments) -> flat results, of which `result` says
-    the structure and `constants` what is no tensor. arguments: the structure of the call's
-    arguments; given: its leaves, `None` for tensors."""
+    """Calls a torch.func transform of a graph. apply(function, *args, **kwargs): the transform.
+    graph(*outer, *tensor arguments) -> flat results; `result` is their pytree spec and `constants`
+    the leaves that are no tensors. arguments: the pytree spec of the call's arguments; given: their
+    leaves, `None` for tensors."""
 
     transform: str
     apply: Callable[..., Any]
@@ -125,7 +123,7 @@ class TransformCall(Target):
 
 @dataclass(eq=False)
 class CondCall(Target):
-    """torch.cond: one of two graphs, whose inputs are the given positions of the operands."""
+    """Runs torch.cond on two graphs, each of which takes the operands at the given positions."""
 
     if_true: torch.fx.GraphModule
     if_false: torch.fx.GraphModule
@@ -149,8 +147,8 @@ class CondCall(Target):
 
 @dataclass(eq=False)
 class WhileCall(Target):
-    """torch.while_loop over graphs of (outer..., carried...). n_condition, n_body: how many outer
-    values each takes, which come before the carried ones among the inputs."""
+    """Runs torch.while_loop on graphs of (outer..., carried...). n_condition, n_body: the number of
+    outer values of each graph, which precede the carried values among the inputs."""
 
     condition: torch.fx.GraphModule
     body: torch.fx.GraphModule
@@ -175,7 +173,8 @@ class WhileCall(Target):
 
 @dataclass(eq=False)
 class HookCall(Target):
-    """``tensor.register_hook`` of a graph of (outer..., gradient) that gives another gradient."""
+    """Calls ``tensor.register_hook`` with a graph of (outer..., gradient) that returns a new
+    gradient."""
 
     graph: torch.fx.GraphModule
     title = "register_hook"
@@ -185,7 +184,7 @@ class HookCall(Target):
 
 
 class Tensor:
-    """Marks a tensor's place among leaves."""
+    """Marks the place of a tensor among pytree leaves."""
 
 
 TENSOR = Tensor()

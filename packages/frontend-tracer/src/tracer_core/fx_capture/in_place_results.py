@@ -1,9 +1,7 @@
-"""In-place operators whose result would not fit, by its dtype or its sizes: eager raises; some
-fakes and functional forms do not, and some fakes even resize what they write to.
+"""In-place operators whose result does not fit their tensor, by dtype or shape: eager raises, some
+fakes and functional forms do not, and some fakes even resize the tensor.
 
-In: an in-place operator and its fake arguments. Out: why its result cannot be written back. What
-always holds: nothing is written; where no operand is larger than the tensor and that is
-floating-point, nothing is computed.
+Nothing is computed where the tensor is floating-point and no operand is larger.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any
 
 import torch
 
-#: In-place operators of Python -> the operator that gives their result.
+#: Python in-place operator -> its out-of-place form.
 _OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
     operator.iadd: operator.add,
     operator.isub: operator.sub,
@@ -24,11 +22,11 @@ _OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
     operator.imod: operator.mod,
     operator.ipow: operator.pow,
 }
-#: These convert what they write: they are not computed in a common dtype.
+#: These convert to the tensor's dtype, without type promotion.
 _CONVERT = frozenset(
     {"copy_", "fill_", "masked_fill_", "index_fill_", "scatter_", "put_", "index_put_"}
 )
-#: These give their tensor other sizes on purpose.
+#: These resize their tensor on purpose.
 _RESHAPE = frozenset(
     {
         "t_",
@@ -45,9 +43,7 @@ _RESHAPE = frozenset(
 
 
 def misfit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
-    """Why what an in-place operator computes cannot be written to its tensor, or None where it
-    can.
-    """
+    """Returns why the result of an in-place operator cannot be written to its tensor, or None."""
     value = args[0] if args else None
     if not isinstance(value, torch.Tensor):
         return None
@@ -61,12 +57,12 @@ def misfit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) 
         with mode, torch.no_grad():
             result = compute(*args, **kwargs)
     except Exception:
-        return None  # what the operator itself says is raised where it runs
+        return None  # the operator raises its own error where it runs
     if not isinstance(result, torch.Tensor):
         return None
     if not torch.can_cast(result.dtype, value.dtype):
         return "its result cannot be cast to the tensor's dtype"
-    # Sizes of a graph's own may be symbols: only numbers are compared, so that nothing is guarded.
+    # Sizes may be symbols: compare only ints, so that no guard is made.
     differ = result.dim() != value.dim() or any(
         type(a) is int and type(b) is int and a != b
         for a, b in zip(result.shape, value.shape, strict=True)
@@ -75,7 +71,7 @@ def misfit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) 
 
 
 def _may_broadcast(value: torch.Tensor, args: tuple[Any, ...]) -> bool:
-    """Whether another operand has a dimension that the tensor written to has not."""
+    """Returns whether another operand has a dimension that the mutated tensor lacks."""
     for other in args[1:]:
         if isinstance(other, torch.Tensor) and other is not value:
             if other.dim() > value.dim():
@@ -87,7 +83,7 @@ def _may_broadcast(value: torch.Tensor, args: tuple[Any, ...]) -> bool:
 
 
 def _method(name: str) -> Callable[..., Any] | None:
-    """The method that gives the result of an in-place one."""
+    """Returns the out-of-place form of an in-place method."""
     if not name.endswith("_") or name.startswith("_") or name in _CONVERT or name in _RESHAPE:
         return None
     found: Callable[..., Any] | None = getattr(torch.Tensor, name[:-1], None)

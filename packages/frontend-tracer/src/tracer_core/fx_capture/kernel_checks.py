@@ -1,7 +1,6 @@
-"""What kernels check and fakes do not: such a call runs for real, and raises what eager raises.
+"""Checks that real kernels make and fakes do not: a call that may fail them runs eagerly.
 
-In: a torch function and its fake arguments. Out: why it may raise, or None. What always holds:
-nothing is written; a call that is named here and is right after all costs a graph break, never a
+Each check returns why the call may raise, or None. A false positive costs a graph break, never a
 wrong answer.
 """
 
@@ -67,7 +66,8 @@ def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 def _scatter_into(
     view: Callable[..., torch.Tensor],
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], str | None]:
-    """Of ``x.select_scatter(source, ...)``, which writes `source` into ``view(x, ...)``."""
+    """Makes the check of ``x.select_scatter(source, ...)``, which writes `source` into ``view(x,
+    ...)``."""
 
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         value, *rest = args
@@ -157,7 +157,7 @@ def _shuffled_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | No
     try:
         with torch.no_grad():
             value.view(value.shape[0], groups, value.shape[1] // groups, -1)
-    except (RuntimeError, ValueError):  # as fakes have it
+    except (RuntimeError, ValueError):  # fakes raise it too
         return "on CUDA devices it needs memory of which groups of channels are a view"
     return None
 
@@ -205,7 +205,7 @@ _STATISTICS = frozenset(
 
 
 def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
-    """Why a call may raise, or do something else, though its fakes do not."""
+    """Returns why a call may raise or behave differently although its fakes do not, or None."""
     name = getattr(func, "__name__", "").partition(".")[0]
     if name in _STATISTICS:
         return "it writes running statistics; torch.nn.functional.batch_norm is captured"
@@ -223,12 +223,13 @@ def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: An
 
 
 def _other_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
-    """Kernels differ in which dtypes of ``out=`` they take; those of the result all of them do."""
+    """Rejects ``out=`` of another dtype than the result: kernels differ in the dtypes that they
+    take."""
     try:
         with mode, torch.no_grad():
             result = func(*args, **{name: value for name, value in kwargs.items() if name != "out"})
     except Exception:
-        return None  # what the operator itself says is raised where it runs
+        return None  # the operator raises its own error where it runs
     pairs = zip(pytree.tree_leaves(result), pytree.tree_leaves(kwargs["out"]), strict=False)
     tensors = (
         (a, b) for a, b in pairs if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)

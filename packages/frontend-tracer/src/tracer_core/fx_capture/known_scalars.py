@@ -1,10 +1,8 @@
-"""What is known of the values of tensors with one element: counters of steps, which optimizers read
-as numbers.
+"""Symbolic values of one-element tensors, such as the step counters that optimizers read as
+numbers.
 
-In: the operators of a trace, as they are recorded. Out: for a tensor an expression: a number, the
-value that an input has before the graph runs, or arithmetic on these. What always holds: an
-expression gives, bit by bit, what the operators give; a tensor that anything else has written to
-has none.
+A value is a number, the value of an input before the graph runs, or arithmetic on such values. It
+equals the operators' result bit for bit; any other write to the tensor discards it.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from tracer_core.torch_private.names import names
 
 
 def single(value: float) -> float:
-    """A number as a float32 tensor holds it."""
+    """Rounds a number to float32."""
     return ctypes.c_float(value).value
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The value that an input has before the graph runs."""
+    """The value of an input before the graph runs."""
 
     tensor: torch.Tensor
 
@@ -43,8 +41,8 @@ class Applied:
     dtype: torch.dtype
 
 
-#: Dtypes -> how a number is rounded to them; sums and products of such numbers are exact in double
-#: precision, or they are what the operator gives.
+#: Dtype -> rounding to it. Sums and products of such numbers are exact in float64, or equal to the
+#: operator's result.
 ROUNDING: dict[torch.dtype, Callable[[Any], Any] | None] = {
     torch.float32: single,
     torch.float64: None,
@@ -52,14 +50,14 @@ ROUNDING: dict[torch.dtype, Callable[[Any], Any] | None] = {
 
 
 class Scalars:
-    """Mutable. real_of(fake): the input that it stands for, or None; was_written(fake)."""
+    """The symbolic values of one trace. Mutable."""
 
     def __init__(self, fakes: Fakes) -> None:
         self._fakes = fakes
         self._known: dict[int, tuple[Any, int, Any]] = {}
 
     def value(self, fake: Any) -> Any:
-        """The expression of a tensor's value, or None."""
+        """Returns the expression of a tensor's value, or None."""
         known = self._known.get(id(fake))
         if known is not None:
             return known[2] if known[1] == fake._version else None
@@ -69,13 +67,12 @@ class Scalars:
         if not _is_scalar(fake) or self._fakes.was_written(fake):
             return None
         if self._fakes.shares_memory(real):
-            return None  # it may be written to by another name
+            return None  # it may be mutated through an alias
         return Entry(real)
 
     def before(self, func: Any, args: Any, kwargs: Any) -> list[tuple[Any, Any]]:
-        """(tensor, expression that it will have) of what an operator about to run makes or changes
-        in a known way.
-        """
+        """Returns (tensor, new expression) for the tensors that an operator will change
+        predictably."""
         rule = _CHANGES.get(func)
         return [] if rule is None else rule(self, args, kwargs)
 
@@ -88,7 +85,8 @@ class Scalars:
         kwargs: Any,
         result: Any,
     ) -> None:
-        """The operator has run. unseen: what it may have written to without being counted."""
+        """Updates the expressions after an operator. unseen: tensors mutated without a version
+        bump."""
         for fake in unseen:
             self._known.pop(id(fake), None)
         rule = _MAKES.get(func)
@@ -107,7 +105,7 @@ class Scalars:
         return [(fake, Applied(function, (before, operand), fake.dtype))]
 
     def _number(self, value: Any) -> Any:
-        """A number, or what is known of a tensor's value."""
+        """Returns a number, or the expression of a tensor's value."""
         if isinstance(value, torch.Tensor):
             return self.value(value)
         return (
@@ -129,9 +127,8 @@ def _in_place(function: Any) -> Callable[[Scalars, Any, Any], Any]:
 
 
 def _of_lists(function: Any) -> Callable[[Scalars, Any, Any], Any]:
-    """torch._foreach_add_(tensors, a number or tensor, or a list of numbers, alpha=1) and the
-    like
-    """
+    """Handles torch._foreach_add_(tensors, scalar, tensor or list of scalars, alpha=1) and the
+    like."""
 
     def rule(scalars: Scalars, args: Any, kwargs: Any) -> Any:
         if len(args) != 2 or not isinstance(args[0], (list, tuple)) or kwargs.get("alpha", 1) != 1:
@@ -140,7 +137,7 @@ def _of_lists(function: Any) -> Callable[[Scalars, Any, Any], Any]:
         written = [torch_private.storage_id(one) for one in args[0]]
         read = {torch_private.storage_id(one) for one in others if isinstance(one, torch.Tensor)}
         if len(set(written)) != len(written) or not read.isdisjoint(written):
-            return []  # one is written to twice, or read after it was written to
+            return []  # a tensor is mutated twice, or read after its mutation
         pairs = zip(args[0], others, strict=False)
         return [change for one, other in pairs for change in scalars._changed(one, function, other)]
 

@@ -1,10 +1,8 @@
-"""Operators that may raise when a graph runs, for reasons that fakes do not show: an index out of
-range, a matrix that is singular, a probability above one.
+"""Finds the storages that a graph may already have mutated when one of its operators raises for a
+reason that fakes do not show: an index out of range, a singular matrix, a probability above one.
 
-In: a finished graph, whose nodes say in ``meta["writes"]`` which storages they write to. Out: the
-storages that are written to before such an operator had its turn. What always holds: an operator
-that is not of torch counts as one that may raise; a check of an index that an earlier operator of
-the graph has made already counts once.
+Nodes list the storages that they mutate in ``meta["writes"]``. An operator that is not torch's
+counts as one that may raise; an index check that an earlier node makes already counts once.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import torch
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 
-#: Names (underscores at the ends apart) of operators whose operands' values are checked.
+#: Names (without outer underscores) of operators that check their operands' values.
 _BY_VALUE = frozenset(
     {"adaptive_max_unpool2d", "autograd_grad", "backward", "bernoulli", "binary_cross_entropy",
     "bincount", "binomial",
@@ -41,8 +39,7 @@ _BY_VALUE = frozenset(
      "take",
      "take_along_dim", "tensor_split", "triangular_solve", "assert", "assert_async", "check"}
 )  # fmt: skip
-#: Of these, those whose checks are assertions of the device where all their tensors are on a GPU:
-#: nothing is raised.
+#: Those of them whose checks are device assertions, which do not raise, if all tensors are on GPUs.
 _ASSERTED = frozenset(
     {"binary_cross_entropy", "cross_entropy", "cross_entropy_loss", "embedding", "gather", "index",
     "index_add", "index_copy",
@@ -50,16 +47,16 @@ _ASSERTED = frozenset(
      "nll_loss", "nll_loss2d",
      "nll_loss_nd", "scatter", "scatter_add", "take", "take_along_dim"}
 )  # fmt: skip
-#: Of linear algebra, those that take any matrix.
+#: Linear algebra operators that accept any matrix.
 _ANY_MATRIX = frozenset({"linalg_vector_norm", "linalg_matmul", "linalg_multi_dot", "linalg_cross",
 "linalg_diagonal",
                          "linalg_vecdot", "linalg_norm"})  # fmt: skip
-#: Divisions: of whole numbers, by zero.
+#: Operators that raise for integer division by zero.
 _DIVIDING = frozenset({"floordiv", "ifloordiv", "mod", "imod", "floor_divide", "remainder", "fmod",
 "div", "divide",
                        "rfloordiv", "rmod", "gcd", "lcm", "pow", "ipow"})  # fmt: skip
 _SUBSCRIPTS = frozenset({operator.getitem, operator.setitem})
-#: Name -> the argument that is the index, and how to find the dimension that it indexes.
+#: Name -> the position of the index argument, and how to find the indexed dimension.
 _INDEXING = {
     "index_select": (2, 1), "index_copy": (2, 1), "index_fill": (2, 1), "index_add": (2, 1),
     "gather": (2, 1),
@@ -68,17 +65,17 @@ _INDEXING = {
 
 @dataclass(frozen=True, slots=True)
 class MayRaise:
-    """What a graph that raises may have written to: storages. in_order: by a node that may raise,
-    or before one, as the program has them. lowered: in a functional form of the graph, whose
-    kernels have an order of their own; only what follows from the gradients of all that may raise
-    is written to after it for sure."""
+    """Storages that a graph may have mutated when it raises. in_order: in program order, by or
+    before a node that may raise. lowered: in a functional form of the graph, whose kernels have an
+    order of their own; there only a write that depends on the gradients of all nodes that may raise
+    surely comes after them."""
 
     in_order: frozenset[int]
     lowered: frozenset[int]
 
 
 def may_raise_of(graph: torch.fx.Graph) -> MayRaise:
-    """Where a graph may raise."""
+    """Analyzes a finished graph."""
     in_order: set[int] = set()
     written: set[int] = set()
     checked: set[Any] = set()
@@ -120,7 +117,7 @@ def _written(node: torch.fx.Node) -> Iterator[int]:
 
 
 def _graphs(node: torch.fx.Node) -> list[torch.fx.Graph]:
-    """The graphs inside a node that stands for a function applied to functions."""
+    """Returns the subgraphs of a higher-order operator's node."""
     if not isinstance(node.target, Target):
         return []
     return [
@@ -129,7 +126,8 @@ def _graphs(node: torch.fx.Node) -> list[torch.fx.Graph]:
 
 
 def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
-    """checked: what earlier nodes have checked; this node's checks are added."""
+    """Returns whether a node may raise. checked: index checks of earlier nodes; this node's are
+    added."""
     target: Any = node.target
     if isinstance(target, Target):
         return isinstance(target, FunctionCall) or any(
@@ -153,7 +151,7 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
 
 
 def _on_gpu(node: torch.fx.Node) -> bool:
-    """Whether all its tensors are on GPUs."""
+    """Returns whether all tensors of a node are on GPUs."""
     values = [_value(argument) for argument in (node, *node.args, *node.kwargs.values())]
     tensors = []
     while values:
@@ -166,7 +164,7 @@ def _on_gpu(node: torch.fx.Node) -> bool:
 
 
 def _new_index(node: torch.fx.Node, name: str, checked: set[Any]) -> bool:
-    """Whether an index, into a dimension of its size, is checked for the first time."""
+    """Returns whether the check of an index against its dimension is the first one."""
     at, dim_at = _INDEXING[name]
     if len(node.args) <= at or not isinstance(node.args[at], torch.fx.Node):
         return True
@@ -180,7 +178,7 @@ def _new_index(node: torch.fx.Node, name: str, checked: set[Any]) -> bool:
 
 
 def _value(argument: Any) -> Any:
-    """What an argument stood for in the trace."""
+    """Returns the traced value of an argument."""
     if isinstance(argument, torch.fx.Node):
         return argument.meta.get("val")
     if isinstance(argument, (tuple, list)):
@@ -216,22 +214,20 @@ def _is_torchs(target: Any) -> bool:
                                                                            "tracer_core")  # fmt: skip
 
 
-#: Operators that change statistics which torch's counts of writes leave out -> whether they do so
-#: by default.
+#: Operators that mutate running statistics without a version bump -> whether they do so by default.
 _STATISTICS = {
     "batch_norm": False,
     "native_batch_norm": False,
     "cudnn_batch_norm": False,
     "instance_norm": True,
 }
-#: Where such operators take ``training`` (or ``use_input_stats``), with and without a name.
+#: Position and keywords of the ``training`` (or ``use_input_stats``) argument of such operators.
 _TRAINING_AT, _TRAINING = 5, ("training", "use_input_stats")
 
 
 def unseen_writes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The fakes that an operator writes to although torch does not count it: running statistics, in
-    training.
-    """
+    """Returns the fakes that an operator mutates without a version bump: running statistics in
+    training."""
     default = _STATISTICS.get(getattr(func, "__name__", ""))
     if default is None:
         return []
@@ -239,7 +235,7 @@ def unseen_writes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
     training = named[0] if named else args[_TRAINING_AT] if len(args) > _TRAINING_AT else default
     if training is False:
         return []
-    # Of the vectors it is given, those that cannot be its weight and bias.
+    # The vectors among its arguments that cannot be its weight and bias.
     return [
         value
         for value in (*args, *kwargs.values())

@@ -1,9 +1,9 @@
-"""Sizes and strides of operators that convolutional networks repeat with ever new sizes.
+"""Fast meta functions: sizes and strides of the operators that convolutional networks call with
+ever new sizes.
 
-In: an operator's arguments, all of them plain fakes of one device or plain values. Out: facts as
-`quick` keeps them, or None: FakeTensorMode answers. What always holds: only cases whose answer
-follows from the sizes alone are answered; where strides are ambiguous (sizes of one) the answer is
-None.
+Arguments are plain fakes of one device or plain values. A function returns facts in the format of
+`fake_cache`, or None to leave the call to FakeTensorMode; it answers only where the answer follows
+from the sizes alone, so None where strides are ambiguous (sizes of one).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def batch_norm(*args: Any) -> Any:
-    """Outside training: the input's shape, and two empty statistics."""
+    """Eval mode: the input's shape, and two empty statistics."""
     if len(args) != 8 or args[5] is not False:
         return None
     value, *others = args[:5]
@@ -37,34 +37,32 @@ def batch_norm(*args: Any) -> Any:
 
 
 def batch_norm_below(*args: Any) -> Any:
-    """The operator that lowering makes of it, on the CPU."""
+    """The CPU operator that lowering makes of `batch_norm`."""
     if len(args) != 7 or args[0].fake_device.type != "cpu":
         return None
     return batch_norm(*args[:5], False, *args[5:])
 
 
 def batch_statistics(*args: Any) -> Any:
-    """In training: the input's shape, mean and inverse deviation of each channel, and new running
-    statistics.
-    """
+    """Training mode: the input's shape, mean and inverse deviation per channel, and new running
+    statistics."""
     found = batch_norm_in_training(*args)
     if found is None or args[3] is None or args[4] is None or args[0].numel() == args[0].shape[1]:
-        return None  # one value of each channel has no deviation
+        return None  # one value per channel has no deviation
     kind, (output, *saved) = found
     return kind, (output, *saved, *saved)
 
 
 def batch_norm_in_training(*args: Any) -> Any:
-    """The input's shape, mean and inverse deviation of each channel."""
+    """The input's shape, and mean and inverse deviation per channel."""
     if len(args) != 8 or args[5] is not True:
         return None
     return _with_vectors_of_channels(*args[:5])
 
 
 def _with_vectors_of_channels(value: Any, *vectors: Any) -> Any:
-    """A result like the value, and two vectors of its channels, where the given ones are such
-    vectors or None.
-    """
+    """Returns a result like the value and two per-channel vectors, if the given vectors are
+    per-channel or None."""
     if value.dtype not in (torch.float32, torch.float64) or not _dense(value, 2) or value.dim() < 2:
         return None
     if any(
@@ -78,9 +76,7 @@ def _with_vectors_of_channels(value: Any, *vectors: Any) -> Any:
 
 
 def by_element(*args: Any) -> Any:
-    """Element by element: operands of one dtype whose shapes broadcast, or one of them and
-    numbers.
-    """
+    """Elementwise operators: operands of one dtype that broadcast, or one tensor and scalars."""
     tensors: list[Any] = [one for one in args if isinstance(one, torch.Tensor)]
     first = tensors[0]
     kinds = (int, float) if first.dtype in _FLOATS else (int,)
@@ -95,7 +91,7 @@ def by_element(*args: Any) -> Any:
 
 
 def _combined(tensors: list[Any]) -> tuple[torch.Size, tuple[int, ...]] | None:
-    """Shape and strides of a result by element."""
+    """Returns shape and strides of an elementwise result."""
     shape = tensors[0].shape
     alike = all(one.shape == shape for one in tensors)
     dense = all(map(_dense, tensors))
@@ -115,13 +111,13 @@ def _combined(tensors: list[Any]) -> tuple[torch.Size, tuple[int, ...]] | None:
 
 
 def by_element_of_floats(*args: Any) -> Any:
-    """The same, of floating-point operands."""
-    first = next(one for one in args if isinstance(one, torch.Tensor))  # the number may come first
+    """Elementwise operators on floating-point operands."""
+    first = next(one for one in args if isinstance(one, torch.Tensor))  # the scalar may come first
     return by_element(*args) if first.dtype in _FLOATS else None
 
 
 def comparison(*args: Any) -> Any:
-    """The same, with truth values as its result."""
+    """Elementwise comparisons: bool results."""
     known = by_element(*args)
     if known is None:
         return None
@@ -130,12 +126,12 @@ def comparison(*args: Any) -> Any:
 
 
 def comparison_of_tensors(*args: Any) -> Any:
-    """The same, where a number is an error."""
+    """Elementwise comparisons that reject scalars."""
     return comparison(*args) if all(isinstance(one, torch.Tensor) for one in args) else None
 
 
 def choice(test: Any, one: Any, other: Any) -> Any:
-    """where() of contiguous operands of one shape, or without dimensions."""
+    """where() of contiguous operands of one shape or of zero dimensions."""
     if (
         one.dtype is not other.dtype
         or test.dtype is not torch.bool
@@ -152,7 +148,7 @@ def choice(test: Any, one: Any, other: Any) -> Any:
 
 
 def batch_norm_gradient(*args: Any) -> Any:
-    """In training, all three gradients."""
+    """Training mode, all three gradients."""
     if (
         len(args) != 10
         or args[7] is not True
@@ -167,7 +163,7 @@ def batch_norm_gradient(*args: Any) -> Any:
 
 
 def cat(parts: Any, dim: int = 0) -> Any:
-    """Contiguous parts of one dtype."""
+    """cat of contiguous tensors of one dtype."""
     first = parts[0]
     rank = first.dim()
     if type(dim) is not int or not -rank <= dim < rank:
@@ -185,7 +181,7 @@ def cat(parts: Any, dim: int = 0) -> Any:
 
 
 def stack(parts: Any, dim: int = 0) -> Any:
-    """Contiguous parts of one shape and dtype."""
+    """stack of contiguous tensors of one shape and dtype."""
     first = parts[0]
     rank = first.dim() + 1
     if type(dim) is not int or not -rank <= dim < rank:
@@ -202,7 +198,7 @@ def stack(parts: Any, dim: int = 0) -> Any:
 
 
 def copied(value: Any, *, memory_format: torch.memory_format = torch.preserve_format) -> Any:
-    """clone: contiguous, as it is asked for, or with the strides of a value without holes."""
+    """clone: contiguous, in the requested format, or with the strides of a dense value."""
     if memory_format is torch.preserve_format:
         if not _dense(value) and _without_holes(value):
             return torch.Tensor, ((value.shape, value.stride(), value.dtype, value.fake_device),)
@@ -215,7 +211,7 @@ def copied(value: Any, *, memory_format: torch.memory_format = torch.preserve_fo
 
 
 def _without_holes(value: Any) -> bool:
-    """Contiguous in some order of its dimensions, none of which has one element or less."""
+    """Returns whether a tensor is dense in some dimension order and all sizes exceed one."""
     expected = 1
     for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
         if stride != expected or size < 2:
@@ -232,7 +228,7 @@ def largest_of_windows(
     dilation: Any = (1,),
     up: bool = False,
 ) -> Any:
-    """max_pool2d_with_indices of contiguous images: the largest, and where they are."""
+    """max_pool2d_with_indices of contiguous images: values and indices."""
     if value.dim() != 4 or value.dtype not in _FLOATS or not _dense(value, 2) or up is not False:
         return None
     kernel, stride, padding, dilation = (
@@ -260,7 +256,7 @@ def largest_of_windows(
 
 
 def gradient_of_windows(slope: Any, value: Any, *args: Any) -> Any:
-    """The gradient of contiguous images, from one that is contiguous too."""
+    """Gradient of contiguous images, from a contiguous gradient."""
     if value.dim() != 4 or value.dtype not in _FLOATS or slope.dtype is not value.dtype:
         return None
     if len(args) != 6 or not all(_dense(one, 2) for one in (slope, value, args[5])):
@@ -269,7 +265,7 @@ def gradient_of_windows(slope: Any, value: Any, *args: Any) -> Any:
 
 
 def reduced(value: Any, dims: Any = None, keepdim: bool = False) -> Any:
-    """Sums and means of floating-point numbers over some dimensions."""
+    """Sums and means of floating-point tensors over some dimensions."""
     rank = value.dim()
     if (
         value.dtype not in _FLOATS
@@ -291,14 +287,13 @@ def reduced(value: Any, dims: Any = None, keepdim: bool = False) -> Any:
 
 
 def rectified_in_place(value: Any) -> Any:
-    """relu_: nothing is new."""
+    """relu_: allocates nothing."""
     return () if value.dtype in _FLOATS and _dense(value) else None
 
 
 def changed_in_place(value: Any, other: Any) -> Any:
-    """add_ and its like: nothing is new where the other operand is a number or has the value's
-    dtype and fits.
-    """
+    """add_ and the like: allocate nothing if the other operand is a scalar, or fits in dtype and
+    shape."""
     if value.dtype not in (*_FLOATS, torch.int64) or not _dense(value):
         return None
     if not isinstance(other, torch.Tensor):
@@ -311,9 +306,8 @@ def changed_in_place(value: Any, other: Any) -> Any:
 
 
 def _dense(value: Any, least: int = 1) -> bool:
-    """Contiguous, with the strides that new tensors have, and no size below `least` but the
-    first.
-    """
+    """Returns whether a tensor is contiguous with a new tensor's strides, and no size but the first
+    is below `least`."""
     shape, steps = value.shape, 1
     for size, stride in zip(reversed(shape), reversed(value.stride()), strict=True):
         if stride != steps:
@@ -323,7 +317,7 @@ def _dense(value: Any, least: int = 1) -> bool:
 
 
 def convolution(*args: Any) -> Any:
-    """Two or three dimensions, contiguous."""
+    """Contiguous convolution in two or three dimensions."""
     if len(args) != 9:
         return None
     value, weight, bias, stride, padding, dilation, transposed, more, groups = args
@@ -359,7 +353,7 @@ def convolution(*args: Any) -> Any:
     shape = (value.shape[0], made, *sizes)
     if min(shape) < 1 or shape[1] == 1 or math.prod(sizes) == 1 or min(value.shape) < 1:
         return None
-    # Asking which library computes it imports torch.distributed.tensor; on the CPU none chooses
+    # Asking for the convolution backend imports torch.distributed.tensor; no CPU backend chooses
     # channels last by itself.
     plain = value.fake_device.type == "cpu" and _dense(value) and _dense(weight)
     if not plain and torch_private.convolution_format(*args) is not torch.contiguous_format:
@@ -369,7 +363,8 @@ def convolution(*args: Any) -> Any:
 
 
 def convolution_gradients(*args: Any) -> Any:
-    """Of contiguous operands on the CPU, where no library chooses channels last by itself."""
+    """Gradients of contiguous operands on the CPU, where no backend chooses channels last by
+    itself."""
     if len(args) != 11 or len(args[10]) != 3:
         return None
     slope, value, weight, counts, *_, wanted = args
@@ -408,7 +403,7 @@ def product(one: Any, other: Any) -> Any:
 
 
 def sum_with_product(bias: Any, one: Any, other: Any) -> Any:
-    """addmm whose first operand has the result's columns."""
+    """addmm whose first operand has as many columns as the result."""
     known = product(one, other) if one.dim() == 2 else None
     if known is None or bias.dtype is not one.dtype:
         return None
@@ -417,8 +412,8 @@ def sum_with_product(bias: Any, one: Any, other: Any) -> Any:
 
 
 def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | None:
-    """The memory format of a convolution whose input has symbolic sizes, where it is the same for
-    small and large ones; None where it may depend on them."""
+    """Returns the memory format of a convolution with symbolic input sizes if it is the same for
+    small and large sizes, else None."""
     value, weight, bias, *options = args
     device, dims = torch_private.device_of_fake(value), value.dim() - 2
     parameters = [one for one in (weight, bias) if one is not None]
@@ -438,7 +433,7 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
     ):
         return None
     if any(isinstance(size, torch.SymInt) and size.node.hint is None for size in value.shape):
-        return None  # it depends on data
+        return None  # an unbacked size
     layout = _layout(value)
     if layout is None:
         return None
@@ -462,7 +457,7 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
 
 
 def _layout(value: Any) -> torch.memory_format | None:
-    """Contiguous or channels last, if that is what a tensor with four dimensions is exactly."""
+    """Returns contiguous or channels last if a tensor with four dimensions has exactly that format."""
     sizes, strides = list(map(_hint, value.shape)), tuple(map(_hint, value.stride()))
     if min(sizes) < 1:
         return None
@@ -482,9 +477,8 @@ def _hint(size: Any) -> int:
 
 
 _aten = operators("aten")
-#: Where no rule answers, the answer may be that of torch's reference implementations, whose first
-#: promotion of dtypes imports torch._dynamo: 80 MiB and 0.6 seconds in programs that do not need it
-#: otherwise.
+#: Without a meta function here, torch's reference implementations may run, whose first dtype
+#: promotion imports torch._dynamo: 80 MiB and 0.6 s in programs that do not need it otherwise.
 _SAME_DTYPE = (
     _aten.add.Tensor,
     _aten.sub.Tensor,
@@ -492,7 +486,7 @@ _SAME_DTYPE = (
     _aten.relu.default,
     _aten.neg.default,
 )
-#: Whole numbers become floating-point ones here.
+#: These operators promote integers to floating point.
 _FLOATING = tuple(
     getattr(_aten, name).default
     for name in (

@@ -1,9 +1,7 @@
-"""What one call writes to: by torch's counts on fakes, by ``out=``, and by what is known of its
-function.
+"""Finds the tensors that one call mutates.
 
-In: a call's tensors before it runs; its function after. Out: the fakes that it has written to. What
-always holds: a write that torch does not count on fakes (``out=``, running statistics, a schema
-that says so) is one of them.
+Three sources count: version counters of the fakes, ``out=`` arguments, and known operators whose
+writes do not bump a version on fakes (running statistics, schemas that declare a write).
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ from tracer_core.fx_capture.may_raise import unseen_writes
 
 
 class CallWrites:
-    """Mutable. given: the call's tensors, as fakes, before it runs; memory: those of ``out=``.
-    After the call `realize` says whether it has written and, in `unseen`, to which of them without
-    being counted."""
+    """Mutable. given: the call's tensor arguments, as fakes, before it runs; memory: the ``out=``
+    tensors. After the call, `realize` sets `written` and, in `unseen`, the tensors mutated without
+    a version bump."""
 
     def __init__(self, given: list[Any], kwargs: dict[str, Any]) -> None:
         self.memory = out_variants.memory(kwargs)
@@ -33,18 +31,18 @@ class CallWrites:
         self._sizes = [tuple(fake.shape) for fake in given] if self.memory else []
 
     def resized_input(self, fakes: Fakes) -> bool:
-        """Whether the call gave an input of the graph other sizes, which ``out=`` may."""
+        """Returns whether ``out=`` resized a graph input."""
         return any(
             fakes.real_of(fake) is not None and tuple(fake.shape) != size
             for fake, size in zip(self._given, self._sizes, strict=False)
         )
 
     def overlap(self) -> bool:
-        """Whether two elements of what was written to are one place in memory."""
+        """Returns whether a mutated tensor has two elements at one memory address."""
         return any(map(_overlaps_itself, [*self.memory, *self._counted()]))
 
     def realize(self, func: Any, args: Any, kwargs: Any) -> None:
-        """The call has run."""
+        """Sets `written` and `unseen`, once the call has run."""
         self.written = bool(self.memory) or func in WRITING_OPERATORS or bool(self._touched())
         self.unseen = unseen_writes(func, args, kwargs)
         if not self.written and writes_unseen(func):
@@ -53,24 +51,23 @@ class CallWrites:
         self.unseen = self.unseen + [one for one in self.memory if id(one) not in counted]
 
     def storages(self) -> list[int]:
-        """The storages that were written to, or may have been."""
+        """Returns the ids of the storages that were, or may have been, mutated."""
         return [torch_private.storage_id(fake) for fake in (*self.unseen, *self._touched())]
 
     def _counted(self) -> list[Any]:
-        """What torch counted a write to."""
+        """Returns the arguments whose version counter changed."""
         pairs = zip(self._given, self._before, strict=True)
         return [fake for fake, before in pairs if writes(fake) != before]
 
     def _touched(self) -> list[Any]:
-        """The same, and inference tensors, of which torch does not count writes."""
+        """Returns the arguments whose version counter changed and all inference tensors, which have
+        none."""
         pairs = zip(self._given, self._before, strict=True)
         return [fake for fake, before in pairs if before is None or writes(fake) != before]
 
 
 def _overlaps_itself(value: torch.Tensor) -> bool:
-    """Whether two elements of a strided tensor are one place in memory because a dimension was
-    expanded.
-    """
+    """Returns whether an expanded dimension of a strided tensor aliases elements."""
     return value.layout is torch.strided and any(
         step == 0 and not isinstance(size, torch.SymInt) and size > 1
         for size, step in zip(value.shape, value.stride(), strict=True)

@@ -1,9 +1,7 @@
-"""What a call with ``out=`` wrote to and gives back, whatever its fake did.
+"""Handles ``out=`` arguments: the tensors that count as mutated, and the result of the call.
 
-In: the fake memory that was given, the fake result. Out: the tensors that count as written to; the
-result, which is that memory. What always holds: every tensor of ``out=`` counts as written, though
-operators that torch composes of others write to it through aliases that count on their own
-(``torch.kron``), or on fakes do not write to it at all.
+Every ``out=`` tensor counts as mutated: composite operators (``torch.kron``) write through aliases
+with their own version counters, and some fakes do not write at all.
 """
 
 from __future__ import annotations
@@ -16,15 +14,14 @@ from tracer_core.torch_private.needed import pytree
 
 
 def memory(kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """The tensors of ``out=``."""
+    """Returns the tensors of ``out=``."""
     given = kwargs.get("out")
     return [one for one in pytree.tree_leaves(given) if isinstance(one, torch.Tensor)]
 
 
 def given_back(result: Any, given: list[torch.Tensor]) -> Any:
-    """The result, with the given memory in place of tensors made beside it. Raises ValueError for
-    other sizes.
-    """
+    """Returns the result with the ``out=`` tensors in place of new ones. Raises ValueError if sizes
+    differ."""
     leaves, spec = pytree.tree_flatten(result)
     if (
         not given

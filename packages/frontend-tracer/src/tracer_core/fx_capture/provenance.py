@@ -1,9 +1,8 @@
-"""Where every pre-existing object in a trace came from, and the guards that reading it made.
+"""Registry of the pre-existing objects that a trace reads: their sources, and the guards of each
+read.
 
-In: objects as the interpreter reaches them, with the source that reached them. Out: the guard list
-of the segment. What always holds: an object that existed before the trace is in the registry before
-interpreted code sees it; an immutable value is guarded by equality when it is read, so it may then
-be used like a constant.
+An object that existed before the trace is registered before interpreted code sees it. An immutable
+value gets an equality guard when it is read, so the trace may then use it as a constant.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tracer_core.guards.own_reference import is_watched
 from tracer_core.guards.source import Source, Sources
 from tracer_core.torch_private.names import classes
 
-#: Immutable types that may hold a time zone of the program.
+#: Immutable types that may hold a user-defined time zone.
 _ZONED = (datetime.datetime, datetime.time)
 #: Immutable types that are guarded by value and then used as constants.
 CONSTANT_TYPES = frozenset(
@@ -37,7 +36,7 @@ CONSTANT_TYPES = frozenset(
      torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, re.Pattern,
      *REPR_TYPES}
 )  # fmt: skip
-#: Types whose instances are compared by identity; what they hold is guarded when it is read.
+#: Types whose instances are guarded by identity; their contents are guarded when read.
 IDENTITY_TYPES = (
     types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType,
     types.MethodDescriptorType,
@@ -48,17 +47,17 @@ IDENTITY_TYPES = (
     *classes("_C._SDPBackend"),
 )  # fmt: skip
 _BOUND_TYPES = (types.BuiltinFunctionType, types.MethodWrapperType)
-#: Types of generic aliases and the like: immutable in practice, compared by identity.
+#: Types of generic aliases and the like: immutable in practice, guarded by identity.
 TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 def is_constant(value: Any) -> bool:
-    """Whether a value is guarded by equality: immutable, all the way down."""
+    """Returns whether a value is guarded by equality: immutable at every depth."""
     kind = type(value)
     if kind is torch.Size:
         return all(
             type(size) is int for size in value
-        )  # of a tensor with symbolic sizes it is none
+        )  # the size of a tensor with symbolic sizes is no constant
     if kind in CONSTANT_TYPES:
         return kind not in _ZONED or type(value.tzinfo) in (type(None), datetime.timezone)
     if kind in (tuple, frozenset):
@@ -66,18 +65,18 @@ def is_constant(value: Any) -> bool:
     return kind is slice and all(map(is_constant, (value.start, value.stop, value.step)))
 
 
-#: Objects that others watch for reasons of their own, which no program sees.
+#: Long-lived objects; weak references to them are bookkeeping that the program does not see.
 _LONG_LIVED = (type, torch.Tensor, torch.nn.Module, BaseException)
 
 
-#: Generator objects that stand for a frame kept as data (trace/suspended_generators.py) -> the
-#: frame.
+#: Generator object -> its suspended generator (trace/suspended_generators.py).
 SUSPENDED_GENERATORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 def end_is_seen(value: Any) -> bool:
-    """Whether the program can tell when an object dies: it has ``__del__``, somebody watches it, or
-    it is a generator that may be inside ``try``. Nothing of ours may keep such an object alive."""
+    """Returns whether the program can observe an object's death: it has ``__del__``, is weakly
+    referenced, or is a generator that may be inside ``try``. The tracer must not keep such an
+    object alive."""
     if type(value) is types.GeneratorType:
         shell = SUSPENDED_GENERATORS.get(value)
         if shell is not None:
@@ -89,22 +88,21 @@ def end_is_seen(value: Any) -> bool:
 
 
 def can_be_watched(value: Any) -> bool:
-    """Whether the program could make a weak reference to an object."""
+    """Returns whether the program could make a weak reference to an object."""
     return bool(type(value).__weakrefoffset__) and not isinstance(value, _LONG_LIVED)
 
 
 def kept_when_dead(value: Any) -> bool:
-    """Whether a variable that nothing reads any more must go on holding this object, as it does in
-    eager: somebody watches it, or may do so later through a reference of their own."""
+    """Returns whether a dead variable must go on holding this object, as in eager, because the
+    program has or may later make a weak reference to it."""
     if not can_be_watched(value):
         return end_is_seen(value)
     return bool(type(value).__flags__ & HEAP_TYPE) or is_watched(value) or end_is_seen(value)
 
 
 def _is_bound(receiver: Any) -> bool:
-    """Whether `__self__` of a C function is an object of the program (pybind11 puts its own record
-    there).
-    """
+    """Returns whether a C function's `__self__` is the program's object (pybind11 stores its own
+    record there)."""
     if isinstance(receiver, (types.ModuleType, type, types.NoneType)):
         return False
     return not type(receiver).__module__.startswith("pybind11")
@@ -114,7 +112,7 @@ class Provenance:
     """The registry of one trace. Mutable. guards: in the order made. tensors: source -> input
     tensor, in the order read. symbolic_dims: (tensor, source) -> sizes for its guard, None where
     symbolic. number: (number, source, always) -> a symbol for it, or the number itself.
-    varies(number, source): whether it would be a symbol. stand_in(generator): what stands for a
+    varies(number, source): whether it would be a symbol. stand_in(generator): the replacement of a
     generator from before the trace."""
 
     def __init__(
@@ -135,16 +133,15 @@ class Provenance:
         self._passed: dict[Source, Any] = {}
         self._guarded: set[tuple[int, Source, Any]] = set()
         self._symbolic_dims = symbolic_dims
-        #: Whether the trace asked a weak reference for its object, or a tensor for its gradient.
+        #: Whether the trace dereferenced a weak reference, or read a tensor's gradient.
         self.follows_late = False
         #: Whether a number is computed from several sources.
         self.combines = False
         self._number, self._varies, self._stand_in = number, varies, stand_in
-        #: id of a tuple with symbols in it -> (that tuple, where the program's own one is, that
-        #: one).
+        #: id of a tuple with symbols in it -> (that tuple, the source of the original, the original).
         self._copies: dict[int, tuple[Any, Source, Any]] = {}
         self._copied: dict[Source, tuple[Any, ...]] = {}
-        #: Source of a number that changes between calls -> what stands for it.
+        #: Source of a number that changes between calls -> its symbol.
         self.symbols: dict[Source, Any] = {}
 
     # -- registry --
@@ -153,7 +150,7 @@ class Provenance:
         return self._by_id.get(id(obj))
 
     def is_fresh(self, obj: Any) -> bool:
-        """Whether the trace, or native code in it, made an object."""
+        """Returns whether the trace, or native code in it, made an object."""
         return id(obj) not in self._by_id
 
     def register(self, obj: Any, source: Source) -> None:
@@ -166,7 +163,8 @@ class Provenance:
         self._read[source] = obj
 
     def constant(self, obj: Any) -> Source:
-        """A source for an object that is the same on every call (classes, functions, modules)."""
+        """Returns a source for an object that is the same on every call (classes, functions,
+        modules)."""
         found = self._by_id.get(id(obj))
         if found is not None:
             return found
@@ -184,19 +182,15 @@ class Provenance:
         return source
 
     def value_at(self, source: Source) -> Any:
-        """What was read at a source, or passed on the way to what was read (None if nothing
-        was).
-        """
+        """Returns the value read at a source or on the path to a value read; None if there is none."""
         return self._read.get(source, self._passed.get(source))
 
     def passes(self, value: Any, source: Source) -> None:
-        """A container that the program itself does not get to see; what is in it is read, and
-        guarded.
-        """
+        """Notes a container that the program does not see itself; its items are read and guarded."""
         self._passed[source] = value
 
     def objects_of(self, kind: type) -> list[tuple[Source, Any]]:
-        """(source, object) of every object of exactly this type that was read."""
+        """Returns (source, object) of every object of exactly this type that was read."""
         return [
             (s, v) for s, v in self._read.items() if type(v) is kind and self._by_id.get(id(v)) is s
         ]
@@ -204,7 +198,7 @@ class Provenance:
     # -- guards --
 
     def guard(self, kind: GuardKind, source: Source, expected: Any = None) -> None:
-        # An enum's own hash is Python code.
+        # An enum's hash is Python code.
         handle = (
             id(kind),
             source,
@@ -215,8 +209,8 @@ class Provenance:
             self.guards.append(Guard(kind, source, expected))
 
     def read(self, value: Any, source: Source) -> Any:
-        """A value reached by `source`, now seen by the program: guards it and returns it, or what
-        stands for it in this trace."""
+        """Guards a value that the program reads at `source`; returns it, or its replacement in this
+        trace."""
         if type(value) is types.GeneratorType:
             self._read_object(value, source)
             return self._stand_in(value)
@@ -253,7 +247,7 @@ class Provenance:
         return value
 
     def _read_bound(self, value: Any, source: Source) -> Any:
-        """A C method of an object: made anew at each access, so its parts are what is guarded."""
+        """Reads a bound C method: each access makes a new object, so its parts are guarded instead."""
         if id(value) not in self._by_id:
             self.register(value, source)
             self.guard(GuardKind.TYPE, source, type(value))
@@ -262,9 +256,9 @@ class Provenance:
         return value
 
     def read_varying(self, value: Any, source: Source, always: bool = False) -> Any:
-        """`read` for a value that the program gets to see only through what this returns: a number
-        that changes between calls (always: any number that can be one) is then a symbol instead of
-        being guarded by value. So are those in a tuple of constants."""
+        """Does `read` for a value that the program sees only through the result. A number that
+        changes between calls (always: any number that can) becomes a symbol instead of an equality
+        guard, also inside a tuple of constants."""
         if type(value) is tuple and is_constant(value) and self._holds_varying(value, source):
             return self._copy_of(value, source)
         if type(value) is not int and type(value) is not float:
@@ -273,14 +267,14 @@ class Provenance:
         if source in self.symbols:
             return self.symbols[source]
         symbol = self._number(value, source, always)
-        if symbol is value:  # a guard by value was made, or is made now
+        if symbol is value:  # specialized: already, or now
             self.guard(GuardKind.EQ, source, value)
         else:
             self.symbols[source] = symbol
         return symbol
 
     def _holds_varying(self, value: tuple[Any, ...], source: Source) -> bool:
-        """Whether a number in a tuple of constants varies."""
+        """Returns whether a number in a tuple of constants varies."""
         found = False
         for i, part in enumerate(value[:_MOST_PARTS]):
             if type(part) in (int, float, tuple):
@@ -290,7 +284,7 @@ class Provenance:
         return found
 
     def _copy_of(self, value: tuple[Any, ...], source: Source) -> tuple[Any, ...]:
-        """A tuple with symbols in place of the numbers that vary."""
+        """Returns a copy of a tuple with symbols in place of the numbers that vary."""
         copy = self._copied.get(source)
         if copy is None:
             self.guard(GuardKind.TYPE, source, tuple)
@@ -304,14 +298,12 @@ class Provenance:
         return copy
 
     def origin_of(self, obj: Any) -> Source | None:
-        """Where a value can be fetched: `source_of`, or the tuple that one with symbols stands
-        for.
-        """
+        """Returns the source of a value; for a tuple with symbols, the source of the original."""
         known = self._copies.get(id(obj))
         return self.source_of(obj) if known is None else known[1]
 
     def original(self, obj: Any) -> Any:
-        """The program's own tuple for one with symbols in it; anything else as it is."""
+        """Returns the program's tuple for a tuple with symbols, any other value unchanged."""
         known = self._copies.get(id(obj))
         return obj if known is None else known[2]
 
@@ -335,8 +327,8 @@ class Provenance:
     def item(
         self, container: Any, key: Any, value: Any, kind: str = "item", varies: bool = False
     ) -> Any:
-        """An entry of a sourced container (or attribute dictionary's owner, kind "key"). varies: a
-        number may become a symbol."""
+        """Reads an entry of a sourced container (or attribute dictionary's owner, kind "key").
+        varies: a number may become a symbol."""
         base = self.source_of(container)
         if base is None:
             return value
@@ -352,20 +344,20 @@ class Provenance:
         return self.read_varying(value, source) if varies else self.read(value, source)
 
 
-#: Tuples are looked at for numbers that vary so far.
+#: Length up to which tuples are searched for numbers that vary.
 _MOST_PARTS = 64
-#: Subscripts that run no code of the program and make no missing entry.
+#: Subscript functions that run no user code and create no missing entry.
 _PLAIN_CONTAINERS = (dict, list, tuple, collections.OrderedDict)
 _PLAIN_SUBSCRIPTS = (dict.__getitem__, list.__getitem__, tuple.__getitem__)
 
 
 def _base(cls: type) -> str:
-    """The name of the built-in sequence that a class derives from."""
+    """Returns the name of the built-in sequence that a class derives from."""
     return "list" if issubclass(cls, list) else "tuple"
 
 
 def tensor_facts(value: torch.Tensor, dims: tuple[int | None, ...] | None = None) -> TensorFacts:
-    """What a guard checks of a tensor; dims: sizes with None where any size is accepted."""
+    """Returns what a guard checks of a tensor. dims: sizes, None where any size is accepted."""
     symbolic = dims is not None and None in dims
     return TensorFacts(
         type=type(value),

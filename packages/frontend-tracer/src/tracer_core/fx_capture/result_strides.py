@@ -1,9 +1,7 @@
-"""Strides of results, where fakes give others than the kernels.
+"""Corrects the strides of fake results where meta kernels disagree with the real kernels.
 
-In: an operator, its fake arguments, its fake result. Out: the result with the strides that eager
-gives. What always holds: sizes and dtypes stay. A rule sees the sizes of the captured call;
-symbolic strides follow the order of its answer, where that is dense (the first result of a kernel
-is checked).
+Sizes and dtypes stay. A rule sees the sizes of the captured call; symbolic strides take over the
+dimension order of its answer, where that is dense (for tuples, only the first result is checked).
 """
 
 from __future__ import annotations
@@ -20,9 +18,8 @@ aten = operators("aten")
 
 
 def _hint(value: Any) -> Any:
-    """What it was in the captured call: a number, or a tensor without memory. Raises ValueError for
-    sizes that depend on data.
-    """
+    """Replaces SymInts by their hints, and a tensor by a meta tensor of those sizes. Raises
+    ValueError for unbacked sizes."""
     if isinstance(value, torch.SymInt):
         if value.node.hint is None:
             raise ValueError(f"{value} depends on data")
@@ -36,9 +33,8 @@ def _hint(value: Any) -> Any:
 
 
 def _dense(sizes: Sequence[Any], like: torch.Tensor) -> list[Any] | None:
-    """Strides of these sizes in the order of those of `like`; None if it is not dense, or its order
-    not certain.
-    """
+    """Returns dense strides of these sizes in the dimension order of `like`; None if `like` is not
+    dense or its order is ambiguous."""
     order = sorted((dim for dim in range(like.dim()) if like.shape[dim] != 1), key=like.stride)
     strides, step, known = [1] * like.dim(), 1, 1
     for dim in order:
@@ -66,25 +62,25 @@ def _ldexp(args: tuple[Any, ...]) -> torch.Tensor | None:
 
 
 def _batch_norm(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """Contiguous, or channels last."""
+    """Contiguous or channels last."""
     value = args[0]
     return torch.empty_like(value, memory_format=torch_private.suggested_memory_format(value))
 
 
 def _unpooled(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """Contiguous, or channels last as the input."""
+    """Contiguous, or channels last like the input."""
     value, _, sizes = args[:3]
     made = torch.empty((*value.shape[:-2], *sizes), device="meta")
     return made.contiguous(memory_format=torch_private.suggested_memory_format(value))
 
 
 def _likelihoods(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """One for each target, contiguous, whatever the target is."""
+    """One value per target, contiguous for any layout of the target."""
     return torch.empty(args[1].shape, device="meta") if args[3] == 0 else None
 
 
 def _drawn(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """Contiguous, whatever the mean and the deviation are."""
+    """Contiguous for any layout of the mean and the standard deviation."""
     shapes = [arg.shape for arg in args[:2] if isinstance(arg, torch.Tensor)]
     return torch.empty(torch.broadcast_shapes(*shapes), device="meta")
 
@@ -95,12 +91,12 @@ def _filled(args: tuple[Any, ...]) -> torch.Tensor | None:
 
 
 def _angle(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """Contiguous for complex numbers, whatever the input is."""
+    """Contiguous for complex inputs of any layout."""
     return torch.empty(args[0].shape, device="meta") if args[0].dtype.is_complex else None
 
 
 def _contiguous(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """Whatever the input is."""
+    """Contiguous for any layout of the input."""
     return torch.empty(args[0].shape, device="meta")
 
 
@@ -115,7 +111,7 @@ def _scattered(args: tuple[Any, ...]) -> torch.Tensor | None:
 
 
 def _half_spectrum(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """The last of the transformed dimensions runs fastest."""
+    """The last of the transformed dimensions is innermost."""
     value, dims, _, onesided = args
     sizes, last = list(value.shape), dims[-1] % value.dim()
     sizes[last] = sizes[last] // 2 + 1 if onesided else sizes[last]
@@ -167,7 +163,7 @@ def _transformed(
 
 
 def _in_order(sizes: Sequence[int], order: list[int]) -> torch.Tensor:
-    """Dense memory in which the last dimension of `order` runs fastest."""
+    """Returns dense memory in which the last dimension of `order` is innermost."""
     made = torch.empty([sizes[dim] for dim in order], device="meta")
     return made.permute([order.index(dim) for dim in range(len(order))])
 
@@ -231,7 +227,7 @@ def _rule(func: Any, device: str) -> Callable[[tuple[Any, ...]], torch.Tensor | 
 
 
 def laid_out(func: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """The result as the kernel lays it out."""
+    """Returns the result with the kernel's strides."""
     if func not in LAYOUTS:
         return result  # which may be a list without tensors: unbind of no rows
     first = result[0] if isinstance(result, (tuple, list)) else result

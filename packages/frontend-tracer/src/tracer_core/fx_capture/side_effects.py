@@ -1,10 +1,8 @@
-"""Changes that a trace made to objects that existed before it.
+"""Side effects: the mutations that a trace made to objects that existed before it.
 
-In: a call to one of the `before_...` methods (trace/side_effect_tracking.py) ahead of each
-mutation. Out: `restore`, which gives every object back, and for each a `Change`, which the
-generated code replays after the graph ran. What always holds: after `restore`, each object has
-exactly the contents that it had when the trace began; it may be called again after it was
-interrupted.
+Before each mutation, trace/side_effect_tracking.py calls a `begin...` method here. `restore` gives
+every object exactly the contents it had before the trace, and may be called again after an
+interruption. Generated code replays each `Change` after the graph ran.
 """
 
 from __future__ import annotations
@@ -20,9 +18,7 @@ MISSING: Any = object()
 
 
 class Slot:
-    """Kind of a change: one attribute that a descriptor of the object's class stores
-    (``__slots__``).
-    """
+    """Kind of a change: one attribute stored by a descriptor of the object's class (``__slots__``)."""
 
 
 class ClassAttribute:
@@ -30,8 +26,9 @@ class ClassAttribute:
 
 
 class Gradient:
-    """Kind of a change: ``.grad`` of a tensor. The tensor keeps its own while the trace runs; an
-    instance of this class, the change's `where`, holds what the program would read (mutable)."""
+    """Kind of a change: ``.grad`` of a tensor. The tensor keeps its gradient during the trace; the
+    change's `where` is an instance of this class that holds what the program would read (mutable).
+    """
 
     __slots__ = ("value",)
 
@@ -41,13 +38,13 @@ class Gradient:
 
 @dataclass(slots=True, eq=False)
 class Change:
-    """One object (or one attribute of it) was changed. Mutable.
+    """One object, or one attribute of it, was changed. Mutable.
 
     kind: its row in `SNAPSHOTTERS`. before: the saved contents; after: those at the end of the
     trace, set by `look`. where: the descriptor of a Slot, the name of a ClassAttribute, a Gradient.
-    whole: all of `before` is guarded, so the replay may be the difference; otherwise it is what the
-    program did, which the log says: written and removed (keys of a dictionary, in the order a new
-    dictionary would have them), added (to a list, deque or set).
+    whole: all of `before` is guarded, so the replay may be the difference; otherwise the replay
+    follows the log: written and removed (dictionary keys, in the order a new dictionary would have
+    them), added (to a list, deque or set).
     """
 
     obj: Any
@@ -61,18 +58,16 @@ class Change:
     added: list[Any] = field(default_factory=list)
 
     def store(self, key: Any) -> None:
-        """The program sets an entry of a dictionary."""
+        """Logs that the program sets an entry of a dictionary."""
         self.written.setdefault(key)
 
     def remove(self, key: Any) -> None:
-        """The program deletes an entry of a dictionary."""
+        """Logs that the program deletes an entry of a dictionary."""
         self.written.pop(key, None)
         self.removed[key] = None
 
     def decided(self, key: Any) -> bool:
-        """Whether the program itself made the dictionary's entry (or its absence) what it is
-        now.
-        """
+        """Returns whether the program itself set or deleted the dictionary's entry."""
         if key in self.written or key in self.removed:
             return True
         return self.whole and self.before.get(key, MISSING) is not dict.get(self.obj, key, MISSING)
@@ -97,7 +92,7 @@ def _restore_cell(change: Change) -> None:
 
 
 def _restore_dict(change: Change) -> None:
-    """Entry by entry where the order allows it: other threads may be reading a module's globals."""
+    """Restores entry by entry if the order allows: other threads may be reading a module's globals."""
     target, saved = change.obj, change.before
     for key in [key for key in dict.keys(target) if key not in saved]:
         dict.__delitem__(target, key)
@@ -161,14 +156,15 @@ def _restore_class(change: Change) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Snapshotter:
-    """save(object, where): a copy of its contents. restore(change): puts what was saved back."""
+    """save(object, where): returns a copy of its contents. restore(change): puts the saved contents
+    back."""
 
     save: Callable[[Any, Any], Any]
     restore: Callable[[Change], None]
 
 
-#: Base type -> how to save and restore it; the first that an object is an instance of. None of them
-#: runs a method that a subclass may have replaced.
+#: Base type -> how to save and restore it; the first match by isinstance counts. None of them runs
+#: a method that a subclass may override.
 SNAPSHOTTERS: dict[type, Snapshotter] = {
     collections.OrderedDict: Snapshotter(
         lambda d, _: dict(collections.OrderedDict.items(d)), _restore_ordered
@@ -189,36 +185,34 @@ SNAPSHOTTERS: dict[type, Snapshotter] = {
 
 
 def kind_of(obj: Any) -> type | None:
-    """The row of SNAPSHOTTERS for an object's contents, or None: such an object cannot be saved."""
+    """Returns the row of SNAPSHOTTERS for an object's contents; None if they cannot be saved."""
     return next((kind for kind in SNAPSHOTTERS if isinstance(obj, kind)), None)
 
 
 class Effects:
     """The changes of one trace, in the order of each object's first mutation. Mutable.
-    realize(change): guards everything that the object held before, called when its contents are
-    read as a whole."""
+    realize(change): guards all prior contents of the object, called when they are read as a whole.
+    """
 
     def __init__(self, realize: Callable[[Change], None]) -> None:
         self.changes: dict[Any, Change] = {}
         self._realize = realize
 
     def peek(self, obj: Any) -> Change | None:
-        """The change of an object's contents; for those who look at single entries only."""
+        """Returns the change of an object's contents, for readers of single entries only."""
         return self.changes.get(id(obj))
 
     def changed(self, obj: Any) -> Change | None:
-        """The change of an object's contents, all of which may now be read without further
-        guards.
-        """
+        """Returns the change of an object's contents, all of which may now be read without further
+        guards."""
         change = self.changes.get(id(obj))
         if change is not None and not change.whole:
             self._realize(change)
         return change
 
     def begin(self, obj: Any) -> Change | None:
-        """The change of an object's contents, saved at the first call; None: objects of its type
-        cannot be.
-        """
+        """Returns the change of an object's contents, saved at the first call; None if the type
+        cannot be saved."""
         change = self.changes.get(id(obj))
         if change is None:
             kind = kind_of(obj)
@@ -229,11 +223,12 @@ class Effects:
         return change
 
     def attribute(self, obj: Any, where: Any) -> Change | None:
-        """The change of one slot (where: its descriptor) or class attribute (where: its name)."""
+        """Returns the change of one slot (where: its descriptor) or class attribute (where: its
+        name)."""
         return self.changes.get((id(obj), where if isinstance(where, str) else id(where)))
 
     def begin_attribute(self, obj: Any, where: Any) -> Change:
-        """The same, saved at the first call."""
+        """Does `attribute`, and saves the value at the first call."""
         kind, key = (ClassAttribute, where) if isinstance(where, str) else (Slot, id(where))
         change = self.changes.get((id(obj), key))
         if change is None:
@@ -242,11 +237,11 @@ class Effects:
         return change
 
     def gradient(self, tensor: Any) -> Change | None:
-        """The change of a tensor's ``.grad``."""
+        """Returns the change of a tensor's ``.grad``."""
         return self.changes.get((id(tensor), Gradient))
 
     def set_gradient(self, tensor: Any, value: Any) -> None:
-        """The program's ``tensor.grad = value``."""
+        """Applies the program's ``tensor.grad = value``."""
         change = self.changes.get((id(tensor), Gradient))
         if change is None:
             held = Gradient(None)
@@ -254,16 +249,16 @@ class Effects:
         change.where.value = value
 
     def drop(self, change: Change) -> None:
-        """Forgets a change whose mutation failed before it had an effect."""
+        """Drops a change whose mutation failed before it had an effect."""
         for key in [key for key, other in self.changes.items() if other is change]:
             del self.changes[key]
 
     def look(self) -> None:
-        """Keeps what each object has become for the replay."""
+        """Saves the final contents of each object for the replay."""
         for change in self.changes.values():
             change.after = SNAPSHOTTERS[change.kind].save(change.obj, change.where)
 
     def restore(self) -> None:
-        """Restores every object, whatever it holds now."""
+        """Restores every object, whatever its current contents."""
         for change in reversed(list(self.changes.values())):
             SNAPSHOTTERS[change.kind].restore(change)

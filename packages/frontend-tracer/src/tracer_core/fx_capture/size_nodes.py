@@ -1,8 +1,7 @@
-"""Nodes that compute the symbolic sizes, strides and numbers of a trace.
+"""Nodes that compute the symbolic sizes, strides and scalars of a trace from sympy expressions.
 
-In: sympy expressions over symbols. Out: the node (made once) or the number that an expression is.
-What always holds: a symbol is read off an input that has it as a size (else as a stride), off the
-number of the program that it stands for, or off the node that made it from data.
+Each expression gets one node. A symbol is read from an input that has it as a size (else as a
+stride), from the program's number that it stands for, or from the node that made it from data.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _SYMPY_OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 class GraphUnderConstruction(Protocol):
-    """What is asked of a `written_graph.WrittenGraph`."""
+    """The part of `fx_graph.WrittenGraph` that this module uses."""
 
     fakes: Fakes
     inputs: Any
@@ -59,7 +58,7 @@ class GraphUnderConstruction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GraphInput:
-    """An input of the graph. value: now, a tensor or a number. node: its placeholder."""
+    """An input of the graph. value: the current tensor or number. node: its placeholder."""
 
     source: Source
     value: Any
@@ -68,7 +67,7 @@ class GraphInput:
 
 @dataclass(frozen=True, slots=True)
 class VaryingNumber:
-    """A number of the program that varies. value: now. symbolic: a SymInt or SymFloat."""
+    """A symbolic scalar of the program. value: its current value. symbolic: its SymInt or SymFloat."""
 
     source: Source
     value: int | float
@@ -76,8 +75,8 @@ class VaryingNumber:
 
 
 class SizeNodes:
-    """Mutable. numbers: symbol -> the number of the program.
-    read_by: the node that reads a symbol that depends on data, None for other symbols."""
+    """The nodes of symbolic expressions. Mutable. numbers: symbol -> the program's number. read_by:
+    symbol -> the node that reads an unbacked symbol, None for other symbols."""
 
     def __init__(self, written: GraphUnderConstruction) -> None:
         self.numbers: dict[Any, VaryingNumber] = {}
@@ -86,7 +85,7 @@ class SizeNodes:
         self._known: dict[Any, Any] = {}
 
     def forget(self, gone: dict[torch.fx.Node, None]) -> None:
-        """Nodes have left the graph."""
+        """Drops nodes that have left the graph."""
         self._known = {
             expr: node
             for expr, node in self._known.items()
@@ -94,7 +93,7 @@ class SizeNodes:
         }
 
     def node(self, expr: Any) -> Any:
-        """The node (or number) that computes a sympy expression over symbolic sizes."""
+        """Returns the node (or number) that computes a sympy expression over symbolic sizes."""
         if not expr.free_symbols:
             return bool(expr) if expr.is_Boolean else int(expr) if expr.is_integer else float(expr)
         found = self._known.get(expr)
@@ -130,7 +129,7 @@ class SizeNodes:
         return node
 
     def _sized(self, expr: Any) -> Any:
-        """The SymInt or SymBool of an expression."""
+        """Returns the SymInt or SymBool of an expression."""
         env = self._written.fakes.shape_env
         if torch_private.is_truth(expr):
             return env.create_symboolnode(expr)
@@ -141,7 +140,7 @@ class SizeNodes:
         if number is not None:
             return self._written.placeholder(number.source, number.value, number.symbolic)
         inputs = list(self._written.fakes.inputs())
-        # A stride of a tensor that is a part of another follows from no size.
+        # A stride of a view into a larger tensor need not follow from the view's sizes.
         for question in ("size", "stride"):
             for _, fake in inputs:
                 for dim, size in enumerate(getattr(fake, question)()):
@@ -156,8 +155,8 @@ class SizeNodes:
         raise Break("unsupported_value", f"no input has the size {symbol}")
 
     def take_strides(self, sources: Sources) -> None:
-        """Makes inputs of the strides that follow from no size, which a lowered graph cannot ask
-        its inputs for: a tensor that is a part of another, whose size is a symbol."""
+        """Makes graph inputs of the strides of views whose base has a symbolic size: no size of the
+        view determines them, and a lowered graph cannot read strides off its inputs."""
         known = {
             size.node.expr
             for one in self._written.inputs

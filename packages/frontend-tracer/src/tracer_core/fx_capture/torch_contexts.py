@@ -1,8 +1,7 @@
-"""Contexts that torch keeps in C++ objects, as they are while a trace is inside them.
+"""Handles for contexts that torch keeps in C++ objects, while a trace is inside them.
 
-In: what the program enters. Out: handles that it stores where torch's own would be. What always
-holds: a handle that is open when a segment ends is made again as torch's own object, entered for
-real, by the generated code; one that was left is made again as None.
+The program stores a handle where torch's own object would be. Generated code replaces a handle that
+is open at the end of a code region by torch's object, entered for real, and a closed one by None.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ _exit_inference_mode = name("autograd.grad_mode._exit_inference_mode")
 
 
 class InferenceHandle:
-    """Inference mode, entered (mutable). Its node keeps the mode open in the graph until
-    `close`.
-    """
+    """Entered inference mode (mutable). Its node keeps the mode open in the graph until `close`."""
 
     def __init__(self, recorder: Recorder, mode: bool) -> None:
         self._recorder, self._mode, self.is_open = recorder, mode, True
@@ -31,7 +28,7 @@ class InferenceHandle:
         recorder.open_contexts.append(self)
 
     def close(self, for_good: bool = True) -> None:
-        """Leaves it. for_good: the program did; otherwise the trace ends inside it."""
+        """Leaves the mode. for_good: the program left it; otherwise the trace ends inside it."""
         self._context.__exit__(None, None, None)
         self._recorder.state_node(_exit_inference_mode, (self._node,))
         self._recorder.open_contexts.remove(self)
@@ -42,9 +39,7 @@ class InferenceHandle:
 
 
 class VariableToken:
-    """What ContextVar.set gives, for a variable of torch's that is a setting (mutable: it resets
-    once).
-    """
+    """The token of ContextVar.set for a torch setting (mutable: it resets once)."""
 
     def __init__(self, name: str, before: Any) -> None:
         self.name, self.before, self.is_open = name, before, True
@@ -54,7 +49,7 @@ class VariableToken:
 
 
 class ProfilerHandle:
-    """A label for the profiler (mutable)."""
+    """A profiler label (mutable)."""
 
     def __init__(self, name: str, note: str | None) -> None:
         self._name, self._note, self.is_open = name, note, True

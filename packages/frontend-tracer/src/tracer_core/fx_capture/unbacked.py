@@ -1,13 +1,9 @@
-"""Sizes (and whole numbers) that only a tensor's values decide: symbols without a value in the
-trace.
+"""Unbacked SymInts: data-dependent sizes and integers as symbols without a value in the trace.
 
-In: each operator of a trace. Out: the nodes that read such a symbol at run time, and nodes that
-check whatever the trace took for granted about it. What always holds: every decision that was made
-about such a symbol, by torch's fakes or by the program, follows from facts that the graph checks
-before it has written to any input; where a check fails, the program runs in the graph's place. A
-decision that would need its value ends the graph.
-
-Sizes are taken to be 2 or more, since 0 and 1 broadcast and are laid out in ways of their own.
+Torch's fakes and the program may assume facts about such a symbol; the graph asserts each fact
+before it mutates any input, and the program runs eagerly where an assertion fails. A decision that
+needs the symbol's value breaks the graph. Unbacked sizes are assumed to be at least 2, since sizes
+0 and 1 broadcast and have layouts of their own.
 """
 
 from __future__ import annotations
@@ -24,25 +20,26 @@ from tracer_core.aot.unbacked_split import MARK
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.torch_private.needed import pytree
 
-#: What reads one whole number out of a tensor.
+#: Tensor methods that read one integer out of a tensor.
 READS_A_NUMBER = frozenset({"item", "__int__", "__index__"})
-#: What a place refuses (see `capture`) once its calls have failed such checks too often.
+#: Entry of `Seen.refused` once the calls of a code region failed such assertions too often.
 DATA_SIZES = "data sizes"
 
 
 class SizeDiffers(Exception):
-    """A graph was captured for other sizes than its tensors' values now give."""
+    """A graph was captured under assumptions that a data-dependent size now violates."""
 
 
 def require(holds: Any, fact: str) -> None:
-    """A node of a graph: raises `SizeDiffers` unless a fact about a size holds."""
+    """Raises `SizeDiffers` unless a fact about a size holds. Target of a graph node."""
     if not holds:
         raise SizeDiffers(fact)
 
 
 class DataSizes:
-    """Mutable. env: the trace's ShapeEnv. symbol(expression): the node that computes it.
-    node(function, args): a new node. written(): whether an input was written to."""
+    """The unbacked SymInts of one trace. Mutable. env: its ShapeEnv. symbol(expression): the node
+    that computes it. node(op, target, args, value): a new node. written(): whether a graph input
+    was mutated."""
 
     def __init__(
         self,
@@ -52,30 +49,28 @@ class DataSizes:
         written: Callable[[], bool],
     ) -> None:
         self._env, self._symbol, self._node, self._written = env, symbol, node, written
-        #: Nodes that make such a symbol.
+        #: Nodes that create an unbacked symbol or assert a fact about one.
         self.nodes: set[torch.fx.Node] = set()
 
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        """Inside, an operator runs on fakes."""
+        """Context in which one operator runs on fakes."""
         self._env.inside_operator += 1
         try:
             yield
         except BaseException:
-            self._env.facts.clear()  # it did not happen
+            self._env.facts.clear()  # the operator is not recorded
             raise
         finally:
             self._env.inside_operator -= 1
             self._env.pending_fresh_unbacked_symbols.clear()
 
     def is_new_number(self, result: Any) -> bool:
-        """Whether an operator gave a number that is a new symbol."""
+        """Returns whether an operator returned a SymInt that is a new unbacked symbol."""
         return type(result) is torch.SymInt and torch_private.raw_symbol(result) in self._env.unread
 
     def note(self, result: Any, node_of: Callable[[Any], torch.fx.Node | None]) -> None:
-        """An operator was recorded: says where its new symbols are read, and checks what was taken
-        for granted.
-        """
+        """Binds the new symbols of a recorded operator to nodes and asserts the facts it assumed."""
         if self._env.unread:
             self._bind(result, node_of)
         self.check()
@@ -101,14 +96,12 @@ class DataSizes:
         self.nodes.add(node)
 
     def read_by(self, symbol: Any) -> torch.fx.Node | None:
-        """The node that reads a data-dependent symbol."""
+        """Returns the node that reads an unbacked symbol."""
         found: torch.fx.Node | None = self._env.read_by.get(symbol)
         return found
 
     def close(self) -> None:
-        """The trace is over: says at each node what it is, and lets nothing more be taken for
-        granted.
-        """
+        """Ends the trace: marks the nodes of unbacked symbols and forbids further assumptions."""
 
         def refuse() -> None:
             raise LoweringUnsupported(
@@ -120,7 +113,7 @@ class DataSizes:
             node.meta[MARK] = True
 
     def check(self) -> None:
-        """Writes nodes for the facts that were taken for granted since the last time."""
+        """Adds assertion nodes for the facts assumed since the last call."""
         facts = list(self._env.facts)
         self._env.facts.clear()
         if not facts:
@@ -141,7 +134,7 @@ class DataSizes:
 
 
 def gives_data_size(func: Any, kind: str, args: tuple[Any, ...]) -> bool:
-    """Whether what ends the graph here is a size, or a whole number, that depends on data."""
+    """Returns whether a data-dependent size or integer is what breaks the graph here."""
     if kind == "data_dependent_shape":
         return True
     if getattr(func, "__name__", "") not in READS_A_NUMBER:
@@ -153,7 +146,7 @@ def gives_data_size(func: Any, kind: str, args: tuple[Any, ...]) -> bool:
 
 
 def is_whole_number(value: Any) -> bool:
-    """Whether a value is a tensor that holds one whole number."""
+    """Returns whether a value is an integer tensor with one element."""
     if not isinstance(value, torch.Tensor) or value.dtype not in _WHOLE:
         return False
     return all(type(size) is int and size == 1 for size in value.shape)

@@ -1,7 +1,4 @@
-"""Torch functions that end a graph, and why.
-
-In: a torch function about to run and its arguments. Out: (kind of break, reason), or None.
-"""
+"""Unsupported torch functions: those that break the graph, and why."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _VALUE = "data_dependent_value"
 _META = "tensor_metadata_mutation"
 _GRAD = "autograd_in_graph"
 
-#: name of a tensor method or torch function -> kind of break.
+#: Name of a tensor method or torch function -> kind of break.
 _BY_NAME: dict[str, str] = {
     **dict.fromkeys(
         ("item", "tolist", "numpy", "__int__", "__float__", "__index__", "__complex__",
@@ -29,7 +26,7 @@ _BY_NAME: dict[str, str] = {
          "__reduce_ex__", "__contains__"),
         _VALUE,
     ),
-    # of an input they differ from call to call
+    # an input's differ from call to call
     **dict.fromkeys(("storage_offset", "_is_view", "is_set_to"), _VALUE),
     "__bool__": "data_dependent_branch",
     **dict.fromkeys(("as_subclass", "_make_subclass", "_make_wrapper_subclass"), "tensor_subclass"),
@@ -61,7 +58,7 @@ _PLAIN = (int, float, bool, complex, list, tuple, torch.Tensor, torch.SymInt, to
 
 
 def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str] | None:
-    """(kind, reason) if this call must end the graph, else None."""
+    """Returns (kind, reason) if this call must break the graph, else None."""
     name = getattr(func, "__name__", "")
     kind = _BY_NAME.get(name)
     if name.startswith(_QUANTIZING):
@@ -85,15 +82,14 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
 
 
 def _is_intermediate(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether the tensor that a method changes was made in the trace: nobody outside sees it half
-    changed.
-    """
+    """Returns whether the tensor that a method mutates was made in the trace, so that no outside
+    observer sees it."""
     receiver = getattr(func, "__self__", None)
     changed = receiver if isinstance(receiver, torch.Tensor) else next(iter(args), None)
     return isinstance(changed, torch.Tensor) and torch_private.is_fake(changed)
 
 
-#: Changes of a tensor's metadata that a graph holds like any operator, if the tensor is its own.
+#: Metadata mutations that a graph can hold if the tensor is an intermediate.
 _CAPTURED_OF_INTERMEDIATES = frozenset(
     {
         "t_",
@@ -109,16 +105,15 @@ _CAPTURED_OF_INTERMEDIATES = frozenset(
 
 
 def _holds_scalar(value: Any) -> bool:
-    """Whether a number of NumPy, whose type decides the tensor's, is in what a tensor is made
-    of.
-    """
+    """Returns whether the data of a new tensor contains a NumPy scalar, whose type decides the
+    dtype."""
     if isinstance(value, (list, tuple)):
         return any(map(_holds_scalar, value))
     return type(value) in SCALARS
 
 
 def _from_outside(name: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
-    """Tensors made of numbers and lists are captured; of arrays and buffers they are not."""
+    """Rejects tensors made of arrays and buffers; those made of numbers and lists are captured."""
     data = args[0] if args else None
     if isinstance(data, (list, tuple)) and any(
         isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(data)
@@ -132,5 +127,5 @@ def _from_outside(name: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
     if isinstance(data, _PLAIN) and name not in ("from_numpy", "frombuffer", "from_dlpack"):
         return None
     if not args and name in ("tensor", "as_tensor", "asarray", "new_tensor"):
-        return None  # data= by keyword; an array in it is refused where native code reads it
+        return None  # data= by keyword; an array in it is rejected where native code reads it
     return "data_dependent_value", f"torch.{name} of {type(data).__name__ if args else 'nothing'}"

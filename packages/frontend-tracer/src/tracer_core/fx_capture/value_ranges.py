@@ -1,8 +1,7 @@
-"""Truths about tensors that hold whatever their values are.
+"""Value ranges: decides comparisons of tensors that hold for all their possible values.
 
-In: operators as they are recorded. Out: the truth of a comparison that the range of `torch.rand`
-decides: its numbers are in [0, 1), so ``torch.rand([]) < 0.0`` is false (layer drop with
-probability zero). What always holds: a tensor that was written to afterwards has no known truth.
+`torch.rand` gives numbers in [0, 1), so ``torch.rand([]) < 0.0`` is false (layer drop with
+probability zero). A tensor that was mutated later has no known range.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from typing import Any
 
 import torch
 
-#: Comparison -> (a number at which or beyond which it is decided) -> its truth for all x in [0, 1),
-#: or None.
+#: Comparison of x with a bound -> function(bound): its result for all x in [0, 1), None if open.
 _DECIDED: dict[Any, Callable[[float], bool | None]] = {
     "lt": lambda n: True if n >= 1 else False if n <= 0 else None,
     "le": lambda n: True if n >= 1 else False if n < 0 else None,
@@ -31,14 +29,14 @@ _COMPARISONS = {
 
 
 class Ranges:
-    """What is known in one trace. Mutable."""
+    """Value ranges known in one trace. Mutable."""
 
     def __init__(self) -> None:
-        #: id -> (tensor, its version, truth); truth None: its numbers are in [0, 1).
+        #: id -> (tensor, its version, truth); truth None: its elements are in [0, 1).
         self._known: dict[int, tuple[Any, int, bool | None]] = {}
 
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """Called after each recorded operator that returns a tensor."""
+        """Records the range of a result; called after each recorded operator that returns a tensor."""
         if func is torch.rand:
             if "out" not in kwargs and result.is_floating_point():
                 self._add(result, None)
@@ -58,7 +56,7 @@ class Ranges:
                 self._add(result, truth)
 
     def truth(self, tensor: Any) -> bool | None:
-        """Whether the single element of a tensor is true, if that is known."""
+        """Returns the truth value of a one-element tensor, or None if it is unknown."""
         found = self._known.get(id(tensor))
         if found is None or tensor.numel() != 1 or tensor._version != found[1]:
             return None

@@ -1,1 +1,1 @@
-"""What native (C) callables and library functions read, change and call: the effect table."""
+"""The effect table: what native (C) callables and library functions read, change and call."""

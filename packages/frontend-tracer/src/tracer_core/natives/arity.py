@@ -1,8 +1,7 @@
-"""How many arguments a C function takes, and under which names.
+"""Checks the number and keyword names of a C function's arguments against its signature.
 
-In: a callable and the arguments of a call. Out: whether they fit, as far as the function's own
-signature tells. What always holds: a call that does not fit is made for real, so that Python's own
-error is raised; where a function has no signature, everything fits.
+A call that does not fit runs for real, so that Python raises its own error. Without a signature,
+every call fits.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_O
 _NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-#: Slots whose number of arguments, the receiver included, is the language's; some have no
-#: signature.
+#: Slots whose argument count, with the receiver, the language fixes; some have no signature.
 _SLOTS = {
     **dict.fromkeys(("__len__", "__iter__", "__next__", "__hash__", "__repr__", "__reversed__",
     "__bool__"), 1),
@@ -31,7 +29,7 @@ _SLOTS = {
 }  # fmt: skip
 
 
-#: Functions without a signature: the fewest and most arguments. Tables add theirs.
+#: Function without a signature -> (fewest, most arguments). Tables add theirs.
 COUNTS: dict[Any, tuple[int, int]] = {
     next: (1, 2),
     iter: (1, 2),
@@ -44,9 +42,8 @@ COUNTS: dict[Any, tuple[int, int]] = {
 
 @functools.cache
 def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset[str]] | None:
-    """(fewest, most positional arguments, names of keywords or None for any, keywords that count as
-    positional).
-    """
+    """Returns (fewest, most positional arguments, keyword names or None for any, keywords that may
+    be positional)."""
     if function in COUNTS:
         return *COUNTS[function], frozenset(), frozenset()
     try:
@@ -73,14 +70,13 @@ def _is_a(value: Any, owner: type) -> bool:
 
 
 def fits(function: Any, args: Sequence[Any], keywords: Collection[str]) -> bool:
-    """Whether these arguments can be given to the function: their number, and the type of a
-    method's receiver.
-    """
+    """Returns whether a function accepts these arguments: their number, and the type of a method's
+    receiver."""
     owner = getattr(function, "__objclass__", None)
     if isinstance(function, types.ClassMethodDescriptorType):
         return bool(args) and isinstance(args[0], type) and owner in args[0].__mro__
     if isinstance(getattr(function, "__self__", None), type):
-        return True  # whether its class is among the arguments is not known
+        return True  # whether the class is among the arguments is unknown
     if (
         isinstance(owner, type)
         and type(function) in _METHODS

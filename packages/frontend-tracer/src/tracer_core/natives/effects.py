@@ -1,7 +1,7 @@
-"""The effect table: one row a callable that interpreted code may reach natively.
+"""The effect table: one row per callable that interpreted code may call natively.
 
-In: rows from the modules of `tables/`. Out: `effect_of(callable)`. What always holds: a callable
-without a row is unknown, and unknown means graph break, never "probably pure".
+The modules of `tables/` declare the rows. A callable without a row breaks the graph; it is never
+assumed to be pure.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 
 class EffectKind(enum.Enum):
-    """PURE: reads the values of its arguments, all the way down, and changes nothing; objects whose
-    methods are user code end the graph. MOVES: reads the containers it is given, but asks nothing
-    of what they hold. MUTATES: like MOVES, but changes its first argument. SHALLOW: looks at
-    identities and types only. SPECIAL: has a handler. TORCH: a torch operator, seen by the
-    recorder. BREAKS: ends the graph."""
+    """PURE: reads its arguments at every depth and changes nothing; objects with user-code methods
+    break the graph. MOVES: reads its container arguments, but calls nothing on their items.
+    MUTATES: like MOVES, but mutates its first argument. SHALLOW: reads identities and types only.
+    SPECIAL: has a handler. TORCH: a torch operator, seen by the recorder. BREAKS: breaks the graph.
+    """
 
     PURE = "pure"
     MOVES = "moves"
@@ -51,7 +51,7 @@ TORCH = Effect(EffectKind.TORCH)
 
 
 def declare(effect: Effect, callables: Iterable[Any]) -> None:
-    """Adds rows; a second, different row for a callable is an error."""
+    """Adds rows. Raises an error for a second, different row of a callable."""
     for one in callables:
         if EFFECTS.get(one, effect) != effect:
             raise ValueError(f"two effect rows for {one!r}")
@@ -82,7 +82,7 @@ def breaks(kind: str, reason: str, callables: Iterable[Any]) -> None:
 
 
 def effect_of(function: Any) -> Effect | None:
-    """The row of a callable; for a bound method of a C type, the row of the type's method."""
+    """Returns the row of a callable; for a bound method of a C type, the row of the type's method."""
     try:
         row = EFFECTS.get(function)
     except TypeError:
@@ -93,13 +93,13 @@ def effect_of(function: Any) -> Effect | None:
     return row
 
 
-#: Counters of rows used, filled while `counting()` is active.
+#: Counters of used rows, filled while `counting()` is active.
 _counters: list[collections.Counter[str]] = []
 
 
 @contextmanager
 def counting() -> Iterator[collections.Counter[str]]:
-    """Counts the rows that traces look up meanwhile: name as `rows()` gives it -> how often."""
+    """Counts row look-ups of traces inside the context: name as in `rows()` -> count."""
     counter: collections.Counter[str] = collections.Counter()
     _counters.append(counter)
     try:
@@ -109,9 +109,8 @@ def counting() -> Iterator[collections.Counter[str]]:
 
 
 def row_name(function: Any) -> str:
-    """The name of a callable with a row: ``math.sqrt``, ``builtins.list.append``,
-    ``collections.deque``.
-    """
+    """Returns the name of a callable with a row: ``math.sqrt``, ``builtins.list.append``,
+    ``collections.deque``."""
     raw = function.__func__ if isinstance(function, staticmethod) else function
     qualified = getattr(raw, "__qualname__", None) or getattr(raw, "__name__", None) or repr(raw)
     module = getattr(raw, "__module__", None)
@@ -122,7 +121,7 @@ def row_name(function: Any) -> str:
 
 
 def unbound(function: Any) -> Any:
-    """The type's method behind a bound C method, or None (module-level functions)."""
+    """Returns the type's method behind a bound C method, or None (module-level functions)."""
     owner = getattr(function, "__self__", None)
     definer = getattr(function, "__objclass__", None)
     if definer is not None:

@@ -1,9 +1,7 @@
-"""Python code of libraries that is run, not interpreted.
+"""Decides which Python functions of libraries run natively instead of being interpreted.
 
-In: a Python function and its arguments. Out: whether it runs natively. What always holds: a
-function runs natively only if it is of a library that keeps to its arguments, and nothing of the
-program can be reached from these: no tensor, no object that existed before and can change, no
-function to call back.
+A function runs natively only if its library has no effects beyond its arguments, and the arguments
+reach no object of the program: no tensor, no mutable object from before the trace, no callback.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.natives.reading import special_methods
 from tracer_core.natives.tracing import Tracing
 
-#: Libraries that keep to their arguments -> names of their functions that do not.
+#: Library without effects beyond its arguments -> names of its functions that have some.
 PLAIN: Mapping[str, frozenset[str]] = {
     name: frozenset(impure.split())
     for name, impure in {
@@ -48,25 +46,25 @@ PLAIN: Mapping[str, frozenset[str]] = {
 }  # fmt: skip
 _ASKS_FILES = frozenset(vars(pathlib.Path)) - {"__new__", "__init__", "__enter__", "__exit__"}
 PLAIN = {**PLAIN, "pathlib": _ASKS_FILES}
-#: Functions of these libraries that change or call what they are given: they are interpreted.
+#: Functions of these libraries that mutate or call their arguments: they are interpreted.
 _INTERPRETED = frozenset(
     {"dataclass", "make_dataclass", "getmembers", "getmembers_static", "new_class",
     "prepare_class", "overload", "final",
      "runtime_checkable", "no_type_check", "dataclass_transform", "override", "coroutine",
      "resolve_bases"}
 )  # fmt: skip
-#: Of these: the ones that look at functions and classes without calling them.
+#: The libraries among them that inspect functions and classes without calling them.
 _LOOKS_AT_CODE = frozenset(
     {"typing", "typing_extensions", "abc", "dataclasses", "inspect", "types"}
 )
-#: Of these: the ones that make classes or call the functions they are handed. They are interpreted.
+#: Their functions that make classes or call function arguments: they are interpreted.
 _MAKES_CLASSES = {
     "abc": {"__new__"}, "types": {"new_class", "prepare_class", "resolve_bases"},
     "dataclasses": {"dataclass", "wrap", "make_dataclass", "_process_class"},
     "typing": {"namedtuple", "NamedTuple"},
 }  # fmt: skip
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-#: Objects written in C that hold no objects of the program.
+#: C types whose instances hold no objects of the program.
 _CLOSED_TYPES = (re.Match, re.Pattern, datetime.date, datetime.time, datetime.timedelta,
 datetime.tzinfo,
                  struct.Struct, type(hashlib.sha256()), types.GenericAlias)  # fmt: skip
@@ -86,7 +84,7 @@ def _known(module: str) -> tuple[str, frozenset[str]] | None:
 def runs_natively(
     tracer: Tracing, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]
 ) -> bool:
-    """Whether a library's function is called as it is. Impure functions end the graph."""
+    """Returns whether a library's function runs natively. Impure functions break the graph."""
     module = function.__globals__.get("__name__", "")
     known = _known(module)
     if known is None:
@@ -105,9 +103,8 @@ def runs_natively(
 
 
 def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
-    """Whether nothing of the program can be reached from a value. code: functions and classes are
-    only looked at.
-    """
+    """Returns whether no object of the program is reachable from a value. code: functions and
+    classes are only inspected."""
     if is_constant(value):
         return True
     if depth == 0 or isinstance(value, torch.Tensor):
@@ -129,7 +126,7 @@ def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
 
 
 def guard_function(tracer: Tracing, function: types.FunctionType) -> bool:
-    """Guards what a function says about itself; False if that holds objects that can change."""
+    """Guards a function's code and defaults; returns False if they contain mutable objects."""
     if tracer.names.made_here(function) or function.__dict__:
         return False
     provenance = tracer.provenance
@@ -146,7 +143,7 @@ def guard_function(tracer: Tracing, function: types.FunctionType) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
-    """What an object of a library holds."""
+    """Returns the contents of a library object."""
     names = [name for cls in type(value).__mro__ for name in _slots(cls)]
     held = [
         getattr(value, name) for name in names if name != "__weakref__" and hasattr(value, name)

@@ -1,7 +1,7 @@
-"""Inline, run natively, or break: the decision for each callable.
+"""Decides for each callable: inline, run natively, or break the graph.
 
-In: a callable. Out: a `Decision`. Python functions are inlined unless a row here says otherwise; C
-callables need a row in the effect table or must be torch operators.
+Python functions are inlined unless a row here says otherwise; C callables need a row in the effect
+table or must be torch operators.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 
 
 class Decision(enum.Enum):
-    """INLINE: interpret its bytecode. NATIVE: call it; tensor operators in it are recorded and its
-    arguments are read deeply. BREAK: end the graph."""
+    """INLINE: interpret its bytecode. NATIVE: call it; its tensor operators are recorded and its
+    arguments are read at every depth. BREAK: break the graph."""
 
     INLINE = "inline"
     NATIVE = "native"
     BREAK = "break"
 
 
-#: Python modules whose functions are torch operators; their calls are recorded as they are.
+#: Python modules whose functions are torch operators, recorded as single calls.
 _NATIVE_MODULES = frozenset(
     {
         "torch.nn.functional",
@@ -38,10 +38,9 @@ _NATIVE_MODULES = frozenset(
         *modules.OPERATOR_MODULES,
     }
 )
-#: Functions that run natively although their module's do not: torch._check asks one whether a size
-#: is as told.
+#: Functions that run natively although their module's do not: torch._check tests sizes with one.
 _NATIVE_FUNCTIONS = frozenset({"torch.fx.experimental.symbolic_shapes.expect_true"})
-#: Packages whose Python code ends the graph, with the kind of break.
+#: Packages whose Python code breaks the graph -> kind of break.
 _BREAK_PACKAGES: dict[str, str] = {
     "torch.autograd": "autograd_in_graph",
     "torch.autograd.function": "higher_order",
@@ -112,7 +111,7 @@ _TENSOR_CLASSES = classes("Tensor _C.TensorBase")
 
 
 def decide(function: types.FunctionType) -> tuple[Decision, str, str]:
-    """(decision, break kind, reason) for a Python function."""
+    """Returns (decision, break kind, reason) for a Python function."""
     module = function.__globals__.get("__name__", "")
     if module in _NATIVE_MODULES:
         return Decision.NATIVE, "", ""
@@ -135,7 +134,7 @@ def decide(function: types.FunctionType) -> tuple[Decision, str, str]:
 
 
 def is_torch_operator(function: Any) -> bool:
-    """Whether a C callable is a tensor operator, which the recorder sees by itself."""
+    """Returns whether a C callable is a tensor operator, which the recorder sees by itself."""
     if isinstance(function, (OpOverload, OpOverloadPacket)):
         return True
     owner = getattr(function, "__objclass__", None)

@@ -1,9 +1,6 @@
-"""Python versions of functions written in C that call user code: these are interpreted in their
-place.
+"""Polyfills: Python versions of C functions that call user code, interpreted in their place.
 
-In: the arguments of the original. Out: what it gives. What always holds: nothing here does more or
-less than the original as its documentation describes it; nothing here is called by the tracer
-itself.
+Each does exactly what the documentation of the original says. The tracer itself calls none.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from tracer_core.torch_private.needed import pytree
 
 
 def count(start: Any = 0, step: Any = 1) -> Iterator[Any]:
-    """itertools.count of numbers that are no plain ints or floats"""
+    """itertools.count of numbers that are no plain ints or floats."""
     value = start
     while True:
         yield value
@@ -60,7 +57,7 @@ class GroupBy:
 
 
 def use_grad_for_differentiable(step: Any, args: Any, kwargs: Any) -> Any:
-    """What torch.optim's _use_grad_for_differentiable puts around Optimizer.step"""
+    """The wrapper that torch.optim's _use_grad_for_differentiable puts around Optimizer.step."""
     before = torch.is_grad_enabled()
     try:
         torch.set_grad_enabled(args[0].defaults["differentiable"])
@@ -70,9 +67,8 @@ def use_grad_for_differentiable(step: Any, args: Any, kwargs: Any) -> Any:
 
 
 def cached_property_get(self: Any, instance: Any, owner: Any = None) -> Any:
-    """functools.cached_property.__get__ without its lock, which no other thread can want in a
-    trace
-    """
+    """functools.cached_property.__get__ without its lock, which no other thread can take in a
+    trace."""
     if instance is None:
         return self
     if self.attrname is None:
@@ -100,9 +96,9 @@ def associative_scan(
     """torch._higher_order_ops.associative_scan: inclusive scan along `dim`, by a tree of depth
     log2(length).
 
-    Both of torch's modes are computed by `combine_fn` on whole slices, which autograd
-    differentiates: torch's own gradient of ``combine_mode="pointwise"`` (CUDA) takes the leaves of
-    `xs` for independent of each other.
+    `combine_fn` runs on whole slices for both of torch's modes, and autograd differentiates it.
+    Torch's gradient of ``combine_mode="pointwise"`` (CUDA) wrongly treats the leaves of `xs` as
+    independent.
     """
     leaves, structure = pytree.tree_flatten(xs)
     combine = torch.vmap(combine_fn)
@@ -123,7 +119,7 @@ def associative_scan(
             right = pytree.tree_unflatten([item[2::2] for item in items], structure)
             rest = pytree.tree_leaves(combine(left, right))
             even = [torch.cat([first, others]) for first, others in zip(even, rest, strict=True)]
-        whole = length - length % 2  # the last of an odd number of elements has no neighbour
+        whole = length - length % 2  # the last element of an odd length has no partner
         both = [
             torch.stack([a[: whole // 2], b], 1).flatten(0, 1)
             for a, b in zip(even, odd, strict=True)

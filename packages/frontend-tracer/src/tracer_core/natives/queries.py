@@ -1,8 +1,7 @@
-"""Values that a function of the outside gives: state that is guarded by asking again.
+"""Guards on the results of functions: state that is guarded by calling the function again.
 
-In: a function and what it is asked about. Out: its answer, whose source is the call itself. What
-always holds: the same question is asked once on every later call, before the graph runs, and a
-different answer is a guard miss.
+The source of a result is the call. Each later call of the program repeats the query once, before
+the graph runs; a different result is a guard failure.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from tracer_core.natives.tracing import Tracing
 
 
 def applied(tracer: Tracing, function: Callable[[Any], Any], obj: Any) -> Any:
-    """function(obj) of an object that existed before, asked again on every call."""
+    """Returns function(obj) for an object from before the trace; guards the result."""
     provenance = tracer.provenance
     base = provenance.source_of(obj)
     assert base is not None
     held = provenance.constant(function)
-    assert held.kind == "const", function  # one that the program itself does not reach
+    assert held.kind == "const", function  # the program itself cannot reach it
     source = provenance.sources.make(base, "applied", held.key)
     return provenance.read(function(obj), source)
 

@@ -1,8 +1,7 @@
-"""What native code may read in the values that it is handed, and where that would run user code.
+"""Guards the values that native code may read, and breaks where reading them would run user code.
 
-In: the tracer and values. Out: guards for everything that can be read, or a break. What always
-holds: after `read_values`, native code that asks anything of these values (compares, hashes, adds
-them) runs no Python method of the program and reads nothing that is not guarded.
+After `read_values`, native code that compares, hashes or adds these values runs no Python method of
+the program and reads no unguarded state.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tracer_core.natives.tracing import Tracing
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-#: Special methods that native code does not call on a value that it merely reads.
+#: Special methods that native code does not call when it only reads a value.
 _NEVER_CALLED = frozenset(
     {"__init__", "__new__", "__init_subclass__", "__set_name__", "__class_getitem__",
     "__post_init__", "__del__",
@@ -36,7 +35,7 @@ _MAX_DEPTH = 8
 
 
 def special_methods(tracer: Tracing, cls: type) -> frozenset[str]:
-    """The special methods of a class that are Python code and that native code might call."""
+    """Returns the Python special methods of a class that native code might call."""
     known: frozenset[str] | None = tracer.entries.methods_of.get(cls)
     if known is None:
         known = tracer.entries.methods_of[cls] = _special_methods(cls)
@@ -56,16 +55,14 @@ def _special_methods(cls: type) -> frozenset[str]:
 
 
 def read_values(tracer: Tracing, *values: Any) -> bool:
-    """Guards values that native code reads all the way down. True if there is a tensor among
-    them.
-    """
+    """Guards values that native code reads, at every depth. Returns True if they contain a tensor."""
     tracer.native_calls.native_reads(*values)
     return _check_all(tracer, values, _MAX_DEPTH)
 
 
 def is_plain(tracer: Tracing, value: Any, depth: int = _MAX_DEPTH) -> bool:
-    """Whether native code may compare or hash the value without running user code; tensors are not
-    plain: what comparing them means is not known while tracing."""
+    """Returns whether native code may compare or hash the value without running user code. Tensors
+    are not plain: the result of comparing them is unknown while tracing."""
     if is_constant(value):
         return True
     if isinstance(value, _CONTAINERS):
@@ -82,7 +79,7 @@ def _children(container: Any) -> list[Any]:
 
 
 def _is_inert(tracer: Tracing, value: Any) -> bool:
-    """An object of which native code can read no more than its identity."""
+    """Returns whether native code can read no more than an object's identity."""
     if isinstance(value, enum.Enum):
         return not special_methods(tracer, type(value)) - _ENUM_OWN
     return isinstance(value, (*IDENTITY_TYPES, types.ModuleType)) or type(value) is object
@@ -92,7 +89,7 @@ _ENUM_OWN = _special_methods(enum.IntFlag)
 
 
 def _check_all(tracer: Tracing, values: Iterable[Any], depth: int) -> bool:
-    """`_check` of every value, also after a tensor was found."""
+    """Runs `_check` on every value, also after it found a tensor."""
     found = False
     for value in values:
         found |= _check(tracer, value, depth)
@@ -100,7 +97,7 @@ def _check_all(tracer: Tracing, values: Iterable[Any], depth: int) -> bool:
 
 
 def _check(tracer: Tracing, value: Any, depth: int) -> bool:
-    """Whether a tensor is in a value that native code reads; breaks for user code."""
+    """Returns whether a value contains a tensor that native code reads; breaks for user code."""
     if is_constant(value) or isinstance(value, _SYMBOLIC):
         return False
     if isinstance(value, torch.Tensor):
@@ -112,7 +109,7 @@ def _check(tracer: Tracing, value: Any, depth: int) -> bool:
     if isinstance(value, slice):
         return _check_all(tracer, (value.start, value.stop, value.step), depth - 1)
     if isinstance(value, (str, bytes)) and not isinstance(value, enum.Enum):
-        return False  # of a subclass: native code reads the text itself
+        return False  # also a subclass: native code reads the text itself
     if isinstance(value, IDENTITY_TYPES) and not isinstance(value, enum.Enum):
         return False
     if special_methods(tracer, type(value)) and not (

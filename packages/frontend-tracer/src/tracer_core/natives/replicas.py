@@ -1,10 +1,8 @@
-"""Calls of modules that several processes share, cut where the processes talk to each other.
+"""DistributedDataParallel and fully_shard modules: their calls, with graph breaks at communication.
 
-In: a call of DistributedDataParallel, or of a module that `fully_shard` has prepared. Out: what
-torch's own call gives. The functions that the tracer interprets in place of torch's run the module
-inside; those that it calls (rows of `tables/distributed.py`) do what comes before and after, for
-real. What always holds: each does what torch's own code does, in its order, hooks and errors
-included.
+Polyfills of torch's calls run the inner module; the functions that they call (rows of
+`tables/distributed.py`) run the steps before and after it eagerly. Both do what torch's code does,
+in its order, including hooks and errors.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ def replicated_forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
 def enter_replica(
     module: DistributedDataParallel, inputs: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ExitStack, Arguments]:
-    """Up to the call of the module inside: buffers are synchronised, the reducer is told. The first
-    result is open until `leave_replica`."""
+    """Does everything before the inner module's call: synchronizes buffers, notifies the reducer.
+    The first result stays open until `leave_replica`."""
     with ExitStack() as inside:
         inside.enter_context(record_function("DistributedDataParallel.forward"))
         arguments = module._pre_forward(*inputs, **kwargs)
@@ -52,7 +50,7 @@ def enter_replica(
 
 
 def leave_replica(module: DistributedDataParallel, inside: ExitStack, output: Any) -> Any:
-    """From the return of the module inside."""
+    """Does everything after the inner module's return."""
     with inside:
         return module._post_forward(output)
 
@@ -65,7 +63,7 @@ def leave_failed_replica(inside: ExitStack) -> None:
 
 
 def sharded_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Module._call_impl of a module whose only hooks run before and after its forward"""
+    """Module._call_impl of a module whose only hooks run before and after its forward."""
     args, kwargs = before_sharded(self, args, kwargs)
     return after_sharded(self, args, kwargs, self.forward(*args, **kwargs))
 
@@ -73,7 +71,7 @@ def sharded_call(self: Any, *args: Any, **kwargs: Any) -> Any:
 def before_sharded(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Arguments:
-    """The hooks before the forward: the parameters become whole."""
+    """Runs the hooks before the forward, which unshard the parameters."""
     for hook_id, hook in tuple(module._forward_pre_hooks.items()):
         if hook_id not in module._forward_pre_hooks_with_kwargs:
             result: Any = hook(module, args)
@@ -95,7 +93,7 @@ def before_sharded(
 def after_sharded(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> Any:
-    """The hooks after the forward: the parameters are split again."""
+    """Runs the hooks after the forward, which reshard the parameters."""
     for hook_id, hook in tuple(module._forward_hooks.items()):
         call: Callable[..., Any] = hook
         if hook_id in module._forward_hooks_with_kwargs:

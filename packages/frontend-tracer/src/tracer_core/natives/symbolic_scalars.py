@@ -1,8 +1,7 @@
-"""Which callables a changing number may reach as a symbol.
+"""Decides which callables may receive a symbolic scalar.
 
-In: a callable. Out: whether it only passes numbers on: user functions (interpreted), tensor
-operators, arithmetic. What always holds: everything else is given the number itself, which is then
-guarded by its value.
+User functions (interpreted), tensor operators and arithmetic only pass numbers on. Any other
+callable gets the plain number, which is then guarded by value.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from tracer_core.fx_capture.known_scalars import single
 from tracer_core.natives import policy
 from tracer_core.natives.effects import unbound
 
-#: Functions of numbers that Python does again at run time, on what the numbers are then -> their
-#: text.
+#: Scalar function that generated code recomputes at run time on the current numbers -> its text.
 COMPUTED_CALLS: dict[Any, str] = {
     **{function: function.__name__ for function in (int, float, round, abs, min, max, single)},
     **{getattr(math, name): f"math.{name}" for name in (
@@ -31,7 +29,7 @@ COMPUTED_CALLS: dict[Any, str] = {
         "ceil", "trunc", "fabs", "copysign", "hypot", "degrees", "radians", "erf", "gcd", "isqrt",
     )},
 }  # fmt: skip
-#: C functions whose handler passes a number on without looking at it.
+#: C functions whose handler passes a number on without reading it.
 _PASSING: frozenset[Any] = frozenset(
     {isinstance, zip, enumerate, sum, divmod, pow, setattr, object.__setattr__, list.append,
     math.prod}
@@ -44,7 +42,7 @@ _PASSING: frozenset[Any] = frozenset(
         )
     }
 )  # fmt: skip
-#: Beside the standard library: what asks numbers for their type.
+#: Libraries besides the standard library that check the type of numbers.
 _LIBRARIES = frozenset({"numpy", "scipy", "pandas", "sympy", "packaging"})
 _C_FUNCTIONS = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
@@ -54,14 +52,14 @@ _C_FUNCTIONS = (
 
 
 def keeps_symbols(function: Any) -> bool:
-    """Whether a symbol among the arguments stays one."""
+    """Returns whether a symbolic argument stays symbolic."""
     kind = type(function)
     if kind is types.FunctionType:
         return function is typing.cast or not _is_of_library(
             function.__globals__.get("__name__", "")
         )
     if kind is types.MethodType:
-        return True  # asked again for what it is bound to
+        return True  # decided for the bound function instead
     if isinstance(function, type):
         return function in _PASSING or not (
             _is_of_library(function.__module__) or issubclass(function, (torch.Size, torch.device,

@@ -1,9 +1,8 @@
-"""Operators for Triton kernels that a program launches itself.
+"""Makes custom operators for user-defined Triton kernels.
 
-In: a kernel and how its parameters are given. Out: an operator of torch's that launches it on
-copies of the tensors that the kernel writes to and returns these, and `written`: which parameters
-those are. What always holds: one name of an operator never means two kernels; where the source does
-not show what is written, there is no operator.
+The operator launches the kernel on copies of the tensors that it writes and returns the copies;
+`written` finds those parameters in the kernel's source. Two kernels never share an operator name.
+There is no operator where the source does not show which parameters are written.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _WRITES = frozenset(
     "atomic_xchg", "atomic_cas"}
 )  # fmt: skip
 
-#: What writes, or makes pointers, in ways that are not followed.
+#: Functions that write or make pointers in ways that the analysis does not follow.
 _HIDING = frozenset(
     {
         "pointer_type",
@@ -35,7 +34,7 @@ _HIDING = frozenset(
     }
 )
 
-#: What may be called by its bare name.
+#: Builtins that a kernel may call.
 _PLAIN_CALLS = frozenset({"range", "min", "max", "int", "float", "len", "abs"})
 
 #: Methods of blocks that only read.
@@ -46,7 +45,7 @@ _READING_METHODS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant argument; text tells True from 1 and 0.0 from -0.0, which are equal."""
+    """A constant argument; `text` distinguishes the equal values True and 1, 0.0 and -0.0."""
 
     value: Any = field(compare=False)
     text: str
@@ -54,9 +53,9 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a launch gives a kernel's parameters, in order: (name, kind, constant). kind: Tensor,
-    SymInt, float, bool, or constant. options: such as num_warps. configs: what a tuner chooses
-    from, each with a grid of its own; else one that is empty."""
+    """The parameters of a launch, in order: (name, kind, constant). kind: Tensor, SymInt, float,
+    bool, or constant. options: such as num_warps. configs: an autotuner's choices, each with its
+    own grid; without an autotuner one empty config."""
 
     parameters: tuple[tuple[str, str, Constant | None], ...]
     options: tuple[tuple[str, Constant], ...]
@@ -64,11 +63,11 @@ class Layout:
 
 
 class Unclear(Exception):
-    """Why a launch is no operator."""
+    """Raised where a launch cannot be an operator; the message says why."""
 
 
 def function_of(kernel: Any) -> Any:
-    """The Python function that a kernel, or the one that a tuner launches, was made from."""
+    """Returns the Python function of a kernel, or of an autotuner's kernel."""
     function = getattr(kernel, "fn", None)
     if not inspect.isfunction(function):
         function = getattr(function, "fn", None)
@@ -80,9 +79,8 @@ def function_of(kernel: Any) -> Any:
 
 
 def written(kernel: Any) -> frozenset[str]:
-    """The parameters that the kernel writes through, as its source shows. Raises Unclear where it
-    does not show.
-    """
+    """Returns the parameters that the kernel's source writes through. Raises Unclear where it does
+    not show them."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function_of(kernel))))
     except (OSError, TypeError, SyntaxError) as error:
@@ -99,8 +97,8 @@ def written(kernel: Any) -> frozenset[str]:
 
 
 class _Writes:
-    """Which parameters reach the pointer of a writing call. languages: names of Triton's modules.
-    Mutable: `origins` grows until nothing changes."""
+    """Finds the parameters that reach the pointer of a writing call. languages: names of Triton's
+    modules. Mutable: `origins` grows to a fixed point."""
 
     def __init__(self, definition: ast.FunctionDef, languages: set[str]) -> None:
         arguments = definition.args
@@ -138,9 +136,8 @@ class _Writes:
                 yield node.target, node.iter
 
     def _pointers(self, value: ast.AST) -> set[str]:
-        """The parameters whose memory an expression may point into; what a kernel loads is no
-        pointer (see `_HIDING`).
-        """
+        """Returns the parameters that an expression may point into; a loaded value is no pointer
+        (see `_HIDING`)."""
         if isinstance(value, ast.Call) and self._of_language(value) in {"load", *_WRITES}:
             return set()
         if isinstance(value, ast.Name):
@@ -148,9 +145,8 @@ class _Writes:
         return set().union(*(self._pointers(child) for child in ast.iter_child_nodes(value)), set())
 
     def _written_by(self, call: ast.Call) -> set[str]:
-        """What a call may write: through its first argument, or, of a function that is not the
-        language's, through any.
-        """
+        """Returns what a call may write: through its first argument, or through any if the function
+        is not Triton's."""
         given = [*call.args, *(keyword.value for keyword in call.keywords)]
         name = self._of_language(call)
         if name is not None and name not in _WRITES:
@@ -166,7 +162,7 @@ class _Writes:
         return set().union(*map(self._pointers, given), set())
 
     def _of_language(self, call: ast.Call) -> str | None:
-        """The name of a function of Triton's modules, None for any other."""
+        """Returns the name of a function of Triton's modules, None for any other."""
         root: ast.AST = call.func
         if not isinstance(root, ast.Attribute):
             return None
@@ -179,9 +175,8 @@ class _Writes:
 
 
 def _hides(node: ast.AST) -> bool:
-    """Functions and bindings inside expressions, and what writes in other ways than by a call that
-    is known.
-    """
+    """Returns whether a node is a nested function or binding, or writes by other means than a known
+    call."""
     if isinstance(node, ast.Attribute):
         return node.attr in _HIDING
     return isinstance(
@@ -200,15 +195,15 @@ _definitions: list[Any] = []
 
 
 def operator_for(kernel: Any, layout: Layout) -> tuple[Any, tuple[int, ...]]:
-    """The operator that launches the kernel, and which of its arguments its results replace. Its
-    arguments are three sizes of the grid for each config, then the parameters that are no
-    constants. Raises Unclear where there is none."""
+    """Returns the operator that launches the kernel, and the arguments that its results replace.
+    Its arguments are three grid sizes per config, then the non-constant parameters. Raises Unclear
+    where there is none."""
     key = (id(kernel), layout)
     if key not in _operators:
         _operators[key] = (
             kernel,
             _made(kernel, layout),
-        )  # the kernel stays alive, and its id its own
+        )  # keeps the kernel alive, so that its id is not reused
     return _operators[key][1]
 
 
@@ -249,7 +244,8 @@ def _several(tensors: list[torch.Tensor]) -> Any:
 
 
 def _digest(kernel: Any, layout: Layout) -> str:
-    """Of all that launches have in common; of this process, whose functions the kernel may call."""
+    """Hashes everything that launches share; valid in this process, whose functions the kernel may
+    call."""
     function = function_of(kernel)
     source = getattr(kernel, "cache_key", None) or inspect.getsource(function)
     place = (function.__module__, function.__qualname__, id(kernel))
@@ -262,7 +258,7 @@ def _launcher(kernel: Any, layout: Layout, replaced: tuple[int, ...]) -> Callabl
     names = inspect.signature(function_of(kernel)).parameters
     leading = list(
         itertools.takewhile(there.__contains__, names)
-    )  # what prunes configs knows these by position
+    )  # config pruning reads these by position
 
     def launch(*arguments: Any) -> Any:
         made = list(arguments)
@@ -283,9 +279,7 @@ def _launcher(kernel: Any, layout: Layout, replaced: tuple[int, ...]) -> Callabl
 
 
 def _grid(grids: dict[Any, tuple[int, ...]]) -> Any:
-    """The grid, or, of several configs, what gives that of the one whose values it is asked
-    with.
-    """
+    """Returns the grid; for several configs, a function from a config's values to its grid."""
     if list(grids) == [()]:
         return grids[()]
 
@@ -299,9 +293,8 @@ def _grid(grids: dict[Any, tuple[int, ...]]) -> Any:
 
 
 def whole(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements are all of its memory, each once: a kernel with its address
-    reaches nothing else.
-    """
+    """Returns whether a tensor is all of its memory, each element once: a kernel with its address
+    reaches nothing else."""
     expected: Any = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size == 1:

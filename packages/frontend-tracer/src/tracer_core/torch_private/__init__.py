@@ -1,11 +1,9 @@
-"""The one door to names that torch does not promise to keep.
+"""The only gateway to torch's private names: plain functions over FakeTensor, ShapeEnv,
+functionalization, dispatch and autograd, one module per subject.
 
-Out: plain functions over FakeTensor, ShapeEnv, functionalisation, dispatch and autograd, a module a
-subject. Nothing else in this package imports a private torch name, so a new torch release is
-checked here first.
-
-`releases.TESTED` lists the releases it was tried on. Tables look names up through `names`;
-functions here, as they run.
+No other code in this package imports a private torch name, so check a new torch release here first.
+`releases.TESTED` lists the tested releases. Tables look names up through `names`; functions look
+them up when they run.
 """
 
 from __future__ import annotations

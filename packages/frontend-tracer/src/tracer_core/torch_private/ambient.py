@@ -1,4 +1,4 @@
-"""Settings that torch reads at run time and that a graph was captured under."""
+"""Torch settings that affect execution and under which a graph was captured."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import torch
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import names
 
-#: The types of what is known of a device: objects that never change, with properties in C. None in
-#: builds without CUDA.
+#: Types of device properties: immutable objects with C attributes. None in builds without CUDA.
 DEVICE_PROPERTIES: tuple[type, ...] = names("_C._CudaDeviceProperties", in_every_build=False)
 
 
 @contextlib.contextmanager
 def settings_restored() -> Iterator[None]:
-    """Restores every setting on the way out and forgets casts that were cached inside."""
+    """Context that restores every setting on exit and drops autocast's casts cached inside."""
     before = settings.snapshot()
     try:
         yield
@@ -29,7 +28,7 @@ def settings_restored() -> Iterator[None]:
 
 @contextlib.contextmanager
 def autocast_off() -> Iterator[None]:
-    """Inside, no operator casts by autocast."""
+    """Context without autocast."""
     with contextlib.ExitStack() as stack:
         for device in settings.AUTOCAST_DEVICES:
             if torch.is_autocast_enabled(device):
@@ -38,7 +37,7 @@ def autocast_off() -> Iterator[None]:
 
 
 def autocast_state() -> tuple[Any, ...]:
-    """Every autocast setting."""
+    """Returns every autocast setting."""
     devices = [d for d in ("cpu", "cuda") if torch.amp.is_autocast_available(d)]
     return tuple((d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
 
@@ -46,7 +45,7 @@ def autocast_state() -> tuple[Any, ...]:
 @dataclass(frozen=True, slots=True)
 class TorchState:
     """Settings that every graph is captured under. devices: of ``with torch.device(...)``.
-    dispatch_modes: their number. autocast: `autocast_state`, None where it is off."""
+    dispatch_modes: the number of active modes. autocast: `autocast_state`, None when disabled."""
 
     grad: bool
     inference: bool
@@ -58,7 +57,7 @@ class TorchState:
 
 
 def torch_state() -> TorchState:
-    """The settings now, under no function modes but devices."""
+    """Returns the current settings; the only active function modes must be devices."""
     devices = settings.ambient_devices() if torch._C._len_torch_function_stack() else ()
     assert devices is not None
     return TorchState(
@@ -73,7 +72,7 @@ def torch_state() -> TorchState:
 
 
 def kernel_choices() -> tuple[Any, ...]:
-    """Settings by which operators choose kernels whose results have other strides."""
+    """Returns the settings by which operators choose kernels with different result strides."""
     return (
         torch._C._get_mkldnn_enabled(),
         torch._C._get_cudnn_enabled(),
@@ -82,7 +81,7 @@ def kernel_choices() -> tuple[Any, ...]:
 
 
 def device_constructors() -> Any:
-    """The functions that ``with torch.device(...)`` gives a device."""
+    """Returns the functions to which ``with torch.device(...)`` passes a device."""
     from torch.utils._device import _device_constructors
 
     return _device_constructors()

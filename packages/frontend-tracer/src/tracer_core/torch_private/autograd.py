@@ -1,4 +1,4 @@
-"""autograd: its graph's nodes, what they save, and running it."""
+"""Autograd: graph nodes, the tensors that they save, and running a backward."""
 
 from __future__ import annotations
 
@@ -14,41 +14,37 @@ import torch
 
 @contextlib.contextmanager
 def grad_mode_without_graph() -> Iterator[None]:
-    """Inside, kernels that ask for the grad mode find it on, but nothing is recorded for
-    autograd.
-    """
+    """Context in which kernels see grad mode enabled, but autograd records nothing."""
     with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():
         yield
 
 
-#: What autograd says of a graph whose saved tensors are gone; the exception has no type of its own.
+#: Autograd's message for freed saved tensors; the exception has no type of its own.
 FREED = "Trying to backward through the graph a second time"
 
 
 def is_freed(error: RuntimeError) -> bool:
-    """Whether a backward failed because its graph was freed."""
+    """Returns whether a backward failed because its graph was freed."""
     return FREED in str(error)
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an allocation failed. The CPU's allocator raises a plain RuntimeError."""
+    """Returns whether an allocation failed. The CPU allocator raises a plain RuntimeError."""
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "allocate memory" in str(
         error
     )
 
 
 def let_go_of_saved_tensors(ctx: Any) -> None:
-    """Called in a backward that has read ``ctx.saved_tensors``: autograd forgets them, unless the
-    graph is retained, so that each is freed after its last use and not after the whole backward."""
+    """Releases ``ctx.saved_tensors`` in a backward that has read them, unless the graph is
+    retained: each is then freed after its last use instead of after the whole backward."""
     forget = getattr(ctx, "maybe_clear_saved_tensors", None)
     if forget is not None:  # torch 2.5 and later
         forget()
 
 
 def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """``function.apply`` without its care for torch.func's transforms, which no captured graph runs
-    under.
-    """
+    """Returns ``function.apply`` without its torch.func handling, which no captured graph needs."""
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return apply
 
@@ -56,7 +52,7 @@ def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 def gradients_of(
     roots: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor | None, ...]:
-    """`torch.autograd.grad` with allow_unused, for tangents of the roots' own sizes: its check of
+    """`torch.autograd.grad` with allow_unused, for tangents of the roots' sizes: torch's check of
     those imports sympy, 30 MiB that a program without symbolic sizes does not need."""
     run = getattr(torch.autograd.graph, "_engine_run_backward", None)
     if run is None:
@@ -68,13 +64,13 @@ def gradients_of(
 
 
 def backward_on_this_thread() -> contextlib.AbstractContextManager[Any]:
-    """Inside, autograd runs a backward on this thread alone. It has one for each GPU otherwise, and
-    those of two GPUs would use one fake mode at once."""
+    """Context in which autograd runs a backward on this thread alone. Otherwise it has one thread
+    per GPU, and two of them would use one fake mode at once."""
     return torch.autograd.set_multithreading_enabled(False)
 
 
 def gradient_node(tensor: torch.Tensor) -> Any:
-    """The node of autograd's graph where a backward of this tensor begins."""
+    """Returns the autograd node where a backward of this tensor begins."""
     if tensor.grad_fn is not None:
         return tensor.grad_fn
     with torch.enable_grad():
@@ -83,9 +79,7 @@ def gradient_node(tensor: torch.Tensor) -> Any:
 
 @contextlib.contextmanager
 def saved_tensors_unseen() -> Iterator[None]:
-    """Inside, the program's hooks on tensors that autograd saves (``saved_tensors_hooks``) are not
-    called.
-    """
+    """Context that disables the program's ``saved_tensors_hooks``."""
     hooks: Any = torch._C._autograd
     if hooks._top_saved_tensors_default_hooks(True) is None:
         yield
@@ -102,8 +96,8 @@ def _same(value: Any) -> Any:
 
 
 def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:
-    """Whether Python code keeps a node that adds to a leaf's gradient: without keeping it nobody's
-    hook stays on it. (A live graph keeps the node too, with its Python object.)"""
+    """Returns whether Python code holds the AccumulateGrad node of a leaf; without that, no hook
+    stays on it. (A live graph holds the node too, with its Python object.)"""
     nodes = [gradient_node(leaf) for leaf in leaves]
     kept = [node for node in nodes if sys.getrefcount(node) > 3]
     holders = (

@@ -1,8 +1,7 @@
-"""The FakeTensorMode of a trace, which answers operators without importing torch._dynamo.
+"""The FakeTensorMode of a trace (`capture_mode`), which runs operators without importing
+torch._dynamo.
 
-In: what to call before and after an operator, and a quicker way to its result. Out: the mode
-(`capture_mode`). An operator that the short ways do not know for sure is answered by FakeTensorMode
-itself.
+FakeTensorMode itself answers the operators that the fast paths do not cover.
 """
 
 from __future__ import annotations
@@ -19,17 +18,16 @@ from tracer_core.torch_private.fakes import is_plain_fake
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.releases import is_tested
 
-#: Operators whose references, in torch 2.11, keep a dimension of size 1 that is to go, if it was
-#: counted from the end.
+#: Operators whose references, in torch 2.11, fail to drop a reduced dimension of size 1 given as a
+#: negative index.
 _DIMS_FROM_THE_FRONT = frozenset(names("ops.aten.linalg_vector_norm.default"))
 
 
 def _dims_from_the_front(
     value: Any, order: Any = 2, dims: Any = None, *others: Any
 ) -> tuple[Any, ...]:
-    """The arguments of a vector norm; a dimension that the tensor does not have stays as it is, for
-    the error.
-    """
+    """Makes the dimensions of a vector norm non-negative; an invalid dimension stays, for the
+    error."""
     rank = value.dim()
     if dims is not None:
         dims = [dim + rank if -rank <= dim < 0 else dim for dim in dims]
@@ -43,16 +41,16 @@ def capture_mode(
     quick: Callable[[Any, Any, Any, Any, Callable[[], Any]], Any],
     slow: Any,
 ) -> Any:
-    """A FakeTensorMode that calls ``before_operator(func, args, kwargs)`` ahead of each operator.
+    """Returns a FakeTensorMode that calls ``before_operator(func, args, kwargs)`` before each
+    operator.
 
-    ``after_operator(func, args, result)`` says what the mode's answer becomes. ``quick(mode, func,
-    args, kwargs, run)`` may answer in its place, and returns `slow` where it does not; run() gives
-    the mode's own answer.
+    ``after_operator(func, args, result)`` replaces the mode's answer. ``quick(mode, func, args,
+    kwargs, run)`` may answer in its place, or return `slow`; run() gives the mode's own answer.
 
-    FakeTensorMode's own set-up and its dispatch read flags of torch._dynamo's configuration, and
-    dispatch modes are wrapped so that their first call shields them from torch._dynamo: each
-    imports that package, which takes longer than the whole trace of a model, and 80 MiB. All are
-    avoided here; what still asks for it are torch's reference implementations that promote dtypes.
+    FakeTensorMode's set-up and dispatch read flags of torch._dynamo's configuration, and the
+    wrapper of dispatch modes disables torch._dynamo on the first call: each imports that package,
+    which takes 80 MiB and longer than the whole trace of a model. This class avoids all of them;
+    only torch's reference implementations that promote dtypes still import it.
     """
     from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensorMode
 
@@ -80,7 +78,7 @@ def capture_mode(
         ) -> Any:
             answer: Callable[[Any], Any] | None = _DISPATCH_META_HANDLERS.get(func)
             if answer is not None:
-                return answer(args)  # a question about a tensor's metadata
+                return answer(args)  # a metadata query
             kwargs = kwargs or {}
             if func in _DIMS_FROM_THE_FRONT:
                 args = _dims_from_the_front(*args)
@@ -102,7 +100,7 @@ def capture_mode(
 
 
 def _set_up(mode: Any, shape_env: Any) -> None:
-    """FakeTensorMode's attributes with torch's default settings."""
+    """Sets FakeTensorMode's attributes to torch's default settings."""
     from torch._subclasses.fake_tensor import FakeTensorConverter
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -127,9 +125,9 @@ def _set_up(mode: Any, shape_env: Any) -> None:
 
 
 def _without_settings(mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -> Any:
-    """FakeTensorMode's answer to an operator of torch's, found without torch._dynamo's settings,
-    which say nothing about those; `slow` where an argument needs more (symbols, known values, real
-    tensors), or where it raises."""
+    """Returns FakeTensorMode's answer to a torch operator without reading torch._dynamo's settings,
+    which do not affect it; `slow` where an argument needs more (symbols, known values, real
+    tensors) or FakeTensorMode raises."""
     if (
         mode.in_kernel_invocation
         or not isinstance(func, torch._ops.OpOverload)
@@ -180,7 +178,7 @@ def _has_meta_kernel(func: Any) -> bool:
 
 @functools.cache
 def _taking_symbols() -> Collection[Any]:
-    """Operators whose meta kernels take symbolic sizes."""
+    """Returns the operators whose meta kernels accept symbolic sizes."""
     from torch import _meta_registrations
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -192,8 +190,8 @@ def _taking_symbols() -> Collection[Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _way(func: Any) -> tuple[str, Any]:
-    """What FakeTensorMode asks about an operator whose arguments' sizes are numbers: the first of
-    torch's decomposition, the mode's own rule, the meta kernel."""
+    """Returns how FakeTensorMode answers an operator with static sizes: the first of torch's
+    decomposition, the mode's own rule, the meta kernel."""
     from torch._decomp import decomposition_table, meta_table
     from torch._subclasses import fake_impls, fake_tensor
 
@@ -215,9 +213,8 @@ def _way(func: Any) -> tuple[str, Any]:
 
 
 class KernelInvocation:
-    """Inside, operators on a mode's fakes run torch's meta kernels and return plain meta
-    tensors.
-    """
+    """Context in which operators on a mode's fakes run torch's meta kernels and return plain meta
+    tensors."""
 
     __slots__ = ("_dispatch", "_keys", "_mode")
 

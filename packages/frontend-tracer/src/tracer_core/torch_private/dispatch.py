@@ -1,6 +1,4 @@
-"""The dispatcher: who sees an operator, by which operators it is defined, and the transforms of
-torch.func.
-"""
+"""The dispatcher: modes, decompositions, dispatch keys, and the transforms of torch.func."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from tracer_core.torch_private.functional_tensors import functionalization_off
 
 
 def python_dispatcher() -> Any:
-    """Inside, operators use their Python kernels where torch registered some (batch_norm's running
+    """Context in which operators use torch's Python kernels where registered (batch_norm's running
     statistics become visible writes; upsampling keeps symbolic sizes)."""
     from torch._dispatch.python import enable_python_dispatcher
 
@@ -23,24 +21,24 @@ def python_dispatcher() -> Any:
 
 
 def no_python_dispatch() -> Any:
-    """Inside, no dispatch mode sees an operator."""
+    """Context without dispatch modes."""
     return torch._C._DisableTorchDispatch()
 
 
 @contextlib.contextmanager
 def outside_modes() -> Iterator[None]:
-    """Inside, operators run for real: neither dispatch modes nor functionalisation see them."""
+    """Context in which operators run for real, without dispatch modes and functionalization."""
     with no_python_dispatch(), functionalization_off():
         yield
 
 
 def plain_torch_function(function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-    """A `__torch_function__` that does what torch does for a plain tensor."""
+    """A `__torch_function__` with torch's behaviour for a plain tensor."""
     return torch._C._disabled_torch_function_impl(function, types, args, kwargs)
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:
-    """The dispatch key set of a tensor, as a number."""
+    """Returns a tensor's dispatch key set as an int."""
     return int(torch._C._dispatch_keys(tensor).raw_repr())
 
 
@@ -56,9 +54,8 @@ def outside_recording() -> Iterator[None]:
 
 
 def is_composite(op: Any) -> bool:
-    """Whether torch defines an operator by other operators alone (CompositeImplicitAutograd, and no
-    kernel of its own). Operators of TorchScript alone (``aten::size``) are not known to the
-    dispatcher and are not."""
+    """Returns whether an operator is CompositeImplicitAutograd without a kernel of its own.
+    TorchScript-only operators (``aten::size``), which the dispatcher does not know, are not."""
     name = op.name()
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     composite = torch._C._dispatch_has_kernel(name) and has(name, "CompositeImplicitAutograd")
@@ -67,9 +64,7 @@ def is_composite(op: Any) -> bool:
 
 @functools.cache
 def core_aten_table() -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions to the core ATen operators (made once: it takes 50 ms; not to be
-    changed).
-    """
+    """Returns torch's decompositions to core ATen (cached: it takes 50 ms; do not mutate)."""
     from torch._decomp import core_aten_decompositions
 
     missing = [torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten.var_mean]
@@ -77,28 +72,26 @@ def core_aten_table() -> dict[Any, Callable[..., Any]]:
 
 
 def decompositions(ops: Any) -> dict[Any, Callable[..., Any]]:
-    """torch's decompositions of these operators (OpOverloads or packets)."""
+    """Returns torch's decompositions of these operators (OpOverloads or packets)."""
     from torch._decomp import get_decompositions
 
     return dict(get_decompositions(ops))
 
 
 def transforms_active() -> bool:
-    """Whether a transform of torch.func is running."""
+    """Returns whether a torch.func transform is running."""
     return bool(torch._C._are_functorch_transforms_active())
 
 
 def outside_transforms() -> Any:
-    """Inside, no transform of torch.func is running."""
+    """Context without torch.func transforms."""
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
     return temporarily_clear_interpreter_stack()
 
 
 def inside_transforms(value: torch.Tensor) -> torch.Tensor:
-    """The tensor inside the wrappers of torch.func's transforms, with the dimensions that vmap
-    hides.
-    """
+    """Unwraps torch.func's wrappers; the result has the dimensions that vmap hides."""
     while torch._C._functorch.is_functorch_wrapped_tensor(value):
         value = torch._C._functorch.get_unwrapped(value)
     return value

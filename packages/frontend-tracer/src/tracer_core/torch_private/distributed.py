@@ -1,4 +1,4 @@
-"""DistributedDataParallel's buckets, and what `fully_shard` keeps about a module."""
+"""DistributedDataParallel's buckets, and the state that `fully_shard` keeps for a module."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import torch
 
 
 def active_replica() -> Any:
-    """The DistributedDataParallel whose forward is running, or None."""
+    """Returns the DistributedDataParallel whose forward is running, or None."""
     return torch.nn.parallel.DistributedDataParallel._active_ddp_module
 
 
 def buckets_of(replica: Any, ready: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """How DistributedDataParallel sends gradients, once it knows the order in which they come:
-    parameters whose gradients go together. ready: parameters in that order; others than its own are
-    left out."""
+    """Returns DistributedDataParallel's gradient buckets once it knows the gradients' order. ready:
+    parameters in that order; parameters of other modules are ignored."""
     ignored = replica.parameters_to_ignore
     own = [
         p
@@ -47,9 +46,8 @@ def buckets_of(replica: Any, ready: Sequence[torch.Tensor]) -> list[list[torch.T
 
 
 def share_module_state(original: torch.nn.Module, other: torch.nn.Module) -> None:
-    """What `fully_shard` and the like keep about a module, by its identity, holds for the other one
-    too.
-    """
+    """Shares the state that `fully_shard` and the like key by a module's identity with another
+    module."""
     library = sys.modules.get("torch.distributed._composable_state")
     state = None if library is None else library._get_module_state(original)
     if library is not None and state is not None:

@@ -1,6 +1,6 @@
-"""FakeTensor: making fakes, asking what they are, and the exceptions by which they refuse.
+"""FakeTensor: creation, queries, and the exceptions for unsupported and data-dependent operators.
 
-In: meta tensors or real ones. Out: fakes of a mode. No operator runs here that a mode would record.
+No operator runs here that a mode would record.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def fake_class() -> Any:
 
 
 def fake_tensor_mode(shape_env: Any = None) -> Any:
-    """A new FakeTensorMode that refuses real tensors."""
+    """Returns a new FakeTensorMode that rejects real tensors."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=False)
 
 
 def is_fake(value: Any) -> bool:
-    """Whether `value` is a FakeTensor."""
+    """Returns whether `value` is a FakeTensor."""
     if isinstance(value, fake_class()):
         return True
     return type(value) is torch.Tensor and transforms_active() and _wraps_fake(value)
 
 
 def _wraps_fake(value: torch.Tensor) -> bool:
-    """Whether a tensor is a fake inside wrappers of torch.func."""
+    """Returns whether a tensor is a fake inside torch.func wrappers."""
     while torch._C._functorch.is_functorch_wrapped_tensor(value):
         value = torch._C._functorch.get_unwrapped(value)
         if type(value) is not torch.Tensor:
@@ -47,9 +47,7 @@ def _wraps_fake(value: torch.Tensor) -> bool:
 
 
 def is_plain_fake(value: Any, mode: Any) -> bool:
-    """Whether `value` is a fake of `mode` with sizes that are numbers and values that nobody
-    knows.
-    """
+    """Returns whether `value` is a fake of `mode` with static sizes and no known value."""
     return (
         type(value) is fake_class()
         and value.fake_mode is mode
@@ -60,12 +58,12 @@ def is_plain_fake(value: Any, mode: Any) -> bool:
 
 
 def fake_mode_of(value: Any) -> Any:
-    """The FakeTensorMode that a FakeTensor belongs to."""
+    """Returns the FakeTensorMode of a FakeTensor."""
     return value.fake_mode
 
 
 def device_of_fake(value: Any) -> torch.device:
-    """The device that a fake stands on."""
+    """Returns the device of a fake."""
     found: torch.device = (
         value.fake_device
     )  # a property that returns `_fake_device` since torch 2.12
@@ -78,9 +76,8 @@ def fake_like(
     device: torch.device | None = None,
     strides: Any = None,
 ) -> Any:
-    """A new fake with the sizes, strides, dtype and device (or others) of one; no recording mode
-    sees it.
-    """
+    """Returns a new fake with one's sizes, strides, dtype and device (or others); no recording mode
+    sees it."""
     mode = value.fake_mode
     wanted = value.stride() if strides is None else strides
     with no_python_dispatch(), torch.no_grad():
@@ -89,15 +86,15 @@ def fake_like(
 
 
 def new_fake_like_real(mode: Any, real: torch.Tensor) -> Any:
-    """A new fake with the sizes, strides, dtype and device of a real tensor; no mode sees it."""
+    """Returns a new fake with a real tensor's sizes, strides, dtype and device; no mode sees it."""
     with no_python_dispatch(), torch.no_grad():
         meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
     return fake_class()(mode, meta, real.device)
 
 
 def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
-    """A fake on `device` round a meta tensor (FakeTensor's constructor; in the releases that were
-    tested without its checks of arguments)."""
+    """Wraps a meta tensor in a fake on `device` (FakeTensor's constructor; in the tested releases
+    without its argument checks)."""
     if not is_tested():
         return fake_class()(mode, meta, device)
     fake = torch.Tensor._make_subclass(
@@ -109,7 +106,7 @@ def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
     return fake
 
 
-#: Where a fake keeps its device: `fake_device` became a property in torch 2.12.
+#: The attribute with a fake's device: `fake_device` became a property in torch 2.12.
 _DEVICE = "fake_device" if torch.__version__.startswith("2.11.") else "_fake_device"
 
 _MEMOS = ("nonzero_memo", "item_memo", "unique_memo", "unique_consecutive_memo", "nested_int_memo")
@@ -121,16 +118,16 @@ _FAKE_ATTRIBUTES: dict[str, Any] = {
 
 
 def to_fake(mode: Any, tensor: torch.Tensor) -> Any:
-    """The fake twin of a real tensor, with static sizes; one twin a tensor and mode."""
+    """Returns the fake of a real tensor, with static sizes; one per tensor and mode."""
     # Without a source torch makes one, from torch._dynamo.
     return mode.from_tensor(tensor, static_shapes=True, source=input_source("input"))
 
 
 def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any:
-    """The fake twin of a real tensor, or None where only FakeTensorMode's own way will do.
+    """Returns the fake of a real tensor, or None where only FakeTensorMode can make it.
 
-    Made directly: torch's way describes the tensor first, for which it imports torch._inductor.
-    storages: real storage -> its meta twin, so that inputs that share memory have fakes that do.
+    Made directly: torch describes the tensor first, for which it imports torch._inductor. storages:
+    real storage -> its meta storage, so that fakes of aliased inputs share memory.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -159,9 +156,8 @@ def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any
 
 
 def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
-    """The fake twin of a real tensor whose marked dimensions become symbols of the mode's
-    ShapeEnv.
-    """
+    """Returns the fake of a real tensor whose marked dimensions become symbols of the mode's
+    ShapeEnv."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     context: Any = StatelessSymbolicContext(
@@ -172,9 +168,8 @@ def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple
 
 
 def fake_failures() -> tuple[type[Exception], ...]:
-    """The exceptions by which FakeTensor says that a shape depends on data or an op has no meta
-    form.
-    """
+    """Returns FakeTensor's exceptions for data-dependent shapes and operators without a meta
+    kernel."""
     from torch._subclasses import fake_tensor
 
     return (
@@ -185,12 +180,13 @@ def fake_failures() -> tuple[type[Exception], ...]:
 
 
 def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[Exception], ...]]:
-    """(value needed, shape needed): the exceptions by which a fake tensor refuses to give data."""
+    """Returns (value needed, shape needed): FakeTensor's exceptions for data-dependent values and
+    shapes."""
     from torch._subclasses import fake_tensor
 
     shapes = sys.modules.get(
         "torch.fx.experimental.symbolic_shapes"
-    )  # what is not imported has raised nothing
+    )  # a module that is not imported raised nothing
     unknown = () if shapes is None else (shapes.GuardOnDataDependentSymNode,)
     return (
         (fake_tensor.DataDependentOutputException, *unknown),
@@ -200,8 +196,7 @@ def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[E
 
 def leave_modes(fake_mode: Any, functions: int) -> None:
     """Leaves a FakeTensorMode that is still entered, and torch-function modes above the first
-    `functions`.
-    """
+    `functions`."""
     key = torch._C._TorchDispatchModeKey.FAKE
     while fake_mode.enter_stack and torch._C._get_dispatch_mode(key) is fake_mode:
         fake_mode.__exit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Functionalisation: wrappers whose writes become new values, and what was written to."""
+"""Functionalization: wrappers that turn mutations into new values, and mutation queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 
 @contextlib.contextmanager
 def functionalization() -> Iterator[None]:
-    """Inside, operators on `functional` tensors turn writes into new values; views stay views."""
+    """Context in which operators on `functional` tensors turn writes into new values; views stay
+    views."""
     torch._enable_functionalization(reapply_views=True)
     try:
         yield
@@ -21,35 +22,35 @@ def functionalization() -> Iterator[None]:
 
 @contextlib.contextmanager
 def functionalization_off() -> Iterator[None]:
-    """Inside, tensors are not wrapped, whether or not they are outside."""
+    """Context in which tensors are not wrapped."""
     key = torch._C.DispatchKey.Functionalize
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
         yield
 
 
 def functional(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` wrapped for functionalisation."""
+    """Wraps a tensor for functionalization."""
     return torch._to_functional_tensor(tensor)
 
 
 def is_functional(value: Any) -> bool:
-    """Whether `value` is such a wrapper."""
+    """Returns whether `value` is such a functional wrapper."""
     return isinstance(value, torch.Tensor) and torch._is_functional_tensor(value)
 
 
 def functional_value(tensor: torch.Tensor) -> torch.Tensor:
-    """The current value behind a wrapper, after pending writes to its storage."""
+    """Returns the current value of a wrapper, after pending writes to its storage."""
     torch._sync(tensor)
     return torch._from_functional_tensor(tensor)
 
 
 def has_data_mutation(tensor: torch.Tensor) -> bool:
-    """Whether the storage behind a wrapper was written to."""
+    """Returns whether the storage of a wrapper was mutated."""
     return bool(torch._functionalize_has_data_mutation(tensor))  # type: ignore[attr-defined]
 
 
 def has_metadata_mutation(tensor: torch.Tensor) -> bool:
-    """Whether sizes, strides or storage of the wrapped tensor were changed in place."""
+    """Returns whether sizes, strides or storage of a wrapper were changed in place."""
     return bool(
         torch._functionalize_has_metadata_mutation(tensor)
         or torch._functionalize_was_storage_changed(tensor)
@@ -57,8 +58,8 @@ def has_metadata_mutation(tensor: torch.Tensor) -> bool:
 
 
 def replaced(wrapper: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """A functional wrapper whose value is that of another one of the same sizes and dtype from now
-    on: what functionalization makes of an operator in place."""
+    """Replaces a wrapper's value by another wrapper's (same sizes and dtype), as functionalization
+    does for an in-place operator."""
     torch._functionalize_replace(wrapper, torch._from_functional_tensor(value))
     torch._functionalize_commit_update(wrapper)
     torch._functionalize_sync(wrapper)

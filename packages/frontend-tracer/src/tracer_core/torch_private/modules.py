@@ -1,8 +1,4 @@
-"""The names of torch's private modules and of functions in them, by what the tracer does about
-them.
-
-In: nothing. Out: the names. Nothing is looked up in torch here.
-"""
+"""Names of torch's private modules and their functions, grouped by how the tracer treats them."""
 
 from __future__ import annotations
 
@@ -16,9 +12,9 @@ OPERATOR_MODULES = frozenset(
         "torch._tensor",
     }
 )
-#: Where `torch.Tensor` is defined.
+#: The module that defines `torch.Tensor`.
 TENSOR_MODULE = "torch._tensor"
-#: Modules of C whose functions are operators.
+#: C modules whose functions are operators.
 C_OPERATOR_MODULES = frozenset(
     f"torch._C.{one}"
     for one in ("_nn", "_fft", "_linalg", "_special", "_sparse", "_nested", "_VariableFunctions")
@@ -38,12 +34,12 @@ PLAIN_FUNCTIONS = frozenset(
     }
 )
 
-#: Where `fully_shard` keeps what it knows of a module.
+#: The module of `fully_shard`'s per-module state.
 FULLY_SHARD = "torch.distributed.fsdp._fully_shard._fsdp_state"
-#: What logs operators that fail on fakes.
+#: The logger of operators that fail on fakes.
 FAKES_LOG = "torch._subclasses.fake_tensor"
 
 
 def is_distributed(module: str) -> bool:
-    """Whether a module is C's part of torch.distributed."""
+    """Returns whether a module is the C part of torch.distributed."""
     return module.startswith("torch._C._distributed")

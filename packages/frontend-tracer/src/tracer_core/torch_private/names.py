@@ -1,10 +1,9 @@
-"""The one place that looks names of torch up for tables, where a release may lack some.
+"""The only lookup of torch names for tables, where a release may lack some.
 
-In: dotted names below ``torch``, as text. Out: what this torch has under them (`names`, `name`,
-`operators`), and the names that it lacks (`not_found`). What always holds: importing this package
-asks torch for every name that a release may lack through this module, so a missing one costs its
-own row and no other. What needs the missing object itself raises `MissingName`, which ends the
-graph before that call.
+`names`, `name` and `operators` return the objects under dotted names below ``torch``; `not_found`
+lists the missing ones. Imports look up every optional name here, so a missing name costs only its
+own table row. Code that needs the missing object raises `MissingName`, which breaks the graph
+before that call.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import torch
 
 
 class MissingName(RuntimeError):
-    """A part of tracer_core needs a name that this release of torch lacks. path: the name."""
+    """This torch release lacks a name that tracer_core needs. path: the name."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"torch {torch.__version__} has no torch.{path}")
@@ -27,9 +26,8 @@ class MissingName(RuntimeError):
 
 
 class Missing:
-    """Stands where an object of torch would: as a key it is equal to nothing; whoever uses it gets
-    `MissingName`.
-    """
+    """Placeholder for a missing torch object: unequal to everything as a key; any use raises
+    `MissingName`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -39,55 +37,51 @@ class Missing:
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
-            raise AttributeError(
-                attribute
-            )  # a question that Python or a library asks of any object
+            raise AttributeError(attribute)  # Python and libraries look this up on any object
         raise MissingName(self._path)
 
     def __repr__(self) -> str:
         return f"<torch has no torch.{self._path}>"
 
 
-#: Every name that was asked for -> whether this torch has it. Names that some builds lack are not
-#: in it.
+#: Requested name -> whether this torch has it; without build-dependent names.
 _asked: dict[str, bool] = {}
 
 
 def not_found() -> tuple[str, ...]:
-    """The names, as ``torch.a.b``, that were asked for and that this torch lacks."""
+    """Returns the requested names that this torch lacks, as ``torch.a.b``."""
     return tuple(sorted(f"torch.{path}" for path, found in _asked.items() if not found))
 
 
 def asked() -> tuple[str, ...]:
-    """Every name that was asked for so far, as ``torch.a.b``."""
+    """Returns every name requested so far, as ``torch.a.b``."""
     return tuple(sorted(f"torch.{path}" for path in _asked))
 
 
 def names(paths: str, *, of: str = "", in_every_build: bool = True) -> tuple[Any, ...]:
-    """What this torch has under each of several names (text, split at spaces); one that it lacks is
-    left out.
+    """Returns the objects under several names (text, split at spaces), without missing ones.
 
-    of: what stands before each name. in_every_build: False for names that only some builds have
-    (CUDA's): their absence says nothing. A method of a class is given as the class holds it: the
-    function, or C's descriptor."""
+    of: prefix of each name. in_every_build: False for names that only some builds have (CUDA's),
+    whose absence is not reported. A method is returned as its class stores it: the function, or the
+    C descriptor.
+    """
     found = (_find(f"{of}.{path}" if of else path, in_every_build) for path in paths.split())
     return tuple(one for one in found if not isinstance(one, Missing))
 
 
 def classes(paths: str, *, of: str = "") -> tuple[type, ...]:
-    """Like `names`, for what isinstance is asked about: only those that are classes."""
+    """Like `names`, but returns only classes, for isinstance."""
     return tuple(one for one in names(paths, of=of) if isinstance(one, type))
 
 
 def name(path: str) -> Any:
-    """What this torch has under a name; otherwise a `Missing` in its place."""
+    """Returns the object under a name, or a `Missing`."""
     return _find(path, True)
 
 
 def code_inside(path: str) -> tuple[types.CodeType, ...]:
-    """The code of what a decorator of torch's makes of a function; nothing where there is no such
-    decorator any more.
-    """
+    """Returns the code of the function that a torch decorator makes; nothing if the decorator is
+    gone."""
     for decorator in names(path):
         code = getattr(
             decorator(lambda self: None) if callable(decorator) else None, "__code__", None
@@ -130,7 +124,7 @@ def _submodule(full_name: str) -> Any:
 
 
 def _is_key(found: Any) -> bool:
-    """Whether an object can be a row's key."""
+    """Returns whether an object can be a table key."""
     try:
         hash(found)
     except TypeError:
@@ -172,6 +166,5 @@ class _Namespace:
 @functools.cache
 def operators(namespace: str) -> Any:
     """``torch.ops.<namespace>`` for tables: ``operators("aten").add.Tensor`` is the overload, or a
-    `Missing`.
-    """
+    `Missing`."""
     return _Namespace(f"ops.{namespace}")

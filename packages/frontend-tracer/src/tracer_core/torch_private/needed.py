@@ -1,7 +1,7 @@
-"""Names that the tracer cannot do without: `releases.refusal` asks for them before it is imported.
+"""Names that the tracer cannot do without; `releases.refusal` checks them before this module's
+import.
 
-In: nothing. Out: the names, as torch has them. The package does not import this module itself:
-without one of the names, programs run natively.
+The package does not import this module itself: without one of the names, programs run natively.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["OpOverload", "OpOverloadPacket", "TensorBase", "TorchDispatchMode", "pytree"]
 
-#: The class of C that `torch.Tensor` extends.
+#: The C base class of `torch.Tensor`.
 TensorBase: Any = torch._C.TensorBase
 
-#: Switches grad mode, as a function that a graph may call.
+#: Sets grad mode; a function that a graph may call.
 set_grad_mode: Callable[[bool], None] = torch._C._set_grad_enabled
-#: How many function modes, and how many dispatch modes, the caller is in.
+#: The numbers of active function modes and dispatch modes.
 function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 
 #: The dispatch keys of a tensor.
 key_set: Callable[[torch.Tensor], Any] = torch._C._dispatch_keys
-#: What torch.jit.trace writes to, None outside of it.
+#: The state of torch.jit.trace, None outside of it.
 jit_tracing: Callable[[], Any] = torch._C._get_tracing_state
 is_deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
 is_autocast_on: Callable[[], bool] = torch._C._is_any_autocast_enabled

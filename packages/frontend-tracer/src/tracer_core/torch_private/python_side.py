@@ -1,6 +1,4 @@
-"""torch's own Python: functions without what others put around them, texts that it keeps of
-generated code.
-"""
+"""torch's Python code: functions without their decorators, cached source of generated code."""
 
 from __future__ import annotations
 
@@ -19,9 +17,8 @@ from tracer_core.torch_private.names import names
 
 
 def plain_checkpoint() -> Any:
-    """torch.utils.checkpoint.checkpoint without its shield from torch._dynamo, which imports that
-    package.
-    """
+    """Returns torch.utils.checkpoint.checkpoint without its torch._dynamo.disable wrapper, which
+    imports that package."""
     checkpoint = torch.utils.checkpoint.checkpoint
     return getattr(checkpoint, "__wrapped__", checkpoint)
 
@@ -32,16 +29,15 @@ _unshielded_lock = threading.Lock()
 
 @contextlib.contextmanager
 def unshielded() -> Iterator[None]:
-    """Meanwhile torch's reference implementations run without their shield from torch._dynamo where
-    that package is not imported: nothing traces them then, and the first of them that ran would
-    import it (80 MiB; 2 seconds, or 5 where disks are slow), only to be told to do nothing. Once it
-    is imported, shields are torch's again."""
+    """Context in which torch's reference implementations run without their torch._dynamo.disable
+    wrapper if that package is not imported: the first call would import it (80 MiB; 2 seconds, or 5
+    on slow disks) without any effect. After the import, the wrappers are torch's own again."""
     global _unshielded
     shields = [vars(module) for module in names("_compile")]
     with _unshielded_lock:
         _unshielded += 1
         for shield in shields:
-            shield["getattr"] = _shield_of  # what a shielded function asks for its shield with
+            shield["getattr"] = _shield_of  # how a wrapped function finds its wrapper
     try:
         yield
     finally:
@@ -63,9 +59,9 @@ def _shield_of(function: Any, *name_and_default: Any) -> Any:
 
 
 def before_tagging(function: Any) -> Any:
-    """What torch.compile, once it was used in the process, has put functions of its own around:
-    ``nn.Module.__init__`` and parts of optimizers. None for any other function. All that they add
-    is for torch's own tracer."""
+    """Returns the original of a function that torch.compile, once used in the process, wraps:
+    ``nn.Module.__init__`` and parts of optimizers. None for any other function. The wrappers serve
+    only torch's own tracer."""
     hidden = getattr(function, "_torchdynamo_orig_callable", None)
     if (getattr(hidden, "__module__", None) or "").startswith("torch.optim."):
         return hidden
@@ -77,9 +73,8 @@ def before_tagging(function: Any) -> Any:
 
 
 def forget_source_with(gm: torch.fx.GraphModule) -> None:
-    """Has torch forget the text of a graph's `forward` when the function is gone; by itself it
-    keeps it.
-    """
+    """Makes torch drop the source of a graph's `forward` with the function, which torch itself
+    keeps."""
     from torch.fx import graph_module
 
     code = type(gm).forward.__code__

@@ -1,9 +1,4 @@
-"""Which releases of Python and torch the tests have passed on, and what no release of torch may
-lack.
-
-In: what is installed. Out: sentences for users about it (`remark`, `refusal`), None where there is
-nothing to say.
-"""
+"""Supported releases of Python and torch; messages about the installed ones (`remark`, `refusal`)."""
 
 from __future__ import annotations
 
@@ -15,14 +10,14 @@ import torch
 
 from tracer_core.torch_private.names import names
 
-#: Releases of Python whose bytecode the tracer interprets; requires-python of the packages admits
-#: one more, which runs natively.
+#: Python releases whose bytecode the tracer interprets; requires-python admits one more, which runs
+#: natively.
 PYTHONS = ((3, 11), (3, 12))
 
 #: Oldest first. The results are in benchmarks/results/torch_versions.json.
 TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
-#: Names without which the tracer cannot be imported, or cannot tell whether a call may be captured.
+#: Names without which the tracer cannot be imported or cannot decide whether to capture a call.
 _NEEDED = """
 _C.TensorBase _C._are_functorch_transforms_active _C._dispatch_keys _C._DisableTorchDispatch
 _C._get_deterministic_algorithms _C._get_tracing_state _C._is_any_autocast_enabled _C._len_torch_dispatch_stack
@@ -35,18 +30,18 @@ utils._python_dispatch._disable_current_modes
 
 
 def _release(version: str) -> tuple[int, int]:
-    """(major, minor) of a version, which may be a nightly build's."""
+    """Returns (major, minor) of a version, which may be a nightly build's."""
     major, minor = re.findall(r"\d+", version)[:2]
     return int(major), int(minor)
 
 
 def is_tested() -> bool:
-    """Whether this torch is of a release that the tests have passed on."""
+    """Returns whether the tests have passed on this torch release."""
     return _release(torch.__version__) in map(_release, TESTED)
 
 
 def remark() -> str | None:
-    """What a user of a torch that nobody tried should know."""
+    """Returns a warning for users of an untested torch release, else None."""
     this = _release(torch.__version__)
     if is_tested():
         return None
@@ -65,7 +60,7 @@ def remark() -> str | None:
 
 @functools.cache
 def refusal() -> str | None:
-    """Why nothing can be captured with this Python or this torch."""
+    """Returns why this Python or torch is unsupported, else None."""
     if sys.version_info[:2] not in PYTHONS:
         known = " and ".join(".".join(map(str, one)) for one in PYTHONS)
         here = ".".join(map(str, sys.version_info[:2]))

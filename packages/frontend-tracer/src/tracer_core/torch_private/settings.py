@@ -1,9 +1,8 @@
-"""Settings of torch that a program may change while it is traced: grad mode, autocast, default
-dtype, flags.
+"""Torch settings that a traced program may change: grad mode, autocast, default dtype, flags.
 
-In: nothing. Out: `SETTINGS` (how each is read and written), `SETTERS` (which C functions write
-which), and `snapshot` / `restore`. What always holds: `restore(snapshot())` leaves every setting as
-it is; a getter takes no argument and is a function of torch's, one of this module's, or a `Getter`.
+`SETTINGS` says how each is read and written, `SETTERS` which C functions write which.
+``restore(snapshot())`` changes nothing. A getter takes no argument and is a function of torch or of
+this module, or a `Getter`.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from tracer_core.torch_private.names import names
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """get() -> a constant. set(value): makes it so. autocast: whether casts that autocast keeps
-    depend on it.
-    """
+    """get() -> a constant. set(value). autocast: whether autocast's cached casts depend on the
+    setting."""
 
     get: Callable[[], Any]
     set: Callable[[Any], Any]
@@ -33,15 +31,14 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Getter:
-    """Reads a setting for which torch has no function without arguments. Another process finds it
-    in `SETTINGS`.
-    """
+    """Reads a setting for which torch has no function without arguments; other processes find it in
+    `SETTINGS`."""
 
     name: str
     read: Callable[[], Any]
 
     @property
-    def __name__(self) -> str:  # what guards call it
+    def __name__(self) -> str:  # its name in guards
         return self.name
 
     def __call__(self) -> Any:
@@ -49,21 +46,21 @@ class Getter:
 
 
 SETTINGS: dict[str, Setting] = {}
-#: C function that writes settings -> their names (of autocast's: without the device).
+#: C setter -> names of its settings (autocast's without the device).
 SETTERS: dict[Any, tuple[str, ...]] = {}
 
 
 def _add(
     name: str, get: Any, set_: Any, setter: str = "", needs: str = "", autocast: bool = False
 ) -> None:
-    """get, set_: functions, or their names in torch. setter: the name of what programs call, if
-    that is another function. needs: names that functions of ours use. A setting that this torch
-    lacks a part of is none: programs that ask for it or set it break the graph."""
+    """Adds a setting. get, set_: functions, or their names in torch. setter: the name of the
+    function that programs call, if different. needs: names that this module's functions use. A
+    setting with a missing part is left out: programs that read or set it break the graph."""
     getters, setters = (names(one) if isinstance(one, str) else (one,) for one in (get, set_))
     called, used = (
         names(setter) if setter else setters,
         names(needs),
-    )  # all are asked for: whatever is missing is said
+    )  # look up all, so that every missing name is reported
     if getters and setters and called and len(used) == len(needs.split()):
         SETTINGS[name] = Setting(getters[0], setters[0], autocast)
         SETTERS.update(dict.fromkeys(called, (name,)))
@@ -91,9 +88,9 @@ def _set_anomaly(value: tuple[bool, bool]) -> None:
 
 
 def matmul_precision() -> str | tuple[str, ...]:
-    """What set_float32_matmul_precision was given. Where
-    `torch.backends.cuda.matmul.fp32_precision` (or mkldnn's) was set instead, torch refuses to put
-    that into one word: then the precision of each backend."""
+    """Returns the argument of set_float32_matmul_precision, or the precision of each backend if
+    `torch.backends.cuda.matmul.fp32_precision` (or mkldnn's) was set: torch then has no single
+    word."""
     try:
         return torch._C._get_float32_matmul_precision()
     except RuntimeError:
@@ -110,7 +107,7 @@ def _set_matmul_precision(value: str | tuple[str, ...]) -> None:
         torch._C._set_fp32_precision_setter(backend, "matmul", precision)
 
 
-#: Backends whose products have a precision of their own.
+#: Backends with a matmul precision of their own.
 _PRODUCTS = ("cuda", "mkldnn")
 
 _add("grad", "is_grad_enabled", "_C._set_grad_enabled")
@@ -142,7 +139,7 @@ for _name, _get, _set in (
 ):
     _add(_name, f"_C.{_get}", f"_C.{_set}")
 
-#: Context variables of torch's that are settings -> their names.
+#: torch's context variables that are settings -> their names.
 VARIABLES: dict[contextvars.ContextVar[Any], str] = {}
 
 for _variable in names(
@@ -155,7 +152,7 @@ for _variable in names(
 
 
 def entered(name: str, before: Any) -> contextvars.Token[Any]:
-    """A token that resets a variable to what it was `before`; its value now stays."""
+    """Returns a token that resets a variable to `before`; the variable's current value stays."""
     (variable,) = (one for one, known in VARIABLES.items() if known == name)
     now = variable.get()
     variable.set(before)
@@ -178,19 +175,18 @@ for _device in AUTOCAST_DEVICES:
             autocast=True,
         )
 
-#: Guarded by every segment, asked or not.
+#: Guarded by every cache entry, whether read or not.
 ALWAYS_GUARDED = frozenset({"grad", "default_dtype"})
 
 
 def snapshot() -> dict[str, Any]:
-    """The value of every setting."""
+    """Returns the value of every setting."""
     return {name: setting.get() for name, setting in SETTINGS.items()}
 
 
 def restore(values: dict[str, Any]) -> None:
-    """Sets what differs from `values`; casts that autocast keeps are forgotten if its settings
-    do.
-    """
+    """Sets the settings that differ from `values`; drops autocast's cached casts if its settings
+    differ."""
     changed = [name for name, value in values.items() if SETTINGS[name].get() != value]
     for name in changed:
         SETTINGS[name].set(values[name])
@@ -204,28 +200,27 @@ def put(name: str, value: Any) -> None:
 
 
 def nest_autocast(levels: int) -> None:
-    """Enters (or leaves) levels of autocast, which keeps its casts until the outermost is left."""
+    """Enters (or leaves) autocast levels; autocast caches casts until the outermost level ends."""
     for _ in range(abs(levels)):
         torch.autocast_increment_nesting() if levels > 0 else torch.autocast_decrement_nesting()
 
 
 def run_restoring(runner: Callable[[list[Any]], Any], inputs: list[Any]) -> Any:
-    """Runs a graph that changes settings; if it raises, they are as they were before."""
+    """Runs a graph that changes settings; restores them if it raises."""
     before = snapshot()
     try:
         return runner(inputs)
     except BaseException as error:
         traceback.clear_frames(
             error.__traceback__
-        )  # the graph's frame holds the inference mode that it entered
+        )  # the graph's frame keeps its inference mode entered
         restore(before)
         raise
 
 
 def ambient_devices() -> tuple[Any, ...] | None:
-    """The devices of the ``with torch.device(...)`` that the caller is in; None under any other
-    function mode.
-    """
+    """Returns the devices of the active ``with torch.device(...)``; None under any other function
+    mode."""
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
 

@@ -1,9 +1,5 @@
-"""ShapeEnvs that note where their guards come from, and which facts about data-dependent sizes were
-relied on.
-
-In: where the program stands now. Out: a ShapeEnv (`new_shape_env`) whose guards carry places
-(`guard_locations`).
-"""
+"""ShapeEnvs that record the origin of their guards (`guard_locations`), and the facts about
+unbacked symbols that a trace relied on."""
 
 from __future__ import annotations
 
@@ -18,9 +14,9 @@ from tracer_core.torch_private.sizes_of_one import answer_at_hand, size_env_clas
 
 
 class GuardLocations:
-    """Where the guards of a ShapeEnv came from. Mutable. where(): of the line that is being run;
-    override: of the node that is being lowered, "" for none. guards: (expression, place); forced:
-    symbol -> place at which it became something else."""
+    """The origins of a ShapeEnv's guards. Mutable. where(): the current line; override: the node
+    that is being lowered, "" for none. guards: (expression, place); forced: symbol -> place at
+    which it was replaced by another expression."""
 
     def __init__(self, where: Callable[[], str]) -> None:
         self.where, self.override = where, ""
@@ -52,14 +48,14 @@ class _NotedReplacements(dict[Any, Any]):
 
 
 def guard_locations(env: Any) -> GuardLocations | None:
-    """The places of a ShapeEnv made by `new_shape_env`."""
+    """Returns the guard locations of a ShapeEnv made by `new_shape_env`."""
     return getattr(env, "tracer_places", None)
 
 
 def new_shape_env(where: Callable[[], str], data_sizes: bool = False) -> Any:
-    """An empty ShapeEnv that gives each size a symbol of its own. where(): of the line that is
-    being run. data_sizes: sizes that depend on data are symbols too (`_data_env_class`); else
-    operators that make such sizes are refused."""
+    """Returns an empty ShapeEnv that gives each size its own symbol. where(): the current line.
+    data_sizes: support unbacked symbols (`_data_env_class`); else operators that make them are
+    unsupported."""
     env: Any = _data_env_class()() if data_sizes else size_env_class()()
     env.tracer_places = places = GuardLocations(where)
     env.guards, env.replacements = _NotedGuards(places), _NotedReplacements(places)
@@ -76,18 +72,16 @@ def _data_env_class() -> Any:
     refusal = symbolic_shapes.GuardOnDataDependentSymNode
 
     class DataEnv(size_env_class()):  # type: ignore[misc]
-        """A ShapeEnv that keeps every fact about a data-dependent symbol that it was told or that
-        it took for granted.
+        """A ShapeEnv that keeps every fact that it was told, or assumed, about an unbacked symbol.
 
         unread: new symbols that no node reads yet. read_by: symbol -> that node. beginnings:
-        symbols of where in its memory a view begins, which no graph asks for, and of which nothing
-        has to hold but what the view sees to. facts: what was relied on since they were last taken,
-        in order. makes_numbers: the operator that runs reads a number out of a tensor: any number,
-        while a size is taken to be 2 or more. views: how many more sizes the operator that runs may
-        make up; None unless its fake answers an open question with what is right either way (slices
-        and elements at an unknown place). inside_operator: torch may catch a refused guard.
-        Elsewhere refused(expression) is called where a guard is refused, and told() where a fact is
-        new. undecided(expression) is to raise.
+        symbols of view storage offsets, which no graph reads and whose facts need no assertion,
+        since the view op ensures them. facts: relied on since they were last taken, in order.
+        makes_numbers: the running operator reads a scalar, which may be any integer, while a size
+        is assumed to be at least 2. views: how many more sizes the running operator may create;
+        None unless its fake answers undecidable queries safely (slices and elements at an unknown
+        index). inside_operator: torch may catch a rejected guard. Elsewhere refused(expression) is
+        called for a rejected guard, and told() for a new fact. undecided(expression) must raise.
         """
 
         def __init__(self) -> None:
@@ -132,12 +126,12 @@ def _data_env_class() -> Any:
                 if orig_expr.has(Max):
                     self.undecided(
                         orig_expr
-                    )  # whatever is taken for granted here contradicts what sizes are
+                    )  # any assumption here would contradict the size assumptions
                 self.rely_on(orig_expr if result else sympy.Not(orig_expr))
             return result
 
         def _take_for_sizes(self, question: Any) -> None:
-            """What a question about sizes treats as one is taken to be 2 or more."""
+            """Assumes that the sizes in a query are at least 2."""
             parts = [
                 symbol
                 for symbol in sorted(question.free_symbols, key=str)
@@ -163,7 +157,7 @@ def _data_env_class() -> Any:
             return bool(result)
 
         def rely_on(self, expr: Any) -> None:
-            """An answer that nothing says was given: it becomes a fact."""
+            """Adds an assumed answer, which no known fact implies, as a fact."""
             self._note(expr)
             super().guard_or_defer_runtime_assert(expr, "taken for granted")
 
@@ -174,7 +168,7 @@ def _data_env_class() -> Any:
                     self.told()
 
         def starts(self, operator: Any) -> None:
-            """An ATen operator is about to run."""
+            """Prepares for an ATen operator that is about to run."""
             self.views = _SIZES_OF_VIEWS.get(operator)
             self.makes_numbers = operator is torch.ops.aten._local_scalar_dense.default
 
@@ -187,29 +181,26 @@ def _data_env_class() -> Any:
     return DataEnv
 
 
-#: Operator whose fake leaves open where a view begins -> how many sizes it may make up, before its
-#: beginning.
+#: Operator whose fake leaves a view's storage offset open -> the number of unbacked sizes that it
+#: creates before that offset.
 _SIZES_OF_VIEWS = {operators("aten").slice.Tensor: 1, operators("aten").select.int: 0}
 
 
 def is_truth(expr: Any) -> bool:
-    """Whether a sympy expression is a condition (a symbol, which sympy takes for one, is a
-    number).
-    """
+    """Returns whether a sympy expression is a condition. (sympy counts a symbol as one; here it is
+    a number.)"""
     return bool(expr.is_Relational or expr.is_Boolean)
 
 
 def _has_answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether ShapeEnv.evaluate_expr is told what to answer to an open question: guard_or_false and
-    its like.
-    """
+    """Returns whether ShapeEnv.evaluate_expr gets a fallback for undecidable queries
+    (guard_or_false etc.)."""
     oblivious = kwargs.get("size_oblivious", args[2] if len(args) > 2 else None)
     return bool(oblivious) or answer_at_hand(args, kwargs) is not None
 
 
 def raw_symbol(value: Any) -> Any:
-    """The symbol that a size (or a number) was made as, whatever is known of it since; None if it
-    is no symbol.
-    """
+    """Returns the original symbol of a size or number, before replacements; None if it is no
+    symbol."""
     expr = value.node._expr if isinstance(value, torch.SymInt) else None
     return expr if getattr(expr, "is_Symbol", False) else None

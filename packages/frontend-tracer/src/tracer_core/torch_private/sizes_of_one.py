@@ -1,13 +1,11 @@
-"""ShapeEnvs whose symbols may be sizes of 1: one graph for batches of 1 to 32.
+"""ShapeEnvs whose symbols may have size 1: one graph for batches of 1 to 32.
 
-In: symbols whose range begins at 1 (`mark_dynamic` with ``min=1``). Out: a ShapeEnv class
-(`size_env_class`). What always holds: a graph that would be another one for a size of 1 has a guard
-against it. torch's fakes ask of every size whether it is 1, mostly in words that allow for an
-unknown answer (``guard_or_false(size == 1)``). Where that is about broadcasting and layout, what is
-true of larger sizes does for 1 too: a size of 1 broadcasts against its like, and its stride says
-nothing. Where it decides whether a result is a view or a copy, or which shape it has, the question
-becomes a guard; so does every question in other words, and every one that larger sizes do not
-answer alike.
+They serve symbols whose range begins at 1 (`mark_dynamic` with ``min=1``). A graph that would
+differ for size 1 gets a guard against it. Torch's fakes test every size for 1, mostly in forms that
+accept an unknown answer (``guard_or_false(size == 1)``). For broadcasting and layout the answer of
+larger sizes is right for 1 too: a size of 1 broadcasts against its like, and its stride is
+irrelevant. A test that decides between view and copy, or the result's shape, becomes a guard; so
+does every test in another form, and every one where larger sizes differ among themselves.
 """
 
 from __future__ import annotations
@@ -23,16 +21,15 @@ from tracer_core.torch_private.names import operators
 
 
 def answer_at_hand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
-    """What guard_or_false and its like tell ShapeEnv.evaluate_expr(expression, hint, node,
-    size_oblivious, answer).
-    """
+    """Returns the fallback that guard_or_false etc. pass to ShapeEnv.evaluate_expr(expression,
+    hint, node, size_oblivious, answer)."""
     answer: bool | None = kwargs.get("fallback_value", args[3] if len(args) > 3 else None)
     return answer
 
 
 _aten, _prims = operators("aten"), operators("prims")
 
-#: Operators whose results have another shape where a size is 1.
+#: Operators whose result shape differs where a size is 1.
 SHAPED_BY_ONES = frozenset({
     _aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.squeeze_.default,
     _aten.squeeze_.dim,
@@ -43,8 +40,8 @@ SHAPED_BY_ONES = frozenset({
 
 @functools.cache
 def makes_new_values(operator: Any) -> bool:
-    """Whether an ATen operator returns fresh tensors or those that it wrote to, or is ``expand``,
-    which is a view of whatever it is given: no size decides what its results share memory with."""
+    """Returns whether an ATen operator returns fresh tensors or its mutated arguments, or is
+    ``expand``, which is always a view: no size then decides what the results alias."""
     aliases = [one.alias_info for one in operator._schema.returns]
     return operator is torch.ops.aten.expand.default or all(
         one is None or one.is_write for one in aliases
@@ -52,7 +49,7 @@ def makes_new_values(operator: Any) -> bool:
 
 
 def may_be_one(size: int | torch.SymInt) -> bool:
-    """Whether a graph for this size is one for 1 too."""
+    """Returns whether a graph for this size is valid for size 1 too."""
     return (
         size.node.expr in size.node.shape_env.from_one
         if isinstance(size, torch.SymInt)
@@ -61,25 +58,22 @@ def may_be_one(size: int | torch.SymInt) -> bool:
 
 
 def sizes_of_one_asked(env: Any) -> contextlib.AbstractContextManager[Any]:
-    """While questions about sizes of 1 are answered as for larger ones, where the ShapeEnv (or
-    None) has such sizes.
-    """
+    """Context in which tests for size 1 are answered as for larger sizes, if the ShapeEnv (or None)
+    has such symbols."""
     return env.answering() if getattr(env, "from_one", None) else contextlib.nullcontext()
 
 
 @functools.cache
 def size_env_class() -> Any:
-    """The class (made late: its base is in torch.fx.experimental.symbolic_shapes, which imports
-    sympy).
-    """
+    """Returns the class; made late, because its base's module symbolic_shapes imports sympy."""
     import sympy
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
     class SizeEnv(ShapeEnv):
-        """from_one: symbols whose range has 1 in it. asked: symbols of which a question was
-        answered without a guard; None where such questions become guards."""
+        """from_one: symbols whose range includes 1. asked: symbols tested without a guard; None
+        where tests become guards."""
 
         def __init__(self, outputs_of_any_size: bool = False) -> None:
             super().__init__(
@@ -92,9 +86,8 @@ def size_env_class() -> Any:
 
         @contextlib.contextmanager
         def answering(self) -> Iterator[set[Any]]:
-            """Questions about sizes of 1 are answered as for larger ones; gives the symbols that
-            they are about.
-            """
+            """Context in which tests for size 1 are answered as for larger sizes; yields the tested
+            symbols."""
             before, asked = self.asked, set[Any]()
             self.asked = asked
             try:
@@ -111,7 +104,7 @@ def size_env_class() -> Any:
                 self.asked = before
 
         def during(self, operator: Any) -> contextlib.AbstractContextManager[Any]:
-            """While the fake of an ATen operator runs, or of one that it is made of."""
+            """Context for the fake of an ATen operator, or of one that it decomposes to."""
             if not self.from_one:
                 return contextlib.nullcontext()
             if operator in SHAPED_BY_ONES:

@@ -1,4 +1,4 @@
-"""Symbolic numbers: making them, their ranges, conditions on them, and their text."""
+"""Symbolic scalars: creation, ranges, conditions, and their Python text."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def _input_source_class() -> Any:
 
 
 def input_source(name: str) -> Any:
-    """Where a tensor comes from, in torch's own terms; only its name is ever used."""
+    """Returns torch's source object for a tensor; only its name is ever used."""
     return _input_source_class()(name)
 
 
 def new_number(env: Any, value: int | float, name: str) -> Any:
-    """A SymInt or SymFloat for a number of the program; `value` is what it is now."""
+    """Returns a SymInt or SymFloat for a number of the program with current value `value`."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic
 
     source = input_source(name)
@@ -58,14 +58,12 @@ def new_number(env: Any, value: int | float, name: str) -> Any:
 
 
 def sym_sqrt(value: Any) -> Any:
-    """Square root of a symbolic number."""
+    """Returns the square root of a symbolic scalar."""
     return torch.sym_sqrt(value)
 
 
 def holds(condition: Any) -> bool:
-    """Whether a comparison of sizes is true, of which a guard is made; False where that depends on
-    data.
-    """
+    """Returns whether a comparison of sizes is true, and guards it; False if it is data-dependent."""
     if not isinstance(condition, torch.SymBool):
         return bool(condition)
     from torch.fx.experimental.symbolic_shapes import guard_or_false
@@ -74,8 +72,8 @@ def holds(condition: Any) -> bool:
 
 
 def symbol_range(value: torch.SymInt) -> tuple[int, int | None]:
-    """The inclusive range that the ShapeEnv knows for a SymInt (None: no upper bound; a number of
-    the program that is no size has -2**63 as its lower one)."""
+    """Returns the inclusive range of a SymInt in the ShapeEnv (None: no upper bound; the lower
+    bound of a symbolic scalar that is no size is -2**63)."""
     import sympy
 
     bounds = value.node.shape_env.bound_sympy(value.node.expr)
@@ -86,14 +84,12 @@ def symbol_range(value: torch.SymInt) -> tuple[int, int | None]:
     return int(bounds.lower) if finite[0] else -(2**63), int(bounds.upper) if finite[1] else None
 
 
-#: What a size that depends on data is taken for where only speed hangs on it.
+#: Assumed value of an unbacked size where it affects only speed.
 _GUESS = 1024
 
 
 def hint_or_guess(value: torch.SymInt | torch.SymFloat) -> Any:
-    """The value that a symbolic number had in the captured call; a guess within its range where it
-    depends on data.
-    """
+    """Returns the hint of a symbolic scalar; for an unbacked one a guess within its range."""
     if value.node.hint is not None:
         return value.node.hint
     lower, upper = symbol_range(value)  # type: ignore[arg-type]
@@ -101,9 +97,7 @@ def hint_or_guess(value: torch.SymInt | torch.SymFloat) -> Any:
 
 
 def narrow(size: torch.SymInt, lowest: int, highest: int | None) -> None:
-    """Says of a size's symbol that it is in a range, which begins at 1 or later; torch's own begins
-    at 2.
-    """
+    """Constrains a size's symbol to a range from 1 or more; torch's default range begins at 2."""
     from torch.fx.experimental.symbolic_shapes import constrain_range
     from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -116,7 +110,7 @@ def narrow(size: torch.SymInt, lowest: int, highest: int | None) -> None:
 
 
 def implied(expr: Any, symbol: Any, lowest: int, highest: int | None) -> bool:
-    """Whether a condition on one symbol holds for every value of a range."""
+    """Returns whether a condition on one symbol holds for every value of a range."""
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
@@ -128,7 +122,7 @@ def implied(expr: Any, symbol: Any, lowest: int, highest: int | None) -> bool:
 
 
 def finite_bounds(bounds: Any) -> tuple[int, int | None]:
-    """(lower, upper) of a ValueRanges, None for no upper bound."""
+    """Returns (lower, upper) of a ValueRanges, None for no upper bound."""
     try:
         upper = int(bounds.upper)
     except (TypeError, ValueError, OverflowError, AttributeError):  # AttributeError: int(sympy.oo)
@@ -137,7 +131,7 @@ def finite_bounds(bounds: Any) -> tuple[int, int | None]:
 
 
 def python_text(expr: Any, names: dict[Any, str]) -> str:
-    """A sympy expression over sizes as Python text; names: symbol -> text."""
+    """Returns a sympy expression over sizes as Python text. names: symbol -> text."""
     from torch.utils._sympy.printers import PythonPrinter
 
     class Printer(PythonPrinter):

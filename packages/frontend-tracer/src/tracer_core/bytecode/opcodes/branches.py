@@ -112,7 +112,7 @@ def _has_match_args(m: Machine, cls: type) -> bool:
 
 
 def _positional(m: Machine, cls: type, count: int) -> list[str]:
-    """The names of the attributes that `count` positional patterns match."""
+    """Returns the names of the attributes that `count` positional patterns match."""
     if count == 0:
         return []
     written = _has_match_args(m, cls)

@@ -18,7 +18,9 @@ def kw_names(m: Machine, f: Frame, arg: tuple[str, ...]) -> None:
 @opcode("CALL")
 def call(m: Machine, f: Frame, arg: int) -> None:
     names = f.kw_names
-    values = m.pop_n(f, arg)  # may end the graph before the call, whose names are then still wanted
+    values = m.pop_n(
+        f, arg
+    )  # may break the graph before the call, which then still needs its kw_names
     second = m.pop(f)
     first = m.pop(f)
     f.kw_names = ()

@@ -139,7 +139,7 @@ def _is_mapping(value: Any) -> bool:
 
 
 def function_text(function: Any) -> str:
-    """How CPython names a function in errors about its arguments."""
+    """Returns a function's name as CPython's errors about its arguments give it."""
     name, module = getattr(function, "__qualname__", None), getattr(function, "__module__", None)
     if name is None:
         return str(function)
@@ -214,5 +214,5 @@ def call_intrinsic_2(m: Machine, f: Frame, arg: int) -> None:
     m.break_graph("unsupported_opcode", f"CALL_INTRINSIC_2 {arg}: type parameters with bounds")
 
 
-#: Argument of the intrinsic -> what stands before the parameter's name.
+#: Argument of the intrinsic -> prefix of the parameter's name.
 _TYPE_PARAMETERS = {7: "", 8: "**", 9: "*"}

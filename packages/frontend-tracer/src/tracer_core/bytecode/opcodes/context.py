@@ -10,7 +10,7 @@ from tracer_core.bytecode.interpreter import Machine
 
 
 def _bound(m: Machine, manager: Any, name: str) -> Any:
-    """The manager's special method, looked up on its type as CPython does."""
+    """Looks up the manager's special method on its type, as CPython does."""
     for cls in type(manager).__mro__:
         if name in cls.__dict__:
             return m.attributes.getattr(manager, name)

@@ -34,13 +34,13 @@ def check_exc_match(m: Machine, f: Frame, arg: Any) -> None:
             raise TypeError(
                 "catching classes that do not inherit from BaseException is not allowed"
             )
-    # Along the classes, as CPython does: __instancecheck__ has no say.
+    # By the MRO, as in CPython: __instancecheck__ is not called.
     f.stack.append(any(one in type(error).__mro__ for one in kinds))
 
 
 @opcode("CHECK_EG_MATCH")
 def check_eg_match(m: Machine, f: Frame, arg: Any) -> None:
-    """One ``except*``: (what is left, what matched or None) of the exception."""
+    """Runs one ``except*``: pushes (rest, matched or None) of the exception."""
     kind = m.pop(f)
     error = m.pop(f)
     kinds = kind if isinstance(kind, tuple) else (kind,)
@@ -78,9 +78,8 @@ def prep_reraise_star(m: Machine, f: Frame, arg: Any) -> None:
 
 
 def reraise_star(m: Machine, original: Any, found: list[Any]) -> Any:
-    """What goes on after the ``except*`` clauses. found: for each clause what it raised, and what
-    no clause took.
-    """
+    """Returns the exception to raise after the ``except*`` clauses. found: for each clause what it
+    raised, and the unmatched rest."""
     if not found:
         return None
     if not isinstance(original, BaseExceptionGroup):
@@ -100,7 +99,7 @@ def reraise_star(m: Machine, original: Any, found: list[Any]) -> Any:
 
 
 def _subgroup(m: Machine, original: BaseExceptionGroup[Any], kept: set[int]) -> Any:
-    """The part of a group with these leaves."""
+    """Returns the part of a group with these leaves."""
     found = original.subgroup(lambda error: id(error) in kept)
     if found is not None:
         m.exceptions.same_history(original, found)
@@ -108,7 +107,7 @@ def _subgroup(m: Machine, original: BaseExceptionGroup[Any], kept: set[int]) -> 
 
 
 def _is_part(m: Machine, error: BaseException, original: BaseException) -> bool:
-    """Whether an exception was split from the original and raised again as it was."""
+    """Returns whether an exception was split from the original and re-raised unchanged."""
     return (
         getattr(error, "__notes__", None) == getattr(original, "__notes__", None)
         and m.exceptions.history(error) == m.exceptions.history(original)

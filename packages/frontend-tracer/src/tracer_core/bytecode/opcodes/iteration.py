@@ -38,13 +38,13 @@ def end_for(m: Machine, f: Frame, arg: Any) -> None:
 
 @opcode("RETURN_GENERATOR")
 def return_generator(m: Machine, f: Frame, arg: Any) -> None:
-    # Pushed for the POP_TOP that follows; the generator object was made by the call.
+    # For the following POP_TOP; the call made the generator object.
     f.stack.append(None)
 
 
 @opcode("YIELD_VALUE")
 def yield_value(m: Machine, f: Frame, arg: Any) -> Any:
-    # The frame stops here; what is sent in is pushed by the driver (trace/generators.py).
+    # The frame suspends; the driver (trace/generators.py) pushes the sent value.
     f.generator.yielded = True
     return (m.pop(f),)
 
@@ -81,8 +81,7 @@ def end_send(m: Machine, f: Frame, arg: Any) -> None:
 
 @opcode("CLEANUP_THROW")
 def cleanup_throw(m: Machine, f: Frame, arg: Any) -> None:
-    # An exception that was thrown in at ``yield from``: a StopIteration gives the expression's
-    # value.
+    # For an exception thrown in at ``yield from``: a StopIteration carries the expression's value.
     error = f.stack[-1]
     if not isinstance(error, StopIteration):
         raise error

@@ -12,7 +12,7 @@ from tracer_core.bytecode.interpreter import Machine
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK")
 def load_fast(m: Machine, f: Frame, arg: int) -> None:
-    # A value that nothing has looked at stays so: one that is only passed on needs no guard.
+    # A lazy value stays lazy: one that is only passed on needs no guard.
     value = f.locals[arg]
     f.stack.append(m.load(f, arg) if value is NULL else value)
 
@@ -60,7 +60,7 @@ def load_deref(m: Machine, f: Frame, arg: int) -> None:
 
 
 def _contents(m: Machine, f: Frame, arg: int) -> Any:
-    """What a cell holds; an empty one of the function's own is an unbound local variable."""
+    """Returns the contents of a cell; an empty cell of the function's own is an unbound local."""
     name = f.code.locals_names[arg]
     try:
         return m.names.load_cell(m.load(f, arg), name)
@@ -125,7 +125,7 @@ def load_from_dict_or_globals(m: Machine, f: Frame, arg: str) -> None:
 
 
 def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
-    """(whether a class body's namespace has a name, its value)."""
+    """Returns (whether a class body's namespace has a name, its value)."""
     if namespace is None:
         return False, None
     if type(namespace) is dict:

@@ -1,4 +1,4 @@
-"""The rows of the effect table, by library. Importing this package fills `effects.EFFECTS`."""
+"""Rows of the effect table, by library. Importing this package fills `effects.EFFECTS`."""
 
 from collections.abc import Iterator
 
@@ -45,6 +45,6 @@ __all__ = [
 
 
 def rows() -> Iterator[tuple[str, EffectKind]]:
-    """(qualified name, kind) of every row of the table; names are unique."""
+    """Yields (qualified name, kind) of every row of the table; names are unique."""
     for function, row in EFFECTS.items():
         yield row_name(function), row.kind

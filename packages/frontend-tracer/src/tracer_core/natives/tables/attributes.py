@@ -16,7 +16,7 @@ def _is_name(args: list[Any]) -> None:
 
 
 def _is_name_of_class(tracer: Tracing, args: list[Any]) -> None:
-    if not args[0].__flags__ & HEAP_TYPE:  # refused before its name is looked at
+    if not args[0].__flags__ & HEAP_TYPE:  # rejected before its name is checked
         tracer.break_graph("unsupported_mutation", f"an attribute of {args[0].__name__} is set")
     _is_name(args)
 

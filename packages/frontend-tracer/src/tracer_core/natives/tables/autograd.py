@@ -1,7 +1,7 @@
 """Differentiation: ``.backward()`` and ``torch.autograd.grad`` become nodes of the graph.
 
-In: a call. Out: what it returns; see `interpreter/gradients`. What always holds: where a backward
-cannot be captured, the graph breaks before the call, with nothing of it in the graph.
+Where a backward cannot be captured, the graph breaks before the call and contains no part of it
+(see trace/gradients.py).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tracer_core.trace import gradients
 
 
 def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a handler for functions. Where it ends in a break, the trace is done again up to
-    the call: what it recorded until then must not be part of the graph."""
+    """Registers a handler for functions. A break inside restarts the trace with a break before the
+    call, so that the graph contains no part of it."""
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
         def call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -56,7 +56,7 @@ def is_instance(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> boo
 
 
 def _says_its_class(tracer: Tracing, kind: type) -> bool:
-    """Whether ``obj.__class__``, which isinstance asks, is code of the program."""
+    """Returns whether ``obj.__class__``, which isinstance reads, is user code."""
     if not kind.__flags__ & HEAP_TYPE:
         return False
     return tracer.entries.special(kind, "__class__") is not object.__dict__[
@@ -65,9 +65,8 @@ def _says_its_class(tracer: Tracing, kind: type) -> bool:
 
 
 def _is_instance_by_word(tracer: Tracing, obj: Any, classes: Any) -> bool:
-    """isinstance() of an object that says itself which class it is of: asked for each class that it
-    is not of.
-    """
+    """isinstance() of an object with its own ``__class__``: read for each class that it is no
+    instance of."""
     for cls in _flat(classes):
         if cls in type(obj).__mro__:
             return True
@@ -99,9 +98,7 @@ def is_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> boo
 
 
 def _ask_registry(tracer: Tracing, kind: type, cls: Any) -> None:
-    """Classes are registered with abstract classes at any time: the answer is asked again on every
-    call.
-    """
+    """Guards the answer of abstract classes, whose registry may change at any time."""
     if (
         isinstance(cls, abc.ABCMeta)
         and cls not in kind.__mro__
@@ -114,7 +111,7 @@ def _ask_registry(tracer: Tracing, kind: type, cls: Any) -> None:
 
 
 def _flat(classes: Any) -> list[Any]:
-    """The classes in the second argument of isinstance."""
+    """Returns the classes in the second argument of isinstance."""
     if isinstance(classes, (tuple, types.UnionType)):
         parts = classes if isinstance(classes, tuple) else classes.__args__
         return [cls for part in parts for cls in _flat(part)]
@@ -122,7 +119,8 @@ def _flat(classes: Any) -> list[Any]:
 
 
 def _asked_hook(tracer: Tracing, classes: Any, name: str, obj: Any) -> bool | None:
-    """What metaclasses of the program answer; None if none of these classes has one of its own."""
+    """Returns the answer of user-defined metaclasses; None if none of these classes has a hook of
+    its own."""
     flat = _flat(classes)
     hooks = [_hook(tracer, cls, name) for cls in flat]
     if not any(hooks):
@@ -147,12 +145,12 @@ def _hook(tracer: Tracing, cls: Any, name: str) -> Any:
     )
 
 
-#: Where metaclasses come from whose checks look at types and registries alone.
+#: Packages whose metaclass checks read only types and registries.
 _KNOWN_METACLASSES = frozenset({"abc", "typing", "torch", "enum", "typing_extensions"})
 
 
 def _stand_in(iterator: Any) -> Any:
-    """An object of the type that the program believes an iterator to be."""
+    """Returns an object of the type that an iterator has for the program."""
     return (None for _ in range(0)) if isinstance(iterator, TracedGenerator) else map(iter, ())
 
 
@@ -167,7 +165,7 @@ def _is_plain_tensor_instance(classes: Any) -> bool:
 _PLAIN = torch.empty(0)
 
 
-#: What a symbol is to the program.
+#: Symbolic type -> the type that the program sees.
 _SYMBOL_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _SYMBOL_OF: dict[type, type] = {int: torch.SymInt, float: torch.SymFloat}
 
@@ -232,7 +230,7 @@ def vars_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 @special(object.__init__)
 def object_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     if len(args) != 1 or kwargs:
-        object.__init__(*args, **kwargs)  # raises Python's own error; it never does anything else
+        object.__init__(*args, **kwargs)  # can only raise Python's own error
 
 
 @special(object.__dict__["__init_subclass__"])
@@ -249,7 +247,7 @@ def object_equal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> An
 
 @special(object.__ne__)
 def object_unequal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """The opposite of what ``__eq__`` says."""
+    """The negation of ``__eq__``."""
     equal = tracer.entries.special(type(args[0]), "__eq__")
     if equal is not object.__eq__ and not isinstance(equal, types.FunctionType):
         tracer.break_graph("unknown_native", f"object.__ne__ of a {type(args[0]).__name__}")

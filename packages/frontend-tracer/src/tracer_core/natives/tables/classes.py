@@ -1,4 +1,4 @@
-"""Making classes: the class statement, type(), and the standard library's class factories."""
+"""Class creation: the class statement, type(), and the standard library's class factories."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def abc_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 @special(dataclasses._process_class)  # type: ignore[attr-defined]
 def process_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """What @dataclass does to a class: code is written and run by the standard library."""
+    """@dataclass on a class: the standard library generates and runs code."""
     cls = args[0]
     if not tracer.entries.made_class(cls):
         tracer.break_graph(
@@ -73,7 +73,7 @@ def process_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> A
 
 @special(dataclasses.fields)
 def fields(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Nothing of an instance is read but its class."""
+    """Reads only an instance's class."""
     (owner,) = args
     cls = owner if isinstance(owner, type) else type(owner)
     _, held = tracer.entries.class_entry(cls, "__dataclass_fields__")
@@ -83,7 +83,7 @@ def fields(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     for field in found:
         tracer.reads.dict_get(
             held, field.name, None
-        )  # by its path, so that another process finds it
+        )  # by its import path, so that another process finds it
     return found
 
 

@@ -27,9 +27,7 @@ def list_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
 @special(set.__init__)
 def set_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     target, *rest = args
-    items = tracer.calls.call_value(
-        set, rest, {}
-    )  # which compares the members as the program would
+    items = tracer.calls.call_value(set, rest, {})  # compares the members as the program would
     tracer.side_effects.before_change(target)
     set.__init__(target, items)
 
@@ -67,7 +65,7 @@ def _update(tracer: Tracing, target: Any, args: list[Any], kwargs: dict[str, Any
 
 @special(weakref.ref)
 def weak_reference(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """To an object that outlives the call anyway; when others die, a trace does not know."""
+    """References only objects that outlive the call: a trace does not know when others die."""
     if (
         args
         and tracer.provenance.is_fresh(args[0])
@@ -79,7 +77,7 @@ def weak_reference(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
 
 
 def _to_itself(tracer: Tracing) -> bool:
-    """Whether a weak dictionary or set, being made, refers to itself."""
+    """Returns whether a weak dictionary or set under construction refers to itself."""
     frame = tracer.frames[-1]
     return (
         frame.globals.get("__name__") in ("weakref", "_weakrefset")
@@ -88,8 +86,8 @@ def _to_itself(tracer: Tracing) -> bool:
 
 
 def _changes(function: Any) -> Any:
-    """A method that changes a weak dictionary or set. One that existed before loses members
-    whenever they die, so its old contents cannot be put back after the trace."""
+    """Makes the handler of a method that mutates a weak dictionary or set. One from before the
+    trace may lose members at any time, so its old contents cannot be restored."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if not tracer.provenance.is_fresh(args[0]):
@@ -114,7 +112,7 @@ for _cls in (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.Wea
 breaks("finalizer", "it is called when an object dies", [weakref.finalize])
 
 
-#: array.array: its contents are guarded as a whole, like those of a bytearray.
+#: array.array: guarded by its whole contents, like a bytearray.
 _ARRAY = array.array
 declare(PURE, [_ARRAY, *(_ARRAY.__dict__[name] for name in (
     "tobytes", "tolist", "index", "count", "__len__", "__getitem__", "__iter__", "__contains__",

@@ -107,12 +107,10 @@ def fromkeys(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(collections._count_elements)  # type: ignore[attr-defined]
 def count_elements(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """What collections.Counter counts with."""
+    """The counting loop of collections.Counter."""
     mapping, iterable = args
     elements = tracer.containers.spread(iterable)
-    tracer.attributes.getattr(
-        mapping, "get"
-    )  # what has none is refused even where there is nothing to count
+    tracer.attributes.getattr(mapping, "get")  # without one, even an empty count raises
     for element in elements:
         known = tracer.calls.call_value(tracer.attributes.getattr(mapping, "get"), [element, 0], {})
         tracer.containers.setitem(mapping, element, tracer.operators.binary("+", known, 1))
@@ -197,13 +195,13 @@ def extend(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _must_hash(key: Any) -> None:
-    """Raises Python's own error for what cannot be a key, before anything is noted as changed."""
+    """Raises Python's own error for an unhashable key, before any change is noted."""
     if type(key) in (list, dict, set, bytearray, tuple, slice, collections.deque):
         hash(key)
 
 
 def _append(add: Any) -> Any:
-    """Adding one value looks at nothing that the container holds."""
+    """Makes the handler of a method that adds one value and reads no item of the container."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         target, value = args
@@ -246,7 +244,7 @@ def pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if tracer.entries.python_method(key, "__hash__") or not is_constant(key):
         if type(target) is dict and not tracer.reads.keys(
             target
-        ):  # an empty one does not ask for the hash
+        ):  # an empty one does not hash the key
             key = ""
     tracer.reads.check_key(key, target)
     value = tracer.reads.dict_get(target, key, ABSENT)
@@ -259,7 +257,7 @@ def pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _kind(target: Any) -> Any:
-    """The base whose methods run no user code."""
+    """Returns the base class whose methods run no user code."""
     return collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
 
 
@@ -308,7 +306,7 @@ def update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if rest:
         items = pairs_of(tracer, rest[0], _kind(target))
     items.update(kwargs)
-    if isinstance(target, collections.OrderedDict):  # its update() goes through __setitem__
+    if isinstance(target, collections.OrderedDict):  # its update() calls __setitem__
         for key, value in items.items():
             tracer.containers.setitem(target, key, value)
         return
@@ -319,7 +317,7 @@ def update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def pairs_of(tracer: Tracing, source: Any, kind: type = dict) -> dict[Any, Any]:
-    """What kind(source) reads: a mapping, or pairs."""
+    """Returns the items that kind(source) reads from a mapping or from pairs."""
     if isinstance(source, dict) or tracer.attributes.has_attribute(source, "keys"):
         found = tracer.containers.mapping(source)
         special_methods.realize_keys(tracer, list(found))
@@ -345,7 +343,7 @@ def set_pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     (target,) = args
     if len(target) > 1 and not tracer.provenance.is_fresh(
         target
-    ):  # which member it gives depends on what was taken before
+    ):  # its choice of member depends on earlier pops
         tracer.break_graph("unsupported_mutation", "set.pop() of a set from before this segment")
     tracer.native_calls.native_reads(target)
     tracer.side_effects.before_change(target)

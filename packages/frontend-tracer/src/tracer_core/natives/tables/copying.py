@@ -1,8 +1,8 @@
 """copy.copy and copy.deepcopy.
 
-What always holds: two references to one object become two references to one copy; user ``__copy__``
-and ``__deepcopy__`` are interpreted; what describes itself in another way (``__reduce__``,
-``__getstate__``) ends the graph.
+Two references to one object become two references to one copy. User ``__copy__`` and
+``__deepcopy__`` are interpreted; other copy protocols (``__reduce__``, ``__getstate__``) break the
+graph.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _deep(tracer: Tracing, obj: Any, memo: dict[int, Any]) -> Any:
 
 
 def _of_object(tracer: Tracing, obj: Any, value_of: Any, memo: dict[int, Any] | None = None) -> Any:
-    """An object whose state is its ``__dict__``, made without its ``__init__``."""
+    """Copies an object whose state is its ``__dict__``, without calling ``__init__``."""
     cls = type(obj)
     plain = cls.__dictoffset__ and not any(getattr(base, "__slots__", ()) for base in cls.__mro__)
     own = any(has_python(tracer.entries.special(cls, name)) for name in _DESCRIBES_ITSELF)
@@ -121,7 +121,7 @@ def _of_object(tracer: Tracing, obj: Any, value_of: Any, memo: dict[int, Any] | 
 
 
 def _tensor(tracer: Tracing, obj: torch.Tensor) -> Any:
-    """A tensor that owns all of its memory and needs no gradient: its copy is a clone."""
+    """Clones a tensor that owns all of its memory and needs no gradient."""
     if torch_private.is_fake(obj):
         tracer.break_graph("unsupported_value", "copy.deepcopy of an intermediate tensor")
     whole = (

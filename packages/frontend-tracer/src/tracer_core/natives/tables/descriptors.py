@@ -88,7 +88,7 @@ def proxy(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _proxied(name: str) -> Callable[..., Any]:
-    """A method of a view of a dictionary: the dictionary's own."""
+    """Makes the handler of a mappingproxy method: the dictionary's own."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         proxy, *rest = args
@@ -100,7 +100,7 @@ def _proxied(name: str) -> Callable[..., Any]:
         rest = [
             gc.get_referents(a)[0] if isinstance(a, types.MappingProxyType) else a for a in rest
         ]
-        if name in _PROXIED_OPERATORS:  # of which a proxy makes whole operators
+        if name in _PROXIED_OPERATORS:  # a proxy turns these into whole operators
             return _PROXIED_OPERATORS[name](tracer, mapping, *rest)
         return tracer.calls.call_value(getattr(dict, name), [mapping, *rest], kwargs)
 

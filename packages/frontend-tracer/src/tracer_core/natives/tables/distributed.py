@@ -1,4 +1,4 @@
-"""Where processes talk to each other: torch.distributed, DistributedDataParallel, fully_shard."""
+"""Communication between processes: torch.distributed, DistributedDataParallel, fully_shard."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ def replicated_forward(tracer: Tracing, args: list[Any], kwargs: dict[str, Any])
 
 @special(*names("nn.modules.module.Module._call_impl"))
 def module_call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A module that fully_shard has prepared: its own code is followed, its hooks run for real."""
-    # Which hooks there are is not guarded: their numbers differ from block to block, and they run
-    # for real.
+    """Interprets the forward of a module prepared by fully_shard; its hooks run eagerly."""
+    # The set of hooks is not guarded: their ids differ from block to block, and they run eagerly.
     if (
         FULLY_SHARD in sys.modules
         and isinstance(args[0], torch.nn.Module)
@@ -41,9 +40,7 @@ def module_call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
 
 
 def has_shards(module: Any) -> bool:
-    """Whether fully_shard's hooks are among those of a module, which has none but ordinary ones
-    around its forward.
-    """
+    """Returns whether a module has fully_shard's hooks, and no others but ordinary forward hooks."""
     library = sys.modules.get(FULLY_SHARD)
     if library is None:
         return False
@@ -71,13 +68,11 @@ breaks(
 breaks("processes", "fully_shard splits the parameters again", [replicas.after_sharded])
 
 
-# -- what programs ask about the processes --
+# -- queries about the process group --
 
 
 def _ask(function: Any) -> None:
-    """The answer is guarded. An answer about a group of processes is left to the function
-    itself.
-    """
+    """Guards the function's answer. A query about a specific process group breaks the graph."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(argument is not None for argument in (*args, *kwargs.values())):

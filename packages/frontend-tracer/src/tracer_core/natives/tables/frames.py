@@ -1,9 +1,8 @@
-"""What asks for the frames of its callers: their variables, or the frames themselves.
+"""Calls that read their callers' frames: eval, exec, locals, sys._getframe and the like.
 
-In: calls of eval, exec, locals, sys._getframe and the like. Out: breaks before those that one
-frame's variables are enough for (`RealMachine` gives them); the others run the whole activation as
-plain Python. What always holds: a program never sees a frame of the interpreter's own, nor
-variables that a segment has dropped.
+A call that needs only its caller's variables breaks the graph (`RealMachine` provides them); the
+others run the whole activation as plain Python. A program never sees a frame of the interpreter,
+nor variables that a resume point has dropped.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ breaks("native_python", "the caller's variables are read", [globals])
 
 
 def break_for_variables(tracer: Tracing, function: Any) -> None:
-    """Ends the graph before a call that reads all variables of the frame that calls it."""
+    """Breaks the graph before a call that reads all variables of its caller's frame."""
     if not asks_for_locals(
         tracer.frames[-1].code.raw
-    ):  # under another name: unread ones may be dropped before
+    ):  # through an alias: dead variables may be dropped before
         raise RunNatively(f"{function.__name__}() is called under another name", True)
     tracer.break_graph("native_python", f"{function.__name__}: the caller's variables are read")
 

@@ -1,4 +1,4 @@
-"""functools, weak references, and the objects that are called in their own way."""
+"""functools, weak references, and callable objects with their own call semantics."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ breaks(
 )
 
 
-# -- objects that are called
+# -- callable objects
 # ------------------------------------------------------------------------------
 
 
@@ -84,7 +84,7 @@ def _call_weakref(tracer: Tracing, reference: Any, args: list[Any], kwargs: dict
 
 
 class _WithRest:
-    """A cached function called with a first argument that is given later."""
+    """A cached function whose first argument is given later."""
 
     def __init__(self, cached: Any, *rest: Any, **kwargs: Any) -> None:
         self.cached, self.rest, self.kwargs = cached, rest, kwargs
@@ -95,9 +95,8 @@ class _WithRest:
 
 
 def _call_cached(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """functools.lru_cache: what the cache says is state of the program, asked again on every call.
-    So a cache that was cleared, or that remembers what its function would no longer say, gives
-    eager's answer."""
+    """functools.lru_cache: guards the cached answer, which is repeated on every call. So a cleared
+    or outdated cache gives eager's answer."""
     values = [*args, *kwargs.values()]
     odd = [value for value in values if not (is_constant(value) or isinstance(value, _CODE))]
     if not odd:
@@ -106,7 +105,7 @@ def _call_cached(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str
     if all(isinstance(value, torch.Tensor) and torch_private.is_fake(value) for value in odd):
         return tracer.calls.prepare(
             cached.__wrapped__, args, kwargs
-        )  # a new tensor is never found in a cache
+        )  # a new tensor is never in a cache
     first = args[0] if args else None
     if (
         len(odd) == 1
@@ -128,7 +127,7 @@ def _question(
     kwargs: dict[str, Any],
     kind: Any = functools.partial,
 ) -> Any:
-    """The call as an object: the same one for the same call, so that it is guarded once."""
+    """Returns the call as an object, one per distinct call, so that it is guarded once."""
     values = (*args, *kwargs.values())
     handle = (kind, id(cached), len(args), values, repr(values), tuple(kwargs))
     known = tracer.native_calls.questions.get(handle)
@@ -145,9 +144,9 @@ def _ask(tracer: Tracing, question: Any, *parts: Any) -> Any:
 
 
 def _check_miss(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """A function whose result is not in the cache yet runs for real: not while changes are held
-    back. typing's read nothing but their arguments (torch's profiler asks for an `Optional["..."]`
-    in an optimizer's first step)."""
+    """Breaks the graph on a cache miss while side effects are pending, since the function then runs
+    for real. Exempt are typing's functions, which read only their arguments (torch's profiler looks
+    up an `Optional["..."]` in an optimizer's first step)."""
     if not tracer.effects.changes or getattr(cached.__wrapped__, "__globals__", None) is vars(
         typing
     ):
@@ -164,7 +163,7 @@ def _check_miss(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str,
 
 
 CALLED_TYPES.update({
-    # The key function of functools.cmp_to_key: its keys call back into the tracer.
+    # functools.cmp_to_key's key function: its keys call back into the tracer.
     type(functools.cmp_to_key(lambda a, b: 0)): lambda tracer, function, args,
     kwargs: function(*args, **kwargs),
     functools.partial: _call_partial,
@@ -176,19 +175,19 @@ CALLED_TYPES.update({
 })  # fmt: skip
 
 
-# -- Python functions that are recognised by their code
+# -- Python functions recognized by their code
 # ---------------------------------------------------
 
 
 def _call_generic(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """What functools.singledispatch made."""
+    """Calls a functools.singledispatch function."""
     if not args:
         raise TypeError(f"{function.__name__} requires at least 1 positional argument")
     return tracer.calls.prepare(_implementation(tracer, function.dispatch, args[0]), args, kwargs)
 
 
 def _dispatch(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """``generic.dispatch(cls)``: the registry is asked again on every call."""
+    """``generic.dispatch(cls)``: guards the registry's answer."""
     return query(tracer, functools.partial(function, *args, **kwargs))
 
 

@@ -1,6 +1,4 @@
-"""heapq and bisect: native where comparing is, else on stand-ins whose comparisons are
-interpreted.
-"""
+"""heapq and bisect: native where comparisons are, else polyfills with interpreted comparisons."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Functions of torch that take functions: each call becomes one node that keeps its meaning.
+"""Higher-order operators: a call of autograd.Function.apply, checkpoint, a torch.func transform,
+cond or while_loop becomes one node.
 
-In: a call of autograd.Function.apply, checkpoint, a transform of torch.func, cond, while_loop. Out:
-the node's result. What always holds: the function's own code is interpreted, so that what it reads
-is guarded; if that breaks, or the function changes something that existed before, the graph breaks
-before the call.
+The function arguments are interpreted, so that what they read is guarded. If one breaks, or mutates
+a pre-existing object, the graph breaks before the call.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from tracer_core.trace.higher_order import Region
 
 
 def _node(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a handler that interprets functions it is given. Where that ends in a break, the
-    trace is done again up to here: what the function did until then must not be part of it."""
+    """Registers a handler that interprets function arguments. A break inside restarts the trace
+    with a break before the call, so that the graph contains no part of it."""
 
     def register(handler: Callable[..., Any]) -> Callable[..., Any]:
         def call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -68,9 +67,7 @@ def _unchanged(tracer: Tracing, region: Region) -> None:
 def _traced(
     tracer: Tracing, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """(graph, outer values, flat result, its structure) of a function, which leaves the main
-    graph.
-    """
+    """Traces a function into its own graph: (graph, outer values, flat result, pytree spec)."""
     grad = torch.is_grad_enabled()
     result = tracer.calls.call_value(function, args, kwargs)
     _unchanged(tracer, region)
@@ -85,7 +82,7 @@ def _traced(
 
 
 def _rebuilt(flat: list[Any], structure: Any, tensors: Any) -> Any:
-    """The structure with new tensors in the place of the traced ones."""
+    """Rebuilds a result with new tensors in place of the traced ones."""
     given = iter(tensors)
     return pytree.tree_unflatten(
         [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat], structure
@@ -96,9 +93,7 @@ def _rebuilt(flat: list[Any], structure: Any, tensors: Any) -> Any:
 
 
 class _Fakes(TorchFunctionMode):
-    """Gives operators the fakes of tensors that a forward reads from outside, when it runs on
-    fakes.
-    """
+    """Replaces tensors that a forward reads from outside by their fakes, when it runs on fakes."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -112,7 +107,7 @@ class _Fakes(TorchFunctionMode):
 
 
 class _Context(torch.autograd.function.FunctionCtx):
-    """The ctx of a forward that is interpreted for its guards only."""
+    """The ctx of a forward that is interpreted only for its guards."""
 
 
 @_node(*names("autograd.Function.apply"))
@@ -153,9 +148,8 @@ def apply_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
 
 @_node(*names("Tensor.register_hook"))
 def register_hook(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """A hook that gives another gradient, on a tensor of the graph: a node, which a backward in the
-    graph runs.
-    """
+    """Records a hook that replaces the gradient of an intermediate tensor, run by a backward in the
+    graph."""
     tensor, function = args[0], args[1] if len(args) > 1 else kwargs["hook"]
     if (
         torch_private.transforms_active()
@@ -168,7 +162,7 @@ def register_hook(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> N
         tracer.break_graph("autograd_in_graph", "the handle of a hook on a tensor is kept")
     region = _region(tracer, "a hook of a tensor")
     grad = torch.is_grad_enabled()
-    set_grad_mode(False)  # as a backward runs it, unless it makes a graph itself
+    set_grad_mode(False)  # as in a backward without create_graph
     try:
         with tracer.recorder.fakes.mode:
             gradient = torch.empty_like(tensor)
@@ -208,9 +202,7 @@ def checkpoint(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             "higher_order", "checkpoint() with context_fn=, debug=, or keywords and use_reentrant"
         )
     if not torch.is_grad_enabled():
-        return tracer.calls.prepare(
-            function, rest, named
-        )  # there will be no backward to recompute for
+        return tracer.calls.prepare(function, rest, named)  # no backward, so no recomputation
     region = _region(tracer, "checkpoint()")
     graph, outer, flat, structure = _traced(tracer, region, function, rest, named)
     given = {id(tracer.recorder.as_fake(a)) for a in rest if isinstance(a, torch.Tensor)}
@@ -225,7 +217,7 @@ def checkpoint(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 def _transform(
     tracer: Tracing, title: str, apply: Callable[..., Any], function: Any, args: Any, kwargs: Any
 ) -> Any:
-    """apply(function, *args, **kwargs), with the function interpreted inside the transform."""
+    """Calls apply(function, *args, **kwargs), with the function interpreted inside the transform."""
     recorder = tracer.recorder
     tracer.native_calls.native_reads(*args, *kwargs.values())
     leaves, structure = pytree.tree_flatten((tuple(args), kwargs))
@@ -304,7 +296,7 @@ for _title, _path in (("grad", _GRAD), ("grad_and_value", _GRAD_AND_VALUE)):
 
 
 class Transform:
-    """torch.func.jacrev(function, ...) and the like, made in a trace and not yet called."""
+    """A torch.func.jacrev(function, ...) or the like that was made in a trace but not yet called."""
 
     def __init__(
         self, maker: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -387,7 +379,7 @@ def cond(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(*names("_higher_order_ops.associative_scan"))
 def associative_scan(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Interprets a scan in torch's place. What torch refuses is torch's to say."""
+    """Interprets the polyfill of a scan; breaks the graph for arguments that torch may reject."""
     given = inspect.signature(polyfills.associative_scan).bind(*args, **kwargs)
     given.apply_defaults()
     combine_fn, xs, dim, reverse, combine_mode = given.args

@@ -1,6 +1,4 @@
-"""Built-in functions and types that iterate: iter, next, sorted, min, max, sum, any, all, zip, map,
-range, ...
-"""
+"""Built-in iteration: iter, next, sorted, min, max, sum, any, all, zip, map, range, ..."""
 
 from __future__ import annotations
 
@@ -92,7 +90,7 @@ def sum_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     total = args[1] if len(args) > 1 else kwargs.get("start", 0)
     items = tracer.containers.spread(args[0], varies=True)
     if is_constant(total) and all(map(is_constant, items)):
-        return sum(items, total)  # 3.12 adds floats with a correction
+        return sum(items, total)  # 3.12 sums floats with compensation
     for item in items:
         total = tracer.operators.binary("+", total, item)
     return total
@@ -119,7 +117,7 @@ def _search(tracer: Tracing, iterable: Any, wanted: bool) -> bool:
 
 
 def _lazy(tracer: Tracing, iterable: Any) -> Any:
-    """An iterator of the same items that native iterators (zip, enumerate) may hold."""
+    """Returns an iterator over the same items that native iterators (zip, enumerate) may hold."""
     iterator = tracer.containers.iterate(iterable)
     return tracer.containers.native_iterator(iterator)
 

@@ -15,9 +15,8 @@ from tracer_core.trace.generators import LazyIterator
 
 
 def _of_iterators(function: Any) -> Any:
-    """Iterators that ask for one item at a time: those with user code inside come back to the
-    tracer.
-    """
+    """Handles iterators that pull one item at a time: user code inside them calls back into the
+    tracer."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         pools, rest, kwargs = _pools_of(tracer, function, args, kwargs)
@@ -31,7 +30,7 @@ def _of_iterators(function: Any) -> Any:
 
 
 def _of_pools(function: Any) -> Any:
-    """Iterators that read their arguments whole when they are made."""
+    """Handles iterators that read their arguments completely when created."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         pools, rest, kwargs = _pools_of(tracer, function, args, kwargs)
@@ -41,7 +40,7 @@ def _of_pools(function: Any) -> Any:
 
 
 def _pools_of(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """(what is iterated, the other arguments, keywords without what is iterated)"""
+    """Returns (iterables, other arguments, keywords without iterables)."""
     if function in _ALL_ITERATED:
         return args, [], kwargs
     if "iterable" in kwargs and not args:
@@ -201,7 +200,7 @@ def _next_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return item
 
 
-#: Every iterator type that the tracer advances: their methods called by name.
+#: Iterator types that the tracer advances, for their methods called by name.
 for _type in {
     *NATIVE_ITERATORS,
     *(t for t in vars(itertools).values() if isinstance(t, type)),

@@ -1,4 +1,4 @@
-"""The standard library's own types and functions written in C, which keep to their arguments."""
+"""C types and functions of the standard library that have no effects beyond their arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNASKED = frozenset(
     {"__init__", "__getattribute__", "__reduce__", "__reduce_ex__", "__setstate__", "__sizeof__"}
 )
 _HASH = type(hashlib.sha256())
-#: Methods of dates that ask the clock, or for the zone of this machine.
+#: Date methods that read the clock or the local time zone.
 _CLOCK = frozenset({"now", "today", "utcnow", "fromtimestamp", "timestamp", "astimezone"})
 _DATES = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone)
 
@@ -94,7 +94,7 @@ declare(PURE, [copyreg.__newobj__])  # type: ignore[attr-defined]
 
 
 def _substitute(method: Any) -> Any:
-    """pattern.sub with a function: it is called for each match, as native code would."""
+    """pattern.sub with a function, which is interpreted for each match."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         named = dict(zip(("pattern", "repl", "string", "count"), args, strict=False)) | kwargs

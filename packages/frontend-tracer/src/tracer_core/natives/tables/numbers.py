@@ -1,4 +1,4 @@
-"""math and cmath; functions of objects with their own methods are in `objects`."""
+"""math and cmath; functions of objects with special methods are in `objects`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _functions(module: Any) -> list[Any]:
 
 
 def _converting(function: Any, convert: Any) -> Any:
-    """A function that turns its arguments into numbers first."""
+    """Handles a function that converts its arguments to numbers first."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         args = [convert(tracer, a) for a in args]
@@ -55,7 +55,7 @@ def prod(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _of_iterables(function: Any) -> Any:
-    """A function of iterables of numbers."""
+    """Handles a function of iterables of numbers."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         numbers = [

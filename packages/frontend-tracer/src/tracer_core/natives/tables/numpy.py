@@ -1,9 +1,7 @@
-"""NumPy in a trace: numbers, arrays that the program makes of plain data, and arrays that become
-graph inputs.
+"""NumPy: scalars, arrays made of plain data in the trace, and arrays that become graph inputs.
 
-What always holds: an array from before the segment is never read while tracing (its contents cannot
-be guarded): it becomes a tensor of the graph at run time, or the graph breaks. Arrays made here
-hold plain data only.
+An array from before the trace is never read while tracing, since its contents cannot be guarded: it
+becomes a tensor input of the graph, or the graph breaks. Arrays made here hold plain data only.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ _CONTAINERS = (list, tuple, dict)
 
 
 def plain_data(tracer: Tracing, value: Any, depth: int = 6) -> bool:
-    """Whether NumPy may read a value while tracing."""
+    """Returns whether NumPy may read a value while tracing."""
     if is_constant(value) or isinstance(value, (type, *numpy_types.FUNCTIONS, *numpy_types.DTYPE)):
         return True
     held: Any = value
@@ -42,7 +40,7 @@ def plain_data(tracer: Tracing, value: Any, depth: int = 6) -> bool:
 
 
 def _run(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A NumPy function of plain data runs while tracing."""
+    """Runs a NumPy function of plain data while tracing."""
     name = getattr(function, "__name__", type(function).__name__)
     args = [tracer.scalars.concrete(tracer.scalars.settled(value)) for value in args]
     kwargs = {
@@ -97,7 +95,7 @@ for _function in (*numpy_types.MAKERS, *numpy_types.METHODS, *SCALARS, *numpy_ty
 
 
 class _Shared:
-    """torch.from_numpy, as often as the program calls it: each call makes a tensor of its own."""
+    """Calls torch.from_numpy; each call of the program makes its own tensor."""
 
     __qualname__ = "torch.from_numpy"
 
@@ -106,7 +104,7 @@ class _Shared:
 
 
 def _tensor_of(tracer: Tracing, array: Any) -> Any:
-    """A graph input that shares the array's memory."""
+    """Returns a graph input that shares the array's memory."""
     handle = ("from_numpy", id(array), tracer.steps)
     question = tracer.native_calls.questions.setdefault(handle, _Shared())
     try:

@@ -1,4 +1,4 @@
-"""Built-in functions and methods that ask special methods of the program's objects."""
+"""Built-in functions and methods that call special methods of the program's objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBERS = (int, float, complex, bool)
 
 
 def _asks(name: str, function: Any) -> Any:
-    """A function of one object (and plain arguments) that one special method answers."""
+    """Handles a function of one object (and plain arguments) that calls one special method."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         method = tracer.entries.python_method(args[0], name) if args else None
@@ -35,7 +35,7 @@ def _asks(name: str, function: Any) -> Any:
 
 
 def _numeric(function: Any) -> Any:
-    """A function of numbers: objects that stand for integers become integers."""
+    """Handles a function of numbers: converts objects with ``__index__`` to ints."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if any(isinstance(a, torch.Tensor) for a in args):
@@ -123,12 +123,12 @@ def dir_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return tracer.calls.call_value(sorted, [tracer.calls.call_value(method, [args[0]], {})], {})
 
 
-# -- methods of sequences that compare
+# -- sequence methods that compare items
 # -------------------------------------------------------------------------
 
 
 def _equal_items(tracer: Tracing, container: Any, wanted: Any) -> Any:
-    """(position, item) of each item that equals `wanted`, found one at a time."""
+    """Yields (position, item) of each item that equals `wanted`."""
     position = 0
     while position < tracer.reads.length(container):
         item = tracer.reads.list_item(container, position)
@@ -222,7 +222,7 @@ def cmp_to_key(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return functools.cmp_to_key(lambda a, b: tracer.calls.call_value(function, [a, b], {}))
 
 
-# -- descriptors asked by hand
+# -- explicit descriptor calls
 # -------------------------------------------------------------------------------------
 
 
@@ -242,8 +242,7 @@ def property_delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) ->
 # -- identities
 # ----------------------------------------------------------------------------------------------------
 
-#: Modules that use the address of an object, and the number of the thread, to see that a repr is
-#: running already.
+#: Modules that use an object's id and the thread id to detect recursive reprs.
 _REPR_GUARDS = frozenset({"dataclasses", "reprlib"})
 
 
@@ -277,7 +276,7 @@ for _name, _method in (("floor", "__floor__"), ("ceil", "__ceil__"), ("trunc", "
 
 
 def _of_group(method: Any) -> Any:
-    """split and subgroup: the condition may be a function of the program."""
+    """split and subgroup: the condition may be a user function."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         group, condition = args

@@ -1,4 +1,4 @@
-"""The operator module: functions, and the getters and callers that it makes."""
+"""The operator module: functions, and the getter and caller objects that it makes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ declare(SHALLOW, [operator.itemgetter, operator.attrgetter, operator.methodcalle
 
 
 def _concatenated(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
-    """Sequences are added; what numbers and objects with ``__add__`` do is for C to say."""
+    """Concatenates sequences; C handles numbers and objects with ``__add__``."""
     if not (isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES)):
         tracer.break_graph(
             "native_python", f"concat() of a {type(left).__name__} and a {type(right).__name__}"
@@ -99,12 +99,12 @@ def _index_of(tracer: Tracing, items: Any, value: Any) -> int:
     raise ValueError("sequence.index(x): x not in sequence")
 
 
-# -- getters: objects that are called
+# -- getters: callable objects
 # -------------------------------------------------------------------
 
 
 def _parts(tracer: Tracing, getter: Any) -> tuple[Any, ...]:
-    """What the getter was made of; it never changes, so its identity is guarded."""
+    """Returns the getter's constructor arguments; it is immutable, so its identity is guarded."""
     source = tracer.provenance.source_of(getter)
     if source is not None:
         tracer.provenance.guard(GuardKind.IS, source, getter)

@@ -1,8 +1,6 @@
-"""Optimizers of torch.optim, which are followed like the program's own code.
+"""torch.optim optimizers: their methods are interpreted like user code, through torch's wrappers.
 
-In: calls of what their methods are wrapped in, and of the C functions that they use. Out: what
-eager gives. What always holds: an optimizer is told that nothing compiles it, so that it does its
-arithmetic as it does in eager.
+An optimizer is told that it is not being compiled, so that its arithmetic is the same as in eager.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from tracer_core.trace.optimizer_scalars import number_in
 
 
 def _hidden_method(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """What torch hides from its own tracer: methods of optimizers are followed all the same."""
+    """Interprets optimizer methods that torch disables for its own tracer."""
     inner = _free(tracer, function, "fn")
     if not inner.__module__.startswith("torch.optim."):
         tracer.break_graph("disabled", f"torch hides {inner.__qualname__} from tracers")
@@ -31,7 +29,7 @@ def _hidden_method(tracer: Tracing, function: Any, args: list[Any], kwargs: dict
 
 
 def _profiled_step(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Optimizer.step with the hooks and the profiler's label around it."""
+    """Interprets Optimizer.step with its hooks and profiler label."""
     _demand_plain_parameters(tracer, args)
     return tracer.calls.frame_of(function, args, kwargs)
 
@@ -45,8 +43,8 @@ def _demand_plain_parameters(tracer: Tracing, args: list[Any]) -> None:
 
 
 def _demand_plain(tracer: Tracing, what: str, parameters: Any) -> None:
-    """Over tensor subclasses (fully_shard's DTensors) all of a function runs for real: a break for
-    each parameter, in each of its lines, would capture nothing."""
+    """Breaks the graph for tensor subclass parameters (fully_shard's DTensors): breaks for each
+    parameter, in each line, would capture nothing."""
     kinds = {
         type(one)
         for one in parameters
@@ -67,7 +65,7 @@ def _clipping(function: Any) -> None:
 
 
 def _parameters_in(given: Any) -> Any:
-    """The parameters that a function will see: of a list, a tensor, or ``module.parameters()``."""
+    """Returns the parameters in a list, a tensor, or ``module.parameters()``."""
     if isinstance(given, (list, tuple)):
         return given
     if type(given) is TracedGenerator and given.frame.function is torch.nn.Module.parameters:
@@ -77,9 +75,7 @@ def _parameters_in(given: Any) -> Any:
 
 
 def _use_grad(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Optimizer.step in the grad mode that the optimizer wants, without torch's own graph breaks
-    around it.
-    """
+    """Runs Optimizer.step in the optimizer's grad mode, without torch's own graph breaks around it."""
     if not tracer.shapes.takes_numbers and type(args[0]) is not torch.optim.SGD:
         tracer.break_graph(
             "native_python",
@@ -91,7 +87,7 @@ def _use_grad(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str,
 
 
 def _free(tracer: Tracing, function: Any, name: str) -> Any:
-    """What a closure of torch's holds under a name."""
+    """Returns a closure variable of a torch function by name."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     if name not in cells:
         tracer.break_graph(
@@ -106,7 +102,7 @@ special(typing.cast)(lambda tracer, args, kwargs: args[1])
 
 @special(*names("Tensor.item"))
 def item(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """The number of a counter of steps, for optimizers: it is known before the graph runs."""
+    """Returns the symbolic value of an optimizer's step counter, known before the graph runs."""
     number = None if kwargs else number_in(tracer, args[0])
     return (
         number

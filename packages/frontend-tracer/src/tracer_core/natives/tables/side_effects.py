@@ -1,6 +1,5 @@
-"""What reaches outside the program, or hidden state of the process: clocks, random numbers, files,
-logs, threads.
-"""
+"""Side effects on the outside or on hidden process state: clocks, random numbers, files, logs,
+threads."""
 
 from __future__ import annotations
 
@@ -100,7 +99,7 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "exception": 40,
 
 
 class Enabled:
-    """Whether a logger writes messages of a level."""
+    """Returns whether a logger emits messages of a level."""
 
     __slots__ = ("level", "__qualname__")
 
@@ -116,7 +115,7 @@ _QUESTIONS: dict[int, Enabled] = {}
 
 
 def _logs(method: Any, level: int | None) -> Any:
-    """A message that nobody wants is no effect: that the level is off is guarded."""
+    """Drops a disabled log message, which has no effect; guards that its level is disabled."""
 
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         logger = args[0]
@@ -174,7 +173,7 @@ def get_logger(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return query(tracer, partial(logging.getLogger, *args, **kwargs))
 
 
-# -- the environment and the callers
+# -- environment and callers
 # --------------------------------------------------------------------------
 
 
@@ -187,9 +186,8 @@ def getenv(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 @special(inspect.signature)
 def signature(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """The signature of a function whose code and defaults are guarded; of other things: not traced
-    into.
-    """
+    """Returns the signature of a function with guarded code and defaults; not traced into for other
+    objects."""
     function = args[0].__func__ if type(args[0]) is types.MethodType else args[0]
     if type(function) is not types.FunctionType or kwargs or not guard_function(tracer, function):
         tracer.break_graph(

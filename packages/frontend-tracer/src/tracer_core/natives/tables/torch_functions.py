@@ -1,6 +1,6 @@
-"""What of torch is not a tensor operator: queries, settings, and questions about compilation.
+"""torch functions that are not tensor operators: queries, settings, and compilation status.
 
-Tensor operators need no row: `policy.is_torch_operator` recognises them and the recorder sees them.
+Tensor operators need no row: `policy.is_torch_operator` recognizes them and the recorder sees them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from tracer_core.natives.queries import query
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import names
 
-#: Queries of settings that are guarded as a whole (torch_private.torch_state), or that never
-#: change.
+#: Queries of settings that are guarded as a whole (torch_private.torch_state) or never change.
 declare(PURE, names("is_grad_enabled is_inference_mode_enabled get_default_dtype finfo iinfo device dtype Size"
     " are_deterministic_algorithms_enabled promote_types result_type can_cast"))  # fmt: skip
 declare(PURE, names("_is_any_autocast_enabled _is_tracing _is_torch_function_mode_enabled _get_deterministic_algorithms"
@@ -29,7 +28,7 @@ def _declare_query(function: Any) -> None:
         special(function)(lambda tracer, args, kwargs: query(tracer, function))
 
 
-#: Settings that are guarded one by one, when they are asked.
+#: Settings that are guarded one by one, when read.
 for _query in (
     *names("get_num_threads get_num_interop_threads is_warn_always_enabled"),
     *names("_has_mkldnn _get_cudnn_allow_tf32 _get_cublas_allow_tf32 _get_warnAlways", of="_C"),
@@ -44,7 +43,7 @@ for _function in names("_C._get_tracing_state"):
     COUNTS[_function] = 0, 0
     special(_function)(lambda tracer, args, kwargs: None)
 
-#: These take a list; the others their arguments one by one.
+#: These take a list, the others separate arguments.
 _OF_A_LIST = names("_C._has_torch_function overrides.has_torch_function")
 
 
@@ -75,15 +74,14 @@ COUNTS |= dict.fromkeys(_STACKS, (0, 0))
 
 @special(*_STACKS)
 def mode_count(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
-    """Nothing is traced under somebody else's modes, and every segment guards that."""
+    """Returns 0: no trace runs under foreign modes, which every cache entry guards."""
     return 0
 
 
 @special(*names("compiler.is_compiling compiler.is_dynamo_compiling"))
 def is_compiling(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    """What libraries ask to choose code that a tracer follows; an optimizer's other code has other
-    results.
-    """
+    """Returns the compilation status that libraries query; False for optimizers, whose results
+    would differ."""
     asker = tracer.frames[-1]
     optimizer = asker.globals.get("__name__", "").startswith("torch.optim.")
     if optimizer and asker.code.raw.co_name != "_accelerator_graph_capture_health_check":
@@ -98,7 +96,7 @@ def is_something_else(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) 
 
 breaks("side_effect_native", "torch's random number generator is seeded or read", names(
     "manual_seed seed get_rng_state set_rng_state initial_seed"))  # fmt: skip
-# Its own Python hands everything but out= to those who look on.
+# Its Python code passes everything but out= to __torch_function__.
 breaks(
     "side_effect_native",
     "torch.chain_matmul (deprecated) may write to out= unseen",
@@ -108,7 +106,7 @@ breaks(
 
 @special(*names("Tensor.requires_grad_"))
 def requires_grad_(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Nothing for a tensor that requires gradients already; an intermediate may become a leaf."""
+    """Does nothing if the tensor requires gradients already; an intermediate may become a leaf."""
     tensor, wanted = args[0], args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
     if wanted is True and tensor.requires_grad:
         return tensor

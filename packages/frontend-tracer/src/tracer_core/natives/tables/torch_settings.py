@@ -1,7 +1,7 @@
-"""What a trace does about torch's settings and the contexts that set them.
+"""Handlers for torch's settings and the contexts that set them.
 
-A setter runs while tracing and is written into the graph, so that the operators after it run under
-it there too; what the trace changed is put back at its end and set again by the generated code (see
+A setter runs while tracing and is recorded in the graph, so that later operators run under it there
+too. The end of the trace restores the old value, and generated code sets the new one (see
 `settings`).
 """
 
@@ -31,7 +31,7 @@ def _set(function: Any, written: tuple[str, ...]) -> Any:
 
 
 def _without_arguments(paths: str, **options: Any) -> tuple[Any, ...]:
-    """Functions of torch that take no arguments, and of which inspect does not know."""
+    """Returns torch functions without arguments, whose signature inspect does not know."""
     found = names(paths, **options)
     COUNTS.update(dict.fromkeys(found, (0, 0)))
     return found
@@ -70,8 +70,8 @@ def increment_nesting(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) 
 
 @special(*names("autocast_decrement_nesting"))
 def decrement_nesting(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
-    """How deep a later call is nested is not known: 0 makes the program forget its kept casts,
-    which is always right."""
+    """Returns 0: the nesting of later calls is unknown, and 0 makes the program drop its cached
+    casts, which is safe."""
     tracer.recorder.autocast_nesting -= 1
     torch.autocast_decrement_nesting()
     return 0
@@ -82,11 +82,11 @@ def clear_autocast_cache(tracer: Tracing, args: list[Any], kwargs: dict[str, Any
     tracer.recorder.state_call(torch.clear_autocast_cache, (), (), {})
 
 
-# -- questions --
+# -- queries --
 
 
 def ask(tracer: Tracing, name: str) -> Any:
-    """The value of a setting, guarded unless the trace itself has set it."""
+    """Returns a setting's value, guarded unless the trace itself has set it."""
     get = settings.SETTINGS[name].get
     return get() if name in tracer.recorder.settings_written else query(tracer, get)
 
@@ -105,7 +105,8 @@ for _name, _setting in settings.SETTINGS.items():
 
 @special(*_without_arguments("_C._get_float32_matmul_precision"))
 def get_matmul_precision(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """torch's own word for it, or torch's own error (`settings.matmul_precision`)."""
+    """Returns torch's single word for the precision, or raises torch's error
+    (`settings.matmul_precision`)."""
     ask(tracer, "matmul_precision")
     return name("_C._get_float32_matmul_precision")()
 
@@ -175,7 +176,7 @@ def reset_variable(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
     token.is_open = False
 
 
-# -- contexts that C++ objects hold open --
+# -- contexts held open by C++ objects --
 
 
 @special(*names("inference_mode.__enter__"))
@@ -196,7 +197,7 @@ def exit_inference_mode(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]
 
 @special(*names("profiler.record_function.__enter__"))
 def enter_record_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """A label for the profiler has no effect on values: it is not in the graph."""
+    """Enters a profiler label, which has no effect on values and is not in the graph."""
     name, note = (
         tracer.attributes.getattr(args[0], "name"),
         tracer.attributes.getattr(args[0], "args"),
@@ -233,7 +234,7 @@ def exit_device(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Non
 @special(*names("get_default_device"))
 def get_default_device(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     devices = tracer.recorder.devices
-    # Without one of ours: that of a context around the call, which every segment guards.
+    # Else the device of a context around the call, which every cache entry guards.
     return _indexed(devices[-1]) if devices else torch.get_default_device()
 
 
@@ -269,7 +270,7 @@ for _which, _name in enumerate(("is_anomaly_enabled", "is_anomaly_check_nan_enab
 
 
 def _about_devices(function: Any) -> None:
-    """What a GPU is and can do never changes; which one is the current device does."""
+    """A GPU's properties and capabilities never change; the current device does."""
 
     @special(function)
     def answer(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -1,9 +1,7 @@
-"""Triton kernels that a program launches: ``kernel[grid](...)`` is one node of the graph.
+"""User-defined Triton kernels: a launch ``kernel[grid](...)`` is one node of the graph.
 
-In: calls of Triton's Python functions. Out: rows of the effect table. What always holds: a launch
-that is no node (a kernel that is tuned, one whose source does not show what it writes, tensors that
-require gradients) ends the graph and is made as the program makes it; triton is never imported
-here.
+A launch that cannot be a node (hooks, a kernel whose source does not show its writes, tensors that
+require gradients) breaks the graph and runs eagerly. This module never imports triton.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ from tracer_core.natives.effects import CALLED_PACKAGES
 from tracer_core.natives.tracing import Tracing
 from tracer_core.natives.triton_launches import Constant, Layout, Unclear
 
-#: What only says which grid a kernel is launched on.
+#: Functions of Triton that only bind the launch grid.
 _PROXIES = frozenset(
     f"{cls}.__getitem__{inner}"
     for cls in ("KernelInterface", "JITFunction")
     for inner in ("", ".<locals>.<lambda>")
 )
 
-#: Kernels whose launches can be nodes.
+#: Kernel classes whose launches can be nodes.
 _KERNELS = frozenset({"JITFunction", "InterpretedFunction"})
 _TUNER = "Autotuner"
 
@@ -37,7 +35,7 @@ def _python(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, A
     if not module.startswith("triton.runtime") or name in _PROXIES:
         return tracer.calls.frame_of(function, args, kwargs)
     kernel = args[0] if args else None
-    if name == "ConstexprFunction.__call__":  # triton.cdiv and its like, called on the host
+    if name == "ConstexprFunction.__call__":  # triton.cdiv etc., called on the host
         return tracer.calls.prepare(tracer.attributes.getattr(kernel, "fn"), args[1:], kwargs)
     if function.__name__ == "run" and type(kernel).__name__ in {*_KERNELS, _TUNER}:
         try:
@@ -77,12 +75,13 @@ def _launch(tracer: Tracing, kernel: Any, args: list[Any], kwargs: dict[str, Any
         tracer.native_calls.call_torch(torch.Tensor.copy_, [arguments[place], result], {})
 
 
-#: What a kernel or tuner may have that runs code of the program at each launch.
+#: Attributes of a kernel or autotuner that run user code at each launch.
 _HOOKS = ("pre_run_hooks", "launch_metadata", "user_defined_pre_hook", "user_defined_post_hook")
 
 
 def _configs(kernel: Any) -> list[dict[str, Any]]:
-    """What a tuner may add to a launch; of a kernel, nothing."""
+    """Returns the parameters that each autotuner config adds to a launch; one empty config for a
+    plain kernel."""
     if type(kernel).__name__ != _TUNER:
         return [{}]
     if type(kernel.fn).__name__ not in _KERNELS:
@@ -102,7 +101,7 @@ def _constants(config: dict[str, Any]) -> tuple[tuple[str, Constant], ...]:
 
 
 def _sizes(tracer: Tracing, grid: Any, values: dict[str, Any]) -> list[Any]:
-    """The three sizes of the grid for these values."""
+    """Returns the three grid sizes for these values."""
     if callable(grid):
         grid = tracer.calls.call_value(grid, [values], {})
     sizes = [*grid] if isinstance(grid, (tuple, list)) else [grid]
@@ -112,8 +111,8 @@ def _sizes(tracer: Tracing, grid: Any, values: dict[str, Any]) -> list[Any]:
 
 
 def _demand_plain(tracer: Tracing, arguments: list[Any], replaced: tuple[int, ...]) -> None:
-    """A kernel knows addresses: what it may reach by them must be its arguments alone. An input may
-    be a part of its memory in another call."""
+    """Raises Unclear unless the kernel can reach only its arguments' elements by address, since an
+    input may be a view of larger memory in another call."""
     tensors = {
         place: value for place, value in enumerate(arguments) if isinstance(value, torch.Tensor)
     }
@@ -138,7 +137,7 @@ def _demand_plain(tracer: Tracing, arguments: list[Any], replaced: tuple[int, ..
 
 
 def _bound(kernel: Any, args: list[Any], kwargs: dict[str, Any], later: set[str]) -> dict[str, Any]:
-    """Every parameter's value, in order, but those that a tuner gives."""
+    """Returns every parameter's value, in order, without those that an autotuner sets."""
     signature = inspect.signature(triton_launches.function_of(kernel))
     names = {name: value for name, value in kwargs.items() if name in signature.parameters}
     try:

@@ -14,7 +14,9 @@ def _in_module(kind: Any) -> Any:
     def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.native_calls.native_reads(*args, *kwargs.values())
         made = kind(*args, **kwargs)
-        made.__module__ = tracer.frames[-1].function.__module__  # kind() itself found the tracer's
+        made.__module__ = tracer.frames[
+            -1
+        ].function.__module__  # kind() itself found the tracer's module
         return made
 
     return handler
@@ -24,7 +26,7 @@ for _kind in (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple):
     special(_kind)(_in_module(_kind))
 
 if isinstance(typing.Generic.__dict__["__init_subclass__"], types.ClassMethodDescriptorType):
-    # Written in C from 3.12 on: they call functions of typing.
+    # C functions since 3.12 that call typing's functions.
 
     @special(typing.Generic.__dict__["__init_subclass__"])
     def generic_init_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
