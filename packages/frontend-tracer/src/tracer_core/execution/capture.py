@@ -96,7 +96,7 @@ def capture(
         try:
             captured = _attempt(tracer, start, state, config, settings, name)
         except Fails as failed:
-            forced.clear()  # the steps are other ones under another answer
+            forced.clear()  # the other answer leads to other steps
             if as_eager:  # it fails in eager too
                 as_eager = doubts = False
             else:

@@ -393,8 +393,7 @@ class CompiledFunction:
         self.skipped = reason
 
     def _under_modes(self, layouts: Any, state: tuple[Any, ...], call: Any) -> Any:
-        """Runs the program in eager mode until it leaves a torch dispatch mode that sees every
-        operator."""
+        """Runs the program in eager mode until it has left the torch modes that forbid tracing."""
         machine, frames = RealMachine(), frames_of(layouts, state)
         while not _can_trace():
             returned, value = machine.step(frames)

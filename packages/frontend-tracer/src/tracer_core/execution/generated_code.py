@@ -16,7 +16,7 @@ def define(name: str, text: str, scope: dict[str, Any], title: str) -> Callable[
     shares. title: describes the function in tracebacks."""
     title = "".join(
         one if one.isprintable() else "_" for one in title
-    )  # a function of the program may have any name
+    )  # the program may use any name
     filename, number = f"<tracer_core {title}>", 1
     while filename in linecache.cache:
         number += 1

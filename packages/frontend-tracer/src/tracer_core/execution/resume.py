@@ -32,7 +32,7 @@ class Exit:
 
     def __init__(self, layouts: tuple[FrameLayout, ...]) -> None:
         self.layouts = layouts
-        self.segment: Any = None  # a `variants.GuardedCache`
+        self.segment: Any = None  # a `guarded_cache.GuardedCache`
 
 
 class Suspended:

@@ -1,8 +1,7 @@
 """Compiles a transition to Python source: follows its bytecode with names in place of values.
 
-In: a `Transition`. Out: a function from the state at the break to the next exit and the state
-there, or None for a breaking instruction without a row here. The function does what `RealMachine`
-would, and leaves opcodes without a row to it.
+The resulting function maps the state at the break to the next exit and the state there. It does
+what `RealMachine` would, and leaves opcodes without a row here to it.
 """
 
 from __future__ import annotations

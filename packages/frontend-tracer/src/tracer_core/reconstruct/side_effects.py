@@ -1,8 +1,7 @@
 """Emits the lines that replay a side effect of the trace on an object.
 
-In: a `Change` with contents before and after, and the text of the object. Out: lines of Python, and
-the names that they use (`NAMES`). No line runs a method that a subclass may have replaced. Where
-the object's old contents are not guarded, the lines are the program's own steps and right for any
+The lines use the names in `NAMES` and run no method that a subclass may have replaced. Where the
+object's old contents are not guarded, the lines are the program's own steps and right for any
 contents.
 """
 

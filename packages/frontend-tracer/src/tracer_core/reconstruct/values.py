@@ -318,9 +318,7 @@ class Rebuilder(ContainerRebuilder):
 
     def _type_parameter(self, obj: Any) -> str:
         """Emits a TypeVar, ParamSpec or TypeVarTuple, which are C types from 3.12 on."""
-        if obj.__module__ == "typing" and is_plain_name(
-            obj.__name__
-        ):  # made by the brackets of def f[T]
+        if obj.__module__ == "typing" and is_plain_name(obj.__name__):  # made by def f[T]
             stars = _STARS[type(obj)]
             return self._new(obj, f"{self._constant(type_parameter)}({stars!r}, {obj.__name__!r})")
         parts, options = (), {}

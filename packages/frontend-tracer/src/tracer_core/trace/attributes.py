@@ -78,9 +78,7 @@ class Attributes:
         if type(obj) in SYMBOLS and (
             id(obj) in self.tracer.scalars.numbers or hasattr(float, name) or hasattr(int, name)
         ):
-            obj = self.tracer.scalars.concrete(
-                obj
-            )  # a method of numbers, as Python's own number has it
+            obj = self.tracer.scalars.concrete(obj)  # a method of numbers: as Python's own has it
         if isinstance(obj, torch.Tensor):
             return self._tensor_attribute(obj, name)
         if isinstance(obj, types.ModuleType):

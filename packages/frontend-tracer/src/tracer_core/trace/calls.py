@@ -1,8 +1,8 @@
 """Traces calls: inline, put into the graph, run natively, or graph break.
 
-In: a callable and its arguments. Out: a value, or a `Frame` to run. Python functions are
-interpreted; a C function runs only if the effect table or torch's operators know it. A break in a
-call made by native code becomes a break before that native code (`Restart`).
+Python functions are interpreted: `prepare` returns the `Frame` to run. A C function runs only if
+the effect table or torch's operators know it. A break in a call made by native code becomes a break
+before that native code (`Restart`).
 """
 
 from __future__ import annotations

@@ -120,9 +120,8 @@ class Entries:
             return
         self.provenance.guard(GuardKind.EQ if is_constant(value) else GuardKind.IS, source, value)
         if type(value).__flags__ & HEAP_TYPE and not is_constant(value):
-            self.provenance.guard(
-                GuardKind.TYPE, source, type(value)
-            )  # it decides whether the value is a descriptor
+            # The type decides whether the value is a descriptor.
+            self.provenance.guard(GuardKind.TYPE, source, type(value))
         if not is_constant(value) and self.provenance.source_of(value) is None:
             self.provenance.adopt(value, source)
 

@@ -1,7 +1,6 @@
 """The interpreter of graph breaks: its instructions have CPython's own meaning.
 
-In: frames with real values, as a code region left them at a break. Out: the frames after one
-instruction, or the value of the whole activation. Callees run natively.
+It runs frames with real values, as a code region left them at a break. Callees run natively.
 """
 
 from __future__ import annotations

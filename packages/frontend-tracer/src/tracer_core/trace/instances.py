@@ -1,8 +1,7 @@
 """Traces calls of classes: follows `__new__` and `__init__` where they are Python.
 
-In: a class and its arguments. Out: the instance, or the frame of its `__init__`. A class with
-instances that cannot be traced (finalizers, tensor subclasses, unknown C bases) causes a graph
-break before an instance is made.
+A class with instances that cannot be traced (finalizers, tensor subclasses, unknown C bases) causes
+a graph break before an instance is made.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Symbolic scalars: numbers of the program that differ from call to call.
 
-In: an int or float that was read where an earlier cache entry saw another one, and tensor sizes
-that are symbols. Out: a SymInt or SymFloat, an input of the graph. Arithmetic between sizes that
+An int or float that was read where an earlier cache entry saw another one becomes a SymInt or
+SymFloat, an input of the graph, like tensor sizes that are symbols. Arithmetic between sizes that
 gives an int stays an expression in the shape environment. Python itself does all other arithmetic
 between numbers and constants, at run time too (its source is a `computed` expression), so every
 result equals eager's to the last bit. A comparison is guarded by its outcome; any other use of the

@@ -1,10 +1,9 @@
 """Suspended generators: generators that are live across a graph break, with their frames as data.
 
-In: the frame of a suspended generator, as layout and values. Out: a real generator object (a
-*shell*), and the data with which a later trace continues the frame. Advancing the shell in eager
-mode gives the generator's values (`RealMachine` runs its frame). The shell is one object of
-Python's own type for its whole lifetime. A trace works on a copy of the frame, which generated code
-then stores in the shell.
+`SuspendedGenerator` holds a frame's layout and values behind a real generator object, which is one
+object of Python's own type for its whole lifetime. Advancing that object in eager mode gives the
+generator's values (`RealMachine` runs its frame). A trace works on a copy of the frame, which
+generated code then puts in place with `set_frame`.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Facts:
 
 
 class SuspendedGenerator:
-    """The frame behind a shell. Mutable. values: of the frame, as `layout_of` gives them. primed:
-    the generator object stands at a ``yield`` of the shell's own body."""
+    """The frame behind a suspended generator. Mutable. values: of the frame, as `layout_of` gives
+    them. primed: the generator object stands at the first ``yield`` of `_run`."""
 
     __slots__ = ("facts", "values", "primed")
 
@@ -82,7 +81,7 @@ _FINISHED = _interned(Facts(None, True))
 
 
 def _run(shell: SuspendedGenerator) -> Generator[Any, Any, Any]:
-    """The body of every shell."""
+    """The body of every suspended generator."""
     sent, error = None, None
     if shell.primed:
         try:
@@ -106,7 +105,7 @@ def _run(shell: SuspendedGenerator) -> Generator[Any, Any, Any]:
 
 
 def new_suspended_generator(name: str, qualname: str) -> Any:
-    """Makes a shell without a frame."""
+    """Makes a suspended generator without a frame."""
     shell = SuspendedGenerator()
     made: Any = _run(shell)
     made.__name__, made.__qualname__ = name, qualname
@@ -134,7 +133,7 @@ def set_frame(
 
 
 def generator_has_begun(generator: Any) -> bool:
-    """Returns whether a shell's own body has begun to run."""
+    """Returns whether the body of a suspended generator (`_run`) has begun to run."""
     return bool(generator.gi_frame is None or generator.gi_frame.f_lasti >= _FIRST_INSTRUCTION)
 
 
