@@ -1,1 +1,1 @@
-"""Segments: the guarded pieces that a call runs through, and the breaks between them."""
+"""Guarded code regions: captures them, caches them, runs them, and resumes after graph breaks."""

@@ -1,10 +1,9 @@
-"""Captured variants on disk, and back in another process without tracing.
+"""Saves captured cache entries to a JSON file and loads them in another process without tracing.
 
-In: a compiled function, a path. Out: a JSON file with the text of every variant (guards, fetches,
-effects, result), how to find each constant again (`portable`), hashes of the code that was
-followed, and the backend's own serialized graph. What always holds: nothing is unpickled; a file
-that was made by other versions, or whose code has changed since, is refused with the reason; a
-variant that cannot be stored is named with the reason.
+The file holds the generated text of every entry (guards, fetches, side effects, result), how to
+find each constant again (`portable`), hashes of the code that was followed, and the backend's own
+serialized graph. Nothing is unpickled. A file made by other versions, or whose code has changed
+since, is rejected with the reason; so is each entry that cannot be stored.
 """
 
 from __future__ import annotations
@@ -47,18 +46,19 @@ FORMAT = 3
 
 @dataclass(frozen=True, slots=True)
 class StoreReport:
-    """stored: names of the variants written. left_out: (name, reason) of those that were not."""
+    """Lists the names of the entries that were written (stored) and (name, reason) of the others
+    (left_out)."""
 
     stored: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...]
 
 
 def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
-    """Writes every variant that `compiled` (what `tracer_core.compile` returned) has captured so
+    """Writes every cache entry that `compiled` (returned by `tracer_core.compile`) has captured so
     far.
 
-    The file is replaced atomically. Raises StoredError if `compiled` is not a compiled object or
-    its backend cannot serialize.
+    Replaces the file atomically. Raises StoredError if `compiled` is not a compiled object or its
+    backend cannot serialize.
     """
     function = _compiled_function(compiled)
     backend = function.config.backend
@@ -80,7 +80,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
 
 
 def load(compiled: Any, path: str | os.PathLike[str]) -> int:
-    """Gives `compiled` the variants stored at `path`; returns how many.
+    """Adds the cache entries stored at `path` to `compiled` and returns their number.
 
     Raises StoredError if the file is damaged, was made by other versions or for another function or
     backend, or if code that was followed has changed since.
@@ -135,8 +135,7 @@ def _write(path: str | os.PathLike[str], text: str) -> None:
     os.replace(file.name, path)
 
 
-# -- one variant
-# ---------------------------------------------------------------------------------------
+# -- one cache entry
 
 
 def _entry(key: Any, record: Captured, function: CompiledFunction) -> dict[str, Any]:
@@ -224,7 +223,7 @@ def _load_graph(entry: dict[str, Any], function: CompiledFunction) -> Any:
 
 
 def _to_json(value: Any) -> Any:
-    """A field of a spec: rows as dictionaries, symbolic sizes as texts."""
+    """Converts a field of a spec to JSON: rows to dictionaries, symbolic sizes to text."""
     if dataclasses.is_dataclass(value):
         return {one.name: _to_json(getattr(value, one.name)) for one in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
@@ -246,8 +245,8 @@ def _spec_to_json(spec: CompileSpec) -> dict[str, Any]:
     }
 
 
-#: Fields of the rows of a spec that JSON does not hold as they are -> what makes them of it, where
-#: they are not None.
+#: Fields of the rows of a spec that JSON cannot hold directly -> function that restores the field's
+#: value, where it is not None.
 _FROM_JSON: dict[str, Callable[[Any], Any]] = {
     "role": Role, "size_range": tuple, "shape": tuple, "stride": tuple,
     "dtype": lambda name: getattr(torch, name),
@@ -270,12 +269,12 @@ def _same(value: Any) -> Any:
 
 
 def _spec_from_json(stored: dict[str, Any], options: Any) -> CompileSpec:
-    """The spec of a stored graph. Symbolic sizes of outputs are texts (``"s0 + 1"``)."""
+    """Restores the spec of a stored graph. Symbolic sizes of outputs are text (``"s0 + 1"``)."""
     return CompileSpec(options=options, **_from_json(stored))
 
 
 def code_hash(code: types.CodeType) -> str:
-    """A hash of what a code object does (not of where it stands in a file)."""
+    """Hashes what a code object does, ignoring its position in a file."""
     digest = hashlib.sha256()
 
     def add(one: types.CodeType) -> None:

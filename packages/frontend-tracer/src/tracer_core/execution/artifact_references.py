@@ -1,10 +1,9 @@
-"""Objects that a stored variant refers to: described as JSON values, found again in another
-process.
+"""Describes the objects that a stored cache entry refers to as JSON, and finds them again in
+another process.
 
-In: a captured variant and its constants; what was written about them. Out: JSON values; the
-objects, found by import, by a path from one that was imported, or made from their text. What always
-holds: nothing is unpickled; what would not be found again raises NotPortable with the reason before
-anything is written, what is not found StoredError.
+An object is found by import, by a path from an imported object, or is made from its text; nothing
+is unpickled. Describing raises NotPortable with the reason, before anything is written, if an
+object could not be found again; finding raises StoredError.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ from tracer_core.torch_private.modules import C_MODULES
 
 
 class StoredError(TracerError):
-    """A file of stored variants cannot be used. The text says why and what to do."""
+    """A file of stored cache entries cannot be used. The text says why and what to do."""
 
 
 class NotPortable(Exception):
-    """A variant refers to something that another process cannot find."""
+    """A cache entry refers to something that another process cannot find."""
 
 
 def _import_path(obj: Any) -> str | None:
-    """``module:qualname`` if importing that gives this very object."""
+    """Returns ``module:qualname`` if importing it gives this very object."""
     module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
     if isinstance(obj, types.ModuleType):
         return f"{obj.__name__}:" if sys.modules.get(obj.__name__) is obj else None
@@ -66,7 +65,7 @@ def _import_path(obj: Any) -> str | None:
 
 
 class Describer:
-    """Describes the constants of one variant as JSON values."""
+    """Describes the constants of one cache entry as JSON values."""
 
     def __init__(self, record: Captured) -> None:
         self.record = record
@@ -98,7 +97,7 @@ class Describer:
         )
 
     def _steps(self, source: Source) -> list[Any]:
-        """The path as a root and steps of (kind, key)."""
+        """Returns the path as a root and steps of (kind, key)."""
         if source.base is None:
             if source.kind == "module":
                 return [["module", source.key]]
@@ -106,8 +105,8 @@ class Describer:
         return [*self._steps(source.base), [source.kind, source.key]]
 
     def known(self, function: types.FunctionType) -> bool:
-        """Whether the function exists before a call (those made by the program itself are part of
-        the code that made them)."""
+        """Returns whether the function exists before a call. A function that the program itself
+        makes is part of the code that makes it."""
         return _import_path(function) is not None or id(function) in self._by_object
 
     def function(self, function: types.FunctionType) -> Any:
@@ -120,9 +119,8 @@ class Describer:
         return {"code": self.describe(function)}
 
     def namespace(self, namespace: dict[Any, Any]) -> Any:
-        """The globals of a module, or of a function that has some of its own (namedtuple's
-        __new__).
-        """
+        """Describes the globals of a module, or of a function with its own globals (namedtuple's
+        __new__)."""
         module = sys.modules.get(namespace.get("__name__", ""))
         if module is not None and module.__dict__ is namespace:
             return {"globals": module.__name__}

@@ -1,8 +1,8 @@
-"""From a place in the program to a variant: trace, lower, generate.
+"""Captures a cache entry at a place in the program: trace, lower, generate code.
 
 In: the frames of an activation and its state. Out: a `Captured` (an ``attempt`` function and its
-records), or a reason why nothing was captured. What always holds: whatever happens, every object
-that the trace changed has its old contents again when this returns or raises.
+records), or a reason why nothing was captured. Every object that the trace changed has its old
+contents again when `capture` returns or raises.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class UserError(Exception):
 
 @dataclass(slots=True)
 class Answers:
-    """What is_compiling() answers in captures of one function. Mutable. as_eager: False, because
-    the program fails where it is told that it is being compiled, and does not in eager."""
+    """What is_compiling() answers in captures of one function. Mutable. as_eager: answer False,
+    because the program fails under True and does not fail in eager mode."""
 
     as_eager: bool = False
 
 
 class Fails(BaseException):
-    """The program fails in this trace, and it has been told that it is being compiled, or that it
-    is not. where: the line that was told so. reason: how it fails."""
+    """The program fails in this trace after it read an answer of is_compiling(). where: the line
+    that read the answer. reason: how the program fails."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(where, reason)
@@ -51,7 +51,7 @@ class Fails(BaseException):
 
 
 class Abandoned(Exception):
-    """Nothing can be captured here; the activation has to run natively. The text says why."""
+    """Nothing can be captured here, so the activation runs in eager mode. The text says why."""
 
 
 StartFrames = Callable[[Tracer], list[Frame]]
@@ -66,10 +66,10 @@ def capture(
     natives: Set[types.CodeType] = frozenset(),
     answers: Answers | None = None,
 ) -> Captured:
-    """Traces from `start` until the program returns or breaks, and compiles what was seen.
+    """Traces from `start` until the program returns or breaks, and compiles the trace.
 
-    start: puts the frames into a tracer. state: the values of the segment. natives: code that is
-    not followed. answers: changed where the program fails only because is_compiling() says True.
+    start: puts the frames into a tracer. state: the values of the code region. natives: code that
+    is not followed. answers: changed where the program fails only because is_compiling() says True.
     Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
     forced: dict[int, tuple[str, str, str]] = {}
@@ -96,7 +96,7 @@ def capture(
         try:
             captured = _attempt(tracer, start, state, config, settings, name)
         except Fails as failed:
-            forced.clear()  # other answers, other steps
+            forced.clear()  # the other answer leads to other steps
             if as_eager:  # it fails in eager too
                 as_eager = doubts = False
             else:
@@ -110,11 +110,11 @@ def capture(
                 raise Abandoned(f"a value cannot be made again: {error}") from error
             unbuildable.add(
                 error.kind
-            )  # the next attempt breaks where the first of its type appears
+            )  # the next trace breaks where the first value of its type appears
         except Refused as error:
             refused.add(
                 error.what
-            )  # the next attempt, and later ones of this place, guard them by value
+            )  # the next trace, and later ones of this place, guard them by value
         else:
             if as_eager and not answers.as_eager:
                 answers.as_eager = True
@@ -140,11 +140,11 @@ def _attempt(
         finally:
             tracer.close()
     finally:
-        tracer.close()  # again, should an interrupt have come where the first would have begun
+        tracer.close()  # again: an interrupt may have skipped the first call
 
 
 def _doubt(tracer: Tracer, reason: str) -> None:
-    """Raises Fails where another answer of is_compiling() may be what the program needs."""
+    """Raises Fails where the program may need another answer of is_compiling()."""
     if tracer.doubts and (tracer.told_compiling or tracer.as_eager):
         raise Fails(tracer.told_compiling, reason[:200]) from None
 
@@ -178,7 +178,7 @@ def _trace(
             _doubt(tracer, f"{type(error).__qualname__}: {error}")
             step = tracer.exceptions.first_raised(error)
             if step:
-                # Captured up to the instruction that raises, which then does so for real, on every
+                # Captured up to the instruction that raises; it then raises in eager mode, on every
                 # call.
                 raise Restart(
                     step, "raises", f"{type(error).__qualname__}: {error}"[:200]
@@ -189,17 +189,16 @@ def _trace(
             record.text = str(tracer.recorder.graph)
     generator = Generator(tracer, state, config, settings, name)
     try:
-        # Values are written down as the trace left them: iterators look at what they go over.
+        # Values are written down as the trace left them: iterators inspect their containers.
         tracer.effects.look()
         try:
             generator.write(value, broken)
-        except Break as error:  # there is no instruction left that it could come before
+        except Break as error:  # no instruction is left that a break could precede
             raise Abandoned(f"{error.kind}: {error.reason}") from error
         except Restart as restart:
             if broken is None or broken.kind == "raises" or restart.location:
                 raise
-            # The user can do something about the break, not about what it forces to be made for
-            # real.
+            # The user can act on the graph break, but not on the eager instruction that it forces.
             reason = f"{broken.reason}; {restart.reason}"
             raise Restart(restart.step, broken.kind, reason, where) from None
         tracer.close()

@@ -1,4 +1,4 @@
-"""What a capture gives: a variant's function, its text and what is known of it."""
+"""Result types of a capture: the cache entry's function, its text and the metadata about it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracer_core.guards.source import Source
 
 @dataclass(frozen=True, slots=True)
 class BreakRecord:
-    """One graph break. kind: a key of BREAKS; reason; location: of the user's line; hint."""
+    """One graph break. kind: a key of BREAKS. location: the user's line."""
 
     kind: str
     reason: str
@@ -30,9 +30,10 @@ class BreakRecord:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One variant. attempt(S): its generated function. text: its source. graph: the torch-level
-    graph, None if no operator ran. break_: where it ends, None if it returns. shapes: of its inputs
-    by source expression; numbers: likewise. name: of its graph or segment."""
+    """One cache entry. attempt(S): its generated function. text: its source. graph: the torch-level
+    graph, None if no operator ran. break_: the break that ends the entry, None if it returns.
+    shapes and numbers: shapes of input tensors and values of symbolic scalars by source expression.
+    name: of its graph or code region."""
 
     attempt: Callable[[Any], Any]
     text: str
@@ -49,17 +50,17 @@ class Captured:
 
     @property
     def guards(self) -> tuple[str, ...]:
-        """What the variant relies on, as expressions."""
+        """Returns the guards of the entry as expressions."""
         return self.check_first.texts()
 
 
 @dataclass(frozen=True, slots=True)
 class Portable:
-    """What storing a variant needs beside its text.
+    """What storing a cache entry needs beside its text.
 
-    roots: state items whose identity keys its stamps. paths: constant's name -> a source that
-    reaches it without the state. interpreted: the functions whose bytecode was followed.
-    path_constants: what the constants in `paths` index.
+    roots: state items whose identity keys the guard cache. paths: constant's name -> a source that
+    reaches the constant without the state. interpreted: the functions whose bytecode was followed.
+    path_constants: the constants that sources in `paths` use as indices.
     """
 
     roots: tuple[int, ...]

@@ -1,8 +1,7 @@
-"""The compiled callable: dispatch to captured variants, capture on a miss, run the breaks between.
+"""The compiled callable: dispatches to cache entries, captures on a miss, runs graph breaks.
 
-In: a Python function and a `CompileConfig`. Out: `CompiledFunction`, called like the function. What
-always holds: a call gives what the function gives; where nothing can be captured the function runs
-natively and the reason is recorded (with TRACER_STRICT=1 it is raised).
+A call returns what the original function returns. Where nothing can be captured the function runs
+in eager mode and the reason is recorded (with TRACER_STRICT=1 it is raised).
 """
 
 from __future__ import annotations
@@ -50,18 +49,18 @@ from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.tracer import Tracer
 
 _LOCK = threading.RLock()
-#: Thread that is tracing now, or None: tracing changes real objects and undoes it, so others wait.
+#: Thread that is tracing now, or None. Tracing changes real objects and undoes it: others wait.
 _tracing: int | None = None
 _graph_numbers = itertools.count()
 _instances: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
 _MAX_SEGMENTS = 256
-#: How many calls may find sizes that their graph was not captured for, before the graph ends where
-#: such sizes are made.
+#: How many calls may find unbacked SymInts that violate what their graph assumes before the graph
+#: ends where such sizes are made.
 _MOST_OTHER_SIZES = 4
 
 
 def _after_fork() -> None:
-    """In a child: the threads that held the lock, or were tracing, do not exist here."""
+    """Resets the locks in a forked child: the threads that held them do not exist there."""
     global _LOCK, _tracing
     _LOCK, _tracing = threading.RLock(), None
 
@@ -70,7 +69,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def reset() -> None:
-    """Forgets every captured variant of every compiled function."""
+    """Drops every cache entry of every compiled function."""
     global _graph_numbers
     for one in list(_instances):
         one.forget()
@@ -78,10 +77,10 @@ def reset() -> None:
 
 
 class CompiledFunction:
-    """A function that is captured when it is called. Mutable: variants are added on misses.
+    """A function that is captured when it is called. Mutable: misses add cache entries.
 
-    function: the original. config: what compile() was asked for. records: every variant captured.
-    skipped: why the function runs natively from now on, or None.
+    function: the original. config: what compile() was asked for. records: every entry captured.
+    skipped: why the function runs in eager mode from now on, or None.
     """
 
     def __init__(self, function: Callable[..., Any], config: CompileConfig) -> None:
@@ -93,11 +92,11 @@ class CompiledFunction:
         self._natives: frozenset[types.CodeType] = frozenset()
         self._answers = Answers()
         self._told = False
-        #: Whether a `RecompileLimitWarning` was given: one says it, however many objects and values
-        #: reach the limit.
+        #: Whether a `RecompileLimitWarning` was given: one is enough, however many objects and
+        #: values reach the limit.
         self._warned = False
         self._starts: dict[Any, GuardedCache] = {}
-        #: Those of `_starts` without keyword arguments, by the number of arguments.
+        #: The entries of `_starts` without keyword arguments, by the number of arguments.
         self._positional: dict[int, GuardedCache] = {}
         self._segments: dict[Any, GuardedCache] = {}
         _instances.add(self)
@@ -121,7 +120,7 @@ class CompiledFunction:
         return self._miss_start(args, kwargs, state, version)
 
     def forget(self) -> None:
-        """Drops every variant."""
+        """Drops every cache entry."""
         self.records.clear()
         self._drop_entries()
         self._natives = frozenset()
@@ -133,12 +132,12 @@ class CompiledFunction:
         for table in (self._starts, self._positional, self._segments):
             table.clear()
 
-    # -- the first segment --
+    # -- the first code region --
 
     def _miss_start(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...], version: int
     ) -> Any:
-        """`_call_anew`; the first call tells in one line what was captured."""
+        """Calls `_call_anew`; the first call also logs in one line what was captured."""
         if self._told:
             return self._call_anew(args, kwargs, state, version)
         self._told = True
@@ -151,7 +150,7 @@ class CompiledFunction:
                                   broken=bool(self.breaks))  # fmt: skip
 
     def summary(self, name: str | None = None) -> str:
-        """One line: how many graphs and breaks, and the break that most captures ended at."""
+        """Returns one line: the numbers of graphs and breaks, and the most frequent break."""
         n_graphs = sum(record.graph is not None for record in self.records)
         places = Counter((one.location, one.reason) for one in self.breaks)
         text = (
@@ -167,9 +166,8 @@ class CompiledFunction:
     def _call_anew(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], state: tuple[Any, ...], version: int
     ) -> Any:
-        """No variant fitted when the segment was at `version`: captures one, unless another thread
-        just did.
-        """
+        """Captures an entry because none fitted when the region was at `version`, unless another
+        thread just captured one."""
         if self.skipped is not None or not _can_trace():
             return self.function(*args, **kwargs)
         key = (len(args), *kwargs)
@@ -203,9 +201,9 @@ class CompiledFunction:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Runs the program, from the exit (None: from the start), in place of a graph that raised.
-        Where that does not raise, the program has caught the error, or the backend is at fault: it
-        is said, and raised if the whole program was to be one graph."""
+        """Runs the program from the exit (None: from the start) after a graph raised. If the
+        program does not raise, it has caught the error, or the backend is at fault: this is logged,
+        and raised for ``fullgraph=True``."""
         if isinstance(error, SizeDiffers) and self.config.fullgraph:
             reason = f"a size that depends on data is not what the graph was captured for: {error}"
             hint = BREAKS["data_dependent_shape"].hint
@@ -227,8 +225,8 @@ class CompiledFunction:
     def _note_other_size(
         self, exit: Exit | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """A size that depends on data was not what a graph was captured for. Where that keeps
-        happening, the place is captured with a break before such sizes."""
+        """Counts that an unbacked SymInt differs from what a graph was captured for. If this keeps
+        happening, the place is captured again with a graph break before such sizes."""
         segment = self._starts.get((len(args), *kwargs)) if exit is None else exit.segment
         if segment is None:
             return
@@ -264,9 +262,9 @@ class CompiledFunction:
         state: Any,
         again: Callable[[], Callable[[Any], Any] | None],
     ) -> Any:
-        """Runs a fresh variant, which must accept the call that it was captured from. One that does
-        not is captured again, once: compiling it may have imported modules that changed what its
-        guards saw (pytree's registry of containers)."""
+        """Runs a fresh cache entry, which must accept the call that it was captured from. Captures
+        a rejecting entry again, once: compiling may have imported modules that changed what its
+        guards read (pytree's registry of containers)."""
         result = attempt(state)
         if result is not MISS:
             return result
@@ -285,8 +283,8 @@ class CompiledFunction:
         return result
 
     def _natively(self, segment: GuardedCache, run: Callable[[], Any]) -> Any:
-        """Runs the program itself. Where it succeeds although its trace raised, the tracer is at
-        fault, and `_give_up` raises for ``fullgraph=True``."""
+        """Runs the program in eager mode. If it succeeds although its trace raised, the tracer is
+        at fault, and `_give_up` raises for ``fullgraph=True``."""
         raised, segment.raised = segment.raised, None
         result = run()
         if raised is not None:
@@ -295,18 +293,17 @@ class CompiledFunction:
             )
         return result
 
-    # -- later segments --
+    # -- later code regions --
 
     def _drive(self, suspended: Suspended, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a suspended activation: the breaking instruction, then the next segment, and so
-        on.
-        """
+        """Runs a suspended activation: the breaking instruction, then the next code region, and so
+        on."""
         exit: Exit | None = None
         state: Any = ()
         while True:
             if suspended.transition is GRAPH_RAISED:
                 return self._after_failure(suspended.values[0], exit, state, args, kwargs)
-            values, suspended.values = suspended.values, ()  # callers may hold on to the object
+            values, suspended.values = suspended.values, ()  # callers may keep the object
             try:
                 exit, state = suspended.transition.run(values)
             except NotRaised as error:
@@ -315,7 +312,7 @@ class CompiledFunction:
                 raise error.with_traceback(without_own(error.__traceback__))  # noqa: B904  (the same exception)
             if exit is None:
                 return state
-            del values  # what the program has dropped dies now
+            del values  # what the program has dropped must die now
             segment = exit.segment
             version = 0
             result = MISS
@@ -335,8 +332,8 @@ class CompiledFunction:
         version: int,
         call: tuple[tuple[Any, ...], dict[str, Any]],
     ) -> Any:
-        """No variant fitted at this exit when its segment was at `version`: captures one, unless
-        there are new ones. call: the arguments of the whole call."""
+        """Captures an entry at this exit because none fitted when its region was at `version`,
+        unless new ones exist. call: the arguments of the whole call."""
         layouts = exit.layouts
 
         def finish() -> Any:
@@ -375,9 +372,8 @@ class CompiledFunction:
     def _call_natively_from_now_on(
         self, segment: GuardedCache, call: tuple[tuple[Any, ...], dict[str, Any]]
     ) -> None:
-        """No more is captured at a place inside a function: later calls enter that function as
-        plain Python.
-        """
+        """Stops capturing at a place inside a function: later calls run that function in eager
+        mode."""
         args, kwargs = call
         key, layouts = (len(args), *kwargs), segment.key
         with _LOCK:
@@ -390,16 +386,14 @@ class CompiledFunction:
                 start.serve(state, _called_with(self.function, key))
 
     def _skip(self, reason: str) -> None:
-        """The whole function runs natively from now on."""
+        """Runs the whole function in eager mode from now on."""
         logger().warning("%s runs natively: %s", _name(self.function), reason)
         self._drop_entries()
         self.abandoned.append(reason)
         self.skipped = reason
 
     def _under_modes(self, layouts: Any, state: tuple[Any, ...], call: Any) -> Any:
-        """The program is inside a mode of torch that sees every operator: it runs for real until it
-        leaves it.
-        """
+        """Runs the program in eager mode until it has left the torch modes that forbid tracing."""
         machine, frames = RealMachine(), frames_of(layouts, state)
         while not _can_trace():
             returned, value = machine.step(frames)
@@ -416,7 +410,7 @@ class CompiledFunction:
         return self._miss_inside(exit, state, version, call)
 
     def _not_raised(self, error: NotRaised) -> Any:
-        """Running the program did not raise what tracing it raised: the tracer is at fault."""
+        """Handles a program that did not raise what its trace raised: the tracer is at fault."""
         reason = f"{_name(self.function)}: {error}"
         if self._must_compile():
             raise TracerError(reason) from error
@@ -430,7 +424,7 @@ class CompiledFunction:
     def _capture(
         self, segment: GuardedCache, start: Any, state: Any
     ) -> Callable[[Any], Any] | None:
-        """Captures a variant for this state; None: run natively, this time or from now on."""
+        """Captures a cache entry for this state; None: run in eager mode, now or from now on."""
         global _tracing
         if segment.is_closed(state) or not self._may_recompile(segment, state):
             return None
@@ -484,7 +478,7 @@ class CompiledFunction:
         logger().warning("%s runs natively: %s", _name(self.function), reason)
 
     def _must_compile(self) -> bool:
-        """Whether running natively is an error."""
+        """Returns whether falling back to eager mode is an error."""
         return self.config.fullgraph or env().strict
 
     def _not_captured(self, reason: str) -> TracerError:
@@ -492,10 +486,9 @@ class CompiledFunction:
         return TracerError(f"{asked}{_name(self.function)} cannot be captured: {reason}")
 
     def _may_recompile(self, segment: GuardedCache, state: Any) -> bool:
-        """Whether one more variant is captured; tells why the present ones do not fit. The limit
-        counts the variants of the state's object (`GuardedCache.count`), `MOST_VARIANTS` those of
-        all.
-        """
+        """Returns whether one more entry may be captured; logs why the present ones do not fit. The
+        limit counts the entries of the state's object (`GuardedCache.count`), `MOST_VARIANTS` all
+        entries."""
         newest = segment.newest(state)
         if newest is None:
             return True
@@ -517,9 +510,7 @@ class CompiledFunction:
         return False
 
     def _failed(self, attempt: Any, state: Any) -> Failed | None:
-        """The guard of a variant that a state does not meet; None where it was loaded, or meets
-        all.
-        """
+        """Returns the guard that a state fails; None if the entry was loaded or no guard fails."""
         for record in reversed(self.records):
             if record.attempt is attempt:
                 return record.check_first.failed(state)
@@ -528,9 +519,8 @@ class CompiledFunction:
     def _at_the_limit(
         self, segment: GuardedCache, newest: Any, state: Any, count: int
     ) -> dict[str, Any]:
-        """What a `RecompileLimitWarning` says: the value that kept changing, and the values that it
-        had.
-        """
+        """Returns the contents of a `RecompileLimitWarning`: the value that kept changing and the
+        values that it had."""
         layouts = segment.key if segment.key and isinstance(segment.key[0], FrameLayout) else ()
         function = _name(self.function)
         if layouts:
@@ -562,12 +552,13 @@ class CompiledFunction:
 
     @property
     def breaks(self) -> list[BreakRecord]:
-        """The graph breaks found so far."""
+        """Returns the graph breaks found so far."""
         return [record.break_ for record in self.records if record.break_ is not None]
 
 
 def _can_trace() -> bool:
-    """Not under somebody else's torch modes or tracer, and not inside a trace."""
+    """Returns whether tracing is possible: not under foreign torch modes or tracers, not in a
+    trace."""
     return (
         (function_modes() == 0 or settings.ambient_devices() is not None)
         and not torch_private.transforms_active()
@@ -578,9 +569,8 @@ def _can_trace() -> bool:
 
 
 def _called_with(function: Callable[..., Any], key: tuple[Any, ...]) -> Callable[[Any], Any]:
-    """A call of the function with a start segment's state. key: the number of arguments and the
-    keywords.
-    """
+    """Returns a function that calls `function` with the state of a start region. key: the number of
+    arguments and the keywords."""
     n_args, *names = key
     if not names:
         return lambda state: function(*state)
@@ -588,7 +578,7 @@ def _called_with(function: Callable[..., Any], key: tuple[Any, ...]) -> Callable
 
 
 def _levels_to_the_user() -> int:
-    """The stacklevel of a warning of our caller's: the line that called the compiled function."""
+    """Returns the stacklevel of a caller's warning that names the line that called the function."""
     own, level = os.path.dirname(os.path.dirname(__file__)) + os.sep, 1
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(own):
@@ -601,7 +591,7 @@ def _name(function: Any) -> str:
 
 
 def _labels(function: Any, n_args: int, keywords: tuple[str, ...]) -> list[str]:
-    """What people call the arguments of a call."""
+    """Returns the user's names for the arguments of a call."""
     code = getattr(function, "__code__", None)
     names = list(code.co_varnames[: code.co_argcount]) if code is not None else []
     positional = [names[i] if i < len(names) else f"args[{i - len(names)}]" for i in range(n_args)]

@@ -1,9 +1,8 @@
-"""A finished trace as a variant: its graph compiled, its guards, results and effects as generated
-Python.
+"""Turns a finished trace into a cache entry: compiles its graph and generates its guards, results
+and side effects as Python.
 
-In: a `Tracer` that has run to a return or a break. Out: a `Captured`. What always holds: values are
-written down as the trace left them, before its changes are undone; a graph that raises leaves
-nothing done.
+In: a `Tracer` that has run to a return or a break. Out: a `Captured`. Values are written down as
+the trace left them, before its changes are undone. If a graph raises, its mutations are undone.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from tracer_core.trace.tracer import Tracer
 
 
 class Refused(Exception):
-    """The backend failed on a graph with symbols. what: "numbers" of the program, or "sizes"."""
+    """The backend failed on a graph with symbols. what: "numbers" (symbolic scalars) or "sizes"."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -59,7 +58,7 @@ class Refused(Exception):
 
 
 class Generator:
-    """Turns a finished trace into a variant. Mutable, used once."""
+    """Turns a finished trace into a cache entry. Mutable, used once."""
 
     def __init__(
         self,
@@ -96,7 +95,7 @@ class Generator:
         self.rebuilder.allocation_sites = tracer.native_calls.allocation_sites
 
     def _flush(self, obj: Any) -> None:
-        """Replays the changes of an object among the lines of the rebuilder."""
+        """Emits the replay of an object's changes among the lines of the rebuilder."""
         for change in self.tracer.effects.changes.values():
             if change.obj is obj and self.effects:
                 raise CannotRebuild(
@@ -107,7 +106,7 @@ class Generator:
                 self.rebuilder.lines += self.variant.effect(self.rebuilder, change)
 
     def forget(self) -> None:
-        """Breaks the cycles between the parts: see `Tracer.forget`."""
+        """Breaks the reference cycles between the parts: see `Tracer.forget`."""
         for part in (self.rebuilder, self.variant, self):
             vars(part).clear()
 
@@ -134,7 +133,8 @@ class Generator:
         return f"y[{self.outputs.setdefault(node, len(self.outputs))}]"
 
     def write(self, value: Any, broken: Break | None) -> None:
-        """The lines that make the result, or the state at the break, and replay the changes."""
+        """Emits the lines that make the result, or the state at the break, and that replay the
+        changes."""
         tracer, variant = self.tracer, self.variant
         self.rebuilder.suspends = broken is not None
         if broken is None:
@@ -157,8 +157,8 @@ class Generator:
             tracer.check_generators(self.rebuilder.has_made)
 
     def _held(self, value: Any) -> bool:
-        """Whether a variable that nothing reads any more must hold its object on: others can reach
-        it, who may watch for its end."""
+        """Returns whether a dead variable must keep its object alive, because others can reach the
+        object and may observe its finalization."""
         if type(value) is LazyValue:
             return kept_when_dead(value.value)
         if self.tracer.provenance.source_of(value) is not None:
@@ -186,7 +186,7 @@ class Generator:
         return captured
 
     def _settings(self) -> list[str]:
-        """Lines that leave torch's settings and contexts as the program did."""
+        """Emits the lines that leave torch's settings and contexts as the program did."""
         recorder, constant = self.tracer.recorder, self.variant.constants.text
         lines = [
             f"put_setting({name!r}, {constant(value)})"
@@ -199,9 +199,8 @@ class Generator:
     # -- the graph --
 
     def _run_graph(self, inputs: str, runner: CompiledGraph) -> list[str]:
-        """Runs the graph. Where it raises, what it wrote to its inputs is undone, so that nothing
-        has happened: the program itself runs instead, with its effects up to the error, its
-        handlers and its own exception."""
+        """Emits the graph call. If the graph raises, its mutations of inputs are undone and the
+        program runs in eager mode instead, with its own effects, handlers and exception."""
         written = self._written()
         tensors = ", ".join(self.variant.use(one.source) for one in written)
         draws = any(_draws(node) for node in self.tracer.recorder.graph.nodes)
@@ -216,7 +215,7 @@ class Generator:
         return [
             *before,
             f"try: y = {call}",
-            # the backend is at fault, which the program cannot make good
+            # the backend is at fault; the program has no handler for it
             "except TracerError: raise",
             "except Exception as error:",
             *([f"    if not {spare}.undo(kept): raise"] if written else []),
@@ -232,7 +231,8 @@ class Generator:
         return InputSnapshot(frozenset(always), not lowered or bool(always))
 
     def _risky(self, runner: CompiledGraph, lowered: bool) -> frozenset[int]:
-        """Storages that may have been written to when the graph raises."""
+        """Finds the storages that the graph may already have mutated when one of its operators
+        raises."""
         recorder, early = self.tracer.recorder, runner.mutated_on_error
         if early is None:
             risks = may_raise_of(recorder.graph)
@@ -260,7 +260,7 @@ class Generator:
         if recorder.data is not None:
             recorder.data.close()
         gm: torch.fx.GraphModule
-        if self.config.backend.ir == "torch":  # it is run, or changed
+        if self.config.backend.ir == "torch":  # the backend may change it
             gm = torch.fx.GraphModule({}, graph)
             torch_private.forget_source_with(gm)
         else:
@@ -279,16 +279,14 @@ class Generator:
                 raise
             what = "numbers" if numbers else "sizes"
             if self.tracer.fakes.promises and not numbers:
-                raise  # sizes that mark_dynamic promised
+                raise  # constraint violation: sizes that mark_dynamic promised
             logger().warning("%s: %s are taken as constants, because %s", self.name, what, error)
             raise Refused(what) from error
         events.graph_captured(name=self.name, gm=gm, backend=self.config.backend.name)
         return runner, gm
 
     def _carries_gradients(self) -> bool:
-        """Whether gradients may flow into the graph: through an output, or through an input that it
-        wrote to.
-        """
+        """Returns whether gradients may enter the graph through an output or a mutated input."""
         outputs = [node.meta.get("val") for node in self.outputs]
         if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
             return True
@@ -323,13 +321,12 @@ class Generator:
         return [one for one in self.tracer.recorder.inputs if isinstance(one.value, torch.Tensor)]
 
     def _distinct_guards(self) -> None:
-        """An object that was changed must not be another one that was read: its change was not seen
-        there.
-        """
+        """Guards that a changed object is not also another object that was read: the trace did not
+        see the change there."""
         provenance = self.tracer.provenance
         changes = list(self.tracer.effects.changes.values())
         if any(change.kind is Gradient for change in changes):
-            # One check for all of them: a model has hundreds of parameters.
+            # One check for all: a model has hundreds of parameters.
             self.variant.check_distinct(
                 [source for source, tensor in provenance.tensors.items()
                  if tensor.requires_grad and provenance.source_of(tensor) is source]
@@ -351,7 +348,8 @@ class Generator:
             self.variant.check_apart(one, another)
 
     def _alias_guards(self) -> None:
-        """A graph that writes to an input was captured for inputs that share no memory with it."""
+        """Guards that the inputs that a graph mutates still share memory with the same other
+        inputs."""
         if self._written():
             self.variant.check_memory(
                 {one.source: memory(one.value) for one in self._tensor_inputs()}
@@ -408,7 +406,7 @@ class Generator:
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    """Whether a node of a graph may draw random numbers."""
+    """Returns whether a node of a graph may use random numbers."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return any(stem in name for stem in _RANDOM)
 
@@ -427,7 +425,7 @@ def _input_spec(given: GraphInput) -> InputSpec:
     return InputSpec(node.name, role, source.name, stable_address=role is not Role.USER_INPUT)
 
 
-#: Parts of the names of operators that draw random numbers.
+#: Parts of the names of operators that use random numbers.
 _RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential",
 "cauchy", "geometric",
            "poisson", "rrelu", "attention", "lstm", "gru", "rnn")  # fmt: skip

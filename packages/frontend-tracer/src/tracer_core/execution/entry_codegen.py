@@ -1,10 +1,10 @@
-"""The generated Python of one variant of a segment.
+"""Generates the Python text of one cache entry of a code region.
 
-In: a finished trace: guards, graph inputs and outputs, effects, the value or the suspended frames.
-Out: source text with two functions, ``check(S)`` (the full check of objects) and ``attempt(S)``
-(guards, graph, effects, result), and the namespace it runs in. What always holds: everything that
-is fetched is fetched before the graph runs and before any effect; the text depends on nothing but
-S, its constants and imported modules.
+In: a finished trace: guards, graph inputs and outputs, side effects, the value or the suspended
+frames. Out: source text with two functions, ``check(S)`` (the full check of objects) and
+``attempt(S)`` (guards, graph, effects, result), and the namespace it runs in. All fetches come
+before the graph and before any side effect. The text depends only on S, its constants and imported
+modules.
 """
 
 from __future__ import annotations
@@ -45,28 +45,27 @@ _READ_ONLY = (
 )
 _FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError)"
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
-#: Roots of a state that are checked anew on every call.
+#: Roots of a state that are checked again on every call.
 DIRECT_ROOTS = (*ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType,
 types.CellType, *_LITERALS,
                  float, complex, torch.dtype, torch.device, types.GeneratorType,
                  *STEPPED)  # fmt: skip
 
 
-#: Steps of sources that no stamp can vouch for.
+#: Steps of sources that the fast-path guard cannot cover.
 _CHANGING = frozenset({"grad", "number", "suspended", "suspended_value", "peeked"})
 
 
 @dataclass(slots=True)
 class Constants:
-    """Mutable: names in the generated module's namespace, and how another process finds each
-    object.
-    """
+    """Names in the generated module's namespace, and how another process finds each object.
+    Mutable."""
 
     namespace: dict[str, Any] = field(default_factory=dict)
     _names: dict[Any, str] = field(default_factory=dict)
 
     def text(self, obj: Any) -> str:
-        """Text that evaluates to `obj` in the generated module."""
+        """Returns text that evaluates to `obj` in the generated module."""
         if type(obj) in _LITERALS:
             return repr(obj)
         if type(obj) is float and obj == obj and abs(obj) != float("inf"):
@@ -83,8 +82,8 @@ class Constants:
 
 
 class CacheEntry:
-    """Builds the text. Mutable. value_at(source): what was read there during the trace. root(i):
-    the value of state item i."""
+    """Builds the text of an entry. Mutable. value_at(source): the value that the trace read there.
+    root(i): the value of state item i."""
 
     def __init__(self, provenance: Provenance, state: Any) -> None:
         self.provenance = provenance
@@ -96,15 +95,14 @@ class CacheEntry:
         self.late_lines: list[str] = []
         #: Position in the state of a tensor that the C helper can watch -> lines of its guard.
         self.tensor_lines: dict[int, tuple[str, str]] = {}
-        #: What is checked beside the guards of the trace.
+        #: Checks beside the guards of the trace.
         self.others: list[Guard | Relation] = []
         self.body: list[str] = []
-        #: name in the run part -> text of what the check gives it: what it fetched, or made of
-        #: that.
+        #: name in the run part -> text of the fetched or derived value that the check part returns.
         self.fetched: dict[str, str] = {}
         #: field of `Checked` -> texts of its elements.
         self.watched: dict[str, dict[str, None]] = {field.name: {} for field in fields(Checked)}
-        #: variable of a dictionary -> text of each key read in it, or None: its keys themselves
+        #: variable of a dictionary -> text of each key read in it; None: the keys themselves
         #: matter.
         self.keys_read: dict[str, dict[str, None] | None] = {}
         self.roots: dict[int, None] = {}
@@ -114,9 +112,8 @@ class CacheEntry:
     # -- fetching --
 
     def is_object(self, source: Source) -> bool:
-        """Whether a source belongs to the stamped part: it starts at an object, a module or a
-        constant.
-        """
+        """Returns whether a source belongs to the part under the fast-path guard: it starts at an
+        object, a module or a constant."""
         return not self.is_late(source) and self._starts_at_object(source)
 
     def _starts_at_object(self, source: Source) -> bool:
@@ -125,15 +122,15 @@ class CacheEntry:
             return True
         value = self.state[root.key[0]]
         if isinstance(value, (types.BuiltinFunctionType, types.MethodType)):
-            value = value.__self__  # made anew at each access: what it is bound to counts
+            value = value.__self__  # the bound method is new at each access; its receiver counts
             return isinstance(value, types.ModuleType) or not isinstance(value, DIRECT_ROOTS)
-        # What a stamp remembers must not outlive the call.
+        # What the guard cache remembers must not outlive the call.
         return not isinstance(value, DIRECT_ROOTS) and not end_is_seen(value)
 
     def is_late(self, source: Source) -> bool:
-        """Whether a source goes through a weak reference or a gradient, or is a number that
-        changes: it is fetched on every call, so that nothing holds it; or is computed from what is
-        in different parts."""
+        """Returns whether a source is fetched on every call: it goes through a weak reference or a
+        gradient (nothing may keep the value alive), is a varying number, or is computed from
+        sources of different parts."""
         provenance = self.provenance
         if source.base is None or not (
             provenance.follows_late or provenance.combines or provenance.symbols
@@ -160,8 +157,8 @@ class CacheEntry:
 
     @functools.cached_property
     def _varying(self) -> set[Source]:
-        """The sources of numbers that change, and of the tuples that hold them: other objects
-        whenever they do."""
+        """Returns the sources of symbolic scalars and of the tuples that hold them: a tuple is
+        another object whenever its number changes."""
         found: set[Source] = set()
         for source in self.provenance.symbols:
             step: Source | None = source
@@ -172,9 +169,8 @@ class CacheEntry:
         return found
 
     def fetch(self, source: Source) -> str:
-        """The variable that holds a source's value; emits its fetch once, in the part it belongs
-        to.
-        """
+        """Returns the variable that holds a source's value; emits its fetch once, in the source's
+        part."""
         known = self._variables.get(source)
         if known is not None:
             return known
@@ -210,18 +206,17 @@ class CacheEntry:
         return source.text(base)
 
     def use(self, source: Source) -> str:
-        """`fetch` for the run part."""
+        """Fetches a source for the run part."""
         name = self.fetch(source)
         if source.base is None and source.kind == "state":
-            return source.text("")  # not from a stamp, which would keep it alive
+            return source.text("")  # not through the guard cache, which would keep the value alive
         if self.is_object(source) and source in self._variables:
             self.fetched[name] = name
         return name
 
     def graph_inputs(self, sources: list[Source]) -> tuple[list[str], str]:
-        """(lines, text) of the list of a graph's inputs. Those that a stamp vouches for are put
-        into a list once.
-        """
+        """Returns (lines, text) of the list of a graph's inputs. Inputs under the fast-path guard
+        are put into a list once."""
         stamped = [source.base is not None and self.is_object(source) for source in sources]
         if sum(stamped) < 4:
             return [], f"[{', '.join(map(self.use, sources))}]"
@@ -237,9 +232,8 @@ class CacheEntry:
         return ["G = G.copy()", *lines], "G"
 
     def check_memory(self, pointers: dict[Source, int]) -> None:
-        """Which of these tensors share memory must stay as it is. pointers: source -> to its memory
-        now.
-        """
+        """Guards which of these tensors share memory. pointers: source -> pointer to its memory
+        now."""
         own = {
             one: at for one, at in pointers.items() if one.base is not None and self.is_object(one)
         }
@@ -265,7 +259,7 @@ class CacheEntry:
                 self.check_late(_same_groups(direct))
 
     def check_distinct(self, sources: list[Source]) -> None:
-        """No two of these sources lead to one object."""
+        """Guards that no two of these sources lead to one object."""
         if len(sources) < 2:
             return
         condition = Relation(f"are_distinct(({', '.join(_places(sources))}))", tuple(sources))
@@ -276,7 +270,8 @@ class CacheEntry:
             self.check_late(condition)
 
     def _note_read(self, source: Source, base: str, name: str) -> None:
-        """What a stamp must watch so that this read would give the same again."""
+        """Registers what the fast-path guard must watch so that this read would give the same
+        value."""
         if not self.is_object(source) or source.base is None:
             return
         if source.kind == "dict":
@@ -329,23 +324,21 @@ class CacheEntry:
             self.late_lines.append(f"if not ({text}): return MISS")
 
     def check_apart(self, one: Source, other: Source) -> None:
-        """Two sources lead to different objects."""
+        """Guards that two sources lead to different objects."""
         guard = Guard(GuardKind.NOT_SAME, one, other)
         self.guard(guard)
         self.others.append(guard)
 
     def check_late(self, condition: Relation, text: str = "") -> None:
-        """Checks a condition on every call. text: of the check, where it uses what the full check
-        made.
-        """
+        """Checks a condition on every call. text: of the check, where it uses values of the full
+        check."""
         text = text or condition.text(self.use)
         self.late_lines.append(f"if not ({text}): return MISS")
         self.others.append(condition)
 
     def _has_fast_path(self, guard: Guard, value: str) -> bool:
-        """Adds what a stamp must watch for this guard; False if it has to be checked on every
-        call.
-        """
+        """Adds what the fast-path guard must watch for this guard; False if the guard has to be
+        checked on every call."""
         kind = guard.kind
         if kind in (GuardKind.EQ, GuardKind.IS, GuardKind.SAME, GuardKind.NOT_SAME):
             return True
@@ -369,7 +362,8 @@ class CacheEntry:
     # -- effects --
 
     def effect(self, rebuilder: Rebuilder, change: Change) -> list[str]:
-        """The lines that replay one object's change. Values are rebuilt through `rebuilder`."""
+        """Returns the lines that replay one object's change. Values are rebuilt through
+        `rebuilder`."""
         source = self.provenance.source_of(change.obj)
         assert source is not None
         return replay(self.use(source), change, rebuilder, self.constants.text)
@@ -424,7 +418,7 @@ class CacheEntry:
         return "\n".join(lines) + "\n"
 
 
-#: Kind of a guard -> the field of `Checked` for what it compares.
+#: Kind of a guard -> the field of `Checked` that holds the operands of the comparison.
 _WATCHED = {
     GuardKind.TYPE: "objects",
     GuardKind.MRO: "classes",
@@ -434,7 +428,7 @@ _WATCHED = {
 
 
 def _fits_helper(guard: Guard) -> bool:
-    """Whether a guard is one of those that `tensor_check` knows a quick answer to."""
+    """Returns whether `tensor_check` has a fast answer for a guard."""
     if (
         guard.kind is not GuardKind.TENSOR
         or guard.source.base is not None
@@ -451,23 +445,24 @@ def _tuple_text(names: Iterable[str]) -> str:
 
 
 def _places(sources: Collection[Source]) -> list[str]:
-    """What stands for the values of `sources` in the template of a `Relation`."""
+    """Returns the placeholders of the values of `sources` in the template of a `Relation`."""
     return [f"{{{i}}}" for i in range(len(sources))]
 
 
 def _memories(tensors: Iterable[str]) -> str:
-    """Text of a tuple of where the memory of tensors begins."""
+    """Returns the text of a tuple of the tensors' storage addresses."""
     return _tuple_text(f"memory({tensor})" for tensor in tensors)
 
 
 def _same_groups(pointers: dict[Source, int]) -> Relation:
-    """Those of these tensors share memory that do now. pointers: source -> to its memory now."""
+    """Guards that the tensors that share memory now still do. pointers: source -> pointer to its
+    memory."""
     groups = alias_groups([*pointers.values()])
     return Relation(f"alias_groups({_memories(_places(pointers))}) == {groups!r}", tuple(pointers))
 
 
 def settings_checks(state: torch_private.TorchState, constant: Callable[[Any], str]) -> list[str]:
-    """Guards on torch's own settings. state: at the trace."""
+    """Returns guards on torch's own settings. state: at the trace."""
     checks = [
         f"is_grad_enabled() is {state.grad}",
         f"is_inference_mode() is {state.inference}",

@@ -1,7 +1,6 @@
-"""Generated Python: compiled under a file name of its own, whose lines tracebacks show.
+"""Compiles generated Python under a file name of its own, so that tracebacks show its lines.
 
-In: the text of one function and the names that it uses. Out: the function. What always holds: the
-text is forgotten when the function dies.
+The text is forgotten when the function dies.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Any
 
 
 def define(name: str, text: str, scope: dict[str, Any], title: str) -> Callable[..., Any]:
-    """The function called `name` that the text defines; scope: its globals, which it shares. title:
-    says what it is in tracebacks."""
+    """Returns the function called `name` that the text defines. scope: its globals, which it
+    shares. title: describes the function in tracebacks."""
     title = "".join(
         one if one.isprintable() else "_" for one in title
-    )  # the program's functions may have any name
+    )  # the program may use any name
     filename, number = f"<tracer_core {title}>", 1
     while filename in linecache.cache:
         number += 1

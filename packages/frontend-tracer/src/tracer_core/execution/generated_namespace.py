@@ -1,7 +1,6 @@
-"""What generated modules call: the names that each of them finds in its namespace.
+"""The names that generated modules find in their namespace.
 
-In: nothing. Out: `runtime_namespace()`. What always holds: a variant's text names nothing but what
-is here, its constants and its state.
+The text of a cache entry names only these, its constants and its state.
 """
 
 from __future__ import annotations
@@ -35,23 +34,23 @@ from tracer_core.trace.suspended_generators import (
 
 
 def alias_groups(pointers: Sequence[int]) -> list[int]:
-    """For each pointer the index of its first occurrence."""
+    """Returns the index of the first occurrence of each pointer."""
     first: dict[int, int] = {}
     return [first.setdefault(pointer, i) for i, pointer in enumerate(pointers)]
 
 
 def memory(tensor: torch.Tensor) -> int:
-    """Where the memory begins that a tensor is a view of."""
+    """Returns the address of the tensor's storage."""
     return tensor.untyped_storage().data_ptr()
 
 
 def are_distinct(objects: Sequence[Any]) -> bool:
-    """Whether no object occurs twice."""
+    """Returns whether no object occurs twice."""
     return len(set(map(id, objects))) == len(objects)
 
 
 def unbound_cell(cell: Any) -> bool:
-    """Whether a closure cell is empty."""
+    """Returns whether a closure cell is empty."""
     try:
         cell.cell_contents
     except ValueError:
@@ -60,7 +59,7 @@ def unbound_cell(cell: Any) -> bool:
 
 
 def unset_slot(descriptor: Any, obj: Any) -> bool:
-    """Whether an object's slot has no value."""
+    """Returns whether an object's slot has no value."""
     try:
         descriptor.__get__(obj, type(obj))
     except AttributeError:
@@ -69,7 +68,7 @@ def unset_slot(descriptor: Any, obj: Any) -> bool:
 
 
 def runtime_namespace() -> dict[str, Any]:
-    """The names that every generated module uses."""
+    """Returns the names that every generated module uses."""
     return {
         "watch_tensors": watch_tensors, "generator_facts": generator_facts,
         "generator_values": generator_values,

@@ -1,18 +1,16 @@
-"""The variants of one place in a program, found by the object that they are for.
+"""The guarded cache of one code region: cache entries, found by the object that they are for.
 
-In: variants as they are captured, and the values (`state`) of a call. Out: the result of the first
-variant whose guards hold, or MISS. What always holds: a variant runs only where its own guards
-hold, so the order in which they are tried, and which are tried at all, decides about time only; an
-object that died leaves nothing behind but its variants, which may fit others.
+In: cache entries as they are captured, and the values (`state`) of a call. Out: the result of the
+first entry whose guards hold, or MISS. An entry runs only if its own guards hold: the order in
+which entries are tried affects time only.
 
-Objects: the first value of a state that has an identity (a module, an instance of a class) is its
-root. Each root has its own list of variants and its own limit, so that a thousand instances of one
-class neither use up one another's limit nor are searched through. Of the others' variants, those
-are tried that were used most recently.
+The first value of a state that has an identity (a module, an instance of a class) is its root. Each
+root has its own list of entries and its own limit, so that a thousand instances of one class
+neither use up one another's limit nor are searched through. Of the entries of other roots, the most
+recently used ones are tried. A root that died leaves only its entries, which may fit others.
 
-A place that has its limit of variants is closed: `GuardedCache.serve` puts the program itself in
-place of a capture. What was captured is still looked up, the more rarely the less it fits
-(`Closed`).
+A region at its limit is closed: `GuardedCache.serve` runs the program in eager mode in place of a
+capture. Existing entries are still looked up, more rarely the less they fit (`Closed`).
 """
 
 from __future__ import annotations
@@ -29,24 +27,23 @@ from tracer_core.guards.own_reference import OwnReference
 
 Attempt = Callable[[Any], Any]
 
-#: How many variants of other objects are tried before a new one is captured.
+#: How many entries of other objects are tried before a new one is captured.
 RECENT = 16
 #: After so many objects in a row that died before their second call, only one in `SAMPLED` is
 #: remembered.
 SHORT_LIVED, SAMPLED = 8, 64
-#: How many variants one place in a program may have, over all objects.
+#: How many entries one code region may have, over all objects.
 MOST_VARIANTS = 2048
-#: At a closed place, after so many failed lookups (no more are counted) 2 to the power of their
-#: number, less 2, calls do without one. Lookups that find something outweigh one that failed only
-#: if there are so many of them.
+#: In a closed region, n failed lookups (at most this many count) let the next 2**n - 2 calls skip
+#: the lookup. OUTWEIGH successful lookups cancel a failed one.
 MOST_FAILED, OUTWEIGH = 8, 16
 
 
 @dataclass(slots=True)
 class Root:
-    """What is known for one object. Mutable. reference: to it. attempts: variants that fit it
-    before. captured: how many were captured for it. limit_hit: no more are. hot: the variant used
-    last."""
+    """The entries of one object. Mutable. reference: to the object. attempts: entries that fitted
+    it before. captured: how many were captured for it. limit_hit: no more are captured. hot: the
+    entry used last."""
 
     reference: weakref.ref[Any]
     attempts: list[Attempt] = field(default_factory=list)
@@ -56,12 +53,11 @@ class Root:
 
 
 class Closed:
-    """The hot variant of a closed place. Mutable. It never misses: what no variant accepts runs as
-    plain Python (native(state)).
+    """The hot entry of a closed region. Mutable. It never misses: where no entry fits it calls
+    native(state), the program in eager mode.
 
-    After lookups that found nothing the next calls do without one, more of them each time; lookups
-    that find something count against those. How long they take plays no part: two runs of a program
-    do the same.
+    Failed lookups let the next calls skip the lookup, more of them each time; successful ones count
+    against failed ones. Timing plays no part, so two runs of a program behave alike.
     """
 
     __slots__ = ("_attempts", "_hot", "_native", "_pause", "_failed")
@@ -98,11 +94,11 @@ class Closed:
 
 
 class GuardedCache:
-    """Mutable. key: start arguments or layouts. variants: attempts, newest last. version: grows
-    with each. seen: what they were captured with. limit_hit: no more variants are made for
-    anything. raised: by the last trace. loose: variants captured for no object, or for one that is
-    gone. other_sizes: how often a graph found that a size which depends on data was not what it was
-    captured for."""
+    """The cache entries of one code region. Mutable. key: start arguments or layouts. variants:
+    entries, newest last. version: grows with each entry. seen: what they were captured with.
+    limit_hit: no more entries are captured for any object. raised: by the last trace. loose:
+    entries captured for no object, or for a dead one. other_sizes: how often an unbacked SymInt
+    differed from what a graph was captured for."""
 
     __slots__ = ("key", "variants", "version", "seen", "limit_hit", "raised", "loose",
     "other_sizes", "_at", "_roots", "_recent",
@@ -123,13 +119,13 @@ class GuardedCache:
         #: How many objects in a row died before their second call; how many calls were not
         #: remembered since.
         self._short_lived = self._passed = 0
-        #: What is tried first, before the variants in order: of a place without roots the variant
-        #: used last (a first call often sees what no later one does), else of objects that have no
-        #: variants; at a closed place a `Closed`.
+        #: What is tried first: in a region without roots the entry used last (a first call often
+        #: sees what no later one does), else the last entry for objects without entries; in a
+        #: closed region a `Closed`.
         self.hot: Attempt | None = None
 
     def run(self, state: Any) -> Any:
-        """What the variant gives whose guards hold, or MISS."""
+        """Returns the result of the entry whose guards hold, or MISS."""
         found = self if self._at is None else self._roots.get(id(state[self._at]), self)
         hot = found.hot
         if hot is not None:
@@ -143,7 +139,7 @@ class GuardedCache:
         return self._run_others(state, attempts) if result is MISS else result
 
     def _run_all(self, state: Any, found: GuardedCache | Root, attempts: Sequence[Attempt]) -> Any:
-        """`run` with these variants but the hot one."""
+        """Tries these entries except the hot one."""
         hot = found.hot
         for attempt in attempts:
             if attempt is not hot:
@@ -154,7 +150,7 @@ class GuardedCache:
         return MISS
 
     def _run_others(self, state: Any, tried: Sequence[Attempt]) -> Any:
-        """`run` with the variants that other objects used last."""
+        """Tries the entries that other objects used last."""
         for attempt in self._recent:
             if attempt not in tried:
                 result = attempt(state)
@@ -166,7 +162,7 @@ class GuardedCache:
         return MISS
 
     def add(self, attempt: Attempt, state: Any) -> None:
-        """A variant that was captured for this state."""
+        """Adds an entry that was captured for this state."""
         self.variants.append(attempt)
         self.version += 1
         root = self._root(state)
@@ -177,13 +173,13 @@ class GuardedCache:
         self._used(attempt, state)
 
     def add_loaded(self, attempt: Attempt) -> None:
-        """A variant that another process captured."""
+        """Adds an entry that another process captured."""
         self.variants.append(attempt)
         self.version += 1
         self._recent = (attempt, *self._recent)[:RECENT]
 
     def remove(self, attempt: Attempt) -> None:
-        """Forgets a variant."""
+        """Drops an entry."""
         self.variants.remove(attempt)
         self.hot = None
         self._recent = tuple(one for one in self._recent if one is not attempt)
@@ -193,7 +189,7 @@ class GuardedCache:
                 root.attempts.remove(attempt)
 
     def forget(self) -> None:
-        """Forgets every variant, as if none had been captured."""
+        """Drops every entry, as if none had been captured."""
         for attempt in list(self.variants):
             self.remove(attempt)
         self.loose = 0
@@ -201,21 +197,20 @@ class GuardedCache:
             root.captured = 0
 
     def count(self, state: Any) -> int:
-        """How many variants count towards the limit of this state's object: its own, and those
-        captured for none that still lives."""
+        """Counts the entries towards the limit of this state's object: its own, and those captured
+        for no living object."""
         root = self._root(state)
         return self.loose + (root.captured if root is not None else 0)
 
     def newest(self, state: Any) -> Attempt | None:
-        """The variant to say of why it does not fit: the last one of the state's object, or of
-        all.
-        """
+        """Returns the entry whose failed guard is reported: the last one of the state's object, or
+        of all."""
         root = self._root(state)
         candidates = root.attempts if root is not None and root.attempts else self.variants
         return candidates[-1] if candidates else None
 
     def known(self, state: Any) -> list[Attempt]:
-        """The variants that calls with this state's object are looked up in."""
+        """Returns the entries that calls with this state's object are looked up in."""
         if self._at is None:
             return list(self.variants)
         root = self._roots.get(id(state[self._at]))
@@ -223,15 +218,15 @@ class GuardedCache:
         return [*own, *(one for one in self._recent if one not in own)]
 
     def is_closed(self, state: Any) -> bool:
-        """Whether no more variants are captured for this state's object."""
+        """Returns whether no more entries are captured for this state's object."""
         if self.limit_hit:
             return True
         root = self._root(state) if self._roots else None
         return root is not None and root.limit_hit
 
     def close(self, state: Any, limit: int) -> None:
-        """Captures no more variants for this state's object; for anything, where it has none or
-        `limit` variants are nobody's: those count for every object."""
+        """Stops capturing for this state's object; for every object if the state has none or
+        `limit` entries belong to no object, as those count for every object."""
         root = self._root(state)
         if root is None or self.loose >= limit or len(self.variants) >= MOST_VARIANTS:
             self.limit_hit = True
@@ -239,7 +234,7 @@ class GuardedCache:
             root.limit_hit = True
 
     def retire(self, state: Any, everything: bool) -> None:
-        """Closes for this state's object and forgets the variants that it used; everything: for all
+        """Closes for this state's object and drops the entries that it used; everything: for all
         objects."""
         root = None if everything else self._root(state)
         if root is None:
@@ -250,8 +245,8 @@ class GuardedCache:
             self.remove(attempt)
 
     def serve(self, state: Any, native: Attempt) -> None:
-        """At a closed place: calls with this state's object no longer miss. native(state): the
-        program itself."""
+        """Makes calls with this state's object in a closed region no longer miss. native(state):
+        runs the program in eager mode."""
         root = self._roots.get(id(state[self._at])) if self._at is not None else None
         if root is None and not self.limit_hit:
             return
@@ -265,7 +260,8 @@ class GuardedCache:
             root.attempts.append(attempt)
 
     def _root(self, state: Any) -> Root | None:
-        """The entry of the state's object, made where it is missing; None if it has none."""
+        """Returns the `Root` of the state's object, made if missing; None if the state has no
+        object."""
         if self._at is None:
             self._at = next((i for i, value in enumerate(state) if _has_identity(value)), None)
             if self._at is None:
@@ -290,9 +286,8 @@ class GuardedCache:
 
 
 def _has_identity(value: Any) -> bool:
-    """Whether a value is an object with a life of its own: not a number, container, tensor or
-    function.
-    """
+    """Returns whether a value is an object with a lifetime of its own: not a number, container,
+    tensor or function."""
     return (
         not isinstance(value, DIRECT_ROOTS)
         and not isinstance(value, type)

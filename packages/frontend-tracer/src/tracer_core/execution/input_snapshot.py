@@ -1,14 +1,13 @@
-"""What a graph's inputs held before it ran, for the graph that raises half-way.
+"""Snapshots the inputs that a graph mutates, to undo the mutations if the graph raises half-way.
 
-In: the tensors that a graph writes to. Out: whether they are as before it. What always holds: where
-`undo` says yes, each of them has its old values and its old place in autograd's graph, so the
-program can be run in the graph's place; where it says no, none was touched.
+After `undo` returns True each tensor has its old values and its old place in autograd's graph, so
+the program can run in eager mode instead; after False none was touched.
 
-A copy costs what the tensors cost, so it is made where it may be needed: ahead of operators that
-check values (`always`), and in the first run of a variant, whose operators may refuse what their
-fakes took. Large tensors (the key-value caches of a language model, of which a step writes one row)
-are copied in the first run only, and in the one after a run that raised: where another one raises,
-its error is the program's, and its writes stay.
+Tensors are copied only where a copy may be needed: before operators with value checks (`always`),
+and in the first run of a cache entry, where real operators may raise although their meta functions
+did not. Large tensors (the key-value caches of a language model, of which a step writes one row)
+are copied in the first run only, and in the run after one that raised. If another run raises, its
+error is the program's, and its writes stay.
 """
 
 from __future__ import annotations
@@ -18,17 +17,15 @@ from typing import Any
 
 import torch
 
-#: The most bytes that are copied ahead of a first run for no other reason than that it is the
-#: first.
+#: The most bytes that are copied before a first run only because it is the first.
 _MOST_BYTES = 1 << 26
-#: The most bytes that are copied ahead of every run.
+#: The most bytes that are copied before every run.
 _MOST_BYTES_ALWAYS = 1 << 20
 
 
 class InputSnapshot:
-    """Mutable. always: positions of the tensors that are copied ahead of every run. is_new: all
-    are.
-    """
+    """The mutated inputs of one graph. Mutable. always: positions of tensors that are copied before
+    every run. is_new: copy all of them."""
 
     __slots__ = ("always", "is_new")
 
@@ -36,7 +33,8 @@ class InputSnapshot:
         self.always, self.is_new = always, is_new
 
     def keep(self, tensors: Sequence[torch.Tensor]) -> list[tuple[Any, ...]]:
-        """(tensor, how often it was written to, copy or None, grad_fn or None) of each."""
+        """Returns (tensor, write count, copy or None, grad_fn or None, requires_grad) of each
+        tensor."""
         copied: Any = self.always
         if self.is_new:
             self.is_new = False
@@ -51,8 +49,8 @@ class InputSnapshot:
         ]  # fmt: skip
 
     def undo(self, kept: list[tuple[Any, ...]]) -> bool:
-        """Whether the tensors are as they were when they were kept."""
-        self.is_new = True  # what raised once may do so again
+        """Restores the tensors as they were when `kept` was made; returns whether it could."""
+        self.is_new = True  # a graph that raised once may do so again
         changed = [one for one in kept if one[2] is not None or _writes(one[0]) != one[1]]
         if not all(map(_can_be_undone, changed)):
             return False
@@ -64,7 +62,7 @@ class InputSnapshot:
 
 
 def _once(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's data, each place in memory once: torch refuses to write to what was expanded."""
+    """Returns a view without repeated memory: torch refuses to write to expanded tensors."""
     data = tensor.data
     for dim, (size, stride) in enumerate(zip(data.shape, data.stride(), strict=True)):
         if stride == 0 and size > 1:
@@ -82,7 +80,5 @@ def _can_be_undone(one: tuple[Any, ...]) -> bool:
 
 
 def _writes(tensor: torch.Tensor) -> Any:
-    """How often a tensor was written to; something that equals nothing where torch does not
-    count.
-    """
+    """Returns the tensor's version counter, or an object equal to nothing if there is none."""
     return object() if tensor.is_inference() else tensor._version

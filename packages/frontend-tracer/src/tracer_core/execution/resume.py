@@ -1,15 +1,14 @@
-"""What happens between two segments: the breaking instruction runs for real, and what plainly
-follows it.
+"""Runs a graph break in eager mode: the breaking instruction, and the plain instructions after it.
 
 In: the layouts and values of an activation at a break. Out: the value of the whole activation, or
-an `Exit` (the layouts where capture goes on) and the state there. What always holds: the
-instruction runs exactly once; after it only instructions run that no graph could want: moves, loops
-over iterators that are alive already, arithmetic and branches on plain numbers and text. So the
-body of a loop with a break in it is one segment, and a number that came out of a tensor can decide
-a branch without being guarded.
+an `Exit` (the resume point where capture goes on) and the state there. The breaking instruction
+runs exactly once. After it only instructions run that belong in no graph: moves, loops over
+iterators that are already alive, arithmetic and branches on plain numbers and text. So the body of
+a loop with a break in it is one code region, and a number that came out of a tensor can decide a
+branch without a guard.
 
-A transition that is taken often is turned into Python source of its own (`transition_text`); what
-that has no row for is left to `RealMachine`, which has the same meaning.
+A transition that is taken often is compiled to Python source (`transition_text`); opcodes without a
+row there are left to `RealMachine`, which has the same meaning.
 """
 
 from __future__ import annotations
@@ -26,21 +25,18 @@ _COMPILE_AFTER = 3  # runs of a transition before its source is written
 
 
 class Exit:
-    """Where a transition leaves the activation. Mutable. segment: what was captured there, once
-    known.
-    """
+    """The resume point where a transition leaves the activation. Mutable. segment: the guarded
+    cache of the code region there, once known."""
 
     __slots__ = ("layouts", "segment")
 
     def __init__(self, layouts: tuple[FrameLayout, ...]) -> None:
         self.layouts = layouts
-        self.segment: Any = None  # a `variants.GuardedCache`
+        self.segment: Any = None  # a `guarded_cache.GuardedCache`
 
 
 class Suspended:
-    """An activation at a break. transition: what to do with `values`, the flat state of its
-    frames.
-    """
+    """An activation at a break. transition: consumes `values`, the flat state of its frames."""
 
     __slots__ = ("transition", "values")
 
@@ -49,9 +45,9 @@ class Suspended:
 
 
 class Transition:
-    """See the module's docstring. Mutable: it learns its exits. layouts: of the frames at the
-    break. raises: the exception that the trace saw the breaking instruction raise, and that leaves
-    the function."""
+    """Runs one graph break. Mutable: it learns its exits. layouts: of the frames at the break.
+    raises: the exception that the trace saw the breaking instruction raise, and that leaves the
+    function."""
 
     def __init__(self, layouts: tuple[FrameLayout, ...], raises: str = "") -> None:
         self.layouts, self.raises = layouts, raises
@@ -70,18 +66,18 @@ class Transition:
         return self.interpret(values)
 
     def interpret(self, values: tuple[Any, ...]) -> tuple[Exit | None, Any]:
-        """(None, value) when the activation returned, else (exit, state there)."""
+        """Returns (None, value) when the activation returned, else (exit, state there)."""
         machine = RealMachine()
         frames = frames_of(self.layouts, values)
         returned, value = machine.step(frames)
         if self.raises and not machine.raised and self._runs <= 1:
-            # The first run has the values of the trace. Later ones need not raise: why it did is
-            # not guarded.
+            # The first run has the values of the trace. Later ones need not raise: the cause of the
+            # exception is not guarded.
             raise NotRaised(self.raises, frames, value)
         return self._settled(machine, frames, returned, value)
 
     def failed(self, error: BaseException, layouts: Any, values: Any) -> tuple[Exit | None, Any]:
-        """Goes on after `error` was raised by the instruction that `layouts` stands at."""
+        """Continues after `error` was raised by the instruction that `layouts` stands at."""
         machine = RealMachine()
         machine.frames = frames = frames_of(layouts, values)
         frames[-1].last = frames[-1].ip
@@ -102,21 +98,19 @@ class Transition:
     def dropping(
         self, layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]
     ) -> tuple[Exit, Any]:
-        """The exit and the state of an activation, without what variables hold that nothing reads
-        any more.
-        """
+        """Returns the exit and the state of an activation, without the values of dead variables."""
         layouts, state = flatten(frames_of(layouts, values))
         return self.exit(layouts), tuple(state)
 
     def exit(self, layouts: tuple[FrameLayout, ...]) -> Exit:
-        """The exit at these layouts; always the same object."""
+        """Returns the exit at these layouts; always the same object."""
         found = self._exits.get(layouts)
         if found is None:
             found = self._exits[layouts] = Exit(layouts)
         return found
 
 
-#: In the place of a transition: the graph raised (the only value) before anything had happened.
+#: In place of a transition: the graph raised (the only value) before any side effect.
 GRAPH_RAISED: Any = type("GraphRaised", (), {"__repr__": lambda self: "GRAPH_RAISED"})()
 
 

@@ -1,8 +1,7 @@
-"""A transition as Python source of its own: its bytecode followed with names in place of values.
+"""Compiles a transition to Python source: follows its bytecode with names in place of values.
 
-In: a `Transition`. Out: a function from the state at the break to the next exit and the state
-there, or None for a breaking instruction that has no row here. What always holds: the function does
-what `RealMachine` would, and leaves to it whatever it meets that has no row.
+The resulting function maps the state at the break to the next exit and the state there. It does
+what `RealMachine` would, and leaves opcodes without a row here to it.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from tracer_core.guards.source import is_plain_name
 from tracer_core.trace.eager_interpreter import SAFE_ITERATORS, SCALARS
 
 _LONGEST = 48  # instructions that one written transition follows
-#: Types whose objects a variable need not hold once nothing reads it: nobody can watch for their
-#: end, or nobody does.
+#: Types whose objects a dead variable need not keep alive: their finalization cannot be observed,
+#: or nobody observes it.
 _DROPPED = SCALARS | {list, tuple, dict, bytes, torch.Size, torch.Tensor, torch.nn.Parameter}
 _END: Any = object()
 #: Without arguments these read the calling frame.
@@ -32,7 +31,7 @@ _ASKS_FRAME = {one.__name__: one for one in (super, globals, locals, vars, dir)}
 
 
 class Resumable(Protocol):
-    """What the text calls of a `transition.Transition`."""
+    """The methods of a `transition.Transition` that the text calls."""
 
     @property
     def layouts(self) -> tuple[FrameLayout, ...]: ...
@@ -64,17 +63,17 @@ class TransitionWriter:
             **_ASKS_FRAME, "tuple": tuple, "len": len,
         }  # fmt: skip
         self.count = 0
-        #: Whether the frame is the outermost one, whose value the whole activation returns.
+        #: Whether the frame is the outermost one, whose value is the activation's.
         self.returns = (
             len(transition.layouts) == 1
             and self.layout.on_return is None
             and not self.code.is_generator
         )
-        #: Names of values that are plain whatever happens.
+        #: Names of values that are plain on every path.
         self.scalars: set[str] = set()
 
     def function(self) -> Callable[[tuple[Any, ...]], tuple[Any, Any]] | None:
-        """The compiled transition, or None if its instruction is left to the machine."""
+        """Returns the compiled transition, or None if its instruction is left to the machine."""
         if any(layout.n_exceptions for layout in self.transition.layouts):
             return None  # a callee could ask for the exception being handled
         write = _FIRST.get(self.code.names[self.layout.ip])
@@ -98,7 +97,7 @@ class TransitionWriter:
         path = _Path(self.layout.ip, stack, local, 1)
         self.lines += ["def run(S):", f"    {', '.join(names)}, = S"]
         watched = [f"seen({name})" for name in self._kept(names)]
-        if watched:  # it must die when its variable is set, not when this returns
+        if watched:  # the error must die when its variable is set, not when this returns
             self.lines.append(f"    if {' or '.join(watched)}: return interpret(S)")
         write(self, path)
         text = "\n".join(self.lines) + "\n"
@@ -120,12 +119,12 @@ class TransitionWriter:
         return name
 
     def is_scalar(self, name: Any) -> bool:
-        """Whether the value behind a name (or the text of a constant) is plain for sure."""
+        """Returns whether the value behind a name (or a constant) is certainly plain."""
         text = str(name)
         return text in self.scalars or (text in self.names and type(self.names[text]) in SCALARS)
 
     def _kept(self, names: list[str]) -> list[str]:
-        """The names of those variables of the state that nothing reads any more."""
+        """Returns the names of the dead variables of the state."""
         found, position = [], 0
         for layout in self.transition.layouts:
             live = decode(layout.code).live[layout.ip]
@@ -134,7 +133,7 @@ class TransitionWriter:
         return found
 
     def _at(self, path: _Path, bound: tuple[int, ...]) -> tuple[tuple[FrameLayout, ...], str]:
-        """(layouts, text of the state) at a path's instruction, with these variables."""
+        """Returns (layouts, text of the state) at a path's instruction, with these variables."""
         # Names for calls with keywords belong to the instruction at which the activation stands.
         kw_names = self.layout.kw_names if path.ip == self.layout.ip else ()
         layout = replace(
@@ -155,7 +154,7 @@ class TransitionWriter:
         ), f"({', '.join([*self.before, *values, *self.after])},)"
 
     def at(self, path: _Path) -> str:
-        """The text of (exit, state) at a path's instruction."""
+        """Returns the text of (exit, state) at a path's instruction."""
         live = self.code.live[path.ip]
         layouts, state = self._at(path, tuple(i for i in sorted(path.local) if i in live))
         plain = f"{self.constant(self.transition.exit(layouts))}, {state}"
@@ -167,11 +166,11 @@ class TransitionWriter:
         return f"({plain}) if {droppable} else dropping({self.constant(layouts)}, {state})"
 
     def leave(self, path: _Path) -> None:
-        """Ends the transition here; loads that nothing used are done again by the next segment."""
+        """Ends the transition here; the next code region repeats loads whose value is unused."""
         self.add(path, f"return {self.at(path.rewound())}")
 
     def risky(self, path: _Path, text: str) -> str:
-        """A statement `name = text` whose exception continues where the bytecode says."""
+        """Emits the statement `name = text`, whose exception continues where the bytecode says."""
         name = self.fresh()
         layouts, state = self._at(path, tuple(sorted(path.local)))
         self.add(path, "try:")
@@ -183,7 +182,7 @@ class TransitionWriter:
     # -- following the bytecode --
 
     def follow(self, path: _Path) -> None:
-        """Writes instructions from `path` on, until one that belongs to a segment."""
+        """Emits instructions from `path` on, up to one that belongs to a code region."""
         while True:
             name = self.code.names[path.ip]
             write = _FOLLOWING.get(name)
@@ -199,9 +198,9 @@ class TransitionWriter:
 
 
 class _Path:
-    """One way through the bytecode. Mutable. ip; stack and local hold names (None: NULL); depth: of
-    indentation; advance: 1, or 0 after a jump. checkpoint: before the loads that nothing used yet.
-    """
+    """One path through the bytecode. Mutable. ip; stack and local hold names (None: NULL); depth:
+    of indentation; advance: 1, or 0 after a jump. checkpoint: before the loads that are still
+    unused."""
 
     __slots__ = ("ip", "stack", "local", "depth", "length", "seen", "advance", "checkpoint")
 
@@ -269,7 +268,7 @@ def _first_jump(w: TransitionWriter, path: _Path) -> None:
     _branch(w, path, f"{truth}" if "FALSE" in w.code.names[path.ip] else f"not {truth}")
 
 
-#: opcode -> writes the breaking instruction and what follows.
+#: opcode -> function that emits the breaking instruction and what follows.
 _FIRST: dict[str, Callable[[TransitionWriter, _Path], None]] = {
     "CALL": _first_call,
     "FOR_ITER": _first_for_iter,
@@ -286,7 +285,7 @@ _FIRST: dict[str, Callable[[TransitionWriter, _Path], None]] = {
 
 
 def _advance(w: TransitionWriter, path: _Path) -> None:
-    """FOR_ITER: two paths."""
+    """Emits FOR_ITER, which has two paths."""
     item = w.risky(path, f"next({path.stack[-1]}, END)")
     w.add(path, f"if {item} is END:")
     target = w.code.args[path.ip]
@@ -296,7 +295,7 @@ def _advance(w: TransitionWriter, path: _Path) -> None:
 
 
 def _branch(w: TransitionWriter, path: _Path, condition: str) -> None:
-    """A conditional jump: the jump is taken if the text is true."""
+    """Emits a conditional jump, taken if the text is true."""
     w.add(path, f"if {condition}:")
     w.follow(path.split(w.code.args[path.ip], path.stack[:-1], 1))
     w.follow(path.split(path.ip + 1, path.stack[:-1]))
@@ -418,7 +417,8 @@ def _return_const(w: TransitionWriter, path: _Path, arg: Any) -> bool:
 
 
 _LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
-#: opcode -> writes it; True when the path ended. The same opcodes as `RealMachine.realize` follows.
+#: opcode -> function that emits it; True when the path ended. The same opcodes as
+#: `RealMachine.realize` follows.
 _FOLLOWING: dict[str, Callable[[TransitionWriter, _Path, Any], bool]] = {
     **dict.fromkeys(("NOP", "RESUME", "PRECALL"), _nop),
     **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), _jump),

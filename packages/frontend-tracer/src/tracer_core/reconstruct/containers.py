@@ -1,8 +1,7 @@
-"""Containers, their views and their iterators, as text that makes them again.
+"""Emits the lines that reconstruct containers, their views and their iterators.
 
-In: a container as it stood at the end of a trace. Out: lines in the rebuilder's list and the name
-that holds it. What always holds: what may hold itself is made empty first and filled later; what
-hashes its members is filled after they are.
+Containers that may hold themselves are made empty first and filled later; containers that hash
+their members are filled after the members are.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ VIEWS: dict[type, Any] = {
 
 
 class ContainerRebuilder(ObjectRebuilder):
-    """The part of `Rebuilder` (see there) that knows containers."""
+    """The container part of `Rebuilder` (see there)."""
 
     _flush: Callable[[Any], None]
     _attributes_of: Callable[[torch.Tensor], dict[str, Any]]
@@ -51,7 +50,7 @@ class ContainerRebuilder(ObjectRebuilder):
         return name
 
     def _leaf(self, obj: Any) -> bool:
-        """Whether an object's expression needs nothing that holds other objects."""
+        """Returns whether an object's expression refers to no object that holds others."""
         return is_constant(obj) or self._source_of(obj) is not None or (
             isinstance(obj, torch.Tensor) and not self._attributes_of(obj))  # fmt: skip
 
@@ -62,7 +61,7 @@ class ContainerRebuilder(ObjectRebuilder):
 
     def _tuple(self, obj: tuple[Any, ...]) -> str:
         text = self._items(obj)
-        known = self._memo.get(id(obj))  # through a cycle its own parts may have made it
+        known = self._memo.get(id(obj))  # its own parts may have made it, through a cycle
         return known or self._new(obj, f"({text},)" if obj else "()")
 
     def _dict(self, obj: Any, made: str = "{}") -> str:
@@ -79,7 +78,7 @@ class ContainerRebuilder(ObjectRebuilder):
         pairs = list(collections.OrderedDict.items(obj) if ordered else dict.items(obj))
         keys = [self._value(key) for key, _ in pairs]
         if not all(is_constant(key) for key, _ in pairs):
-            self._fill_pending()  # a key's hash may need what the key holds
+            self._fill_pending()  # a key's hash may need the key's contents
         for key, (_, value) in zip(keys, pairs, strict=True):
             self.lines.append(f"{function}({name}, {key}, {self._value(value)})")
 
@@ -115,7 +114,7 @@ class ContainerRebuilder(ObjectRebuilder):
         return name
 
     def _view(self, obj: Any) -> str:
-        """A dictionary's keys(), values() or items()."""
+        """Emits keys(), values() or items() of a dictionary."""
         (mapping,) = (referent for referent in gc.get_referents(obj) if isinstance(referent, dict))
         return self._new(obj, f"{self._constant(VIEWS[type(obj)])}({self._value(mapping)})")
 
@@ -133,12 +132,13 @@ class ContainerRebuilder(ObjectRebuilder):
         return self._new(obj, f"{self._constant(obj)}[:]")
 
     def _dict_iterator(self, obj: Any) -> str:
-        """Advanced as far, over the same dictionary: it must notice when that changes its size."""
+        """Emits an iterator advanced as far, over the same dictionary: it must fail when the size
+        changes."""
         found = [referent for referent in gc.get_referents(obj) if isinstance(referent, dict)]
         if not found:
             return self._new(obj, f"{self._constant(spent_iterator)}({self._constant(type(obj))})")
         (mapping,) = found
-        self._flush(mapping)  # an iterator must not see the replay as a change
+        self._flush(mapping)  # the iterator must not see the replay as a change
         text = self._value(mapping)
         self._fill_pending()
         left = operator.length_hint(obj)
@@ -147,25 +147,25 @@ class ContainerRebuilder(ObjectRebuilder):
         return self._new(obj, f"{self._constant(dict_iterator)}({parts})")
 
     def _set_iterator(self, obj: Any) -> str:
-        """One that has not begun, over the same set. The order of a set made again may be another
-        one.
-        """
+        """Emits a fresh iterator over the same set. An advanced one cannot be made: the order of a
+        reconstructed set may differ."""
         found = [
             referent for referent in gc.get_referents(obj) if isinstance(referent, (set, frozenset))
         ]
         if len(found) != 1 or operator.length_hint(obj) != len(found[0]):
             raise self._no_way(obj)
-        self._flush(found[0])  # an iterator must not see the replay as a change
+        self._flush(found[0])  # the iterator must not see the replay as a change
         text = self._value(found[0])
         self._fill_pending()
         if (
             id(obj) in self._memo
-        ):  # a member of the set holds the iterator: it was made before the set was full
+        ):  # a member of the set holds the iterator, which was made before the set was full
             raise self._no_way(obj)
         return self._new(obj, f"iter({text})")
 
     def _deque_iterator(self, obj: Any) -> str:
-        """Advanced as far, over the same deque: it must notice when that changes."""
+        """Emits an iterator advanced as far, over the same deque: it must fail when the deque
+        changes."""
         kind, (held, consumed) = obj.__reduce__()[:2]
         self._flush(held)
         text = self._value(held)

@@ -1,8 +1,8 @@
-"""Objects of classes, exceptions and classes made in a trace, as text that makes them again.
+"""Emits the lines that reconstruct objects of Python classes, exceptions and classes made in a
+trace.
 
-In: an object. Out: lines in the rebuilder's list and the name that holds the object. What always
-holds: an object is made of its parts (the contents of its base written in C, its slots, its
-dictionary); nothing of its class runs.
+An object is made of its parts: the contents of its C base, its slots and its dictionary. No code of
+its class runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _IMMUTABLE_TYPE = 1 << 8
 
 
 class CannotRebuild(Exception):
-    """No way is known to make this object again. kind: its type."""
+    """No way is known to reconstruct this object. kind: its type."""
 
     def __init__(self, reason: str, kind: type) -> None:
         super().__init__(reason)
@@ -31,7 +31,7 @@ class CannotRebuild(Exception):
 
 
 class ObjectRebuilder:
-    """The part of `Rebuilder` (see there) that knows classes."""
+    """The class part of `Rebuilder` (see there)."""
 
     lines: list[str]
     _memo: dict[int, str]
@@ -68,9 +68,8 @@ class ObjectRebuilder:
     # -- objects of classes --
 
     def _instance(self, obj: Any, base: type) -> str:
-        """An object of a class written in Python: an empty one of its class, then what each base
-        holds.
-        """
+        """Emits an object of a Python class: an empty one of its class, then the contents of each
+        base."""
         name = _BASES[base](self, obj, f"{self._constant(base)}.__new__({self._value(type(obj))}")
         self._pending.append(lambda: self._set_parts(name, obj))
         return name
@@ -147,7 +146,7 @@ class ObjectRebuilder:
     # -- exceptions --
 
     def _exception(self, obj: BaseException) -> str:
-        """Without running the user's ``__init__`` again."""
+        """Emits an exception without running the user's ``__init__`` again."""
         args = self._value(BaseException.args.__get__(obj))  # type: ignore[attr-defined]
         self._fill_pending()
         name = self._new(obj, f"{self._constant(new_exception)}({self._value(type(obj))}, {args})")
@@ -180,9 +179,8 @@ class ObjectRebuilder:
         self._set_parts(name, obj)
 
     def _wrapper(self, obj: Any) -> str:
-        """A property, static method or class method: one of a class made here holds functions made
-        here.
-        """
+        """Emits a property, static method or class method of a class made in the trace, which holds
+        functions made in the trace."""
         if isinstance(obj, property):
             parts = [obj.fget, obj.fset, obj.fdel]
         else:
@@ -192,7 +190,7 @@ class ObjectRebuilder:
     # -- classes made here --
 
     def _class(self, made: Any) -> str:
-        """A class made in the segment is made again, empty first: its functions may refer to it."""
+        """Emits a class made in the trace, empty first: its functions may refer to it."""
         cls = made.cls
         try:
             if made.recipe:
@@ -238,8 +236,8 @@ def _writable(descriptor: Any, obj: Any, value: Any) -> bool:
 
 
 def base_of(cls: Any) -> type | None:
-    """The base written in C that makes objects of a class written in Python; None: the class is C
-    itself, or no way is known to make its objects empty."""
+    """Returns the C base that makes objects of a Python class; None if the class is itself a C
+    class or no way is known to make its objects empty."""
     if (
         not cls.__flags__ & HEAP_TYPE
         or cls.__flags__ & _IMMUTABLE_TYPE
@@ -250,13 +248,13 @@ def base_of(cls: Any) -> type | None:
     if base is None or any("__del__" in owner.__dict__ for owner in cls.__mro__):
         return None
     try:
-        base.__new__(cls)  # CPython refuses where another base has a say
+        base.__new__(cls)  # CPython raises if another base has to make the object
     except TypeError:
         return None
     return base  # type: ignore[no-any-return]
 
 
-#: Immutable bases and how their value is read without a method of the subclass.
+#: Immutable bases -> how to read their value without a method of the subclass.
 _VALUES: dict[type, Callable[[Any], Any]] = {
     int: lambda v: int.__index__(v),
     float: lambda v: float.__float__(v),

@@ -1,7 +1,7 @@
-"""What generated code calls to make values again that no expression makes.
+"""Functions that generated code calls to reconstruct values that no expression makes.
 
-In: parts of a value, as `rebuild` wrote them down. Out: the value. What always holds: no method of
-a user's class runs.
+Their arguments are the parts of a value that `Rebuilder` wrote down. No method of a user's class
+runs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import sys
 import types
 from typing import Any
 
-#: Type of a dictionary's iterator -> the view that it goes over; backwards where it starts with a
-#: minus.
+#: Type of a dictionary's iterator -> the view that it iterates over; a leading minus: in reverse.
 DICT_ITERATORS: dict[type, str] = {
     **{type(iter(getattr({}, name)())): name for name in ("keys", "values", "items")},
     **{type(reversed(getattr({}, name)())): f"-{name}" for name in ("keys", "values", "items")},
@@ -19,15 +18,14 @@ DICT_ITERATORS: dict[type, str] = {
 
 
 def _over(mapping: dict[Any, Any], view: str) -> Any:
-    """A new iterator of one of these types."""
+    """Returns a new iterator over a view of a dictionary."""
     seen = getattr(mapping, view.removeprefix("-"))()
     return reversed(seen) if view.startswith("-") else iter(seen)
 
 
 def dict_iterator(mapping: dict[Any, Any], view: str, consumed: int, stale: bool) -> Any:
-    """An iterator over a dictionary that has given `consumed` items. stale: its dictionary has
-    changed size.
-    """
+    """Returns an iterator over a dictionary that has given `consumed` items. stale: its dictionary
+    has changed size."""
     if stale:
         marker = object()
         mapping[marker] = None
@@ -41,9 +39,8 @@ def dict_iterator(mapping: dict[Any, Any], view: str, consumed: int, stale: bool
 
 
 def deque_iterator(kind: Any, held: Any, consumed: int, stale: bool) -> Any:
-    """An iterator over a deque that has given `consumed` items. stale: the deque has changed since
-    it was made.
-    """
+    """Returns an iterator over a deque that has given `consumed` items. stale: the deque has
+    changed since the iterator was made."""
     iterator = kind(held, consumed)
     if stale and held:
         held.append(held.pop())
@@ -51,12 +48,13 @@ def deque_iterator(kind: Any, held: Any, consumed: int, stale: bool) -> Any:
 
 
 def proxy_of(mapping: Any) -> Any:
-    """A read-only view of a dictionary; the entries of a class are given as one."""
+    """Returns a read-only view of a dictionary; a class's entries come as one already."""
     return mapping if type(mapping) is types.MappingProxyType else types.MappingProxyType(mapping)
 
 
 def is_stale(iterator: Any) -> bool:
-    """Whether an iterator with items left refuses to go on; it is advanced."""
+    """Advances an iterator with items left; returns whether it raised because its container
+    changed."""
     try:
         next(iterator)
     except RuntimeError:
@@ -65,24 +63,22 @@ def is_stale(iterator: Any) -> bool:
 
 
 def is_module_global(obj: Any) -> bool:
-    """Whether the module that defines an object's class holds it as one of its names: a sentinel,
-    not a value.
-    """
+    """Returns whether the module that defines an object's class has the object as a global: it is
+    then a sentinel, not a value."""
     module = sys.modules.get(type(obj).__module__)
     return module is not None and any(value is obj for value in list(vars(module).values()))
 
 
 def spent_iterator(kind: type) -> Any:
-    """A dictionary iterator of this type that has ended."""
+    """Returns an exhausted dictionary iterator of this type."""
     iterator = _over({}, DICT_ITERATORS[kind])
     next(iterator, None)
     return iterator
 
 
 def at_end(iterator: Any) -> bool:
-    """Whether a dictionary iterator without items left has seen all of its dictionary; it is spent
-    afterwards.
-    """
+    """Returns whether a dictionary iterator without items left has seen its whole dictionary;
+    exhausts the iterator."""
     try:
         next(iterator, None)
     except RuntimeError:
@@ -91,14 +87,13 @@ def at_end(iterator: Any) -> bool:
 
 
 def new_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """An exception of this class with these arguments, made by the constructors of its base written
-    in C.
-    """
+    """Returns an exception of this class with these arguments, made by the constructors of its C
+    base."""
     made: BaseException = _c_method(kind, "__new__")(kind, *args)
     try:
         _c_method(kind, "__init__")(made, *args)
     except TypeError:
-        made.args = args  # the class takes other arguments than those that it stored
+        made.args = args  # the class takes other arguments than it stored
     return made
 
 
@@ -111,7 +106,7 @@ def _c_method(kind: type, name: str) -> Any:
 
 
 def own(obj: Any) -> dict[str, Any]:
-    """An object's own dictionary, whatever its class says."""
+    """Returns an object's own dictionary, ignoring its class's attributes."""
     found: dict[str, Any] = object.__getattribute__(obj, "__dict__")
     return found
 
@@ -119,7 +114,7 @@ def own(obj: Any) -> dict[str, Any]:
 def type_variable(
     kind: Any, name: str, module: Any, constraints: tuple[Any, ...], options: dict[str, Any]
 ) -> Any:
-    """A TypeVar or ParamSpec made by a call."""
+    """Returns a TypeVar or ParamSpec as made by a call."""
     made = kind(name, *constraints, **options)
     made.__module__ = module
     return made

@@ -1,9 +1,8 @@
-"""The text that does to an object what a trace did to it.
+"""Emits the lines that replay a side effect of the trace on an object.
 
-In: a `Change` with its contents before and after, and the text of the object. Out: lines of Python,
-and the names that they use (`NAMES`). What always holds: no line runs a method that a subclass may
-have replaced; where the object's old contents are not guarded, the lines are the program's own
-steps and right for any contents.
+The lines use the names in `NAMES` and run no method that a subclass may have replaced. Where the
+object's old contents are not guarded, the lines are the program's own steps and right for any
+contents.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def _assign_buffer(target: Any, items: Any) -> None:
     target[:] = items
 
 
-#: Names of the generated module.
+#: Names of these functions in the generated module.
 NAMES: dict[str, Any] = {
     "dict_assign": _assign_dict, "dict_set": dict.__setitem__, "dict_remove": _remove_key,
     "ordered_assign": _assign_ordered, "ordered_set": _ORDERED.__setitem__,
@@ -74,9 +73,8 @@ NAMES: dict[str, Any] = {
 def replay(
     target: str, change: Change, rebuilder: Rebuilder, constant: Callable[[Any], str]
 ) -> list[str]:
-    """The lines for one change. target: text of the object; constant(object): text of one of its
-    class's.
-    """
+    """Returns the lines for one change. target: text of the object; constant(object): text of a
+    descriptor or another object of its class."""
     return _REPLAY[change.kind](target, change, rebuilder, constant)
 
 
@@ -131,7 +129,7 @@ def _replay_set(
 ) -> list[str]:
     if not change.whole:
         return [f"set_update({target}, {_listed(change.added, r)})"] if change.added else []
-    same = len(change.before) == len(change.after)  # as lists, in the order that a loop sees
+    same = len(change.before) == len(change.after)  # as lists, in iteration order
     same = same and all(a is b for a, b in zip(change.before, change.after, strict=True))
     return [] if same else [f"set_assign({target}, {_listed(change.after, r)})"]
 
@@ -167,7 +165,7 @@ def _replay_slot(
 ) -> list[str]:
     descriptor = constant(change.where)
     if change.after is MISSING:
-        # It may be unset already: what the program does is make it so.
+        # It may be unset already, where __delete__ alone would raise.
         return [f"{descriptor}.__set__({target}, None)", f"{descriptor}.__delete__({target})"]
     return [f"{descriptor}.__set__({target}, {r.value(change.after)})"]
 

@@ -1,13 +1,13 @@
-"""Text that makes a trace's values again, in a later call.
+"""Emits the Python that reconstructs a trace's values in a later call.
 
 In: objects as they stood at the end of a trace (fakes among them). Out: lines of Python and, for
-each object, an expression. What always holds: an object that existed before is fetched, never
-copied; two references to one object stay two references to one object; cycles work; objects of the
-user's classes are made from their parts, so that no method of theirs (`__init__`, `__reduce__`,
+each object, an expression. An object that existed before the trace is fetched, never copied; two
+references to one object stay two references to one object; cycles work. Objects of the user's
+classes are made from their parts, so that none of their methods (`__init__`, `__reduce__`,
 `__setstate__`, `append`, ...) runs.
 
-Mutable objects are made empty first and filled when the expression that needed them is complete:
-that is what makes cycles work, and long chains without deep recursion.
+Mutable objects are made empty first and filled when the expression that needed them is complete,
+which allows cycles, and long chains without deep recursion.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from tracer_core.trace.suspended_generators import (
 
 
 class Rebuilder(ContainerRebuilder):
-    """Mutable. fetch(source) and constant(object) give text; output(tensor or SymInt) gives the
-    text of a graph output; source_of as in provenance; frames_passed(exception) gives the frames of
-    its traceback, owner_of_traceback(traceback) its exception; flush(obj) adds the lines that
-    replay the changes of an object now; made_here(function): whether the trace made a function;
-    attributes_of(tensor): what the program set on an intermediate tensor. lines run after the
-    graph, late_lines after the effects."""
+    """Reconstructs values. Mutable. fetch(source) and constant(object) give text; output(tensor or
+    SymInt) gives the text of a graph output; source_of as in provenance; frames_passed(exception)
+    gives the frames of its traceback, owner_of_traceback(traceback) its exception; flush(obj) adds
+    the lines that replay the changes of an object now; made_here(function): whether the trace made
+    a function; attributes_of(tensor): attributes set on an intermediate tensor. lines run after the
+    graph, late_lines after the side effects."""
 
     def __init__(
         self,
@@ -84,19 +84,19 @@ class Rebuilder(ContainerRebuilder):
             attributes_of,
         )
         self._classes, self._flush, self._owner_of_traceback = classes, flush, owner_of_traceback
-        #: id -> (step, object): where native code made what has no description.
+        #: id -> (step, object): where native code made an object that no text can reconstruct.
         self.allocation_sites: dict[int, tuple[int, Any]] = {}
         self._memo: dict[int, str] = {}
         self._alive: list[Any] = []
         self._pending: collections.deque[Callable[[], None]] = collections.deque()
         self._depth = 0
-        #: The trace ends at a break: generators that are alive there are carried on.
+        #: The trace ends at a graph break, across which generators are live.
         self.suspends = False
-        #: How many objects written in C are being described, whose parts no trace sees.
+        #: Nesting of C objects being described; the trace does not see their parts.
         self._in_native = 0
 
     def value(self, obj: Any) -> str:
-        """The expression of an object; adds the lines that it needs."""
+        """Returns the expression of an object; adds the lines that it needs."""
         self._depth += 1
         try:
             text = self._value(obj)
@@ -107,9 +107,8 @@ class Rebuilder(ContainerRebuilder):
         return text
 
     def has_made(self, obj: Any) -> bool:
-        """Whether the lines make this object, for the result or for something that it is a part
-        of.
-        """
+        """Returns whether the lines make this object, for the result or for an object that contains
+        it."""
         return id(obj) in self._memo
 
     def _value(self, obj: Any) -> str:
@@ -157,7 +156,7 @@ class Rebuilder(ContainerRebuilder):
         return self._reduced(obj) if base is None else self._instance(obj, base)
 
     def _fill_pending(self) -> None:
-        """Fills what was made empty. Filling makes more."""
+        """Fills the objects that were made empty. Filling may make more of them."""
         while self._pending:
             fill = self._pending.popleft()
             self._depth += 1
@@ -180,7 +179,7 @@ class Rebuilder(ContainerRebuilder):
         return ", ".join([self._value(v) for v in values])
 
     def _generator(self, obj: TracedGenerator) -> str:
-        """One that is alive at a break: its frame goes on as data."""
+        """Emits a generator that is live across a graph break, with its frame as data."""
         name = self._new(
             obj, f"{self._constant(new_suspended_generator)}({obj.name!r}, {obj.code_name!r})"
         )
@@ -188,7 +187,7 @@ class Rebuilder(ContainerRebuilder):
         return name
 
     def frame_text(self, name: str, obj: TracedGenerator) -> str:
-        """A line that says where a generator stands."""
+        """Returns a line that sets where a generator stands."""
         layout, values = frame_parts(obj)
         parts = "".join(f"{self._value(value)}, " for value in values)
         where = "None" if layout is None else self._constant(layout)
@@ -198,7 +197,7 @@ class Rebuilder(ContainerRebuilder):
         )
 
     def rewritten(self, name: str, obj: TracedGenerator) -> str:
-        """`frame_text` for a generator from before the trace, with the lines that it needs."""
+        """Returns `frame_text` for a generator from before the trace; adds lines it needs."""
         self._depth += 1
         try:
             text = self.frame_text(name, obj)
@@ -277,7 +276,7 @@ class Rebuilder(ContainerRebuilder):
     def _method(self, obj: types.MethodType) -> str:
         if isinstance(
             obj.__self__, HOST_ITERATORS
-        ):  # the method of what stands for Python's own object
+        ):  # a method of a host object that replaces one of Python's own
             return self._new(
                 obj, f"getattr({self._value(obj.__self__)}, {obj.__func__.__name__!r})"
             )
@@ -286,7 +285,7 @@ class Rebuilder(ContainerRebuilder):
 
     def _bound_builtin(self, obj: Any) -> str:
         receiver = getattr(obj, "__self__", None)
-        # A pybind11 function's receiver is its own description, not an object of the program.
+        # A pybind11 function's receiver is an internal record, not an object of the program.
         described = type(receiver).__module__.startswith("pybind11")
         if receiver is None or described or isinstance(receiver, (types.ModuleType, type)):
             return self._constant(obj)
@@ -300,7 +299,7 @@ class Rebuilder(ContainerRebuilder):
     def _partial(self, obj: Any) -> str:
         parts = [self._value(obj.func), *map(self._value, obj.args)]
         keywords = self._value(obj.keywords)
-        self._fill_pending()  # partial() copies its keywords
+        self._fill_pending()  # partial() copies its keywords, which must be filled
         name = self._new(
             obj, f"{self._constant(functools.partial)}({', '.join(parts)}, **{keywords})"
         )
@@ -318,8 +317,8 @@ class Rebuilder(ContainerRebuilder):
     # -- everything else --
 
     def _type_parameter(self, obj: Any) -> str:
-        """A TypeVar, ParamSpec or TypeVarTuple of 3.12 on, which are written in C."""
-        if obj.__module__ == "typing" and is_plain_name(obj.__name__):  # made by brackets
+        """Emits a TypeVar, ParamSpec or TypeVarTuple, which are C types from 3.12 on."""
+        if obj.__module__ == "typing" and is_plain_name(obj.__name__):  # made by def f[T]
             stars = _STARS[type(obj)]
             return self._new(obj, f"{self._constant(type_parameter)}({stars!r}, {obj.__name__!r})")
         parts, options = (), {}
@@ -336,11 +335,12 @@ class Rebuilder(ContainerRebuilder):
         )
 
     def _refused(self, obj: Any) -> str:
-        """An object that stands for one of Python's own only while a trace runs."""
+        """Rejects an object that replaces one of Python's own only while a trace runs."""
         raise self._no_way(obj)
 
     def _no_way(self, obj: Any) -> BaseException:
-        """What ends the attempt: the next one makes the object for real, where this one made it."""
+        """Returns the exception that ends this trace. A `Restart` breaks before the instruction
+        that made the object, so that eager mode makes it."""
         kind = type(obj)
         step, born = self.allocation_sites.get(id(obj), (0, None))
         if born is obj:
@@ -348,7 +348,7 @@ class Rebuilder(ContainerRebuilder):
         return CannotRebuild(f"a {kind.__module__}.{kind.__qualname__}", kind)
 
     def _reduced(self, obj: Any) -> str:
-        """An object of a type written in C, by the pickle protocol's description of it."""
+        """Emits an object of a C type from its pickle description (`__reduce_ex__`)."""
         kind = type(obj)
         if kind.__module__ not in _C_MODULES and not _is_stand_in(obj):
             raise self._no_way(obj)
@@ -372,7 +372,7 @@ class Rebuilder(ContainerRebuilder):
         self._fill_pending()
         name = self._new(obj, f"{self._constant(function)}({text})")
         if state is not None:
-            # The position of an iterator is cut to the length of its list, which effects may still
+            # An iterator's position is cut to the length of its list, which side effects may still
             # change.
             lines = self.late_lines if kind in _POSITIONED else self.lines
             lines.append(f"{name}.__setstate__({self._value(state)})")
@@ -380,18 +380,14 @@ class Rebuilder(ContainerRebuilder):
 
 
 def _gives(function: Any, args: tuple[Any, ...], kind: type) -> bool:
-    """Whether a description for pickle makes an object of the very type, not one that is as good
-    for pickle.
-    """
+    """Returns whether a pickle description makes an object of the very type, not a substitute."""
     if function in (iter, reversed) and len(args) == 1:
         return type(function(args[0])) is kind
     return not isinstance(function, type) or function is kind or kind.__module__.startswith("numpy")
 
 
 def _is_stand_in(obj: Any) -> bool:
-    """Whether an object is the tracer's own, in place of one of torch's: it says how that one is
-    made.
-    """
+    """Returns whether an object is the tracer's own, describing one of torch's."""
     return type(obj).__module__.startswith("tracer_core.")
 
 
@@ -406,12 +402,12 @@ _FUNCTION_FIELDS = (
 _STARS = {typing.TypeVar: "", typing.ParamSpec: "**", typing.TypeVarTuple: "*"}
 _VARIANCES = ("covariant", "contravariant", "infer_variance")
 _POSITIONED: tuple[type, ...] = (type(iter([])), type(reversed([])))
-#: Objects that never change and hold nothing that does.
+#: Objects that are immutable and hold only immutable objects.
 _IMMUTABLE = (
     re.Pattern, re.Match, types.GenericAlias, types.UnionType, torch.finfo, torch.iinfo,
     *torch_private.DEVICE_PROPERTIES,
 )  # fmt: skip
-#: Modules of C types whose description for pickle is complete and made without user code.
+#: Modules of C types whose pickle description is complete and made without user code.
 _C_MODULES = frozenset(
     {"builtins", "itertools", "functools", "operator", "_operator", "collections", "datetime",
     "decimal", "types",

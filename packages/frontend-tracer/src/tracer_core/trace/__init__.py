@@ -1,3 +1,1 @@
-"""What an instruction means on real objects: attributes, calls, containers, operators, side
-effects.
-"""
+"""Executes instructions symbolically: attributes, calls, containers, operators, side effects."""

@@ -1,9 +1,7 @@
-"""What setting and deleting an attribute means in a trace: CPython's descriptor protocol, with
-guards.
+"""Traces attribute assignment and deletion: CPython's descriptor protocol, with guards.
 
-In: an object, a name and a value. Out: nothing. What always holds: what an object that existed
-before the trace loses is saved first; user code that the write runs (properties, `__setattr__`,
-`__set__`, ...) is interpreted.
+An object that existed before the trace is saved before it is changed. User code that the write runs
+(properties, `__setattr__`, `__set__`, ...) is interpreted.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from tracer_core.trace.dict_entries import Entries
 
 
 class AttributeWrites:
-    """setattr and delattr of the tracer."""
+    """setattr and delattr in a trace."""
 
     def __init__(self, tracer: Tracing, entries: Entries) -> None:
         self.tracer, self.entries = tracer, entries
@@ -74,9 +72,8 @@ class AttributeWrites:
 
     @staticmethod
     def may_require_grad(tensor: torch.Tensor) -> bool:
-        """Whether a tensor is an intermediate that becomes a leaf of autograd's graph, which is
-        being recorded.
-        """
+        """Returns whether a tensor is an intermediate that becomes a leaf of the autograd graph
+        being traced."""
         return (
             torch_private.is_fake(tensor)
             and torch.is_grad_enabled()
@@ -86,7 +83,7 @@ class AttributeWrites:
         )
 
     def set_class_attribute(self, cls: type, name: str, value: Any) -> None:
-        """type.__setattr__; value: ABSENT deletes."""
+        """Traces type.__setattr__; value: ABSENT deletes."""
         if type(cls) is not type:
             owner, raw = self.entries.class_entry(type(cls), name)
             if owner is not None and owner is not type and self.entries.is_data_descriptor(raw):
@@ -106,7 +103,7 @@ class AttributeWrites:
         plain = plain and not name.startswith("__")
         own = library in ("torch", "tracer_core") and not plain
         if name in type.__dict__ or own or not cls.__flags__ & HEAP_TYPE:
-            # What the tracer itself relies on, or CPython's own error.
+            # Entries that the tracer itself relies on, or CPython's own error.
             self.tracer.break_graph(
                 "unsupported_mutation", f"attribute {name!r} of class {cls.__name__} is set"
             )
@@ -123,10 +120,10 @@ class AttributeWrites:
             type.__delattr__(cls, name)
         else:
             type.__setattr__(cls, name, value)
-        self.entries.forget_entries()  # what a class says about special methods may be another now
+        self.entries.forget_entries()  # special methods of the class may have changed
 
     def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
-        """object.__setattr__"""
+        """Traces object.__setattr__."""
         owner, raw = self.entries.class_entry(type(obj), name)
         if owner is not None and self.entries.is_data_descriptor(raw):
             self._set_descriptor(raw, obj, name, value)
@@ -159,7 +156,7 @@ class AttributeWrites:
         self._set_slot(raw, obj, name, value)
 
     def _set_slot(self, raw: Any, obj: Any, name: str, value: Any) -> None:
-        """A value that a C descriptor stores; value: ABSENT deletes it."""
+        """Stores a value through a C descriptor; value: ABSENT deletes it."""
         self.tracer.side_effects.mutations += 1
         if not self.provenance.is_fresh(obj) and not kind_is_slot(raw):
             self.tracer.break_graph(
@@ -202,7 +199,7 @@ class AttributeWrites:
             raise AttributeError(name)
 
     def generic_delattr(self, obj: Any, name: str) -> None:
-        """object.__delattr__"""
+        """Traces object.__delattr__."""
         owner, raw = self.entries.class_entry(type(obj), name)
         if owner is not None and self.entries.is_data_descriptor(raw):
             self.delete_descriptor(raw, obj, name)
@@ -234,20 +231,19 @@ class AttributeWrites:
             self._set_slot(raw, obj, name, ABSENT)
 
     def _delete_entry(self, obj: Any, namespace: dict[str, Any], name: str) -> None:
-        """Deletes from an object's own dictionary."""
+        """Deletes an entry of an object's own dictionary."""
         if self._instance_presence(obj, namespace, name):
             self.tracer.side_effects.before_remove(namespace, name, obj)
             del namespace[name]
             return
-        # CPython names what is missing in the way that it does for this very object.
+        # CPython words the missing name differently for each kind of object.
         if isinstance(obj, types.ModuleType):
             types.ModuleType.__delattr__(obj, name)
         object.__delattr__(obj, name)
 
     def _instance_presence(self, obj: Any, namespace: dict[str, Any], name: str) -> bool:
-        """Whether the object's dictionary has the name; its absence is guarded (its presence by who
-        deletes it).
-        """
+        """Returns whether the object's dictionary has the name. Guards the absence of the name; its
+        presence is guarded by the code that deletes it."""
         source, change = self.provenance.source_of(obj), self.effects.peek(namespace)
         if (
             name not in namespace

@@ -1,8 +1,8 @@
-"""What reading an attribute means in a trace: CPython's descriptor protocol, with guards.
+"""Traces attribute reads: CPython's descriptor protocol, with guards.
 
-In: an object and a name. Out: the value, with the dictionary entries that decided it guarded when
-the object (or its class) existed before the trace. What always holds: user code that the access
-runs (properties, `__getattr__`, ...) is interpreted, never run natively.
+The dictionary entries that decide the value are guarded if the object (or its class) existed before
+the trace. User code that the access runs (properties, `__getattr__`, ...) is interpreted, never run
+natively.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LOCAL_GET, LOCAL_SET = (
     vars(threading.local)[f"__{name}__"] for name in ("getattribute", "setattr")
 )
 _ARRAY_VIEWS = frozenset({"T", "mT", "real", "imag", "flat", "base", "data"})
-#: Attributes that type computes from the class's own entries.
+#: Attributes that `type` computes from the class's own entries.
 _CLASS_ENTRIES = frozenset({"__doc__", "__module__", "__annotations__"})
 #: Attributes of tensors that change from call to call, or say how autograd made the tensor.
 _AUTOGRAD_STATE = frozenset(
@@ -46,23 +46,21 @@ _AUTOGRAD_STATE = frozenset(
 )  # fmt: skip
 
 
-#: Values that functions keep outside their dictionary, and that nothing else is derived from.
+#: Values that functions store outside their dictionary and derive nothing else from.
 _SETTABLE = frozenset(types.FunctionType.__dict__[name] for name in ("__name__", "__qualname__"))
 
 
 def kind_is_slot(raw: Any) -> bool:
-    """Whether a C descriptor does nothing but store a value (``__slots__``, a field of a C
-    struct).
-    """
+    """Returns whether a C descriptor only stores a value (``__slots__``, a field of a C struct)."""
     return isinstance(raw, types.MemberDescriptorType) or raw in _SETTABLE
 
 
-#: What a traceback says, which is the interpreter's own while a program is traced.
+#: Attributes of a traceback; during a trace they would show the interpreter's frames.
 _OF_TRACEBACKS = frozenset({"tb_frame", "tb_lineno", "tb_lasti", "tb_next"})
 
 
 class Attributes:
-    """getattr and super() of the tracer. Mutable."""
+    """getattr and super() in a trace. Mutable."""
 
     def __init__(self, tracer: Tracing, entries: Entries) -> None:
         self.tracer, self.entries = tracer, entries
@@ -71,7 +69,7 @@ class Attributes:
             tracer.effects,
             tracer.recorder,
         )
-        #: id of an intermediate tensor -> what the program set on it.
+        #: id of an intermediate tensor -> attributes that the program set on it.
         self.tensor_attributes: dict[int, dict[str, Any]] = {}
 
     # -- reading --
@@ -113,7 +111,7 @@ class Attributes:
         return self._fallback(obj, name, fallback)
 
     def generic_getattr(self, obj: Any, name: str) -> Any:
-        """object.__getattribute__ for an instance of a Python class."""
+        """Traces object.__getattribute__ for an instance of a Python class."""
         cls = type(obj)
         owner, raw = self.entries.read_entry(cls, name)
         if type(raw) in NUMBERS:
@@ -166,7 +164,7 @@ class Attributes:
         return self.native_descriptor_get(raw, obj, cls, name)
 
     def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
-        """A descriptor written in C that is not one of Python's own."""
+        """Reads a C descriptor that is not one of Python's own."""
         if isinstance(raw, collections._tuplegetter) and isinstance(obj, tuple):  # type: ignore[attr-defined]
             return self.tracer.reads.list_item(obj, raw.__reduce__()[1][0], varies=True)
         if type(raw).__name__ in (
@@ -199,7 +197,7 @@ class Attributes:
         )
 
     def _wrapped(self, raw: Any) -> Any:
-        """The function in a staticmethod or classmethod of a class."""
+        """Returns the function in a staticmethod or classmethod of a class."""
         source = self.provenance.source_of(raw)
         if source is None:
             return raw.__func__
@@ -215,7 +213,7 @@ class Attributes:
         self.tracer.break_graph("unknown_native", f"{type(obj).__name__}.__getattr__")
 
     def _module_member(self, obj: torch.nn.Module, name: str) -> Any:
-        """nn.Module.__getattr__ without interpreting it: parameters, buffers, submodules."""
+        """Does the lookup of nn.Module.__getattr__: parameters, buffers, submodules."""
         for table in ("_parameters", "_buffers", "_modules"):
             members = self.entries.instance_entry(obj, table)
             if members is ABSENT:
@@ -228,7 +226,7 @@ class Attributes:
         )
 
     def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
-        """getattr with a default."""
+        """Traces getattr with a default."""
         try:
             return self.getattr(obj, name)
         except AttributeError:
@@ -277,15 +275,16 @@ class Attributes:
         return getattr(tensor, name)
 
     def attributes_of(self, tensor: torch.Tensor) -> dict[str, Any]:
-        """What the program set on an intermediate tensor."""
+        """Returns the attributes that the program set on an intermediate tensor."""
         return self.tensor_attributes.get(id(tensor), {})
 
     def _autograd_state(self, tensor: torch.Tensor, name: str) -> Any:
-        """Whether an input is a leaf is guarded; everything else changes from call to call."""
+        """Reads autograd state. is_leaf of an input is guarded; other values change from call to
+        call."""
         source = self.provenance.source_of(tensor)
         steady = name == "is_leaf" or (name == "grad_fn" and tensor.grad_fn is None)
         if source is None or self.recorder.fakes.real_was_written(tensor):
-            fake = self.recorder.as_fake(tensor)  # its graph is what the real one will be
+            fake = self.recorder.as_fake(tensor)  # its autograd graph equals the real one's
             if name == "is_leaf":
                 return fake.is_leaf
             if name == "grad_fn" and fake.grad_fn is None:
@@ -300,9 +299,7 @@ class Attributes:
         namespace = module.__dict__
         source = self.provenance.source_of(module) or self.provenance.constant(module)
         cls = type(module)
-        if (
-            cls is not types.ModuleType
-        ):  # torch.backends.cudnn: its flags are properties of its class
+        if cls is not types.ModuleType:  # torch.backends.cudnn: its flags are class properties
             owner, raw = self.entries.class_entry(cls, name)
             if (
                 owner is not None
@@ -320,7 +317,7 @@ class Attributes:
             )
         if name == "__dict__":
             return self.entries.dict_of(module)
-        # A module's __getattr__ (lazy imports) caches what it finds or computes it from its name.
+        # A module's __getattr__ (lazy import) caches the value or computes it from the name.
         try:
             value = getattr(module, name)
         except AttributeError:
@@ -348,7 +345,7 @@ class Attributes:
         return self.tracer.calls.call_value(fallback, [cls, name], {})
 
     def plain_class_attribute(self, cls: type, name: str) -> Any:
-        """type.__getattribute__"""
+        """Traces type.__getattribute__."""
         meta = type(cls)
         meta_owner, meta_raw = self.entries.class_entry(meta, name)
         if meta_owner is not None and self.entries.is_data_descriptor(meta_raw):
@@ -373,7 +370,7 @@ class Attributes:
         return type.__getattribute__(cls, name)  # raises Python's own error
 
     def _class_dict(self, cls: type) -> Any:
-        """The read-only view of a class's entries; what is read through it is guarded."""
+        """Returns the read-only view of a class's entries; reads through it are guarded."""
         proxy = cls.__dict__
         (entries,) = (found for found in gc.get_referents(proxy) if isinstance(found, dict))
         if not self.entries.made_class(cls) and self.provenance.source_of(entries) is None:
@@ -381,7 +378,8 @@ class Attributes:
         return proxy
 
     def unproxied(self, container: Any) -> Any:
-        """The dictionary behind a read-only view that the trace made; anything else as it is."""
+        """Returns the dictionary behind a read-only view that the trace made; other values
+        unchanged."""
         if type(container) is not types.MappingProxyType:
             return container
         (entries,) = gc.get_referents(container)
@@ -409,9 +407,9 @@ class Attributes:
         return self.entries.class_value(raw.__get__(None, cls))
 
     def _builtin_attribute(self, obj: Any, name: str) -> Any:
-        """Instances of types written in C."""
+        """Reads an attribute of an instance of a C type."""
         if isinstance(obj, types.TracebackType) and name in _OF_TRACEBACKS:
-            # while it is traced, it shows the interpreter's frames; outside of it, the program's
+            # in a trace it would show the interpreter's frames, not the program's
             self.tracer.break_graph("native_python", f"a traceback is looked into: .{name}")
         raw = self.entries.static(type(obj), name)
         if raw is ABSENT:

@@ -1,8 +1,8 @@
-"""What a call means in a trace: inline, record, run natively, or break.
+"""Traces calls: inline, put into the graph, run natively, or graph break.
 
-In: a callable and its arguments. Out: a value, or a `Frame` to run. What always holds: a Python
-function is interpreted; a C function runs only if the effect table or torch's operators know it; a
-break inside a call that native code made turns into a break before that native call (`Restart`).
+Python functions are interpreted: `prepare` returns the `Frame` to run. A C function runs only if
+the effect table or torch's operators know it. A break in a call made by native code becomes a break
+before that native code (`Restart`).
 """
 
 from __future__ import annotations
@@ -42,21 +42,19 @@ _C_FUNCTIONS = (
     types.MethodWrapperType,
     types.ClassMethodDescriptorType,
 )  # fmt: skip
-#: Nested inlined calls, and those of them that run below native code (which use the host's stack).
+#: Limits of nested inlined calls, and of those below native code (which use the host's stack).
 _DEPTH_LIMIT, _NESTING_LIMIT = 900, 60
 
 
 class Calls:
-    """Calls of the tracer. Mutable. natives: code that reached its recompile limit and is called as
-    plain Python.
-    """
+    """Calls in a trace. Mutable. natives: code at its recompile limit, which is not inlined."""
 
     def __init__(self, tracer: Tracing, natives: Set[types.CodeType]) -> None:
         self.tracer, self.provenance, self.natives = tracer, tracer.provenance, natives
         self.entries, self.native_calls = tracer.entries, tracer.native_calls
-        #: Every code object that was run, with a function that has it.
+        #: Every code object that was run, with one of its functions.
         self.interpreted: dict[types.CodeType, types.FunctionType] = {}
-        #: Generators with handlers (try, with), which may run when they are closed.
+        #: Generators with handlers (try, with), whose handlers may run on close.
         self.generators: list[TracedGenerator] = []
 
     # -- entry points of the machine --
@@ -75,9 +73,8 @@ class Calls:
         return self.run_nested(result) if type(result) is Frame else result
 
     def run_nested(self, frame: Frame, error: BaseException | None = None) -> Any:
-        """Runs a frame to its end below native code. A break inside means: break before that
-        code.
-        """
+        """Runs a frame to its end below native code. A break inside becomes a break before that
+        code."""
         base = len(self.tracer.frames)
         if base > _DEPTH_LIMIT or self.tracer.nesting > _NESTING_LIMIT:
             raise RunNatively("calls are nested too deep to be interpreted")
@@ -113,14 +110,14 @@ class Calls:
             made = frame.generator
             if restart.location and self.provenance.is_fresh(
                 made
-            ):  # one with a break in it is made for real
+            ):  # a generator with a break in it runs in eager mode
                 raise Restart(made.born, restart.kind, restart.reason, restart.location) from None
             raise
 
     # -- dispatch --
 
     def prepare(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """The result of a call, or the frame that computes it."""
+        """Returns the result of a call, or the frame that computes it."""
         if self.tracer.scalars.numbers and not keeps_symbols(function):
             args = [self.tracer.scalars.settled(value) for value in args]
             kwargs = {name: self.tracer.scalars.settled(value) for name, value in kwargs.items()}
@@ -133,7 +130,7 @@ class Calls:
         if kind.__flags__ & HEAP_TYPE and _answers_any_name(kind):
             if issubclass(kind, type):
                 return instances.instantiate(self.tracer, function, args, kwargs)
-            handler = CALLED_TYPES.get(kind)  # looking for marks would ask the program's code
+            handler = CALLED_TYPES.get(kind)  # looking for marks would run the program's code
             return (
                 handler(self.tracer, function, args, kwargs)
                 if handler
@@ -215,7 +212,7 @@ class Calls:
     def frame_of(
         self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
-        """A frame ready to run `function`; a TracedGenerator for a generator function."""
+        """Returns a frame ready to run `function`; a TracedGenerator for a generator function."""
         if self.provenance.is_fresh(function) and not self.tracer.names.made_here(function):
             self.provenance.constant(function)
         if function.__code__ in self.natives:
@@ -241,7 +238,7 @@ class Calls:
         return frame
 
     def _guard_code(self, function: types.FunctionType) -> None:
-        """A function's code can be replaced while the function stays the same object."""
+        """Guards a function's code, which can be replaced in the same function object."""
         source = self.provenance.source_of(function)
         if source is not None:
             self.provenance.read(
@@ -252,9 +249,9 @@ class Calls:
 
     def call_object(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         cls = type(function)
-        # A compiled module needs nothing here: its class's __call__ is marked, and `call_function`
-        # puts the original's in its place with the module itself, whose attributes have sources, as
-        # self.
+        # A compiled module needs nothing here: the __call__ of its class is marked, and
+        # `call_function` calls the original's with the module itself, whose attributes have
+        # sources, as self.
         if isinstance(function, torch.nn.Module) and self._plain_module(function):
             return self.prepare(self.tracer.attributes.getattr(function, "forward"), args, kwargs)
         if (
@@ -283,7 +280,7 @@ class Calls:
         )
 
     def _plain_module(self, module: torch.nn.Module) -> bool:
-        """Whether calling the module is calling its forward: no hooks, guarded."""
+        """Returns whether calling the module only calls its forward: no hooks, guarded."""
         if self.entries.static(type(module), "__call__") is not _MODULE_CALL:
             return False
         names = torch.nn.modules.module.__dict__
@@ -293,7 +290,7 @@ class Calls:
         for table in _HOOK_TABLES:
             hooks = self.entries.instance_entry(module, table)
             if hooks is ABSENT or len(hooks):
-                return False  # whatever is done then reads the hooks that it relies on
+                return False  # the code that then runs reads, and so guards, these hooks
             self.tracer.reads.keys(hooks)
         if self.entries.instance_entry(module, "_compiled_call_impl") is not ABSENT:
             return False
@@ -316,7 +313,7 @@ class Calls:
 
 
 def _answers_any_name(cls: type) -> bool:
-    """Whether looking up an attribute of the class's objects runs code of the program."""
+    """Returns whether attribute lookup on the class's objects runs the program's code."""
     for name in ("__getattribute__", "__getattr__"):
         found: Any = next((c.__dict__[name] for c in cls.__mro__ if name in c.__dict__), None)
         if has_python(found) and found.__globals__.get("__name__", "").partition(".")[0] != "torch":

@@ -1,10 +1,8 @@
-"""Classes that a program makes while it is traced.
+"""Traces the creation of classes: class statements and ``type(name, bases, namespace)``.
 
-In: a class statement (`build_class`), or a call of ``type(name, bases, namespace)`` (`new_class`).
-Out: a real class, noted as made here. What always holds: the body, ``__prepare__``,
-``__set_name__``, ``__init_subclass__`` and metaclasses written in Python are interpreted, never run
-by the interpreter of the host; a class made here has no source, and what it holds is read without
-guards.
+The body, ``__prepare__``, ``__set_name__``, ``__init_subclass__`` and metaclasses written in Python
+are interpreted, never run by the host interpreter. The result is a real class without a source,
+whose contents are read without guards.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.dict_entries import ABSENT, has_python
 
-#: Entries of a class that the class statement makes by itself.
+#: Entries that the class statement itself adds to a class.
 GENERATED = frozenset({"__dict__", "__weakref__", "__classcell__", "_abc_impl"})
 _WRAPPERS = (staticmethod, classmethod)
 
@@ -45,7 +43,7 @@ class _QuietWithDict:
 
 
 def quiet_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
-    """A class whose bases were not told about it. Its layout is that of a class statement."""
+    """Makes a class without notifying its bases, with the layout of a class statement."""
     failure = None
     for quiet in _quiet_bases(bases):
         try:
@@ -59,11 +57,11 @@ def quiet_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[
 
 
 class BasesMustKnow(TypeError):
-    """A class has a layout that only a class statement gives it."""
+    """A class needs a layout that only a class statement gives it."""
 
 
 def _quiet_bases(bases: tuple[type, ...]) -> Iterator[type]:
-    """Quiet classes of different layouts; one of them has that of the class to be made."""
+    """Yields quiet classes of different layouts; one of them has that of the class to be made."""
     yield from (_Quiet, _QuietWithDict)
     for base in bases:
         above = base.__base__
@@ -74,16 +72,14 @@ def _quiet_bases(bases: tuple[type, ...]) -> Iterator[type]:
 
 
 def bare_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
-    """``type.__new__`` without ``__init_subclass__`` of Python; for the generated code too."""
+    """Runs ``type.__new__`` without a Python ``__init_subclass__``; for generated code too."""
     if any(_hook(base) is not _OBJECT_HOOK for base in bases):
         return quiet_class(meta, name, bases, namespace)
     return type.__new__(meta, name, bases, dict(namespace))
 
 
 def fill_class(cls: type, entries: list[tuple[str, Any]]) -> None:
-    """Sets entries of a class that was made empty, without its metaclass; for the generated
-    code.
-    """
+    """Sets entries of an empty class without its metaclass; for generated code too."""
     for name, value in entries:
         type.__setattr__(cls, name, value)
 
@@ -99,7 +95,7 @@ _OBJECT_HOOK = object.__dict__["__init_subclass__"]
 
 
 class _Later:
-    """Stands in a namespace for a value whose ``__set_name__`` has to be interpreted."""
+    """Placeholder in a namespace for a value whose ``__set_name__`` has to be interpreted."""
 
 
 # -- the class statement
@@ -107,7 +103,7 @@ class _Later:
 
 
 def build_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """``__build_class__(body, name, *bases, metaclass=, **keywords)``."""
+    """Traces ``__build_class__(body, name, *bases, metaclass=, **keywords)``."""
     body, name, *written = args
     if type(body) is not types.FunctionType or not isinstance(name, str):
         tracer.break_graph("native_python", "the arguments do not fit __build_class__()")
@@ -150,7 +146,7 @@ def _resolve_bases(tracer: Tracing, written: list[Any]) -> tuple[Any, ...]:
 
 
 def winner(meta: type, bases: tuple[Any, ...]) -> type:
-    """The most derived metaclass."""
+    """Returns the most derived metaclass."""
     for base in bases:
         other = type(base)
         if issubclass(meta, other):
@@ -196,7 +192,7 @@ def _prepare(
 
 
 def run_body(tracer: Tracing, body: types.FunctionType, namespace: Any) -> Any:
-    """Runs a class body with its names in `namespace`; gives the ``__class__`` cell or None."""
+    """Runs a class body with its names in `namespace`; returns the ``__class__`` cell or None."""
     code = decode(body.__code__)
     if code.unsupported:
         reason = UNSUPPORTED.get(code.unsupported, "no handler")
@@ -224,7 +220,7 @@ def _check_cell(cell: types.CellType, made: type, name: str) -> None:
 
 
 def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """``type.__new__(meta, name, bases, namespace, **keywords)``."""
+    """Traces ``type.__new__(meta, name, bases, namespace, **keywords)``."""
     if len(args) != 4 or not isinstance(args[0], type):
         tracer.break_graph("class_statement", "type.__new__ is called in an unusual way")
     meta, name, bases, namespace = args
@@ -241,7 +237,7 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if "__module__" not in entries and "__name__" in tracer.frames[-1].globals:
         entries["__module__"] = tracer.frames[-1].globals[
             "__name__"
-        ]  # CPython asks the calling frame
+        ]  # CPython reads it from the calling frame
     later = {
         key: value
         for key, value in entries.items()
@@ -294,8 +290,8 @@ def _set_name(tracer: Tracing, made: type, key: str, value: Any) -> None:
 
 
 def note_class(tracer: Tracing, made: type, **recipe: Any) -> None:
-    """Notes that the trace made a class, and the functions in it. recipe: how to make it again,
-    where its contents do not say it."""
+    """Registers a class made by the trace, and the functions in it. recipe: how to make the class
+    again, where its contents do not tell."""
     tracer.entries.classes[id(made)] = MadeClass(made, tracer.outer_step, recipe)
     for value in made.__dict__.values():
         note_functions(tracer, value)
@@ -311,7 +307,7 @@ def note_functions(tracer: Tracing, value: Any) -> None:
 
 
 class MadeClass:
-    """A class that the trace made. born: the step of the class statement in the outermost chain."""
+    """A class made by the trace. born: step of the class statement in the outermost chain."""
 
     __slots__ = ("cls", "born", "recipe")
 
@@ -322,7 +318,7 @@ class MadeClass:
 # -- enumerations
 # -------------------------------------------------------------------------------------------
 
-#: Names whose presence makes the enumeration's own machinery call user code.
+#: Names whose presence makes the enum machinery call user code.
 ENUM_HOOKS = frozenset(
     {
         "__new__",
@@ -343,9 +339,8 @@ def _build_enum(
     bases: tuple[Any, ...],
     keywords: dict[str, Any],
 ) -> Any:
-    """An enumeration of constants: the standard library makes it, from what the interpreted body
-    stored.
-    """
+    """Makes an enumeration of constants with the standard library, from the values that the
+    interpreted body stored."""
     hooked = any(
         has_python(getattr(owner.__dict__.get(hook), "__func__", owner.__dict__.get(hook)))
         for base in bases
@@ -379,7 +374,7 @@ def make_enum(
     entries: list[tuple[str, Any]],
     keywords: dict[str, Any],
 ) -> Any:
-    """An enumeration from its numbered members; for the generated code."""
+    """Makes an enumeration from its numbered members; for generated code."""
     namespace = meta.__prepare__(name, bases, **keywords)
     for key, value in entries:
         namespace[key] = value
@@ -391,7 +386,7 @@ def make_enum(
 
 
 def set_class_attribute(tracer: Tracing, cls: type, name: str, value: Any) -> None:
-    """``type.__setattr__`` on a class made here; value: ABSENT deletes."""
+    """Traces ``type.__setattr__`` on a class made here; value: ABSENT deletes."""
     if value is ABSENT:
         type.__delattr__(cls, name)
     else:

@@ -1,8 +1,7 @@
-"""What membership, subscripts and iteration mean in a trace.
+"""Traces membership tests, subscripts and iteration.
 
-In: a container (tensors may be fakes). Out: an item, an iterator, or the container changed. What
-always holds: special methods that are user code are interpreted; sourced containers are guarded as
-far as they are read.
+Special methods that are user code are interpreted. Containers that existed before the trace are
+guarded as far as they are read.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tracer_core.trace.operators import CONTAINERS, MUTABLE
 from tracer_core.trace.scalars import SYMBOLS
 
 _UNHASHABLE = frozenset({list, dict, set, bytearray, tuple, slice, collections.deque})
-#: Iterators that read nothing that existed before the trace when they were made in it.
+#: Iterators that, if made in the trace, read nothing that existed before it.
 _ITERABLES: tuple[Any, ...] = (
     [], (), {}, set(), "", b"", bytearray(), array.array("i"), range(0), {}.items(), {}.values(),
     reversed([]),
@@ -56,14 +55,14 @@ _VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys",
 
 
 class Items:
-    """Containers and iterators of the tracer. Mutable."""
+    """Containers and iterators in a trace. Mutable."""
 
     def __init__(self, tracer: Tracing, carried: LiveGenerators) -> None:
         self.tracer, self.carried = tracer, carried
         self.entries, self.operators = tracer.entries, tracer.operators
         self.provenance, self.effects = tracer.provenance, tracer.effects
-        #: id of the iterator of a ``for`` loop -> itself, the list or tuple that it goes over, and
-        #: that one's items.
+        #: id of the iterator of a ``for`` loop -> the iterator, the list or tuple under it, and the
+        #: items of that container.
         self.loops: dict[int, tuple[Any, Any, list[Any]]] = {}
 
     def contains(self, item: Any, container: Any) -> bool:
@@ -214,7 +213,7 @@ class Items:
         if isinstance(container, dict):
             self.tracer.reads.check_key(key, container)
             if type(key) in _UNHASHABLE:
-                hash(key)  # raises Python's own error, before anything is noted as changed
+                hash(key)  # raises Python's own error before any change is registered
             self.tracer.side_effects.before_store(container, key)
         else:
             key = special_methods.plain_key(self.tracer, key)
@@ -224,7 +223,7 @@ class Items:
         container[key] = value
 
     def _slice_value(self, container: Any, value: Any) -> Any:
-        """What ``container[a:b] = value`` reads of the value: all its items."""
+        """Reads what ``container[a:b] = value`` reads of the value: all its items."""
         if isinstance(value, (bytearray, array.array)):
             self.tracer.reads.expand(value)
         elif isinstance(container, (list, bytearray)):
@@ -238,7 +237,7 @@ class Items:
                         "unsupported_mutation", "a slice of a bytearray is set to other than int"
                     )
                 return items
-        return value  # anything but the right items raises Python's own error
+        return value  # other items raise Python's own error
 
     def delitem(self, container: Any, key: Any) -> None:
         method = self.entries.python_method(container, "__delitem__")
@@ -306,7 +305,7 @@ class Items:
         )
 
     def _by_subscripts(self, value: Any) -> LazyIterator:
-        """The old protocol: value[0], value[1], ... until IndexError."""
+        """Iterates by the old protocol: value[0], value[1], ... until IndexError."""
         numbers = itertools.count()
 
         def step() -> Any:
@@ -320,7 +319,7 @@ class Items:
     def _iterate_container(self, value: Any) -> Any:
         if self.provenance.is_fresh(value):
             return iter(value)
-        # The iterator of the container itself: the program may change it while it loops.
+        # Over the container itself: the program may change it while it loops.
         if isinstance(value, dict):
             self.tracer.reads.keys(value)
         else:
@@ -348,16 +347,16 @@ class Items:
         return iterator
 
     def _is_sequence(self, value: Any) -> bool:
-        """Whether looping over a value takes the items of a list or tuple by position."""
+        """Returns whether a loop over a value takes the items of a list or tuple by position."""
         return (
             isinstance(value, (list, tuple))
             and self.entries.python_method(value, "__iter__") is None
         )
 
     def _next_of_loop(self, iterator: Any, container: Any, items: list[Any]) -> tuple[bool, Any]:
-        """`advance` for a loop over a list or tuple with symbols among its items."""
+        """Advances a loop over a list or tuple with symbols among its items."""
         position = len(container) - operator.length_hint(iterator)
-        if self.effects.changed(container) is not None:  # which has guarded what it held
+        if self.effects.changed(container) is not None:  # the change has guarded the old contents
             items = container
         for item in iterator:
             return True, item if items is container else items[position]
@@ -437,7 +436,7 @@ class Items:
         self.operators.native_operands(value)
         return format(value, spec)
 
-    # -- displays: what a break left half-built existed before this segment --
+    # -- displays: a break may leave a half-built one, which then existed before this trace --
 
     def list_append(self, target: Any, value: Any) -> None:
         before = self.tracer.side_effects.mutations
@@ -457,9 +456,7 @@ class Items:
         target.update(items)
 
     def native_iterator(self, iterator: Any) -> Any:
-        """An iterator that native code may advance: user code in it comes back to the
-        interpreter.
-        """
+        """Returns an iterator that native code may advance: user code in it is interpreted."""
         if isinstance(iterator, HOST_ITERATORS):
             return iterator
         if self.entries.python_method(iterator, "__next__"):

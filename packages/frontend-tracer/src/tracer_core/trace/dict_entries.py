@@ -1,9 +1,7 @@
-"""The dictionary entries that decide what an attribute is: of classes along the MRO, of objects, of
-cells.
+"""Reads the dictionary entries that decide an attribute: of classes along the MRO, objects, cells.
 
-In: a class or an object, and a name. Out: the entry, or ABSENT. What always holds: an entry of what
-existed before the trace is guarded where it is read, its absence too, unless the program has
-decided it since.
+Each entry of an object that existed before the trace is guarded where it is read, and so is its
+absence, unless the program has decided it since. ABSENT stands for a missing entry.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _WRAPPED = (
 
 
 def has_python(function: Any) -> bool:
-    """Whether a slot of a type is user code."""
+    """Returns whether a slot of a type is user code."""
     return isinstance(function, types.FunctionType)
 
 
@@ -41,38 +39,36 @@ def is_tensor_like(value: Any) -> bool:
 
 
 class Entries:
-    """What classes and objects hold, of the tracer. Mutable."""
+    """Entries of classes and objects in a trace. Mutable."""
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance, self.effects = tracer, tracer.provenance, tracer.effects
         #: id -> classes that the trace made.
         self.classes: dict[int, Any] = {}
-        #: (class, name) -> what `class_entry` found; emptied when the program changes a class.
+        #: (class, name) -> result of `class_entry`; emptied when the program changes a class.
         self._specials: dict[tuple[type, str], tuple[type | None, Any]] = {}
         self._lineages: set[type] = set()
-        #: class -> its special methods in Python (natives/reading.py).
+        #: class -> its special methods written in Python (natives/reading.py).
         self.methods_of: dict[type, frozenset[str]] = {}
 
     # -- of classes --
 
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
-        """(class that defines it, raw value) along the MRO, guarded for classes that can change."""
+        """Returns (class that defines it, raw value) along the MRO; guarded for mutable classes."""
         owner, value = found = self._entry(cls, name)
         if type(value) in _NUMBERS and owner is not None and self.is_guarded(owner, name):
             self.provenance.guard(GuardKind.EQ, self.entry_source(owner, name), value)
         return found
 
     def read_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
-        """`class_entry` for an attribute that the program reads: a number that changes is a
-        symbol.
-        """
+        """Returns `class_entry` for a read by the program: a varying number is a symbol."""
         owner, value = self._entry(cls, name)
         if type(value) in _NUMBERS and owner is not None and self.is_guarded(owner, name):
             value = self.provenance.read_varying(value, self.entry_source(owner, name))
         return owner, value
 
     def _entry(self, cls: type, name: str) -> tuple[type | None, Any]:
-        """`class_entry`; a number is not guarded yet."""
+        """Returns `class_entry` without a guard on a number."""
         handle = cls, name
         found = self._specials.get(handle)
         if found is None:
@@ -80,9 +76,8 @@ class Entries:
         return found
 
     def is_guarded(self, owner: type, name: str) -> bool:
-        """Whether a class's entry can be another one at the next call, and is not the program's own
-        doing.
-        """
+        """Returns whether a class's entry may differ at the next call, other than by the traced
+        code."""
         changes = owner.__flags__ & HEAP_TYPE and self.effects.attribute(owner, name) is None
         return bool(changes) and not self.made_class(owner)
 
@@ -104,11 +99,11 @@ class Entries:
         return None, ABSENT
 
     def made_class(self, cls: Any) -> bool:
-        """Whether the trace itself made a class: nothing in it is guarded."""
+        """Returns whether the trace made the class: nothing in it is guarded."""
         return id(cls) in self.classes
 
     def guard_lineage(self, cls: type) -> None:
-        """Guards which classes a class inherits from: `__bases__` can be assigned."""
+        """Guards the classes that a class inherits from: `__bases__` can be assigned."""
         if cls not in self._lineages:
             self._lineages.add(cls)
             for owner in cls.__mro__ if self.made_class(cls) else (cls,):
@@ -118,15 +113,15 @@ class Entries:
                     )
 
     def read_class_entry(self, value: Any, source: Source) -> None:
-        """Guards a value found on a class. What it holds is guarded where it is read, as for any
-        object.
-        """
+        """Guards a value found on a class. The contents of the value are guarded where they are
+        read."""
         if isinstance(value, (tuple, torch.Tensor)):
             self.provenance.read(value, source)
             return
         self.provenance.guard(GuardKind.EQ if is_constant(value) else GuardKind.IS, source, value)
         if type(value).__flags__ & HEAP_TYPE and not is_constant(value):
-            self.provenance.guard(GuardKind.TYPE, source, type(value))  # whether it is a descriptor
+            # The type decides whether the value is a descriptor.
+            self.provenance.guard(GuardKind.TYPE, source, type(value))
         if not is_constant(value) and self.provenance.source_of(value) is None:
             self.provenance.adopt(value, source)
 
@@ -134,12 +129,12 @@ class Entries:
         self._specials.clear()
 
     def special(self, cls: type, name: str) -> Any:
-        """What a class says about a special method, which CPython looks up on the class alone;
-        guarded, its absence too. ABSENT if no class of the MRO has it."""
+        """Returns the special method `name`, which CPython looks up on the class alone; ABSENT if
+        no class of the MRO has it. Guarded either way."""
         return self.class_entry(cls, name)[1]
 
     def python_method(self, obj: Any, name: str) -> Any:
-        """A special method of the object's class if it is user code, else None."""
+        """Returns a special method of the object's class if it is user code, else None."""
         cls = type(obj)
         if not cls.__flags__ & HEAP_TYPE or is_tensor_like(obj):
             return None
@@ -153,9 +148,8 @@ class Entries:
         return None
 
     def lacks(self, value: Any, *names: str) -> bool:
-        """Whether no class of a value has these special methods: C code that looks for them finds
-        none.
-        """
+        """Returns whether the value's class has none of these special methods, which C code looks
+        up."""
         cls = type(value)
         if not cls.__flags__ & HEAP_TYPE:
             return False
@@ -185,14 +179,13 @@ class Entries:
         return any(self.type_has(raw, name) is not ABSENT for name in ("__set__", "__delete__"))
 
     def type_has(self, raw: Any, name: str) -> Any:
-        """What the type of a class's value says about a method of descriptors; guarded where it can
-        change.
-        """
+        """Returns the descriptor method `name` of the type of a class's value; guarded if it can
+        change."""
         kind = type(raw)
         return self.special(kind, name) if kind.__flags__ & HEAP_TYPE else self.static(kind, name)
 
     def instance_entry(self, obj: Any, name: str) -> Any:
-        """The value in the object's own dictionary, or ABSENT; guarded either way."""
+        """Returns the value in the object's own dictionary, or ABSENT; guarded either way."""
         namespace = self.instance_dict(obj)
         if namespace is None:
             return self._hidden_entry(obj, name) if type(obj).__dictoffset__ else ABSENT
@@ -213,9 +206,8 @@ class Entries:
         return ABSENT
 
     def _hidden_entry(self, obj: Any, name: str) -> Any:
-        """The same for an object whose class, written in C, does not show its dictionary (TypeVar
-        of 3.12).
-        """
+        """Returns `instance_entry` for a C class that hides its objects' dictionary (TypeVar of
+        3.12)."""
         try:
             value = object.__getattribute__(obj, name)
         except AttributeError:
@@ -247,7 +239,7 @@ class Entries:
         return namespace
 
     def class_value(self, raw: Any) -> Any:
-        """A plain value found on a class: its identity is guarded; what it holds may be read."""
+        """Returns a plain value of a class: its identity is guarded; its contents may be read."""
         if self.provenance.source_of(raw) is None and not self.provenance.is_fresh(raw):
             self.provenance.constant(raw)
         return raw

@@ -1,7 +1,6 @@
-"""The machine whose instructions mean what CPython means.
+"""The interpreter of graph breaks: its instructions have CPython's own meaning.
 
-In: frames with real values, as a segment left them at a break. Out: the frames after one
-instruction, or the value of the whole activation. Callees run natively.
+It runs frames with real values, as a code region left them at a break. Callees run natively.
 """
 
 from __future__ import annotations
@@ -26,17 +25,15 @@ from tracer_core.trace.operators import _BINARY, _COMPARE, _INPLACE, _UNARY
 __all__ = ["RealMachine", "opcodes"]
 
 
-#: Types of values that arithmetic, comparison and branches handle without user code and without
-#: tensors.
+#: Types of values that arithmetic, comparisons and branches handle without user code and tensors.
 SCALARS = frozenset({int, float, bool, str, type(None)})
 _C_OR_PYTHON = (types.BuiltinFunctionType, types.FunctionType)
-#: Functions that ask for the frames of their callers.
+#: Functions that read the frames of their callers.
 FRAME_ASKERS = frozenset({sys._getframe, inspect.currentframe, inspect.stack,
 traceback.extract_stack,
                           traceback.format_stack, traceback.print_stack})  # fmt: skip
 _ASKS_FRAME = FRAME_ASKERS | {globals, locals, vars, dir, eval, exec}
-#: Iterators whose items come without Python code of the user, if they are alive when a segment
-#: starts.
+#: Iterators that give items without user Python code, if they are alive when a code region starts.
 _ITERABLES: tuple[Any, ...] = (
     [],
     (),
@@ -56,7 +53,7 @@ SAFE_ITERATORS = frozenset(
 
 
 class EagerExceptions:
-    """Exceptions, as CPython means them."""
+    """Exceptions with CPython's semantics."""
 
     def passed(self, frame: Frame, error: BaseException) -> None:
         error.__traceback__ = extended(error.__traceback__, frame)
@@ -68,14 +65,14 @@ class EagerExceptions:
         return type(value).__name__
 
     def same_history(self, original: BaseException, part: BaseException) -> None:
-        """Does nothing: the traceback that `history` reads is kept by CPython."""
+        """Does nothing: CPython keeps the traceback that `history` reads."""
 
     def look_into(self, group: BaseException) -> None:
-        """Does nothing: there are no guards to make."""
+        """Does nothing: this interpreter makes no guards."""
 
 
 class EagerOperators:
-    """Operators, as CPython means them."""
+    """Operators with CPython's semantics."""
 
     def truth(self, value: Any) -> bool:
         return bool(value)
@@ -96,7 +93,7 @@ class EagerOperators:
 
 
 class EagerAttributes:
-    """Attributes, as CPython means them."""
+    """Attributes with CPython's semantics."""
 
     def getattr(self, obj: Any, name: str) -> Any:
         return getattr(obj, name)
@@ -115,7 +112,7 @@ class EagerAttributes:
 
 
 class EagerContainers:
-    """Containers, as CPython means them."""
+    """Containers with CPython's semantics."""
 
     def contains(self, item: Any, container: Any) -> bool:
         return item in container
@@ -161,7 +158,7 @@ class EagerContainers:
 
 
 class EagerNames:
-    """Names, as CPython means them."""
+    """Names with CPython's semantics."""
 
     def load_global(self, frame: Frame, name: str) -> Any:
         namespace = frame.globals
@@ -215,7 +212,7 @@ _CONTAINERS, _ATTRIBUTES = EagerContainers(), EagerAttributes()
 
 
 class RealMachine(Machine):
-    """See the module's docstring. Mutable. raised: the last instruction raised an exception."""
+    """Interprets graph breaks. Mutable. raised: the last instruction raised an exception."""
 
     raised = False
     outer_step = 0
@@ -232,15 +229,12 @@ class RealMachine(Machine):
 
     @property
     def calls(self) -> RealMachine:
-        """The machine itself: a component that refers to it would keep the program's values until
-        the next collection.
-        """
+        """Returns the machine itself: a separate component with a reference back would keep the
+        program's values alive until the next garbage collection."""
         return self
 
     def step(self, frames: list[Frame]) -> tuple[bool, Any]:
-        """Runs one instruction of the innermost frame. (True, value) when the whole chain
-        returned.
-        """
+        """Runs one instruction of the innermost frame. (True, value) when the chain returned."""
         self.frames = frames
         frame = frames[-1]
         ip = frame.last = frame.ip
@@ -256,9 +250,9 @@ class RealMachine(Machine):
         return False, None
 
     def realize(self) -> tuple[bool, Any]:
-        """Runs the instructions after a break that no graph could want: moves, live iterators,
-        arithmetic and branches on plain values. Loads that nothing used are left to the next
-        segment. (True, value) when the activation returned."""
+        """Runs the instructions after a break that belong in no graph: moves, live iterators,
+        arithmetic and branches on plain values. Leaves loads with unused values to the next code
+        region. Returns (True, value) when the activation returned."""
         frame = self.frames[-1]
         loads: tuple[int, list[Any]] | None = None
         seen: set[int] = set()
@@ -318,7 +312,7 @@ class RealMachine(Machine):
         if handled is None:
             return function(*args, **kwargs)
         trace = handled.__traceback__
-        # the callee sees the exception being handled, and what it raises has it as its context
+        # the callee sees the handled exception, which is also the context of what it raises
         try:
             raise handled
         except BaseException as error:
@@ -388,7 +382,7 @@ def _is_outermost(machine: RealMachine, frame: Frame, arg: Any) -> bool:
 _LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
 _KEEPS_LOADS = _LOADS | {"NOP", "RESUME", "PRECALL"}
 _REPEATING = frozenset({"FOR_ITER", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
-#: opcode -> whether it may run here; the same opcodes as a written transition follows.
+#: opcode -> whether `realize` may run it; the opcodes of a compiled transition.
 _REALIZES: dict[str, Callable[[RealMachine, Frame, Any], bool]] = {
     **dict.fromkeys(("NOP", "RESUME", "PRECALL", "POP_TOP", "STORE_FAST", "LOAD_CONST"), _always),
     **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), _always),

@@ -1,7 +1,7 @@
-"""Generators in a trace: a host object that drives an interpreted frame.
+"""Traces generators: a host object that drives an interpreted frame.
 
-In: the frame of a generator function and the machine. Out: an iterator with send, throw and close.
-What always holds: the frame runs on the machine's chain only while it is advanced.
+The object is an iterator with send, throw and close. Its frame is on the machine's chain only while
+it is advanced.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 
 
 class GeneratorHost(Protocol):
-    """The machine that runs the frames of generators. outer_step: number of the instruction being
-    run.
-    """
+    """The machine that runs generator frames. outer_step: number of the current instruction."""
 
     outer_step: int
 
@@ -33,9 +31,8 @@ class GeneratorHost(Protocol):
 
 
 class TracedGenerator:
-    """A generator whose frame the tracer interprets. Mutable. moved: it is not where it was when it
-    was made.
-    """
+    """A generator whose frame the tracer interprets. Mutable. moved: it was advanced or closed
+    since it was made."""
 
     __slots__ = (
         "machine",
@@ -95,7 +92,7 @@ class TracedGenerator:
         return self._throw_into(inner, error)
 
     def _delegate(self) -> Any:
-        """The iterator that the generator waits for at ``yield from``, or None."""
+        """Returns the iterator that the generator waits for at ``yield from``, or None."""
         frame = self.frame
         names, args = frame.code.names, frame.code.args
         if self.running or names[frame.ip] != "RESUME" or (args[frame.ip] or 0) & 3 < 2:
@@ -103,7 +100,7 @@ class TracedGenerator:
         return frame.stack[-1]
 
     def _throw_into(self, inner: Any, error: BaseException) -> Any:
-        """An exception thrown at ``yield from`` goes to the inner iterator first."""
+        """Throws an exception at ``yield from`` into the inner iterator first."""
         if isinstance(error, GeneratorExit):
             return self._resume(self._close_inner(inner) or error)
         throw = (
@@ -127,14 +124,14 @@ class TracedGenerator:
             return self._resume(raised)
 
     def _finish_delegation(self, value: Any) -> None:
-        """The ``yield from`` expression has its value."""
+        """Completes the ``yield from`` expression with its value."""
         frame = self.frame
         at_send = frame.code.args[frame.ip + 1]  # after RESUME comes the jump back to SEND
         frame.stack[-1] = value
         frame.ip = frame.code.args[at_send]
 
     def _close_inner(self, inner: Any) -> BaseException | None:
-        """Closes the inner iterator; what that raised."""
+        """Closes the inner iterator; returns the exception that close() raised."""
         close = (
             inner.close
             if isinstance(inner, HOST_ITERATORS[:1])
@@ -182,12 +179,12 @@ class TracedGenerator:
         raise StopIteration(value)
 
 
-TracedGenerator.__name__ = "generator"  # what Python's own messages call it
+TracedGenerator.__name__ = "generator"  # the name in Python's own messages
 
 
 class LazyIterator:
     """An iterator of a native kind (map, filter, a user's ``__next__``) whose items the tracer
-    computes when they are asked for. Mutable. step(): the next item, or StopIteration."""
+    computes on demand. Mutable. step(): returns the next item, or raises StopIteration."""
 
     __slots__ = ("step", "born", "code_name", "finished")
 
@@ -207,12 +204,12 @@ class LazyIterator:
             raise
 
 
-#: Host objects whose methods run by themselves: they stand for Python's own iterators.
+#: Host objects, in place of Python's own iterators, whose methods run natively.
 HOST_ITERATORS = (TracedGenerator, LazyIterator)
 
 
 def acts_when_closed(frame: Frame) -> bool:
-    """Whether a suspended frame that GeneratorExit is raised in does more than pass it on."""
+    """Returns whether a suspended frame would do more with GeneratorExit than pass it on."""
     code, at = frame.code, frame.last
     while True:
         entry = next((one for one in code.exceptions if one.start <= at < one.end), None)
@@ -224,19 +221,20 @@ def acts_when_closed(frame: Frame) -> bool:
             if past is None:
                 break
             at = past
-        if code.names[at] == "CALL_INTRINSIC_1":  # 3.12: StopIteration must not leave a generator
+        if (
+            code.names[at] == "CALL_INTRINSIC_1"
+        ):  # 3.12: converts a StopIteration that leaves a generator
             return False
         if code.names[at] not in (
             "RERAISE",
             "CLEANUP_THROW",
-        ):  # 3.12: the latter guards every ``yield from``
+        ):  # 3.12: the latter protects every ``yield from``
             return True
 
 
 def _clause_not_taken(frame: Frame, at: int) -> int | None:
-    """Where an ``except Name:`` goes on that does not take GeneratorExit; None if no such clause is
-    at `at`.
-    """
+    """Returns where an ``except Name:`` at `at` continues if it does not match GeneratorExit; None
+    if no such clause is there."""
     code = frame.code
     if code.names[at] != "LOAD_GLOBAL" or code.names[at + 1] != "CHECK_EXC_MATCH":
         return None
@@ -248,7 +246,7 @@ def _clause_not_taken(frame: Frame, at: int) -> int | None:
     return jump
 
 
-#: What the end of ``except ... as name`` does.
+#: Opcodes at the end of ``except ... as name``.
 _PASSES_ON = frozenset(
     {
         "PUSH_EXC_INFO",

@@ -1,10 +1,9 @@
-"""Gradients in a trace: ``.grad`` of tensors, and what ``.backward()`` does to it.
+"""Traces autograd: ``.grad`` of tensors, and the effect of ``.backward()`` on ``.grad``.
 
-In: tensors of the program (inputs are real ones). Out: the values of ``.grad``, one node
-``torch.autograd.grad`` for a backward, and nodes for the accumulation. What always holds: ``.grad``
-of a tensor that existed before the trace is not touched; what the program gave it is kept by
-`effects` and set after the graph. A backward whose graph reaches out of the segment, or whose
-gradients somebody else waits for, is not captured.
+A backward becomes one node ``torch.autograd.grad`` and nodes for the accumulation. ``.grad`` of a
+tensor that existed before the trace is not touched: `effects` keeps the new value and sets it after
+the graph. A backward is not captured if its autograd graph reaches out of the trace, or if hooks or
+other code wait for its gradients.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _KIND = "autograd_in_graph"
 
 
 def read(tracer: Tracing, tensor: torch.Tensor) -> Any:
-    """``tensor.grad``"""
+    """Traces reading ``tensor.grad``."""
     change = tracer.effects.gradient(tensor)
     if change is not None:
         return change.where.value
@@ -41,7 +40,7 @@ def read(tracer: Tracing, tensor: torch.Tensor) -> Any:
 
 
 def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
-    """``tensor.grad = value``; None deletes."""
+    """Traces ``tensor.grad = value``; None deletes."""
     if value is not None and not _may_be_gradient(tracer, tensor, value):
         tracer.break_graph(
             "tensor_metadata_mutation", "attribute 'grad' of a tensor is set to what is not like it"
@@ -56,7 +55,7 @@ def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
 
 
 def _may_be_gradient(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
-    """Whether torch takes the value without a word."""
+    """Returns whether torch accepts the value as the tensor's gradient."""
     if not isinstance(value, torch.Tensor) or value is tensor:
         return False
     one, other = tracer.recorder.as_fake(tensor), tracer.recorder.as_fake(value)
@@ -79,9 +78,8 @@ def backward(
     create: bool,
     inputs: Sequence[Any] | None,
 ) -> None:
-    """``torch.autograd.backward``. given: a gradient or None for each output; inputs: None for all
-    leaves.
-    """
+    """Traces ``torch.autograd.backward``. given: a gradient or None for each output; inputs: None
+    for all leaves."""
     recorder = tracer.recorder
     for output in outputs:
         if not recorder.as_fake(output).requires_grad:
@@ -109,9 +107,8 @@ def backward(
 def differentiate(
     tracer: Tracing, outputs: Any, inputs: Any, given: Any, **options: Any
 ) -> list[tuple[Any, bool]]:
-    """The node ``torch.autograd.grad``: (gradient, whether it is a tensor of its own) for each
-    input.
-    """
+    """Puts the node ``torch.autograd.grad`` into the graph; returns (gradient, whether it is a
+    tensor of its own) for each input."""
     recorder = tracer.recorder
     known = recorder.known()
     found = recorder.run(torch.autograd.grad, (outputs, inputs, given), options)
@@ -122,7 +119,7 @@ def differentiate(
 
 
 def _walk(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
-    """The nodes of autograd's graph behind some outputs."""
+    """Returns the nodes of the autograd graph behind some outputs."""
     pending = [tracer.recorder.as_fake(output) for output in outputs]
     nodes = [torch_private.gradient_node(fake) for fake in pending]
     seen: dict[Any, None] = {}
@@ -135,7 +132,8 @@ def _walk(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
 
 
 def _holds_python(tracer: Tracing, outputs: Sequence[Any]) -> bool:
-    """Whether a graph has nodes of the program's own, which may hand out tensors that they keep."""
+    """Returns whether the autograd graph has custom autograd.Functions, whose backward may return
+    tensors that the program keeps."""
     return any(
         isinstance(node, torch.autograd.function.BackwardCFunction)
         for node in _walk(tracer, outputs)
@@ -143,9 +141,8 @@ def _holds_python(tracer: Tracing, outputs: Sequence[Any]) -> bool:
 
 
 def _leaves(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
-    """The leaves that a backward reaches: inputs of the trace as the real tensors, and fakes of its
-    own.
-    """
+    """Returns the leaves that a backward reaches: real tensors for inputs of the trace, fakes for
+    leaves made in it."""
     recorder, leaves = tracer.recorder, []
     for node in _walk(tracer, outputs):
         fake = getattr(node, "variable", None)
@@ -174,7 +171,7 @@ def _leaves_given(tracer: Tracing, outputs: Sequence[Any], inputs: Sequence[Any]
 def require_inside(
     tracer: Tracing, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> None:
-    """All of autograd's graph behind some outputs was made in this trace, and no hook of the
+    """Breaks unless this trace made the whole autograd graph behind the outputs and no hook of the
     program waits at the inputs."""
     for output in outputs:
         if not tracer.recorder.as_fake(output).requires_grad:
@@ -201,7 +198,7 @@ def _require_no_hooks(tracer: Tracing, leaf: torch.Tensor, names: Sequence[str])
 
 
 def _require_alone(tracer: Tracing, leaves: Sequence[torch.Tensor]) -> None:
-    """Nobody but ``.grad`` waits for the gradients of the leaves."""
+    """Breaks if hooks or other code wait for the gradients of the leaves."""
     if query(tracer, torch.distributed.is_available) and query(
         tracer, torch.distributed.is_initialized
     ):
@@ -219,7 +216,7 @@ def _require_alone(tracer: Tracing, leaves: Sequence[torch.Tensor]) -> None:
 
 
 def _accumulate(tracer: Tracing, leaf: Any, gradient: Any, create: bool, own: bool) -> None:
-    """What autograd does with a leaf's gradient. own: nobody else has this tensor."""
+    """Accumulates a leaf's gradient as autograd does. own: no other code has this tensor."""
     recorder, held = tracer.recorder, read(tracer, leaf)
     if gradient.layout is not torch.strided:
         tracer.break_graph(_KIND, "backward() makes a sparse gradient")
@@ -240,7 +237,7 @@ def _accumulate(tracer: Tracing, leaf: Any, gradient: Any, create: bool, own: bo
 
 
 def _without_grad(tracer: Tracing, run: Any) -> None:
-    """Runs and records operators under no_grad, where that makes a difference."""
+    """Runs and traces operators under no_grad, where that makes a difference."""
     if not torch.is_grad_enabled():
         run()
         return
@@ -250,7 +247,7 @@ def _without_grad(tracer: Tracing, run: Any) -> None:
 
 
 def _is_laid_out_like(tracer: Tracing, gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
-    """Whether autograd keeps a gradient as it is: with the strides of its leaf, or contiguous."""
+    """Returns whether a gradient has the strides of its leaf, or is contiguous."""
     if not torch_private.is_dense(leaf):
         return gradient.is_contiguous()
     return all(
@@ -260,7 +257,7 @@ def _is_laid_out_like(tracer: Tracing, gradient: torch.Tensor, leaf: torch.Tenso
 
 
 def _copy(tracer: Tracing, gradient: torch.Tensor, leaf: torch.Tensor) -> Any:
-    """A copy with the strides of the leaf, or contiguous."""
+    """Returns a copy with the strides of the leaf, or contiguous."""
     run = tracer.recorder.run
     if not torch_private.is_dense(leaf) or leaf.is_contiguous():
         return run(torch.clone, (gradient,), {"memory_format": torch.contiguous_format})

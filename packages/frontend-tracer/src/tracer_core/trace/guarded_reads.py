@@ -1,6 +1,4 @@
-"""Containers that existed before the trace, read without code of the program: each read is
-guarded.
-"""
+"""Reads containers that existed before the trace, without user code; each read is guarded."""
 
 from __future__ import annotations
 
@@ -22,18 +20,16 @@ from tracer_core.trace import special_methods
 
 
 class GuardedReads:
-    """Reads of the tracer. Mutable."""
+    """Guarded reads in a trace. Mutable."""
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance, self.effects = tracer, tracer.provenance, tracer.effects
-        #: id of a dictionary from before the trace, as long as it is unchanged -> key -> its
-        #: position; all are guarded.
+        #: id of a dictionary that existed before the trace and is unchanged -> key -> its position;
+        #: all keys are guarded.
         self.positions: dict[int, dict[Any, int]] = {}
 
     def expand(self, obj: Any, depth: int = 8) -> None:
-        """Guards everything that native code may read in a container that existed before the
-        trace.
-        """
+        """Guards everything that native code may read in a container from before the trace."""
         if depth == 0:
             self.tracer.break_graph(
                 "unsupported_value", "a container nested more than 8 deep is read by native code"
@@ -69,7 +65,7 @@ class GuardedReads:
         self.guard_members(source, obj)
 
     def guard_order(self, obj: Any) -> None:
-        """The order in which a loop meets the members of a set: equal sets may differ in it."""
+        """Guards the iteration order of a set: equal sets may differ in it."""
         source = self.provenance.source_of(obj)
         change = self.effects.peek(obj)
         if source is not None and len(obj) > 1 and (change is None or change.whole):
@@ -86,7 +82,7 @@ class GuardedReads:
         self.provenance.guard(GuardKind.KEYS, source, frozenset(members))
 
     def _expand_buffer(self, obj: Any) -> None:
-        """A bytearray or array: guarded by what it holds, which is compared on every call."""
+        """Guards the contents of a bytearray or array, which are compared on every call."""
         source = self.provenance.source_of(obj)
         if source is None or self.effects.changed(obj) is not None:
             return
@@ -103,9 +99,8 @@ class GuardedReads:
         return len(obj)
 
     def list_item(self, obj: Any, index: int, varies: bool = False) -> Any:
-        """obj[index] of a list or tuple, without user code. varies: a number may become a
-        symbol.
-        """
+        """Returns obj[index] of a list or tuple, without user code. varies: a number may become a
+        symbol."""
         base = next(kind for kind in (tuple, list, collections.deque) if isinstance(obj, kind))
         value = base.__getitem__(obj, index)
         if self.provenance.source_of(obj) is None or self.effects.changed(obj) is not None:
@@ -113,8 +108,8 @@ class GuardedReads:
         return self.provenance.item(obj, index, value, varies=varies)
 
     def keys(self, obj: dict[Any, Any]) -> list[Any]:
-        """The keys of a dict, guarded."""
-        is_ordered = isinstance(obj, collections.OrderedDict)  # keeps an order of its own
+        """Returns the keys of a dict, guarded."""
+        is_ordered = isinstance(obj, collections.OrderedDict)  # it keeps an order of its own
         found = list(collections.OrderedDict.__iter__(obj) if is_ordered else dict.keys(obj))
         source = self.provenance.source_of(obj)
         if source is None or self.effects.changed(obj) is not None:
@@ -137,9 +132,8 @@ class GuardedReads:
             special_methods.realize_key(self.tracer, key, container)
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
-        """dict.get without user code; an entry or its absence is guarded. varies: a number may
-        become a symbol.
-        """
+        """Traces dict.get without user code; guards the entry or its absence. varies: a number may
+        become a symbol."""
         key = self.tracer.scalars.concrete(key)
         self.check_key(key, obj)
         source = self.provenance.source_of(obj)
@@ -155,16 +149,16 @@ class GuardedReads:
         return self.provenance.item(obj, key, dict.__getitem__(obj, key), "key", varies)
 
     def _is_settled(self, key: Any) -> bool:
-        """Whether `check_key` has interpreted, or guarded, what a lookup of this key asks."""
+        """Returns whether `check_key` has interpreted or guarded the user code of a lookup of this
+        key."""
         return (
             special_methods.has_own_hash(self.tracer, key)
             or self.tracer.scalars.payload(key) is not key
         )
 
     def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool) -> Any:
-        """The entry of a key that is compared by identity (or is a tuple of such): every key is
-        guarded.
-        """
+        """Returns the entry of a key that is compared by identity (or a tuple of such); guards
+        every key."""
         parts = key if type(key) is tuple else (key,)
         if not all(
             is_constant(part) or _by_identity(part) or self._is_settled(part) for part in parts
@@ -174,7 +168,7 @@ class GuardedReads:
             )
         change = self.effects.peek(obj)
         known = self.positions.get(id(obj)) if change is None else None
-        if known is None:  # an optimizer asks for its state parameter by parameter
+        if known is None:  # an optimizer looks up its state for each parameter
             known = {one: i for i, one in enumerate(self.keys(obj))}
             if change is None:
                 self.positions[id(obj)] = known
@@ -185,7 +179,7 @@ class GuardedReads:
             self.expand(next(one for one in known if one == key))
         value = dict.__getitem__(obj, key)
         if change is not None:
-            return value  # `keys` has made sure that everything it held before is guarded
+            return value  # `keys` has guarded every earlier entry
         source = self.provenance.sources.make(self.provenance.source_of(obj), "nth_value", position)
         return (
             self.provenance.read_varying(value, source)
@@ -194,7 +188,7 @@ class GuardedReads:
         )
 
     def has_key(self, obj: dict[Any, Any], key: Any) -> bool:
-        """``key in obj`` without user code; guarded, but not the entry."""
+        """Returns ``key in obj`` without user code; guards the key's presence, not its value."""
         source, change = self.provenance.source_of(obj), self.effects.peek(obj)
         present = dict.__contains__(obj, key)
         if source is not None and not (change is not None and change.decided(key)):
@@ -206,7 +200,7 @@ class GuardedReads:
 
 
 def _is_literal(key: Any) -> bool:
-    """Whether a key's text in a guard is the key."""
+    """Returns whether a key's text in a guard evaluates to the key."""
     if type(key) is tuple:
         return all(map(_is_literal, key))
     return type(key) in _LITERALS or (type(key) is float and math.isfinite(key))
@@ -217,7 +211,7 @@ _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 
 
 def _by_identity(value: Any) -> bool:
-    """Whether a dictionary finds an object by its identity alone."""
+    """Returns whether a dictionary finds an object by its identity alone."""
     cls: Any = type(value)
     return isinstance(value, (torch.Tensor, enum.Enum)) or (
         cls.__hash__ in _IDENTITY_HASHES and cls.__eq__ in _IDENTITY_EQUALITIES
@@ -226,7 +220,7 @@ def _by_identity(value: Any) -> bool:
 
 _IDENTITY_HASHES = (object.__hash__, type.__hash__)
 _IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
-#: The longest bytearray or array whose contents are compared on every call.
+#: The longest bytearray or array that is compared on every call.
 _BUFFER_LIMIT = 4096
 #: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.
 _VIEWS: tuple[type, ...] = (

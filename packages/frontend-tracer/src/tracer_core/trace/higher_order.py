@@ -1,10 +1,9 @@
-"""A part of a trace that becomes one node: its operators are taken out of the graph into a graph of
-their own.
+"""Moves a part of the trace into a subgraph of its own, called by one node (higher-order
+operators).
 
-In: a recorder, before the part runs (`Region`), and the tensors that it gave (`take`). Out: a
-GraphModule, and the values of the outer graph that it reads. What always holds: after `take` the
-outer graph is what it was before the part ran, inputs that it met apart; a tensor made inside that
-is used outside asks for a break before the part.
+A `Region` starts before the part runs; `take` returns the GraphModule and the outer values that it
+reads. After `take` the outer graph is as before the part ran, except for new graph inputs. If a
+tensor made inside is used outside, the trace asks for a break before the part.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ from tracer_core.fx_capture.side_effects import SNAPSHOTTERS, Change, Effects
 
 
 def _operand(number: int) -> Any:
-    """Stands for a tensor that is handed to the part from within (a slice that vmap makes)."""
+    """Placeholder for a tensor that native code hands to the part (a slice that vmap makes)."""
     raise AssertionError("operands are placeholders by the time that a graph runs")
 
 
 class Region:
-    """Mutable, used once. step: of the instruction that the part belongs to. what: for messages."""
+    """A part of the trace. Mutable, used once. step: of the instruction that contains it. what: for
+    messages."""
 
     def __init__(self, recorder: Recorder, effects: Effects, step: int, what: str) -> None:
         self.recorder, self.effects, self.step, self.what = recorder, effects, step, what
@@ -39,11 +39,11 @@ class Region:
         self.operands.append(node)
         if (
             self.recorder.node_of(value) is None
-        ):  # else it is a tensor of the outer graph, handed on as it is
+        ):  # else it is a tensor of the outer graph, passed through unchanged
             self.recorder.bind(value, node)
 
     def changed(self) -> str | None:
-        """What existed before and was changed by the part, or None."""
+        """Describes what existed before and was changed by the part; None if nothing was."""
         for key, change in self.effects.changes.items():
             before = self._contents.get(key, change.before)
             if not _same(before, _contents(change)):
@@ -51,7 +51,7 @@ class Region:
         return None
 
     def take(self, results: list[Any]) -> tuple[torch.fx.GraphModule, list[Any]]:
-        """(graph, outer values) of the part: the graph takes these values, then the operands, and
+        """Returns (graph, outer values): the graph takes these values, then the operands, and
         returns a tuple of the results (tensors)."""
         nodes = [self.recorder.argument(value) for value in results]
         moved = self._nodes()
@@ -75,7 +75,7 @@ class Region:
         return torch.fx.GraphModule({}, graph), [node.meta["val"] for node in outer]
 
     def drop(self) -> tuple[Any, ...]:
-        """Takes the part out of the graph; gives what its nodes called."""
+        """Removes the part from the graph; returns the call targets of its nodes."""
         nodes = self._nodes()
         self._remove(nodes)
         return tuple(node.target for node in nodes if node.op == "call_function")
@@ -108,7 +108,7 @@ def _contents(change: Change) -> Any:
 
 
 def _same(before: Any, now: Any) -> bool:
-    """Whether an object holds the very same objects as before."""
+    """Returns whether an object holds the very same objects as before."""
     if isinstance(before, dict) and isinstance(now, dict):
         return list(before) == list(now) and all(before[key] is now[key] for key in before)
     if isinstance(before, list) and isinstance(now, list):

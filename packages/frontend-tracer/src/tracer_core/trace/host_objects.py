@@ -1,9 +1,8 @@
-"""Host objects that stand for the program's objects where C code asks a special method.
+"""Host objects that C code uses in place of the program's objects when it calls special methods.
 
-In: what interpreting a special method gave, or an object and the tracer. Out: an object whose
-special methods give that answer to C code, so that checks of results, error texts and algorithms
-are CPython's own. What always holds: C code that is handed one of these calls back into the
-interpreter, never into user code.
+They return what interpreting a special method gave, so that checks of results, error texts and
+algorithms are CPython's own. C code that calls one of them re-enters the interpreter, never user
+code.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from tracer_core.natives.tracing import Tracing
 
 
 class HostValue:
-    """Gives one value from every special method: ``len(HostValue(-1))`` raises what CPython
-    raises.
-    """
+    """Returns one value from every special method: ``len(HostValue(-1))`` raises as in CPython."""
 
     __slots__ = ("value",)
 
@@ -45,7 +42,7 @@ class Hashed:
 
 
 class SortKey:
-    """A key of a sort: comparing it is comparing the program's objects."""
+    """A key of a sort: compares the program's objects."""
 
     __slots__ = ("tracer", "key")
 
@@ -59,9 +56,8 @@ class SortKey:
 
 
 class HostText:
-    """An argument of a format string: text, numbers, attributes and items are asked of the
-    program's object.
-    """
+    """An argument of a format string: reads text, numbers, attributes and items of the program's
+    object."""
 
     __slots__ = ("_tracer", "_value")
 
@@ -95,7 +91,7 @@ class HostText:
 
 
 def text_part(tracer: Tracing, value: Any) -> Any:
-    """`value` itself where C code may see it: text and numbers of Python's own types."""
+    """Returns `value` itself if C code may see it: text and numbers of Python's own types."""
     value = tracer.scalars.concrete(value)
     return (
         value

@@ -1,8 +1,7 @@
-"""What calling a class means in a trace: `__new__` and `__init__`, followed where they are Python.
+"""Traces calls of classes: follows `__new__` and `__init__` where they are Python.
 
-In: a class and its arguments. Out: the instance, or the frame of its `__init__`. What always holds:
-a class whose instances the tracer cannot account for (finalizers, tensor subclasses, unknown C
-bases) breaks before one is made.
+A class with instances that cannot be traced (finalizers, tensor subclasses, unknown C bases) causes
+a graph break before an instance is made.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
         tracer.break_graph("tensor_subclass", f"a {cls.__name__} is made")
     if isinstance(cls, enum.EnumMeta) or cls in _SAFE_CLASSES or issubclass(cls, enum.Enum):
         tracer.native_calls.native_reads(*args, *kwargs.values())
-        # Seen by the recorder: range(tensor) asks the tensor for its value.
+        # For the recorder: range(tensor) reads the tensor's value.
         return (
             tracer.native_calls.native(cls, *args, **kwargs)
             if holds_tensor((args, kwargs))
@@ -54,7 +53,7 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
 
 
 def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """type.__call__: ``__new__``, then ``__init__``."""
+    """Traces type.__call__: ``__new__``, then ``__init__``."""
     if tracer.entries.static(cls, "__del__") is not ABSENT:
         tracer.break_graph("finalizer", f"a {cls.__qualname__} is made")
     if issubclass(cls, torch.autograd.Function):
@@ -76,7 +75,7 @@ def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any
 def new_object(
     tracer: Tracing, new: Any, cls: type, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
-    """``__new__`` of a C base called for a Python class."""
+    """Traces ``__new__`` of a C base called for a Python class."""
     owner = getattr(new, "__self__", None)
     if owner is object:
         return object.__new__(cls)
@@ -121,7 +120,7 @@ def _initialise(tracer: Tracing, obj: Any, args: list[Any], kwargs: dict[str, An
 
 
 def outside_class(frame: Frame) -> str:
-    """What super() says in a function that was not written in a class."""
+    """Returns the error text of super() in a function that was not written in a class."""
     return (
         "super(): __class__ cell not found"
         if frame.code.raw.co_argcount
@@ -130,7 +129,7 @@ def outside_class(frame: Frame) -> str:
 
 
 def zero_argument_super(tracer: Tracing) -> Any:
-    """super() reads ``__class__`` and the first argument of the calling frame."""
+    """Traces super(), which reads ``__class__`` and the first argument of the calling frame."""
     frame = tracer.frames[-1]
     names = frame.code.locals_names
     if "__class__" not in names:
@@ -145,7 +144,7 @@ def zero_argument_super(tracer: Tracing) -> Any:
 
 
 def holds_tensor(value: Any, depth: int = 6) -> bool:
-    """Whether native code that is handed `value` may meet a tensor in it."""
+    """Returns whether native code that receives `value` may find a tensor in it."""
     if isinstance(value, torch.Tensor):
         return True
     if depth == 0 or not isinstance(

@@ -1,10 +1,9 @@
-"""Generators, and the iterators that they loop over, from before a segment: how a trace goes on
-with them.
+"""Continues generators and iterators that existed before the trace.
 
-In: a generator whose frame is data (shells.py), or an iterator over numbers or tensors. Out: a
-`TracedGenerator` on a copy of the frame, or the iterator's next items; and the lines that put both
-where the trace left them. What always holds: neither is touched while the trace runs; where it
-stood, and each item that was taken, is guarded.
+A generator whose frame is data (suspended_generators.py) becomes a `TracedGenerator` on a copy of
+the frame; an iterator over numbers or tensors gives its next items. Generated lines then move both
+to where the trace left them. Neither is touched while the trace runs; the position of the frame and
+each item taken are guarded.
 """
 
 from __future__ import annotations
@@ -30,8 +29,9 @@ from tracer_core.trace.suspended_generators import (
 
 
 class LiveGenerators:
-    """Those of one trace. Mutable. generators: id of one from before -> what stands for it, and
-    itself. taken: id of an iterator -> itself and how many steps it has made."""
+    """Continued generators and iterators of one trace. Mutable. generators: id of a generator ->
+    its traced copy and the generator. taken: id of an iterator -> the iterator and its number of
+    steps."""
 
     def __init__(self, tracer: Tracing) -> None:
         self._tracer = tracer
@@ -39,9 +39,8 @@ class LiveGenerators:
         self.taken: dict[int, tuple[Any, int]] = {}
 
     def generator(self, generator: Any) -> Any:
-        """What stands in this trace for a generator from before whose frame is data; others are as
-        they are.
-        """
+        """Returns the traced copy of a generator that existed before the trace and whose frame is
+        data; other generators unchanged."""
         known = self.generators.get(id(generator))
         if known is not None:
             return known[0]
@@ -78,9 +77,8 @@ class LiveGenerators:
         return made
 
     def next_of(self, iterator: Any) -> tuple[bool, Any] | None:
-        """(True, item) or (False, None) of an iterator from before; None if it can only be advanced
-        for real.
-        """
+        """Returns (True, item) or (False, None) for an iterator that existed before the trace; None
+        if only eager mode can advance it."""
         tracer = self._tracer
         if not looks_ahead(iterator) or any(map(self._has_changed, iterator.__reduce__()[1])):
             return None
@@ -103,9 +101,8 @@ class LiveGenerators:
         return self._tracer.effects.peek(container) is not None
 
     def steps(self, use: Callable[[Any], str]) -> list[str]:
-        """The lines that make the steps. They come before other effects, which may change what is
-        looped over.
-        """
+        """Returns the lines that advance the iterators. They come before other side effects, which
+        may change the iterated containers."""
         source_of = self._tracer.provenance.source_of
         return [
             f"advance_by({use(source_of(iterator))}, {steps})"
@@ -113,19 +110,19 @@ class LiveGenerators:
         ]
 
     def moved(self) -> list[tuple[Any, TracedGenerator]]:
-        """(source, what stands for it) of each generator that was advanced or closed."""
+        """Returns (source, traced copy) of each generator that was advanced or closed."""
         source_of = self._tracer.provenance.source_of
         return [(source_of(real), made) for made, real in self.generators.values() if made.moved]
 
     def objects(self) -> list[Any]:
-        """What must stay different objects."""
+        """Returns the objects that must stay different objects."""
         return [real for _, real in self.generators.values()] + [
             one for one, _ in self.taken.values()
         ]
 
 
 def _ended() -> Any:
-    """The function of a frame that nothing is left of."""
+    """The function of a finished generator's frame."""
     yield
 
 
@@ -133,7 +130,7 @@ _ENDED: Any = _ended
 
 
 def is_stepped(iterator: Any) -> bool:
-    """Whether a generator's loop over this iterator can be gone on with in a later segment."""
+    """Returns whether a later code region can continue a generator's loop over this iterator."""
     if not looks_ahead(iterator):
         return False
     items = list(copy.copy(iterator))

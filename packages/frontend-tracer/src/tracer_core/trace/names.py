@@ -1,7 +1,7 @@
-"""What a name means in a trace: globals, cells, imports, and functions that the trace made.
+"""Traces names: globals, cells, imports, and functions that the trace made.
 
-In: a frame and a name. Out: the value, with the entry that holds it guarded. What always holds: a
-namespace or a cell that existed before the trace is saved before it is written to.
+The entry that holds a value is guarded. A namespace or a cell that existed before the trace is
+saved before it is changed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tracer_core.trace.class_creation import ENUM_HOOKS
 
 
 class Names:
-    """Names of the tracer. Mutable."""
+    """Names in a trace. Mutable."""
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance, self.effects = tracer, tracer.provenance, tracer.effects
-        #: ids of the functions and cells that the trace made, and what keeps them alive.
+        #: ids of the functions and cells that the trace made; the objects, to keep them alive.
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
         self._keep: list[Any] = []
@@ -49,7 +49,7 @@ class Names:
         raise NameError(f"name '{name}' is not defined", name=name)
 
     def _builtins_of(self, namespace: dict[str, Any]) -> tuple[dict[str, Any], Source]:
-        """The builtins that code with these globals sees, and where they come from."""
+        """Returns the builtins that code with these globals sees, and their source."""
         found = self._builtins(namespace)
         source = self.provenance.source_of(found)
         if source is None:
@@ -67,7 +67,7 @@ class Names:
         return found if isinstance(found, dict) else found.__dict__
 
     def namespace_source(self, function: types.FunctionType) -> Source:
-        """The source of a function's globals: its module's dictionary if it is that module's."""
+        """Returns the source of a function's globals: its module's dictionary if they are that."""
         namespace = function.__globals__
         found = self.provenance.source_of(namespace)
         if found is None:
@@ -110,7 +110,7 @@ class Names:
         return value
 
     def cell_contents(self, cell: Any) -> Any:
-        """What a cell holds, or NULL; guarded either way."""
+        """Returns the contents of a cell, or NULL; guarded either way."""
         source = self.provenance.source_of(cell)
         change = self.effects.peek(cell)
         value = contents(cell)
@@ -156,7 +156,7 @@ class Names:
         return value
 
     def keep_alive(self, obj: Any) -> None:
-        """While its id is remembered."""
+        """Keeps an object alive while its id is in use."""
         self._keep.append(obj)
 
     def made_here(self, function: types.FunctionType) -> bool:
@@ -208,7 +208,7 @@ class Names:
         return module
 
     def _imported(self, name: str) -> Any:
-        """The entry of sys.modules, which an import statement reads each time."""
+        """Returns the entry of sys.modules, which every import statement reads."""
         modules = self.provenance.sources.attribute(
             self.provenance.sources.make(None, "module", "sys"), "modules"
         )

@@ -1,9 +1,8 @@
-"""What a call of a C function or of torch's means in a trace: run natively by its row of the effect
-table, record, or break.
+"""Traces calls of C and torch functions: runs them natively by their effect-table row, puts them
+into the graph, or breaks.
 
-In: a callable that is no Python function, and its arguments. Out: a value. What always holds: a C
-function runs only if the effect table or torch's operators know it; what it reads is guarded, what
-it changes is saved before it runs.
+A C function runs only if the effect table or torch's operators know it. What it reads is guarded,
+and what it changes is saved before it runs.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from tracer_core.trace.dict_entries import has_python, is_tensor_like
 from tracer_core.trace.generators import HOST_ITERATORS
 
 _PLAIN_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
-#: Methods that keep their arguments and ask them nothing.
+#: Methods that store their arguments without calling them.
 _STORING = frozenset({"append", "appendleft", "clear", "popleft", "reverse"})
 _ASKED_BY_C = ("__index__", "__float__", "__int__", "__iter__", "__len__", "__bool__", "__str__",
 "__eq__", "__hash__",
                "__format__", "__getitem__", "__complex__", "__trunc__", "__contains__")  # fmt: skip
 _PRIMITIVES = (int, float, complex, str, bytes)
-#: Functions that refuse an argument in the words of the operation that they stand for (iteration,
-#: hashing, ...), or in those of the Python function behind them.
+#: Functions that reject an argument in the words of the operation behind them (iteration, hashing,
+#: ...), or of the Python function behind them.
 _SAYS_AS_OPERATORS = frozenset(
     {iter, next, list, tuple, set, frozenset, str, repr, hash, len, sorted, sum, min, max, any,
     all, zip, map, filter,
@@ -54,15 +53,14 @@ _TAKING = frozenset({"BINARY_SUBSCR", "UNPACK_SEQUENCE", "UNPACK_EX"})
 
 
 class NativeCalls:
-    """Calls of C functions and of torch's. Mutable."""
+    """Calls of C and torch functions. Mutable."""
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance, self.recorder = tracer, tracer.provenance, tracer.recorder
         self.entries = tracer.entries
-        #: id -> (step, object) of what native code made.
+        #: id -> (step, object) of results of native code.
         self.allocation_sites: dict[int, tuple[int, Any]] = {}
-        #: Calls of caches that were asked, by what they are called with
-        #: (natives/tables/functional.py).
+        #: Looked-up calls of functools caches, by their arguments (natives/tables/functional.py).
         self.questions: dict[Any, Any] = {}
 
     def call_native(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -85,7 +83,7 @@ class NativeCalls:
     def _apply_to_class(
         self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
-        """A class method written in C: handlers get the class first."""
+        """Calls a class method written in C: handlers get the class first."""
         cls = function.__self__
         if row.kind is EffectKind.SPECIAL:
             return self.apply_effect(row, function, [cls, *args], kwargs)
@@ -96,7 +94,7 @@ class NativeCalls:
         return self.apply_effect(row, function, args, kwargs)
 
     def unknown(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """Slots that a class inherits from C bases, then: graph break."""
+        """Handles slots that a class inherits from C bases; otherwise breaks the graph."""
         name = getattr(function, "__name__", "")
         receiver = getattr(function, "__self__", None)
         if (
@@ -155,9 +153,7 @@ class NativeCalls:
         return function(*args, **kwargs)
 
     def _handled(self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """What the row's own handler answers; a misfit of the arguments is said in Python's words,
-        not in the handler's.
-        """
+        """Calls the row's handler; an argument mismatch raises Python's own error."""
         assert row.handler is not None
         name = getattr(function, "__qualname__", function)
         if not fits(function, args, kwargs):
@@ -167,15 +163,14 @@ class NativeCalls:
         except MissingName as error:
             self.tracer.break_graph("missing_in_torch", f"{name}(): {error}")
         except TypeError as error:
-            # Words for a misfit are the function's own; where the program raised it, they are the
-            # program's.
+            # Argument errors use the function's own words, or the program's if it raised them.
             said = function in _SAYS_AS_OPERATORS or unbound(function) in _SAYS_AS_OPERATORS
             plain = said or _raised_beside(error, row.handler)
             if not (self.tracer.exceptions.was_raised(error) or plain):
                 self.tracer.break_graph("native_python", f"{name}() refuses its arguments")
             raise
         except (IndexError, ValueError) as error:
-            # The handler itself found an argument missing, which Python would say in its own way.
+            # The handler itself found an argument missing, which Python would word in its own way.
             if _lacks_argument(error, row.handler):
                 self.tracer.break_graph("native_python", f"the arguments do not fit {name}()")
             raise
@@ -194,9 +189,8 @@ class NativeCalls:
         return self.born(function(*args, **kwargs))
 
     def _realize_arguments(self, function: Any, args: list[Any], asked: list[Any]) -> None:
-        """Asks user code what C code would ask it. asked: the arguments whose special methods C
-        code may call.
-        """
+        """Interprets the user code that C code would run. asked: the arguments whose special
+        methods C code may call."""
         if args and isinstance(args[0], (dict, set, frozenset)):
             elements = [item for a in args for item in (a if isinstance(a, (set, frozenset,
             dict)) else [a])
@@ -219,7 +213,8 @@ class NativeCalls:
                         )
 
     def born(self, result: Any) -> Any:
-        """What native code made: where no text can make it again, a later break moves to here."""
+        """Registers the step that made a native result: if no text can make the result again, a
+        later break moves to that step."""
         if type(result) is tuple:
             for part in result:
                 self.born(part)
@@ -228,18 +223,17 @@ class NativeCalls:
         return result
 
     def native(self, function: Any, *args: Any, **kwargs: Any) -> Any:
-        """Runs native code; the tensor operators in it are recorded."""
+        """Runs native code; its tensor operators go into the graph."""
         self.recorder.broken = None
         try:
             with self.recorder.mode:
                 result = function(*args, **kwargs)
         finally:
-            # Native code may catch every exception that reading a tensor raises, and go on without
-            # its values.
+            # Native code may catch the exception of a tensor read and continue without the values.
             if self.recorder.broken is not None:
                 raise self.recorder.broken
         for leaf in pytree.tree_leaves(result):
-            # Some factories (from_numpy) do not ask modes: what they made is no part of the graph.
+            # Some factories (from_numpy) bypass modes: their results are not in the graph.
             if (
                 isinstance(leaf, torch.Tensor)
                 and not torch_private.is_fake(leaf)
@@ -297,15 +291,13 @@ class NativeCalls:
         return self.native(function, *args, **kwargs)
 
     def call_torch_node(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """A function that the user allowed in graphs: one node."""
+        """Puts a function that the user allowed in graphs into the graph as one node."""
         self.native_reads(*args, *kwargs.values())
         return self.recorder.call(function, tuple(args), kwargs)
 
 
 def _lacks_argument(error: BaseException, handler: Any) -> bool:
-    """Whether a handler found an argument missing: a subscript or an unpacking of its own
-    raised.
-    """
+    """Returns whether a handler's own subscript or unpacking found an argument missing."""
     raised = raising_instruction(error)
     return (
         raised is not None
@@ -315,9 +307,8 @@ def _lacks_argument(error: BaseException, handler: Any) -> bool:
 
 
 def _raised_beside(error: BaseException, handler: Any) -> bool:
-    """Whether an exception comes from a line of the handler's module, which raises Python's own
-    errors.
-    """
+    """Returns whether an exception comes from the handler's module, which raises Python's own
+    errors."""
     raised, own = raising_instruction(error), getattr(handler, "__code__", None)
     return (
         raised is not None and own is not None and raised[0].f_code.co_filename == own.co_filename
@@ -325,7 +316,7 @@ def _raised_beside(error: BaseException, handler: Any) -> bool:
 
 
 def _is_opaque_data(value: Any) -> bool:
-    """Whether an object holds data that no guard can describe: arrays and buffers."""
+    """Returns whether an object holds data that no guard can describe: arrays and buffers."""
     return (
         isinstance(value, (memoryview, types.MappingProxyType))
         or type(value).__module__.partition(".")[0] == "numpy"

@@ -1,8 +1,7 @@
-"""What operators, comparisons and truth mean in a trace.
+"""Traces operators, comparisons and truth tests.
 
-In: operands as real objects (tensors may be fakes). Out: the result. What always holds: operands
-whose special methods are user code have them interpreted; operators on tensors reach the recorder;
-sourced containers are guarded as far as the operation reads them.
+Special methods that are user code are interpreted; operators on tensors reach the recorder.
+Containers that existed before the trace are guarded as far as the operation reads them.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def _only_constants(container: Any) -> bool:
 
 
 class Operations:
-    """Operators of the tracer."""
+    """Operators in a trace."""
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance, self.recorder = tracer, tracer.provenance, tracer.recorder
@@ -70,7 +69,7 @@ class Operations:
     # -- helpers --
 
     def index(self, value: Any) -> Any:
-        """operator.index(value) where a method written in Python says it."""
+        """Returns operator.index(value) if a Python method defines it."""
         return special_methods.index(self.tracer, value)
 
     def native_operands(self, *values: Any) -> None:
@@ -86,7 +85,7 @@ class Operations:
             return
         cls = type(value)
         if isinstance(value, (*ARRAY, *DTYPE)) and self.provenance.is_fresh(value):
-            return  # made here, of plain data
+            return  # made in the trace, of plain data
         if cls.__flags__ & HEAP_TYPE or cls.__module__ not in (
             "builtins",
             "types",
@@ -102,11 +101,11 @@ class Operations:
                 )
 
     def is_identity_comparable(self, value: Any) -> bool:
-        """An instance whose operators are those of object, or of a known safe base."""
+        """Returns whether an instance's operators are those of object, or of a known safe base."""
         cls = type(value)
         if isinstance(value, _SAFE_INSTANCES):
             return True
-        # An enum's hash is that of its member's name, which never changes.
+        # An enum member hashes by its name, which never changes.
         hashes = (
             isinstance(value, enum.Enum) or self.entries.special(cls, "__hash__") is object.__hash__
         )
@@ -115,9 +114,8 @@ class Operations:
     # -- operators --
 
     def apply(self, function: Any, *operands: Any) -> Any:
-        """Applies an operator of the `operator` module; on tensors it is recorded as the user wrote
-        it.
-        """
+        """Applies an operator of the `operator` module; on tensors the graph keeps the user's
+        operator."""
         if torch_function.any_acts_as_tensor(operands):
             return torch_function.call(self.tracer, function, operands, {})
         if any(isinstance(operand, torch.Tensor) for operand in operands):
@@ -153,7 +151,7 @@ class Operations:
                 if reflected is not None and symbol in (
                     "+",
                     "*",
-                ):  # of a sequence C asks the other side first
+                ):  # for a sequence C calls the other operand first
                     result = self.tracer.calls.call_value(reflected, [right, left], {})
                     if result is not NotImplemented:
                         return result
@@ -180,7 +178,7 @@ class Operations:
             left, right = self._counts(left, right)
         self.native_operands(left, right)
         if inplace and not isinstance(right, torch.Tensor):
-            native = _INPLACE[symbol]  # the same, and where it fails it says so in other words
+            native = _INPLACE[symbol]  # the same operator, but with its own error text
         return self.apply(native, left, right)
 
     def _types_of(self, left: Any, right: Any) -> str:
@@ -213,7 +211,7 @@ class Operations:
         return [forward, reflected]
 
     def _no_operator(self, name: str, left: Any, right: Any) -> bool:
-        """Whether neither operand's class knows the operator, so that no code at all would run."""
+        """Returns whether neither operand's class has the operator, so that no code would run."""
         known = (int, float, complex, str, list, tuple, dict, type(None))
         free = [self.entries.lacks(left, f"__{name}__"), self.entries.lacks(right, f"__r{name}__")]
         return any(free) and all(
@@ -222,13 +220,13 @@ class Operations:
         ) and not (name == "mod" and isinstance(left, str))  # fmt: skip
 
     def _counts(self, left: Any, right: Any) -> tuple[Any, Any]:
-        """Operands of a repetition: an object may stand for the number."""
+        """Returns operands of a repetition, the count converted by ``__index__``."""
         if isinstance(left, _SEQUENCES):
             return left, self.index(right)
         return (self.index(left), right) if isinstance(right, _SEQUENCES) else (left, right)
 
     def _values_handle(self, name: str, left: Any, right: Any) -> bool:
-        """Whether the operator of C of the left operand knows the right one's kind of number."""
+        """Returns whether the left operand's C operator handles the right one's kind of number."""
         mine, other = self.tracer.scalars.payload(left), self.tracer.scalars.payload(right)
         if type(mine) not in _HOLDERS or type(other) not in _HOLDERS:
             return False
@@ -320,7 +318,7 @@ class Operations:
         return self.apply(native, left, right)
 
     def _compare_values(self, name: str, left: Any, right: Any) -> Any:
-        """The comparison of C of two numbers or texts, one of them of a subclass."""
+        """Runs the C comparison of two numbers or texts, one of them of a subclass."""
         mine, other = self.tracer.scalars.payload(left), self.tracer.scalars.payload(right)
         if (
             type(mine) not in _HOLDERS
@@ -331,7 +329,7 @@ class Operations:
         return getattr(type(mine), name)(mine, other)
 
     def _no_order(self, asked: bool, name: str, reflected: str, left: Any, right: Any) -> bool:
-        """Whether the comparison is known to find no method."""
+        """Returns whether the comparison is known to find no method."""
         if is_tensor_like(left) or is_tensor_like(right):
             return False
         known = (int, float, complex, str, list, tuple, dict, type(None))
@@ -367,7 +365,7 @@ class Operations:
         return equal
 
     def _guard_difference(self, left: Any, right: Any) -> None:
-        """Objects that compare by identity were different: they must be so next time."""
+        """Guards that objects that compare by identity stay different."""
         if not isinstance(left, CONTAINERS) and not isinstance(right, CONTAINERS):
             self.same(left, right)
         elif type(left) is type(right) and not (_only_constants(left) or _only_constants(right)):
@@ -376,7 +374,7 @@ class Operations:
             )
 
     def _plain(self, container: Any, depth: int = 6) -> bool:
-        """Whether comparing the container runs no user code."""
+        """Returns whether comparing the container runs no user code."""
         children = (
             [*container.keys(), *container.values()] if isinstance(container, dict) else container
         )
@@ -390,7 +388,7 @@ class Operations:
     def same(self, left: Any, right: Any) -> bool:
         left, right = self.provenance.original(left), self.provenance.original(right)
         if left is right:
-            return True  # reached by two paths, it has a guard that both lead to one object
+            return True  # reached by two paths; a guard keeps both leading to one object
         if (
             type(left) is type(right)
             and not isinstance(left, IDENTITY_TYPES)
@@ -448,7 +446,7 @@ class Operations:
 
 
 def symbol_is_text_formatting(name: str, left: Any, right: Any) -> bool:
-    """text % anything: only a subclass of text gets to answer instead."""
+    """Returns whether this is text % value: only a subclass of text can override it."""
     return name == "mod" and type(left) is str and not isinstance(right, str)
 
 

@@ -1,5 +1,4 @@
-"""Numbers that optimizers of torch.optim read from tensors of one element: counters of steps, which
-are known before the graph runs."""
+"""Step counters that torch.optim reads from one-element tensors, computed before the graph runs."""
 
 from __future__ import annotations
 
@@ -11,13 +10,13 @@ from tracer_core.trace.scalars import SYMBOLS
 
 
 def is_optimizers(tracer: Tracing) -> bool:
-    """Whether the code that runs now is torch.optim's."""
+    """Returns whether the current code is torch.optim's."""
     name = tracer.frames[-1].globals.get("__name__", "")
     return isinstance(name, str) and name.startswith("torch.optim.")
 
 
 def number_in(tracer: Tracing, tensor: Any) -> Any:
-    """The number in a tensor that an optimizer asks for, or None."""
+    """Returns the number in a tensor that an optimizer reads, or None."""
     value = (
         tracer.recorder.scalars.value(tracer.recorder.as_fake(tensor))
         if is_optimizers(tracer)
@@ -27,7 +26,7 @@ def number_in(tracer: Tracing, tensor: Any) -> Any:
 
 
 def _number(tracer: Tracing, value: Any) -> Any:
-    """The number, or the symbol of a number, that an expression of `recorder/scalars` gives."""
+    """Returns the number, or its symbol, for an expression of `recorder/scalars`."""
     if isinstance(value, Entry):
         tracer.provenance.follows_late = True
         source = tracer.provenance.sources.make(tracer.provenance.source_of(value.tensor), "number")

@@ -1,6 +1,4 @@
-"""Exceptions in a trace: where each was raised first, and which frames of the program it came
-through.
-"""
+"""Tracks exceptions in a trace: where each was first raised, and the program frames it passed."""
 
 from __future__ import annotations
 
@@ -26,16 +24,16 @@ from tracer_core.trace.generators import LazyIterator
 from tracer_core.trace.host_objects import Hashed, HostText, HostValue, SortKey
 from tracer_core.trace.scalars import SYMBOLS
 
-#: What stands for an object of the program, of another type than that.
+#: Types of the tracer's own objects in place of the program's objects.
 _STAND_INS = (LazyIterator, HostText, HostValue, Hashed, SortKey, *SYMBOLS)
-#: Containers are looked into so far.
+#: Containers are searched up to this many items.
 _MOST_ITEMS = 1000
 _RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
 
 
 def may_name_stand_in(error: BaseException) -> bool:
-    """Whether an exception's message may show what stands for an object of the program: C code
-    raised it, or Python code of a library that is about types, where a variable holds a stand-in.
+    """Returns whether an exception's message may show one of the tracer's own objects: C code
+    raised it, or library Python code with such an object in a variable raised it about types.
     Exceptions about a missing entry and arithmetic show none; the tracer's own messages name types
     by `type_name`."""
     if isinstance(error, AttributeError) and isinstance(error.obj, _STAND_INS):
@@ -46,7 +44,7 @@ def may_name_stand_in(error: BaseException) -> bool:
     frame, opcode = raised
     if opcode in _RAISES and (is_own(frame) or not isinstance(error, TypeError)):
         return False
-    # Whose attribute is missing is a variable; any other message may show what arguments hold.
+    # An AttributeError names a variable's type; any other message may show contents of arguments.
     depth = 1 if isinstance(error, AttributeError) else 4
     return _holds_stand_in(list(frame.f_locals.values()), depth)
 
@@ -61,8 +59,8 @@ def _holds_stand_in(value: Any, depth: int) -> bool:
 
 
 class Raised(NamedTuple):
-    """An exception of the trace. step: where it was raised first. passed: (code, instruction) of
-    the frames it came through, innermost first."""
+    """An exception of the trace. step: where it was first raised. passed: (code, instruction) of
+    the frames it passed, innermost first."""
 
     error: BaseException
     step: int
@@ -70,21 +68,20 @@ class Raised(NamedTuple):
 
 
 class RaisedExceptions:
-    """Exceptions of the tracer. Mutable. raised: id -> an exception that came through a frame of
-    the program.
-    """
+    """Exceptions in a trace. Mutable. raised: id -> an exception that passed a frame of the
+    program."""
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance = tracer, tracer.provenance
         self.raised: dict[int, Raised] = {}
-        #: id of a traceback that the program reads -> it and its exception.
+        #: id of a traceback that the program reads -> the traceback and its exception.
         self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
 
     def was_raised(self, error: BaseException) -> bool:
         return id(error) in self.raised
 
     def note(self, error: BaseException) -> None:
-        """An exception begins to unwind the chain of frames."""
+        """Registers that an exception begins to unwind the chain of frames."""
         self.raised[id(error)] = Raised(error, self.tracer.outer_step, [])
 
     def passed(self, frame: Frame, error: BaseException) -> None:
@@ -101,21 +98,21 @@ class RaisedExceptions:
         return passed, history(error)
 
     def type_name(self, value: Any) -> str:
-        """The trace does not know the name of what a stand-in stands for: the exception is raised
-        for real.
-        """
+        """Returns the name of a value's type. Breaks if the value is one of the tracer's own
+        objects, whose real type's name is unknown: eager mode then raises the exception."""
         if _holds_stand_in(value, 0):
             raise Restart(self.tracer.outer_step, "native_python", "TypeError is raised")
         return type(value).__name__
 
     def same_history(self, original: BaseException, part: BaseException) -> None:
-        """A part of a group came the way that the group came."""
+        """Gives a part of an exception group the history of the group."""
         known = self.raised.get(id(original))
         if known is not None:
             self.raised[id(part)] = Raised(part, known.step, list(known.passed))
 
     def look_into(self, group: BaseException) -> None:
-        """No guard says what is in a group from before this segment."""
+        """Breaks for an exception group that existed before the trace: no guard covers its
+        contents."""
         if isinstance(group, BaseExceptionGroup):
             if not self.provenance.is_fresh(group):
                 self.tracer.break_graph(
@@ -125,8 +122,8 @@ class RaisedExceptions:
                 self.look_into(part)
 
     def first_raised(self, error: BaseException) -> int:
-        """The step at which an exception, or the first of those that it was raised from or while
-        handling, was raised in this trace; 0 if none was."""
+        """Returns the step at which an exception, or the first in its chain of causes and contexts,
+        was raised in this trace; 0 if none was."""
         steps, seen, chain = [], set(), [error]
         while chain:
             one = chain.pop()
@@ -139,7 +136,7 @@ class RaisedExceptions:
         return min(steps, default=0)
 
     def frames_passed(self, error: BaseException) -> tuple[tuple[types.CodeType, int], ...]:
-        """The interpreted frames that an exception came through in this trace, innermost first."""
+        """Returns the frames that an exception passed in this trace, innermost first."""
         known = self.raised.get(id(error))
         return () if known is None else tuple(known.passed)
 
@@ -152,5 +149,5 @@ class RaisedExceptions:
         return error.__traceback__
 
     def owner_of_traceback(self, entry: types.TracebackType) -> BaseException | None:
-        """The exception that this trace read a traceback of."""
+        """Returns the exception whose traceback this trace read as `entry`."""
         return self.tracebacks[id(entry)][1] if id(entry) in self.tracebacks else None

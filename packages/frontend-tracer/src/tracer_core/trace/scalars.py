@@ -1,12 +1,11 @@
-"""Numbers of the program that differ from call to call: symbols in the graph, real numbers to
-Python.
+"""Symbolic scalars: numbers of the program that differ from call to call.
 
-In: an int or float that was read where an earlier variant saw another one, and sizes of tensors
-that are symbols. Out: a SymInt or SymFloat, an input of the graph. What always holds: arithmetic
-between sizes that gives an int stays an expression that the shape environment knows; all other
-arithmetic between numbers and constants is done by Python itself, at run time too (its source is a
-`computed` expression), so no result differs in its last bit from eager's; a comparison is guarded
-by its outcome; wherever else the number itself is needed, it is guarded by its value.
+An int or float that was read where an earlier cache entry saw another one becomes a SymInt or
+SymFloat, an input of the graph, like tensor sizes that are symbols. Arithmetic between sizes that
+gives an int stays an expression in the shape environment. Python itself does all other arithmetic
+between numbers and constants, at run time too (its source is a `computed` expression), so every
+result equals eager's to the last bit. A comparison is guarded by its outcome; any other use of the
+number guards its value.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tracer_core.natives.symbolic_scalars import COMPUTED_CALLS
 from tracer_core.natives.tracing import Tracing
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
-#: Types of what a number that changes is in a trace, or would be.
+#: Types of varying numbers, as symbols or as plain numbers.
 NUMBERS = frozenset({int, float, *SYMBOLS})
 _NUMBERS = NUMBERS | {bool}
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -42,32 +41,29 @@ _TEXTS: dict[Callable[..., Any], str] = {
 _UNARY_TEXTS: dict[Callable[..., Any], str] = {
     operator.neg: "-", operator.pos: "+", operator.invert: "~",
 }  # fmt: skip
-#: What the shape environment does with ints as Python does.
+#: Functions on ints that the shape environment computes as Python does.
 _OF_SIZES: frozenset[Callable[..., Any]] = frozenset(
     {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg,
     operator.pos,
      operator.lt, operator.le, operator.eq, operator.ne, operator.gt, operator.ge}
 )  # fmt: skip
 _HOLDERS = (int, float, complex, str, bytes)
-_LARGEST = (
-    2**31
-)  # beyond, an int is no size and no index, and a graph's arithmetic on it may overflow
+_LARGEST = 2**31  # beyond, an int is no size or index, and graph arithmetic may overflow
 
 
 class Numbers:
-    """The part of a trace that knows its changing numbers. Mutable. symbolic: whether sizes may be
-    symbols in this trace.
-    """
+    """The symbolic scalars of a trace. Mutable. symbolic: whether sizes may be symbols in this
+    trace."""
 
     def __init__(self, tracer: Tracing, symbolic: bool) -> None:
         self.provenance, self.recorder, self.symbolic = tracer.provenance, tracer.recorder, symbolic
         #: id of a symbol -> (symbol, its value now, its source).
         self.numbers: dict[int, tuple[Any, Any, Source]] = {}
-        #: computed source -> how many operations its whole text has.
+        #: computed source -> number of operations in its whole text.
         self._sizes: dict[Source, int] = {}
 
     def number(self, value: Any, source: Source, name: str) -> Any:
-        """The symbol for a number read at `source`; the number itself if it must not vary."""
+        """Returns the symbol for a number read at `source`, or the number if it must not vary."""
         env = self.recorder.fakes.shape_env
         if env is None or not _may_vary(value):
             return value
@@ -78,8 +74,8 @@ class Numbers:
         return symbol
 
     def concrete(self, value: Any) -> Any:
-        """The number behind a symbol, guarded by its value; a tuple (the sizes of a tensor, a key)
-        with numbers in place of symbols; anything else as it is."""
+        """Returns the number behind a symbol, guarded by its value; a tuple (sizes of a tensor, a
+        key) with numbers in place of symbols; any other value unchanged."""
         kind = type(value)
         if kind in SYMBOLS:
             known = self.numbers.get(id(value))
@@ -93,9 +89,8 @@ class Numbers:
         return value
 
     def payload(self, value: Any) -> Any:
-        """What C code sees of an object of a subclass of a number or text: its value, guarded.
-        Others as they are.
-        """
+        """Returns the guarded value of an object of a subclass of a number or text, as C code sees
+        it. Other values unchanged."""
         if (
             not isinstance(value, _HOLDERS)
             or type(value) in _HOLDERS
@@ -110,15 +105,14 @@ class Numbers:
         return plain
 
     def beside(self, value: Any, other: Any) -> Any:
-        """One operand of two: a symbol only if the other is a number or a tensor."""
+        """Returns an operand: a symbol only if the other operand is a number or a tensor."""
         if id(value) not in self.numbers or isinstance(other, (int, float, torch.Tensor, *SYMBOLS)):
             return value
         return self.concrete(value)
 
     def settled(self, value: Any, depth: int = 6) -> Any:
-        """A value without symbols of the program's numbers in it, for code that is not
-        interpreted.
-        """
+        """Returns a value with numbers in place of symbolic scalars, for code that is not
+        interpreted."""
         if id(value) in self.numbers:
             return self.concrete(value)
         kind = type(value)
@@ -134,15 +128,13 @@ class Numbers:
         return value
 
     def operates(self, left: Any, right: Any) -> bool:
-        """Whether an operator has a symbol and otherwise numbers for operands."""
+        """Returns whether both operands are numbers and at least one is a symbol."""
         return (type(left) in SYMBOLS and type(right) in _NUMBERS) or (
             type(right) in SYMBOLS and type(left) in _NUMBERS
         )
 
     def among_numbers(self, values: Sequence[Any]) -> bool:
-        """Whether all are numbers, and one of them is a number of the program that varies (no mere
-        size).
-        """
+        """Returns whether all are numbers and one is a symbolic scalar (not only a size)."""
         return (
             len(values) > 1
             and all(type(value) in _NUMBERS for value in values)
@@ -150,12 +142,13 @@ class Numbers:
         )
 
     def operate(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
-        """An operator, or a function of numbers, on numbers of which at least one is a symbol."""
+        """Applies an operator, or a function of numbers, to numbers of which at least one is a
+        symbol."""
         sizes = [
             one for one in operands if type(one) is torch.SymInt and id(one) not in self.numbers
         ]
         if sizes and self._stays_size(function, operands):
-            return function(*operands)  # exact, and related to one another by the shape environment
+            return function(*operands)  # exact; the shape environment relates the results
         origins = [self.origin(operand) for operand in operands]
         template = _template(function, len(operands))
         values = [
@@ -174,11 +167,11 @@ class Numbers:
         ):
             return function(
                 *map(self.concrete, operands)
-            )  # a loop that goes on computing: by value from here on
+            )  # a loop that keeps computing: by value from here on
         try:
             result = function(*values)
         except (ArithmeticError, ValueError):
-            for operand in operands:  # that it raises is a matter of these very values
+            for operand in operands:  # these very values decide that it raises
                 self.concrete(operand)
             raise
         if not _is_number(result):
@@ -190,16 +183,15 @@ class Numbers:
         return self.provenance.read_varying(result, self._computed(template, texts), always=True)
 
     def origin(self, value: Any) -> tuple[Any, Source] | None:
-        """(value now, source) of a symbol; None for a plain number, and for a size that no input
-        has.
-        """
+        """Returns (value now, source) of a symbol; None for a plain number, and for a size that no
+        input has."""
         known = self.numbers.get(id(value))
         if known is not None:
             return known[1], known[2]
         return self._origin_of_size(value) if type(value) in SYMBOLS else None
 
     def _origin_of_size(self, value: Any) -> tuple[Any, Source] | None:
-        """The same for an expression over sizes of inputs."""
+        """Returns `origin` for an expression over sizes of inputs."""
         expr = value.node.expr
         symbols = sorted(expr.free_symbols, key=str)
         texts: list[str | Source] = []
@@ -220,7 +212,7 @@ class Numbers:
         return now, source
 
     def _size_source(self, symbol: Any) -> Source | None:
-        """Where a program finds a symbol: a size of an input tensor."""
+        """Returns the source of a symbol: a size of an input tensor."""
         for real, fake in self.recorder.fakes.inputs():
             for dim, size in enumerate(fake.shape):
                 if isinstance(size, torch.SymInt) and size.node.expr == symbol:
@@ -230,7 +222,7 @@ class Numbers:
         return None
 
     def _computed(self, template: str, parts: list[str | Source]) -> Source:
-        """The source of an expression. parts: what stands for {0}, {1}, ... in the template."""
+        """Returns the source of an expression. parts: replace {0}, {1}, ... in the template."""
         made = self._source_of_text(template, parts)
         self._sizes[made] = 1 + sum(
             self._sizes.get(part, 1) for part in parts if isinstance(part, Source)
@@ -256,7 +248,7 @@ class Numbers:
         )
 
 
-#: The most operations in the text of one number: a longer one costs more than to be captured anew.
+#: The most operations in the text of one number: a longer text costs more than a new capture.
 _MOST_OPERATIONS = 200
 
 

@@ -1,8 +1,8 @@
-"""Side effects in a trace: what existed before is saved before it is changed.
+"""Tracks side effects in a trace: saves objects that existed before it before they are changed.
 
 An object is *fresh* when the trace made it (or native code made it from fresh parts) and *sourced*
-when it existed before and has a path. Nothing sourced is changed before one of the methods here has
-saved it; `effects` gives it back.
+when it existed before and has a path. No sourced object is changed before one of the methods here
+has saved it; `effects` restores it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from tracer_core.natives.tracing import (
 
 
 class SideEffects:
-    """Side effects of the tracer. Mutable. mutations: how often the program changed anything, fresh
-    objects included.
-    """
+    """Side effects in a trace. Mutable. mutations: number of changes by the program, fresh objects
+    included."""
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance = tracer, tracer.provenance
@@ -30,11 +29,11 @@ class SideEffects:
         self.mutations = 0
 
     def activity(self) -> tuple[int, int]:
-        """Grows when the program changes something or runs an operator."""
+        """Returns two counters that grow when the program changes an object or runs an operator."""
         return self.mutations, self.tracer.recorder.op_count
 
     def before_change(self, target: Any) -> None:
-        """Saves a container before native code changes it in any way; guards all that it holds."""
+        """Saves a container before native code changes it in any way; guards all its contents."""
         self.mutations += 1
         if self.provenance.source_of(target) is None:
             return
@@ -67,7 +66,7 @@ class SideEffects:
             change.store(key)
 
     def before_remove(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
-        """Saves a dictionary before one entry, which is there, is deleted."""
+        """Saves a dictionary before one present entry is deleted."""
         self.mutations += 1
         if owner is None and not is_constant(key):
             self.before_change(target)
@@ -78,9 +77,7 @@ class SideEffects:
             change.remove(key)
 
     def before_append(self, target: Any, values: Sequence[Any]) -> None:
-        """Saves a list, deque or set before values are added to it: what it held is not looked
-        at.
-        """
+        """Saves a list, deque or set before values are added; its contents are not read."""
         self.mutations += 1
         if self.provenance.source_of(target) is not None:
             change = self._begin(target)
@@ -89,8 +86,7 @@ class SideEffects:
 
     def before_attribute(self, obj: Any, where: Any) -> Change | None:
         """Saves one slot (where: its descriptor) or class attribute (where: its name) before it is
-        set.
-        """
+        set."""
         self.mutations += 1
         if isinstance(obj, type):
             self.provenance.constant(obj)
@@ -99,7 +95,7 @@ class SideEffects:
         return self.effects.begin_attribute(obj, where)
 
     def realize(self, change: Change) -> None:
-        """Guards everything that a changed object held before: the trace reads all of it."""
+        """Guards the whole old contents of a changed object: the trace reads all of it."""
         change.whole = True
         source = self.provenance.source_of(change.obj)
         if source is None or change.kind not in (

@@ -1,10 +1,9 @@
-"""What C code asks of the program's objects, asked by the interpreter instead.
+"""Interprets the special methods that C code would call on the program's objects.
 
-In: objects whose classes may be written in Python, as operands of something that C code does:
-comparing containers, hashing keys, numbers from objects, text from objects. Out: the answer,
-computed by interpreting the special methods; or a graph break. What always holds: no special method
-written in Python runs natively, apart from ``__hash__`` and ``__eq__`` of keys, which were
-interpreted just before and did nothing but read.
+C code calls them for comparing containers, hashing keys, and making numbers or text from objects.
+Where the interpreter cannot answer, the graph breaks. No special method written in Python runs
+natively, except ``__hash__`` and ``__eq__`` of keys, which were interpreted just before and only
+read.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tracer_core.trace.host_objects import Hashed, HostValue, text_part
 
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)
-#: Names of special methods whose result C code would check or convert -> how to have it checked.
+#: Names of special methods whose result C code checks or converts -> function that has it checked.
 _CHECKS: dict[str, Any] = {
     "__bool__": bool, "__len__": len, "__index__": lambda a: range(a).stop, "__hash__": hash,
     "__str__": str,
@@ -36,7 +35,7 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
     """Calls a special method without further arguments and checks its result as CPython does."""
     result = tracer.calls.call_value(method, [obj], {})
     if name in ("__hash__", "__index__"):
-        result = tracer.scalars.settled(result)  # C code goes on with the number itself
+        result = tracer.scalars.settled(result)  # C code uses the number itself
     if isinstance(result, (torch.SymInt, torch.SymBool, torch.SymFloat)):
         return result
     if isinstance(result, torch.Tensor):
@@ -55,7 +54,7 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
 
 
 def equal(tracer: Tracing, left: Any, right: Any) -> bool:
-    """left == right for containers that may hold the program's objects."""
+    """Returns left == right for containers that may hold the program's objects."""
     for kinds in (*((kind,) for kind in _SEQUENCES), (dict,), _SETS):
         if isinstance(left, kinds) and isinstance(right, kinds):
             if kinds == _SETS:
@@ -81,7 +80,7 @@ def _equal_items(tracer: Tracing, left: Any, right: Any) -> bool:
 
 
 def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
-    """How containers compare their elements: identity first, then ==."""
+    """Compares as containers compare their elements: identity first, then ==."""
     if tracer.operators.same(left, right):
         return True
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
@@ -108,9 +107,7 @@ def _equal_dicts(tracer: Tracing, left: Any, right: Any) -> bool:
 
 
 def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
-    """left < right and the like for two lists or two tuples: the first elements that differ
-    decide.
-    """
+    """Compares (<, <=, >, >=) two lists or two tuples: the first elements that differ decide."""
     mine, others = _items(tracer, left), _items(tracer, right)
     for a, b in zip(mine, others, strict=False):
         if not same_value(tracer, a, b):
@@ -123,7 +120,7 @@ def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
 
 
 def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
-    """hash(value). inside: nobody sees the number, so it may be that of an object's address."""
+    """Returns hash(value). inside: the hash is not observed, so it may depend on an address."""
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__hash__")
     if method is not None:
@@ -149,7 +146,7 @@ def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
 
 
 def has_own_hash(tracer: Tracing, value: Any) -> bool:
-    """Whether using `value` as a key runs user code."""
+    """Returns whether using `value` as a key runs user code."""
     if is_constant(value) or isinstance(value, torch.Tensor):
         return False
     if type(value) in (tuple, frozenset):
@@ -161,8 +158,8 @@ def has_own_hash(tracer: Tracing, value: Any) -> bool:
 
 
 def realize_key(tracer: Tracing, key: Any, container: Any) -> None:
-    """Interprets what a lookup of `key` in a dictionary or set asks of user code. Afterwards C code
-    may ask the same again: the answers are guarded, and giving them changed nothing."""
+    """Interprets the user code of a lookup of `key` in a dictionary or set. Afterwards C code may
+    run that code again: its answers are guarded, and it changed nothing."""
     tracer.scalars.payload(key)
     known = [other for other in _keys(container) if other is not key]
     own = has_own_hash(tracer, key)
@@ -191,7 +188,7 @@ def realize_key(tracer: Tracing, key: Any, container: Any) -> None:
 
 
 def _realize_fields(tracer: Tracing, obj: Any) -> None:
-    """An object whose methods C code calls holds numbers, not what stands for them in the trace."""
+    """Replaces symbols by numbers in the fields of an object whose methods C code calls."""
     tracer.scalars.settled(getattr(obj, "__dict__", None))
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]
         held = getattr(obj, name, None)
@@ -201,7 +198,7 @@ def _realize_fields(tracer: Tracing, obj: Any) -> None:
 
 
 def realize_keys(tracer: Tracing, keys: list[Any]) -> None:
-    """`realize_key` for elements that are put together in one set or dictionary."""
+    """Calls `realize_key` for elements that are put into one set or dictionary."""
     if any(has_own_hash(tracer, key) for key in keys):
         for i, key in enumerate(keys):
             realize_key(tracer, key, keys[:i])
@@ -222,7 +219,7 @@ def _key_hash(tracer: Tracing, key: Any) -> int:
 
 
 def index(tracer: Tracing, value: Any) -> Any:
-    """operator.index(value), where the object has a method written in Python."""
+    """Returns operator.index(value) if the object has a method written in Python."""
     method = tracer.entries.python_method(value, "__index__")
     if method is not None:
         return ask(tracer, method, value, "__index__")
@@ -230,7 +227,7 @@ def index(tracer: Tracing, value: Any) -> Any:
 
 
 def plain_key(tracer: Tracing, key: Any) -> Any:
-    """A subscript for a container of C: objects that stand for integers become integers."""
+    """Returns a subscript for a C container: objects with ``__index__`` become integers."""
     if type(key) is slice:
         parts = [plain_key(tracer, part) for part in (key.start, key.stop, key.step)]
         same = all(a is b for a, b in zip(parts, (key.start, key.stop, key.step), strict=True))
@@ -242,7 +239,7 @@ def plain_key(tracer: Tracing, key: Any) -> Any:
 
 
 def number(tracer: Tracing, value: Any) -> Any:
-    """What a function of math makes of its argument: __float__, then __index__."""
+    """Converts an argument of a math function: __float__, then __index__."""
     for name in ("__float__", "__index__"):
         method = tracer.entries.python_method(value, name)
         if method is not None:
@@ -261,7 +258,7 @@ _BRACKETS: dict[type, tuple[str, str, str]] = {
 
 
 def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
-    """repr(value), the objects in containers included."""
+    """Returns repr(value), the objects in containers included."""
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
     value = tracer.scalars.concrete(value)
@@ -299,7 +296,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
 
 
 def _check_printed(tracer: Tracing, value: Any) -> None:
-    """Breaks for an object whose text shows contents that no guard watches."""
+    """Breaks for an object whose text shows contents that are not guarded."""
     known = (
         *IDENTITY_TYPES,
         types.ModuleType,
@@ -327,7 +324,7 @@ def _held(value: Any) -> list[Any]:
 
 
 def _with_texts(tracer: Tracing, value: Any) -> Any:
-    """The same container, of stand-ins that print what the tracer says."""
+    """Returns the same container of host objects that print the interpreted text."""
     if isinstance(value, collections.deque):
         return collections.deque([text_part(tracer, item) for item in value], value.maxlen)
     made = value.copy()
@@ -354,7 +351,7 @@ def _repr_container(tracer: Tracing, value: Any, inside: tuple[int, ...]) -> str
 
 
 def str_of(tracer: Tracing, value: Any) -> str:
-    """str(value)"""
+    """Traces str(value)."""
     if isinstance(value, torch.Tensor):
         tracer.break_graph("data_dependent_value", "a tensor is turned into text")
     value = tracer.scalars.concrete(value)
@@ -363,7 +360,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
         return str(ask(tracer, method, value, "__str__"))
     by_repr = tracer.entries.static(type(value), "__str__") is object.__dict__["__str__"]
     if by_repr and tracer.entries.python_method(value, "__repr__"):
-        return repr_of(tracer, value)  # what the __str__ of numbers and objects does
+        return repr_of(tracer, value)  # the __str__ of numbers and objects calls repr
     value = tracer.scalars.payload(value)
     if is_constant(value):
         return str(value)
@@ -393,7 +390,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
 
 
 def percent(tracer: Tracing, template: str, values: Any) -> str:
-    """template % values"""
+    """Traces template % values."""
     tracer.scalars.payload(template)
     if isinstance(values, dict):
         parts: Any = {
@@ -403,7 +400,7 @@ def percent(tracer: Tracing, template: str, values: Any) -> str:
     elif isinstance(values, tuple):
         parts = tuple(text_part(tracer, value) for value in tracer.containers.spread(values))
     else:
-        if isinstance(values, collections.deque):  # it has items but is no mapping to C code
+        if isinstance(values, collections.deque):  # it has items but C code takes it for no mapping
             tracer.break_graph("unknown_native", "a deque is formatted by %")
         parts = text_part(tracer, values)
         if parts is not values and not hasattr(type(values), "__getitem__"):
@@ -413,7 +410,7 @@ def percent(tracer: Tracing, template: str, values: Any) -> str:
 
 
 def format_text(tracer: Tracing, template: str, args: list[Any], kwargs: dict[str, Any]) -> str:
-    """template.format(*args, **kwargs)"""
+    """Traces template.format(*args, **kwargs)."""
     parts = [text_part(tracer, value) for value in args]
     return template.format(
         *parts, **{name: text_part(tracer, value) for name, value in kwargs.items()}

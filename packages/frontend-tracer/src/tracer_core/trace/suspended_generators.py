@@ -1,11 +1,9 @@
-"""Generators that are alive between two segments: their frames are data, like those of the calls
-around them.
+"""Suspended generators: generators that are live across a graph break, with their frames as data.
 
-In: the frame of a suspended generator, as layout and values. Out: a real generator object (a
-*shell*), and what the tracer needs to go on with the frame in a later segment. What always holds:
-whoever advances the shell for real gets what the generator gives (its frame is run by
-`RealMachine`); whoever sees it sees one object, of Python's own type, for as long as it lives. A
-trace works on a copy of the frame, which generated code puts in its place.
+`SuspendedGenerator` holds a frame's layout and values behind a real generator object, which is one
+object of Python's own type for its whole lifetime. Advancing that object in eager mode gives the
+generator's values (`RealMachine` runs its frame). A trace works on a copy of the frame, which
+generated code then puts in place with `set_frame`.
 """
 
 from __future__ import annotations
@@ -26,16 +24,15 @@ from tracer_core.trace.generators import TracedGenerator, acts_when_closed
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Where a frame stands (None: it has ended), and whether it has begun. Equal facts are one
-    object.
-    """
+    object."""
 
     layout: FrameLayout | None
     started: bool
 
 
 class SuspendedGenerator:
-    """The frame behind a shell. Mutable. facts; values: those of the frame, as `layout_of` gives
-    them. primed: the generator object stands at a ``yield`` of ours."""
+    """The frame behind a suspended generator. Mutable. values: of the frame, as `layout_of` gives
+    them. primed: the generator object stands at the first ``yield`` of `_run`."""
 
     __slots__ = ("facts", "values", "primed")
 
@@ -45,16 +42,14 @@ class SuspendedGenerator:
         self.primed = False
 
     def acts_when_closed(self) -> bool:
-        """Whether the generator may do something when it is closed: it stands where there are
-        handlers.
-        """
+        """Returns whether closing the generator may run code: it stands inside handlers."""
         layout = self.facts.layout
         if layout is None or not self.facts.started:
             return False
         return acts_when_closed(*frames_of((layout,), self.values))
 
     def advance(self, sent: Any, error: BaseException | None) -> Any:
-        """``send(sent)`` or ``throw(error)``, for real."""
+        """Runs ``send(sent)`` or ``throw(error)`` in eager mode."""
         layout = self.facts.layout
         if layout is None:
             if error is not None:
@@ -86,7 +81,7 @@ _FINISHED = _interned(Facts(None, True))
 
 
 def _run(shell: SuspendedGenerator) -> Generator[Any, Any, Any]:
-    """The body of every shell."""
+    """The body of every suspended generator."""
     sent, error = None, None
     if shell.primed:
         try:
@@ -110,7 +105,7 @@ def _run(shell: SuspendedGenerator) -> Generator[Any, Any, Any]:
 
 
 def new_suspended_generator(name: str, qualname: str) -> Any:
-    """A shell without a frame."""
+    """Makes a suspended generator without a frame."""
     shell = SuspendedGenerator()
     made: Any = _run(shell)
     made.__name__, made.__qualname__ = name, qualname
@@ -125,7 +120,7 @@ def set_frame(
     started: bool,
     finished: bool,
 ) -> None:
-    """Where the generator stands from now on."""
+    """Sets where the generator stands from now on."""
     shell: SuspendedGenerator = SUSPENDED_GENERATORS[generator]
     if finished:
         shell.facts, shell.values = _FINISHED, ()
@@ -138,7 +133,7 @@ def set_frame(
 
 
 def generator_has_begun(generator: Any) -> bool:
-    """Whether a shell's own body runs already."""
+    """Returns whether the body of a suspended generator (`_run`) has begun to run."""
     return bool(generator.gi_frame is None or generator.gi_frame.f_lasti >= _FIRST_INSTRUCTION)
 
 
@@ -152,21 +147,21 @@ _FIRST_INSTRUCTION = _first_instruction()
 
 
 def generator_facts(generator: Any) -> Facts | None:
-    """What a later segment relies on: where the frame stands. None for other generators, and for
+    """Returns what a later trace guards: where the frame stands. None for other generators, and for
     one that runs at the moment."""
     shell = SUSPENDED_GENERATORS.get(generator)
     return None if shell is None or generator.gi_running else shell.facts
 
 
 def generator_values(generator: Any) -> tuple[Any, ...]:
-    """The values of the frame."""
+    """Returns the values of the frame."""
     values: tuple[Any, ...] = SUSPENDED_GENERATORS[generator].values
     return values
 
 
-#: What an iterator gives when it has no more items.
+#: The value that marks an exhausted iterator.
 END: Any = type("End", (), {"__repr__": lambda self: "END"})()
-#: Iterators whose next items can be seen without taking them.
+#: Iterators whose next items can be read without consuming them.
 STEPPED: tuple[type, ...] = (
     type(iter(range(0))),
     type(iter(range(2**70))),
@@ -176,12 +171,12 @@ STEPPED: tuple[type, ...] = (
 
 
 def looks_ahead(iterator: Any) -> bool:
-    """Whether the next items of an iterator can be seen without taking them."""
+    """Returns whether the next items of an iterator can be read without consuming them."""
     return type(iterator) in STEPPED
 
 
 def peeked(iterator: Any, steps: int) -> Any:
-    """What an iterator will give after so many steps."""
+    """Returns what an iterator will give after so many steps, without advancing it."""
     ahead = copy.copy(iterator)
     for _ in range(steps):
         next(ahead, END)
@@ -189,7 +184,7 @@ def peeked(iterator: Any, steps: int) -> Any:
 
 
 def advance_by(iterator: Any, steps: int) -> None:
-    """Makes so many steps."""
+    """Advances an iterator by so many steps."""
     for _ in range(steps):
         next(iterator, END)
 
@@ -199,9 +194,9 @@ def advance_by(iterator: Any, steps: int) -> None:
 
 
 def can_be_data(generator: TracedGenerator, is_stepped: Callable[[Any], bool]) -> bool:
-    """Whether the frame of a generator of a trace can be carried out of it: it is not in a handler,
-    and a later segment can go on with every iterator that it loops over (is_stepped). One of the
-    tracer's own stands for an object written in C only while a trace runs."""
+    """Returns whether the frame of a traced generator can live across a graph break: it is in no
+    handler, and a later trace can continue every iterator that it loops over (is_stepped). False
+    for the tracer's own generators, which replace C objects only while a trace runs."""
     if generator.frame.function.__globals__.get("__name__", "").startswith("tracer_core."):
         return False
     if generator.running or generator.finished:
@@ -224,7 +219,7 @@ def _is_iterator(value: Any) -> bool:
 
 
 def frame_parts(generator: TracedGenerator) -> tuple[FrameLayout | None, list[Any]]:
-    """The layout and the values of the frame of a generator of a trace."""
+    """Returns the layout and the values of the frame of a traced generator."""
     if generator.finished:
         return None, []
     return layout_of(generator.frame, lambda value: kept_when_dead(_real(value)))

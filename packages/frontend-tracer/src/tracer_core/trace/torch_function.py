@@ -1,9 +1,7 @@
-"""Objects that act as tensors in torch functions: ``__torch_function__`` of classes that are no
-tensors.
+"""Traces ``__torch_function__`` of objects that are not tensors but act as such in torch functions.
 
-In: a torch function and arguments among which are such objects. Out: what the objects' handler
-gives. What always holds: torch decides whose handler is asked, and with what; the handler itself is
-interpreted. For that, torch is called with stand-ins whose handler calls back into the tracer.
+torch decides which handler is called, and with what; the handler itself is interpreted. For that,
+torch is called with proxies whose handler calls back into the tracer.
 """
 
 from __future__ import annotations
@@ -26,9 +24,8 @@ def acts_as_tensor(value: Any) -> bool:
 
 
 def any_acts_as_tensor(values: Any) -> bool:
-    """Whether torch would ask one of these arguments, or of the elements of list arguments, for its
-    handler.
-    """
+    """Returns whether torch would look for a handler on one of these arguments, or on the elements
+    of list arguments."""
     for value in values:
         kind = type(value)
         if kind is list or kind is tuple:
@@ -40,14 +37,14 @@ def any_acts_as_tensor(values: Any) -> bool:
 
 
 class _StandIn:
-    """What torch sees of one object. real: the object. tracer: interprets its handler."""
+    """The proxy of one object for torch. real: the object. tracer: interprets its handler."""
 
     def __init__(self, tracer: Tracing, real: Any) -> None:
         self.tracer, self.real = tracer, real
 
 
 class _Handlers:
-    """The stand-in classes of one call; they inherit from each other as the real classes do."""
+    """The proxy classes of one call; they inherit from each other as the real classes do."""
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer = tracer
@@ -83,7 +80,7 @@ class _Handlers:
         return self.class_for(type(value))(self.tracer, value) if acts_as_tensor(value) else value
 
     def real(self, value: Any) -> Any:
-        """A structure of stand-ins with the real objects in their place."""
+        """Returns a structure with the real objects in place of proxies."""
         if isinstance(value, _StandIn):
             return value.real
         if type(value) in (list, tuple):
@@ -94,9 +91,7 @@ class _Handlers:
 
 
 def call(tracer: Tracing, function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Calls a torch function, outside the recorder: torch asks a handler before it does anything
-    else.
-    """
+    """Calls a torch function outside the recorder: torch calls a handler before anything else."""
     handlers = _Handlers(tracer)
     plain = {name: handlers.stand_in(value) for name, value in kwargs.items()}
     return handlers.real(function(*map(handlers.stand_in, args), **plain))

@@ -1,9 +1,8 @@
-"""The tracer: the machine whose frames are recorded.
+"""The tracer: runs the program's bytecode symbolically and records an FX graph.
 
-In: a chain of frames whose values are `LazyValue` state. Out: the value they return, or a `Break`,
-with provenance, effects and recorder holding what was learnt. What always holds: after `run_chain`,
-torch's own modes and settings are as before it, and `effects.restore()` gives back every object's
-old contents.
+In: a chain of frames whose values are `LazyValue` state. Out: the value they return, or a `Break`;
+provenance, effects and recorder hold what the trace found. After `run_chain` torch's own modes and
+settings are as before; `effects.restore()` restores every object's old contents.
 """
 
 from __future__ import annotations
@@ -61,12 +60,12 @@ _FAKES_LOG = logging.getLogger(FAKES_LOG)
 
 
 class Tracer(Machine, Tracing):
-    """One trace of one segment. Mutable. forced: step -> (kind, reason, location) of breaks asked
-    for by an earlier attempt. unbuildable: types of values that no call could make again. shapes:
-    decides which dimensions are symbolic. natives: code that reached its recompile limit and is
-    called as plain Python. as_eager: is_compiling() answers as in eager. told_compiling: the line
-    that was told otherwise first. doubts: a program that fails may be traced again with the other
-    answer."""
+    """One trace of one code region. Mutable. forced: step -> (kind, reason, location) of breaks
+    that an earlier trace asked for. unbuildable: types of values that no call could make again.
+    shapes: decides which dimensions are symbolic. natives: code at its recompile limit, which is
+    not inlined. as_eager: is_compiling() answers as in eager mode. told_compiling: the first line
+    that read the other answer. doubts: a failing program may be traced again with the other answer.
+    """
 
     shapes: ShapePolicy
     side_effects: SideEffects
@@ -128,7 +127,7 @@ class Tracer(Machine, Tracing):
         self.settings_after: dict[str, Any] = {}
 
     def where(self) -> str:
-        """``file:line in function`` of the innermost frame of the user's code."""
+        """Returns ``file:line in function`` of the innermost frame of the user's code."""
         shown = [
             frame for frame in self.frames if not frame.code.raw.co_filename.startswith(_OWN)
         ] or self.frames
@@ -173,9 +172,9 @@ class Tracer(Machine, Tracing):
             raise Break("step_limit", f"more than {_STEP_LIMIT} instructions")
 
     def check_generators(self, is_carried: Callable[[Any], bool] = lambda _: False) -> None:
-        """A generator that the program left inside ``try`` or ``with`` is closed when its last
-        reference goes, which a trace does not see: it is made for real. is_carried(generator): it
-        goes on in the next segment."""
+        """Restarts with a break before each generator that the program left inside ``try`` or
+        ``with``: its handlers run when its last reference goes, which a trace does not see.
+        is_carried(generator): the generator is live across the graph break."""
         for made in self.calls.generators:
             if not made.started or made.finished or is_carried(made):
                 continue
@@ -185,9 +184,8 @@ class Tracer(Machine, Tracing):
                 )
 
     def _break_before_unbuildable(self) -> None:
-        """A value that no later call could make again is made for real, by an instruction of its
-        own.
-        """
+        """Restarts with a break before the instruction that made a value that no later call could
+        make again."""
         stack = self.frames[-1].stack
         if stack and type(stack[-1]) in self.unbuildable and self.provenance.is_fresh(stack[-1]):
             made = type(stack[-1])
@@ -198,9 +196,8 @@ class Tracer(Machine, Tracing):
                 )
 
     def _break_before_death(self) -> None:
-        """A local variable that may hold the last reference to an object whose end is seen is
-        dropped for real.
-        """
+        """Breaks before an instruction that may drop the last reference to an object with an
+        observable finalization."""
         frame = self.frames[-1]
         name = frame.code.names[frame.ip]
         if name in ("STORE_FAST", "DELETE_FAST"):
@@ -217,18 +214,16 @@ class Tracer(Machine, Tracing):
             )
 
     def close(self) -> None:
-        """Gives every object and torch's state their old contents, whatever happened. May be called
-        again.
-        """
+        """Restores the old contents of every object and torch's state. May be called again."""
         try:
             self._put_back()
-        except BaseException:  # an interrupt: what is half restored is restored again
+        except BaseException:  # an interrupt: restore again what is half restored
             self._put_back()
             raise
 
     def _put_back(self) -> None:
         if not self.closed:
-            # An interrupt can come between the entering of a mode and what would leave it.
+            # An interrupt can come between entering a mode and the code that leaves it.
             torch_private.leave_modes(self.fakes.mode, self._function_modes)
             _FAKES_LOG.disabled = self._log_disabled
             settings.restore(self._settings)
@@ -251,9 +246,8 @@ class Tracer(Machine, Tracing):
             del error  # see there
 
     def forget(self) -> None:
-        """Breaks the cycles of a finished trace: the program's objects need not wait for the
-        collector.
-        """
+        """Breaks the reference cycles of a finished trace, so that the program's objects die
+        without the garbage collector."""
         components = (
             self.side_effects, self.scalars, self.reads, self.exceptions, self.entries,
             self.attributes, self.attribute_writes,
@@ -275,8 +269,7 @@ class Tracer(Machine, Tracing):
         self.frames = frames
         before = settings.snapshot()
         depth = function_modes()
-        # An operator that fails on fakes fails for real later, if the program gets there: only that
-        # is reported.
+        # An operator that fails on fakes may fail in eager mode too: only that error is reported.
         _FAKES_LOG.disabled = True
         try:
             with torch_private.saved_tensors_unseen():
@@ -307,7 +300,7 @@ class Tracer(Machine, Tracing):
         }
 
     def start(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> list[Frame]:
-        """The frames of a call of `function` with unread arguments."""
+        """Returns the frames of a call of `function` with lazy arguments."""
         if function is _MODULE_CALL and args:
             module = self.open(args[0])
             frame = self.calls.call_object(module, args[1:], kwargs)
@@ -321,7 +314,7 @@ class Tracer(Machine, Tracing):
         return [frame]
 
     def start_inside(self, layouts: tuple[FrameLayout, ...], state: tuple[Any, ...]) -> list[Frame]:
-        """The frames of an activation at a break."""
+        """Returns the frames of an activation at a break."""
         unread: list[Any] = []
         self.dying = {id(value) for value in state if end_is_seen(value)}
         position = 0
@@ -344,7 +337,7 @@ class Tracer(Machine, Tracing):
         self.provenance.guard(GuardKind.SAME, slot, namespace)
 
     def _name_locals(self, layout: FrameLayout, unread: list[Any], position: int) -> None:
-        """Locals are called what the user calls them."""
+        """Names locals as the user does."""
         names = layout.code.co_varnames
         for offset, index in enumerate(layout.locals, 1):
             if index < len(names):
@@ -354,8 +347,8 @@ class Tracer(Machine, Tracing):
 
 
 def _called_from_outside(function: types.FunctionType) -> types.FunctionType:
-    """A function that calls its first argument with the others: it gives a call that cannot be
-    followed an instruction to break at. It says that it stands where the called function does."""
+    """Returns a function that calls its first argument with the others, so that a call that cannot
+    be inlined has an instruction to break at. Its location is that of the called function."""
 
     def call(function, /, *args, **kwargs):  # type: ignore[no-untyped-def]
         return function(*args, **kwargs)
