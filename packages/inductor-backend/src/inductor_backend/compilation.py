@@ -1,4 +1,4 @@
-"""What the stages of the pipeline hand on."""
+"""The state that the pipeline's stages share."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tracer_core.plugin_api import CompileSpec, Runner
 
 @dataclass(slots=True)
 class Compilation:
-    """What the stages hand on, for one graph. Mutable: each stage fills its fields.
+    """The state of one graph's compilation: each stage fills its fields.
 
-    gm: the graph as rewritten so far; given: before any rewrite. wraps: what rewrites put round the
-    runner, outermost first. editor: of a graph that is being frozen; prepared: the nodes of its
-    constant part. cut: the graph without repeated subgraphs; cut_late: it is looked for after
-    packing; go_on_at: the stage after it."""
+    gm: the graph as rewritten so far; given: before any rewrite. wraps: wrappers that rewrites put
+    around the runner, outermost first. editor: of a graph that is being frozen; prepared: the nodes
+    of its constant part. cut: the graph without repeated subgraphs; cut_late: they are looked for
+    after packing; go_on_at: the stage after it."""
 
     gm: torch.fx.GraphModule
     spec: CompileSpec
@@ -69,5 +69,5 @@ class Compilation:
     stamped: str = "no region of the graph repeats"
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:
-        """Each group, and whether a buffer that it writes must be in memory afterwards."""
+        """Yields each group with a predicate: must a buffer that it writes be in memory afterwards?"""
         return readers_outside(self.program, self.plan.groups)

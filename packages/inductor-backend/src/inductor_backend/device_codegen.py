@@ -1,8 +1,5 @@
-"""What a device supplies to the pipeline: its limits, and the writers of kernels, modules and
+"""What a device supplies to the pipeline: its limits, and the writers of kernels, modules,
 wrappers.
-
-In: a `Compilation`. Out: kernels, their module, the wrapper of both. What always holds: everything
-else is the pipeline's, the same for C++ and Triton.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from inductor_backend.schedule.memory_plan import Arena
 
 class DeviceCodegen(ABC):
     """limits: of a fused kernel. choice: the kernel of an operator call. in_registers: see
-    `kernel_body`. suffix: of the file in the debug folder that holds the kernels' texts."""
+    `kernel_body`. suffix: of the debug folder's file with the kernels' texts."""
 
     limits: FusionLimits
     choice: ChoiceRule
@@ -42,27 +39,27 @@ class DeviceCodegen(ABC):
 
     @abstractmethod
     def walks_rows(self, c: Compilation, group: Group) -> bool:
-        """Whether the group's kernel may have buffers for a row."""
+        """Returns whether the group's kernel may use row buffers."""
 
     @abstractmethod
     def kernels(self, c: Compilation) -> list[Any]:
-        """The kernel of each group, None for those that are operator calls."""
+        """Returns the kernel of each group, None for operator calls."""
 
     @abstractmethod
     def arena(self, c: Compilation) -> Arena:
-        """What shares one allocation a call."""
+        """Returns which buffers share one allocation per call."""
 
     @abstractmethod
     def module(self, c: Compilation) -> KernelModule:
-        """What kernels are put into."""
+        """Returns the module that collects the kernels."""
 
     @abstractmethod
     def wrapper(self, c: Compilation) -> Wrapper:
-        """The writer of the generated module."""
+        """Returns the writer of the generated module."""
 
 
 class CppCodegen(DeviceCodegen):
-    """Graphs on the CPU."""
+    """Code generation for the CPU."""
 
     limits = FusionLimits()
     choice = staticmethod(choice_of)
@@ -102,8 +99,8 @@ class CppCodegen(DeviceCodegen):
 
 
 class TritonCodegen(DeviceCodegen):
-    """Graphs on CUDA devices. Fewer than 64 rows do not keep a device busy; more than eight updates
-    of parameters in one kernel would want more registers than a thread has."""
+    """Code generation for CUDA devices. Fewer than 64 rows do not keep a device busy; more than
+    eight parameter updates in one kernel would need more registers than a thread has."""
 
     limits = FusionLimits(rows=64, reads_scans=False, together=8, first_nodes=True)
     choice = staticmethod(cuda_choice_of)
@@ -163,5 +160,5 @@ _CPP, _TRITON = CppCodegen(), TritonCodegen()
 
 
 def codegen_of(target: Target) -> DeviceCodegen:
-    """What compiles for a target."""
+    """Returns the code generator of a target."""
     return _TRITON if target.triton else _CPP

@@ -1,9 +1,8 @@
 """The compiler: one list of stages from an ATen graph to a runner, the same for C++ and Triton.
 
 In: a functional ATen `torch.fx.GraphModule` and its `CompileSpec`. Out: a `Runner` with its
-`Artifact`. What always holds: every rewrite of the graph is a stage of its own; each stage is
-timed and may be dumped; a stage's verifier runs when TRACER_CHECK is set; a failure says which
-stage failed, on what.
+`Artifact`. What always holds: every rewrite of the graph is a separate, timed stage that may be
+dumped; a stage's verifier runs when TRACER_CHECK is set; an error names the stage and the cause.
 """
 
 from __future__ import annotations
@@ -88,9 +87,9 @@ def _split_host_side(c: Compilation) -> None:
 
 
 def _cut_repeats(c: Compilation) -> None:
-    """Convolutions that are packed take in the nodes around them, so repeated subgraphs are cut out
-    afterwards then. On GPUs convolutions of all instances say how images lie, and products that are
-    measured are measured once anyway: such graphs are lowered whole."""
+    """Outlines repeated subgraphs. Packed convolutions fuse the nodes around them, so with packing
+    this happens later. On GPUs such graphs are lowered whole: all instances determine the
+    convolutions' memory format, and equal matmuls are measured once anyway."""
     c.cut_late = not c.target.triton and (bool(c.spec.constants) or pays_anywhere(c.gm, c.spec))
     if not c.cut_late and not (c.target.triton and matmul.tuned(c)):
         _cut(c, go_on_at="constant_folding")
@@ -171,7 +170,7 @@ def _scatter(c: Compilation) -> None:
 
 
 def _split(c: Compilation) -> None:
-    """Long reductions of few rows become two, so that the device is busy."""
+    """Splits long reductions of few rows in two, to keep the device busy."""
     made = len(c.program.buffers)
     c.absorbed = split_reductions(c.program, c.sizes)
     if c.cut is not None:
@@ -189,7 +188,7 @@ def _externs(c: Compilation) -> None:
 
 
 def _bodies(c: Compilation) -> None:
-    """One fused body a group of loops."""
+    """Builds the fused body of each group of loops."""
     codegen = codegen_of(c.target)
     for group, needed in c.groups_with_readers():
         if group.domain is None:
@@ -208,9 +207,7 @@ def _kernels(c: Compilation) -> None:
 
 
 def _stamp(c: Compilation) -> None:
-    """From four equal regions to all; the whole graph is lowered where they turn out not to be
-    equal.
-    """
+    """Lowers four repeated subgraphs and replicates them; lowers the whole graph if they differ."""
     if c.cut is None:
         return
     assert c.lowered is not None
@@ -250,12 +247,12 @@ def _verify_memory(c: Compilation) -> None:
 
 
 def _group_runs(c: Compilation) -> None:
-    """Runs of kernels between operator calls become one call each."""
+    """Combines runs of kernels between operator calls into one call each."""
     module = codegen_of(c.target).module(c)
     made: set[str] = set()
 
     def allocate(step: Step, storages: tuple[str, ...]) -> None:
-        """Tensors that we allocate are made where they are first written to."""
+        """Allocates tensors where they are first written to."""
         for name in storages:
             is_temp = c.program.buffers[name].kind is BufferKind.TEMP
             if is_temp and name not in made and name not in c.memory.offsets:
@@ -300,8 +297,8 @@ def _module_text(c: Compilation) -> None:
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """What a runner was made from: module text, C++ sources, library (None: no kernels), counts.
-    device: the CUDA device that it was made for, None: the CPU. natives: functions of our own
-    kernels that the module calls."""
+    device: its CUDA device, None: the CPU. natives: hand-written native functions that the module
+    calls."""
 
     text: str
     sources: tuple[str, ...]
@@ -339,7 +336,7 @@ def _load(c: Compilation) -> None:
 def load_module(
     text: str, library: Any, constants: dict[str, torch.Tensor], name: str
 ) -> dict[str, Any]:
-    """Executes a module's text and returns its names."""
+    """Executes a module's text and returns its namespace."""
     namespace: dict[str, Any] = {
         "__name__": f"inductor_{name}",
         "LIBRARY": library,
@@ -350,7 +347,7 @@ def load_module(
 
 
 def runner_of(namespace: dict[str, Any], artifact: Artifact) -> ModuleRunner:
-    """The runner of an executed module."""
+    """Returns the runner of an executed module."""
     mutated, scalars = namespace.get(MUTATED_ON_ERROR), namespace.get(SCALARS)
     return ModuleRunner(
         namespace["call"], mutated_on_error=None if mutated is None else frozenset(mutated),
@@ -361,9 +358,9 @@ def runner_of(namespace: dict[str, Any], artifact: Artifact) -> ModuleRunner:
 @dataclass(frozen=True, slots=True)
 class Stage:
     """run: fills fields of the compilation. device: "cpu" or "cuda", the only one whose graphs it
-    is for; "": both. verify: raises VerifyError. dump: its result as text; brief: one line of it,
-    where nobody wants the whole. suffix: of the file in the debug folder, "" for that of the
-    device's kernels. frozen: only for graphs whose parameters are constants."""
+    is for; "": both. verify: raises VerifyError. dump: its result as text; brief: one line of it
+    for short dumps. suffix: of the file in the debug folder, "" for that of the device's kernels.
+    frozen: only for graphs whose parameters are constants."""
 
     name: str
     run: Callable[[Compilation], None]
@@ -375,7 +372,7 @@ class Stage:
     frozen: bool = False
 
     def is_for(self, c: Compilation) -> bool:
-        """Whether the graph goes through this stage."""
+        """Returns whether the graph goes through this stage."""
         device = "cuda" if c.target.triton else "cpu"
         return self.device in ("", device) and (not self.frozen or bool(c.spec.constants))
 
@@ -383,7 +380,7 @@ class Stage:
 def _pass(
     name: str, run: Callable[[Compilation], None], device: str = "", frozen: bool = False
 ) -> Stage:
-    """A rewrite of the ATen graph."""
+    """Returns the stage for a rewrite of the ATen graph."""
     return Stage(
         name,
         run,
@@ -441,7 +438,7 @@ PIPELINE = (
 
 
 def run_stages(c: Compilation, until: str | None = None, first: str | None = None) -> Compilation:
-    """Runs the stages in order. first, until: names of the first and of the last to run (None: the
+    """Runs the stages in order. first, until: names of the first and last to run (None: the
     pipeline's). Raises BackendError naming stage and cause."""
     check = env().check
     names = [item.name for item in PIPELINE]
@@ -472,15 +469,14 @@ def run_stages(c: Compilation, until: str | None = None, first: str | None = Non
 
 
 def start(gm: torch.fx.GraphModule, spec: CompileSpec) -> Compilation:
-    """The compilation of a graph, before its first stage."""
+    """Returns the compilation of a graph, before its first stage."""
     options = spec.options if isinstance(spec.options, InductorOptions) else InductorOptions()
     return Compilation(gm, spec, options, SizeVars(spec.sizes), gm, target=target_of(gm.graph))
 
 
 def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    """Compiles one functional ATen graph. Raises BackendError; VerifyError where a stage broke its
-    rules.
-    """
+    """Compiles one functional ATen graph. Raises BackendError, and VerifyError where a stage broke
+    its invariants."""
     c = run_stages(start(gm, spec))
     runner = c.runner
     assert runner is not None
@@ -495,9 +491,8 @@ def compile_graph(gm: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 
 
 def _in_the_same_layout(first: Compilation) -> ModuleRunner:
-    """The graph again, for other settings. The backward counts on the layout of what the first
-    returned.
-    """
+    """Recompiles the graph for other settings. The backward relies on the layout of the first
+    runner's results."""
     c = start(first.given, first.spec)
     c.images_last = first.program.images_last
     runner = run_stages(c, first="lower").runner

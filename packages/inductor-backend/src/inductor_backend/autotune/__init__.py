@@ -1,3 +1,1 @@
-"""max-autotune on CUDA devices: configurations of matmul kernels and tiles, chosen by
-measurement.
-"""
+"""max-autotune on CUDA devices: benchmarks candidate configurations of matmul kernels and tiles."""

@@ -1,9 +1,9 @@
-"""Choices by measurement between kernels of ours, and between them and operators.
+"""Benchmarks generated kernels against each other, and against ATen operators, and picks the
+fastest.
 
-In: kernels for the same work, and a `Compilation` for its device and captured sizes. Out: the name
-of the quickest. What always holds: equal work is measured once, whatever its buffers are called;
-candidates run on memory of their own; a kernel that does not build or fit the device, or does not
-give what the plainest gives, is left out.
+Equal work is measured once per key, whatever its buffers are called. Candidates run on their own
+memory, at the captured sizes. A kernel that fails to build, does not fit the device, or disagrees
+with the plainest candidate is left out.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from tracer_core.plugin_api import logger
 if TYPE_CHECKING:
     from inductor_backend.compilation import Compilation
 
-#: The operator itself, with a kernel for what would be fused with it.
+#: Names the ATen operator, run with a kernel for what would be fused with it.
 ATEN = "aten"
 
-#: By how much results of two right kernels may differ, as a part of their norm (TF32 cut or
-#: rounded: 0.001).
+#: Largest difference of two correct kernels' results, relative to their norm (TF32 truncated
+#: against rounded: 0.001).
 CLOSE = 0.02
 
 
 class Kernels(Mapping[str, TritonKernel]):
-    """Kernels for the same work by name, written when they are asked for: a stored choice needs the
-    first alone. Mutable."""
+    """Maps names to kernels that compute the same. A kernel is written on first access: a stored
+    choice needs only the first one."""
 
     def __init__(self, writers: Mapping[str, Callable[[], TritonKernel]]) -> None:
         self._writers = writers
@@ -61,23 +61,22 @@ class Kernels(Mapping[str, TritonKernel]):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Between kernels of a program, which are told apart by their names, and what does the same: an
-    operator and a kernel for what is fused with ours (None: nothing does)."""
+    """The candidates for one piece of work: generated kernels, distinguished by name, and
+    optionally (`instead`) an ATen operator with a kernel for the rest of the fused group."""
 
     program: Program
     kernels: Kernels
     instead: tuple[ExternNode, TritonKernel | None] | None
 
     def what(self) -> str:
-        """For people."""
+        """Returns a description for log messages."""
         beside = "" if self.instead is None else _name(self.instead[0])
         return f"{self.kernels.first().label} {beside}".strip()
 
 
 def build_all(c: Compilation, choices: Sequence[Choice]) -> None:
-    """Builds, side by side, every kernel that is to be measured: while kernels are built, nothing
-    can be timed.
-    """
+    """Builds in parallel every kernel that is going to be measured: nothing can be timed while
+    kernels are built."""
     if c.target.interpreted:
         return
     by_key = {_key(c, choice): choice for choice in choices}
@@ -93,9 +92,8 @@ def build_all(c: Compilation, choices: Sequence[Choice]) -> None:
 
 
 def choose(c: Compilation, choice: Choice) -> str:
-    """The name of the quickest kernel, or `ATEN` where the operator (and the kernel beside it) is
-    quicker.
-    """
+    """Returns the name of the fastest kernel, or `ATEN` where the operator (and the kernel beside
+    it) is faster."""
     if c.target.interpreted or not choice.kernels:
         return ATEN
     key = _key(c, choice)
@@ -107,7 +105,7 @@ def choose(c: Compilation, choice: Choice) -> str:
 
 
 def _key(c: Compilation, choice: Choice) -> str:
-    """All that the choice depends on: the first kernel's text says what the others compute."""
+    """Returns the key of the choice. The first kernel's text stands for the others' computation."""
     first = choice.kernels.first()
     sizes = [layout_hint(c, choice.program.buffers[name].layout) for name in first.pointers]
     beside = "" if choice.instead is None else _described(c, *choice.instead)
@@ -116,13 +114,13 @@ def _key(c: Compilation, choice: Choice) -> str:
 
 
 def _described(c: Compilation, call: ExternNode, beside: TritonKernel | None) -> str:
-    """The operator and the kernel beside it, without names of buffers."""
+    """Returns the operator and the kernel beside it as text, without names of buffers."""
     arguments = [layout_hint(c, a.layout) if isinstance(a, Strided) else a for a in call.args]
     return f"{_name(call)} {arguments} {beside.text if beside is not None else ''}"
 
 
 def _name(call: ExternNode) -> str:
-    """The same in every process."""
+    """Returns the operator's name, which is the same in every process."""
     target = call.target
     return (
         f"{target.__module__}.{target.__name__}"
@@ -149,8 +147,8 @@ def _ways(c: Compilation, choice: Choice) -> dict[str, Callable[[], None]]:
 def _trusted(
     ways: Mapping[str, Callable[[], None]], kernels: Kernels, storages: Mapping[str, torch.Tensor]
 ) -> dict[str, Callable[[], None]]:
-    """Without the kernels that do not give what the plainest, the first, gives. Bulk copies and
-    walks are young in Triton, and time alone does not tell a wrong kernel."""
+    """Drops the kernels whose results differ from those of the first, plainest kernel. Only kernels
+    with tensor descriptors or persistent loops are verified: those features are young in Triton."""
     plain, *others = kernels
     young = [
         name for name in others if name in ways and (kernels[name].matrices or kernels[name].most)
@@ -179,9 +177,8 @@ def _trusted(
 
 
 def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
-    """Up to rounding, by the norm: both were computed with the same operands, rounded or cut to the
-    same type.
-    """
+    """Compares by the norm: both were computed from the same operands, rounded or truncated to the
+    same type."""
     a, b = (torch.nan_to_num(one.float(), 0.0, 0.0, 0.0) for one in (mine, theirs))
     apart, whole = (torch.linalg.vector_norm(one, dtype=torch.float64) for one in (a - b, b))
     return bool(apart <= CLOSE * whole)
@@ -190,7 +187,7 @@ def _close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
 def _specifications(
     c: Compilation, kernels: Mapping[str, TritonKernel]
 ) -> dict[str, tuple[Kernel, int]]:
-    """What is compiled, and the number of programs."""
+    """Returns what is compiled for each kernel, and its number of programs."""
     found = {}
     for name, kernel in kernels.items():
         label = f"fused_{kernel.label}"
@@ -201,7 +198,7 @@ def _specifications(
 
 
 class _Memory:
-    """Tensors for the storages that candidates touch, of the captured sizes. Mutable."""
+    """Tensors of the captured sizes for the storages that candidates touch."""
 
     def __init__(self, c: Compilation, program: Program) -> None:
         self.c, self.program = c, program

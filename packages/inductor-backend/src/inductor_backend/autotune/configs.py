@@ -1,8 +1,7 @@
-"""The kernels that max-autotune tries for a product: blocks, and ways to walk and to load them.
+"""Lists the matmul configurations that max-autotune benchmarks: block sizes, persistent loops, TMA.
 
-In: the sizes of a product, what its factors allow, and the device. Out: `Blocks`, few enough to be
-built and measured in seconds. What always holds: any of them gives a correct kernel; they are
-chosen by a rough model of the time alone, and measured before one is used.
+A rough cost model keeps the list short enough to build and measure in seconds. Every configuration
+gives a correct kernel.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import torch
 from inductor_backend.codegen.triton.matmul import Blocks
 from inductor_backend.codegen.triton.tiling import PROCESSORS
 
-#: rows, columns, terms, warps, stages
+#: block_m, block_n, block_k, warps, stages
 Shape = tuple[int, int, int, int, int]
 
-#: Blocks by the width of an element.
+#: Block shapes by the bytes of an element.
 BLOCKS: dict[int, tuple[Shape, ...]] = {
     2: (
         (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 4),
@@ -35,7 +34,7 @@ BLOCKS: dict[int, tuple[Shape, ...]] = {
     ),
 }  # fmt: skip
 
-#: Blocks for bulk copies: a copy is one instruction, so more stages pay.
+#: Block shapes for TMA loads: a load is one instruction, so more stages pay.
 BULK_BLOCKS: dict[int, tuple[Shape, ...]] = {
     2: (
         (128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4),
@@ -49,35 +48,33 @@ BULK_BLOCKS: dict[int, tuple[Shape, ...]] = {
     ),
 }  # fmt: skip
 
-#: How many are tried at most: with plain loads, with bulk copies.
+#: How many are tried at most: with plain loads, with TMA.
 MOST, MOST_BULK = 6, 4
 
-#: Elements of a block, at least -> how well it uses the tensor cores, from the largest.
+#: (least elements of a block, its tensor-core utilization), largest first.
 RATES = ((2**15, 1.0), (2**14, 0.9), (2**13, 0.75), (2**12, 0.55), (0, 0.3))
 
-#: Bytes of shared memory that a program may have (sm_90; what a smaller device refuses is left out
-#: there).
+#: Bytes of shared memory per program on sm_90. On smaller devices, kernels that fail to launch are
+#: left out.
 SHARED = 227 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """capability: 80, 90, ... processors: streaming multiprocessors."""
+    """capability: 80, 90, ... processors: number of streaming multiprocessors."""
 
     capability: int
     processors: int
 
     @property
     def bulk(self) -> bool:
-        """Its bulk copies are those that kernels here are written for."""
+        """Returns whether the device has the TMA loads that the generated kernels use."""
         return 90 <= self.capability < 100
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A product of the captured sizes. width: bytes of an element. bulk: factors that bulk copies
-    can bring in.
-    """
+    """A matmul of the captured sizes. width: bytes of an element. bulk: operands that TMA can load."""
 
     rows: int
     columns: int
@@ -89,7 +86,7 @@ class Work:
 
 @cache
 def device_of(device: torch.device) -> Device:
-    """A GPU that is not there (tests) counts as an H100."""
+    """Describes a CUDA device. A GPU that is not present (in tests) counts as an H100."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return Device(90, PROCESSORS)
     facts = torch.cuda.get_device_properties(device)
@@ -97,7 +94,7 @@ def device_of(device: torch.device) -> Device:
 
 
 def candidates(work: Work, device: Device) -> list[Blocks]:
-    """What is to be measured, the plainest first."""
+    """Returns the configurations to measure, the plainest first."""
     plain = _best(BLOCKS[work.width], work, device, MOST)
     found = [Blocks(*shape) for shape in plain]
     if work.bulk and device.bulk:
@@ -115,13 +112,13 @@ def candidates(work: Work, device: Device) -> list[Blocks]:
 
 
 def _walking(blocks: Blocks, work: Work, device: Device) -> Iterator[Blocks]:
-    """Programs that do several blocks each, where there are more blocks than programs."""
+    """Yields the persistent variant of a configuration that has more blocks than programs."""
     if _blocks(blocks.rows, blocks.columns, work) > device.processors:
         yield replace(blocks, programs=device.processors)
 
 
 def _best(shapes: Sequence[Shape], work: Work, device: Device, most: int) -> list[Shape]:
-    """Blocks that fit, by what they are expected to take; in the order of the table."""
+    """Returns the `most` fitting shapes of least expected time, in the order of the table."""
     fitting = [
         shape
         for shape in shapes
@@ -138,9 +135,8 @@ def _blocks(rows: int, columns: int, work: Work) -> int:
 
 
 def _expected(shape: Shape, work: Work, device: Device) -> float:
-    """Time in arbitrary units: rounds of blocks, of which small ones use the tensor cores less
-    well.
-    """
+    """Estimates the time in arbitrary units: waves of blocks, where small blocks use the tensor
+    cores less well."""
     rows, columns = shape[:2]
     area = rows * columns
     rate = next(rate for least, rate in RATES if area >= least)

@@ -1,10 +1,10 @@
-"""max-autotune on CUDA devices: which products are kernels of ours, and with which blocks.
+"""max-autotune on CUDA devices: decides which matmuls become generated kernels, with which blocks.
 
-In: a `Compilation` whose program is inlined. Out: its program, with chosen products as loops, and
-`blocks`; tiles of its other kernels (`tiles_of`). What always holds: a product is ours only where,
-on this device and at the captured sizes, its kernel took less time than the operator and a kernel
-for what is fused with it; float32 products are ours only where torch allows TF32, and a graph with
-such products is compiled again where that changes.
+Runs on an inlined program; turns the chosen matmuls into loops and fills `blocks`. `tiles_of`
+chooses the tiles of the other kernels. A matmul becomes a generated kernel only where, on this
+device and at the captured sizes, its kernel is faster than the operator followed by a kernel for
+the fused epilogue. float32 matmuls qualify only where torch allows TF32; a graph with such matmuls
+is recompiled when that setting changes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def tuned(c: Compilation) -> bool:
 
 
 def choose_matmuls(c: Compilation) -> None:
-    """Rewrites the products that are to be kernels of ours."""
+    """Rewrites the matmuls that generated kernels are to compute."""
     if not tuned(c) or not c.options.fuse:
         return
     calls = {node.name: node for node in c.program.nodes if isinstance(node, ExternNode)}
@@ -67,7 +67,7 @@ def choose_matmuls(c: Compilation) -> None:
                 choices.append((call, *_possible(c, trial, group, needed, call)))
             except (
                 BackendError
-            ) as error:  # a factor that is the same in all rows, a few pixels, say
+            ) as error:  # e.g. an operand that is broadcast along the outer dimension
                 logger().debug("%s stays an operator: %s", call.name, error)
     build_all(c, [choice for _, _, choice in choices])
     for call, tried, choice in choices:
@@ -80,7 +80,8 @@ def choose_matmuls(c: Compilation) -> None:
 
 
 def _allowed(c: Compilation, node: ExternNode) -> bool:
-    """A convolution of float32 may be a product in TF32 where cuDNN's kernel for it rounds too."""
+    """Returns whether a generated kernel may compute the call. A float32 convolution may use TF32
+    where cuDNN's kernel for it rounds to TF32 too."""
     dtypes = {c.program.buffers[one.buffer].dtype for one in node.tensors()}
     if torch.float32 not in dtypes:
         return True
@@ -92,7 +93,7 @@ def _allowed(c: Compilation, node: ExternNode) -> bool:
 
 
 def _call(c: Compilation, node: ExternNode) -> tuple[Any, ...]:
-    """The operator and its arguments, meta tensors in place of tensors."""
+    """Returns the operator and its arguments, with meta tensors in place of tensors."""
     return node.target, *(
         torch.empty_strided(*layout_hint(c, arg.layout), device="meta")
         if isinstance(arg, Strided)
@@ -108,7 +109,7 @@ def matmul_kernel(
 
 
 def operand_type(program: Program, body: KernelBody) -> torch.dtype:
-    """What the operator multiplies in."""
+    """Returns the dtype in which the operator multiplies."""
     (store,) = (store for phase in body.phases for store in phase.reductions)
     return program.operands[store.buffers[0]]
 
@@ -116,7 +117,8 @@ def operand_type(program: Program, body: KernelBody) -> torch.dtype:
 def _possible(
     c: Compilation, trial: Program, group: Group, needed: Callable[[str], bool], call: ExternNode
 ) -> tuple[dict[str, Blocks], Choice]:
-    """The blocks to try, by name, and the choice between their kernels and the operator."""
+    """Returns the blocks to try, by name, and the choice between their kernels and the operator.
+    Raises BackendError where there is no candidate."""
     assert group.domain is not None
     body = kernel_body(
         trial, group.domain, group.loops, needed, c.sizes, rows=False, in_registers=True
@@ -130,7 +132,7 @@ def _possible(
             for name, blocks in tried.items()
         }
     )
-    kernels.first()  # raises where a product is none that our kernels compute
+    kernels.first()  # raises where no generated kernel can compute the matmul
     return tried, Choice(trial, kernels, (call, _rest(c, trial, group, needed)))
 
 
@@ -152,9 +154,8 @@ def _candidates(c: Compilation, trial: Program, body: KernelBody) -> list[Blocks
 def _rest(
     c: Compilation, trial: Program, group: Group, needed: Callable[[str], bool]
 ) -> TritonKernel | None:
-    """The kernel that the operator would need beside it: for what is fused with the product, but a
-    bias alone.
-    """
+    """Returns the kernel that the operator would need for the rest of the fused group; a lone bias
+    needs none."""
     product, *others = group.loops
     if all(node.name == f"{product.name}_bias" for node in others) or group.domain is None:
         return None
@@ -170,7 +171,7 @@ def _rest(
 
 
 def tiles_of(c: Compilation, bodies: Sequence[KernelBody | None]) -> list[Tile | None]:
-    """The measured tile of each kernel; None: the one that the access pattern suggests."""
+    """Returns the measured tile of each kernel, None for the tile that the access pattern suggests."""
     if not tuned(c):
         return [None] * len(bodies)
     possible = [None if body is None else _tiles(c, body) for body in bodies]
@@ -179,7 +180,7 @@ def tiles_of(c: Compilation, bodies: Sequence[KernelBody | None]) -> list[Tile |
 
 
 def _tiles(c: Compilation, body: KernelBody) -> tuple[dict[str, Tile], Choice] | None:
-    """Tiles by name, and the choice between them; None for kernels that move little."""
+    """Returns tiles by name, and the choice between them; None for kernels that move few bytes."""
     plain = TritonKernelWriter(c.program, body, c.sizes).tile
     moved = sum(
         c.sizes.hint(c.program.buffers[name].layout.extent) * c.program.buffers[name].dtype.itemsize
@@ -206,9 +207,7 @@ def has_float32_matmuls(c: Compilation) -> bool:
 
 
 def depends_on_settings(c: Compilation) -> bool:
-    """Whether the graph was compiled for TF32 being allowed, or for algorithms that need not be
-    deterministic.
-    """
+    """Returns whether the graph was compiled for allowed TF32, or for nondeterministic algorithms."""
     scatters = any(
         store.atomic
         for node in c.program.nodes
@@ -219,8 +218,8 @@ def depends_on_settings(c: Compilation) -> bool:
 
 
 def by_settings(first: ModuleRunner, compile_again: Callable[[], ModuleRunner]) -> ModuleRunner:
-    """A runner that compiles again for each setting of TF32 and of deterministic algorithms that it
-    meets. It cannot be stored. first: compiled for the current settings."""
+    """Returns a runner that recompiles for each new setting of TF32 and of deterministic
+    algorithms. It cannot be stored. first: compiled for the current settings."""
     runners = {_settings(): first}
 
     def current() -> ModuleRunner:
@@ -229,7 +228,7 @@ def by_settings(first: ModuleRunner, compile_again: Callable[[], ModuleRunner]) 
 
     def run_with(inputs: list[Any]) -> Sequence[Any]:
         scalars = current().scalars
-        assert scalars is not None  # the same numbers in the same order, whatever the settings
+        assert scalars is not None  # symbolic scalars do not depend on the settings
         return scalars[1](inputs)
 
     scalars = None if first.scalars is None else (first.scalars[0], run_with)

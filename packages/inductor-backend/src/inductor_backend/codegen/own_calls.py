@@ -1,8 +1,8 @@
-"""Calls of our own products with every size known: straight to the compiled function.
+"""Writes calls of hand-written kernels with known sizes, straight to the compiled function.
 
-In: an extern node whose choice is "own". Out: a launcher and its arguments. What always holds:
-arguments are in the order of `kernels.small_gemm`'s launchers (``run_linear``,
-``run_convolution``); sizes are literals, or expressions over the call's symbols.
+Serves extern nodes whose choice is "own". Arguments are in the order of `kernels.small_gemm`'s
+launchers (``run_linear``, ``run_convolution``); sizes are literals, or expressions over the call's
+symbols.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from inductor_backend.kernels.small_gemm import POSTS, form
 
 Address = Callable[[Strided], str]
 
-#: A launcher's name and its arguments, as text or as numbers.
+#: A launcher's name and its arguments, as text or expressions.
 Launch = tuple[str, Sequence[str | Expr]]
 
 
 def call_text(launcher: str, numbers: Sequence[str | Expr]) -> str:
-    """The call as Python text."""
+    """Returns the call as Python text."""
     texts = (
         number if isinstance(number, str) else size_expression(number, "python")
         for number in numbers
@@ -65,7 +65,7 @@ def _blocked(
 def _after_operands(
     node: ExternNode, address: Address, result: Strided, post: str, residual: Strided | None
 ) -> list[str | Expr]:
-    """What both launchers of products take after their operands."""
+    """Returns the arguments that follow the operands in both matmul launchers."""
     *bias, a, b = node.args
     m, k = a.layout.sizes
     return [
@@ -154,7 +154,7 @@ def _on_planes(
     post: str,
     residual: Strided | None,
 ) -> Launch:
-    """A convolution, or the gradient of its input."""
+    """Returns the launch of a Winograd convolution, or of its input's gradient."""
     gradient = len(node.args) > 9
     first, second, third, _, *how = (
         node.args if gradient else (*node.args[:3], None, *node.args[3:])
@@ -174,7 +174,7 @@ def _on_points(
     post: str,
     residual: Strided | None,
 ) -> Launch:
-    """A convolution, or one of its gradients."""
+    """Returns the launch of a 1x1 convolution, or of one of its gradients."""
     gradient = len(node.args) > 9
     if gradient and node.args[-1][1]:
         dy, x = node.args[:2]

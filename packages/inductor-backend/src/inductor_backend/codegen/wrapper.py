@@ -1,9 +1,8 @@
-"""The generated Python module: calls runs of kernels and operators in order.
+"""Writes the generated Python module, which calls runs of kernels and operators in order.
 
-In: steps, buffers and the memory plan. Out: the module's text, which runs alone (``python
-output_code.py`` makes random inputs and prints its time). What always holds: `call` takes a flat
-list of inputs, clears it, and returns a flat list; nothing is computed per call that could be known
-before.
+The module runs alone (``python output_code.py`` makes random inputs and prints its time). `call`
+takes a flat list of inputs, clears it, and returns a flat list. Nothing is computed per call that
+could be known before.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ from inductor_backend.runtime.module_runner import MUTATED_ON_ERROR
 from inductor_backend.schedule.memory_plan import MemoryPlan, nbytes
 from tracer_core.plugin_api import SizeSpec
 
-#: ATen's operators that choose the layout of their result by the strides of their operands, those
-#: of dimensions of one element included.
+#: ATen operators whose result's layout depends on their operands' strides, those of size-1
+#: dimensions included.
 _LAYOUT_BY_STRIDES = frozenset(
     {torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default}
 )
 
 
-#: What every module says of itself, after the line of its counts.
+#: The header of every module, after the line of its counts.
 HEADER = (
     "\n\nMade by inductor_backend; runs alone: python output_code.py makes random inputs and prints"
     " its time.\n"
 )
-#: Where the part of a module begins that it needs only when it is run alone.
+#: Start of the part of a module that is needed only when it is run alone.
 EXAMPLE = "def example_inputs():"
 
 
@@ -71,7 +70,7 @@ def tuple_text(sizes: Sequence[Expr]) -> str:
 
 
 def constant_text(value: Any) -> str:
-    """A constant argument of an operator as Python text."""
+    """Returns a constant argument of an operator as Python text."""
     if value is None or isinstance(value, (bool, int, str)):
         return repr(value)
     if isinstance(value, float):
@@ -94,7 +93,7 @@ def constant_text(value: Any) -> str:
 
 
 class Wrapper:
-    """Writes the module. Mutable."""
+    """Writes the module."""
 
     @property
     def imports(self) -> str:
@@ -113,11 +112,11 @@ class Wrapper:
         self.view_names: dict[Any, str] = {}
         self.targets: dict[str, str] = {}
         self.body = CodeWriter()
-        #: Numbers of the inputs that `call` may have written to when it raises; None: not known.
+        #: Positions of the inputs that `call` may have mutated when it raises; None: unknown.
         self.early: tuple[int, ...] | None = None
-        self.natives: dict[str, None] = {}  # functions of our own kernels that the module calls
-        self.expects = False  # whether a line of the body looks at an operator's result
-        #: Not where it is empty and what lies in it has symbolic sizes all the same.
+        self.natives: dict[str, None] = {}  # hand-written native functions that the module calls
+        self.expects = False  # whether the body checks an operator's result
+        #: False also for an arena of size 0 whose buffers have symbolic sizes.
         self.static_arena = isinstance(plan.size, int) and all(
             isinstance(part, int)
             for buffer in program.buffers.values()
@@ -128,9 +127,7 @@ class Wrapper:
     # operands ------------------------------------------------------------------------------------
 
     def tensor(self, operand: Strided, exactly: bool = False) -> str:
-        """The text of a tensor operand. exactly: its strides in dimensions of one element count,
-        too.
-        """
+        """Returns the text of a tensor operand. exactly: strides of size-1 dimensions matter, too."""
         buffer = self.program.buffers[operand.buffer]
         offset = self.plan.offsets.get(buffer.storage)
         if offset is not None:
@@ -169,7 +166,7 @@ class Wrapper:
         return constant_text(value)
 
     def target(self, node: ExternNode, overload: str = "") -> str:
-        """A module-level name for the operator. overload: another one than the node's."""
+        """Returns a module-level name for the operator. overload: another one than the node's."""
         choice = self.choices[node.name]
         if choice.kind == "python":
             module, _, function = choice.call.partition(":")
@@ -204,7 +201,7 @@ class Wrapper:
             self.body.line(f"del {', '.join(sorted(dropped))}")
 
     def address(self, operand: Strided) -> str:
-        """A tensor, or an int address, for a launcher."""
+        """Returns a tensor, or an int address, for a launcher."""
         buffer = self.program.buffers[operand.buffer]
         offset = self.plan.offsets.get(buffer.storage)
         skip = simplify(operand.layout.offset * buffer.dtype.itemsize)
@@ -215,7 +212,7 @@ class Wrapper:
         return f"{buffer.storage}.data_ptr() + {size_text(skip)}"
 
     def own(self, node: ExternNode) -> None:
-        """A call of one of our products, which writes into the arena or a fresh output."""
+        """Writes a call of a hand-written kernel, which writes into the arena or a fresh output."""
         (name,) = node.writes
         result = Strided(name, self.program.buffers[name].layout)
         launcher, numbers = OWN_CALLS[self.choices[node.name].form or name_of(node.target)](
@@ -249,9 +246,8 @@ class Wrapper:
         self._expected(node)
 
     def _expected(self, node: ExternNode) -> None:
-        """At its first run a module looks at what operators return: kernels read it as the graph
-        says it is.
-        """
+        """Writes a check, at the module's first run, that an operator's results have the layout
+        that kernels assume."""
         parts = []
         for name in node.outputs:
             if name is not None:
@@ -265,7 +261,7 @@ class Wrapper:
     # the module ----------------------------------------------------------------------------------
 
     def module(self, steps: Sequence[Step], sources: Sequence[str], name: str, kernels: int) -> str:
-        """The text of the whole module. kernels: how many different ones it has."""
+        """Returns the text of the whole module. kernels: number of distinct kernels."""
         self._write_steps(steps)
         out = CodeWriter()
         out.raw('"""' + self.summary(steps, name, kernels) + HEADER + '"""')
@@ -291,9 +287,8 @@ class Wrapper:
 
     @staticmethod
     def summary(steps: Sequence[Step], name: str, kernels: int) -> str:
-        """One line: how many kernels and operators a call runs. kernels: how many different
-        ones.
-        """
+        """Returns one line: how many kernels and operators a call runs. kernels: number of distinct
+        kernels."""
         calls = sum(len(step.run.called) for step in steps if step.run is not None)
         operators = sum(step.extern is not None for step in steps)
         return (
@@ -306,7 +301,7 @@ class Wrapper:
             self.step(number, step)
 
     def _write_constants(self, out: CodeWriter) -> None:
-        """What stands before the sources."""
+        """Writes what precedes the sources."""
 
     def _load_kernels(self, out: CodeWriter, steps: Sequence[Step], sources: Sequence[str]) -> None:
         names = ", ".join(f"SOURCE_{k}" for k in range(len(sources)))
@@ -333,7 +328,7 @@ class Wrapper:
         return bool(self.plan.offsets)
 
     def _call(self, out: CodeWriter, name: str = "call", more: Sequence[str] = ()) -> None:
-        """more: what the function is given beside the inputs."""
+        """Writes `call`. more: parameters beside the inputs."""
         out.line()
         with out.block_python(f"def {name}(args):"):
             if self.expects:
@@ -354,7 +349,7 @@ class Wrapper:
             out.line(f"return [{results}]")
 
     def _take_inputs(self, out: CodeWriter, more: Sequence[str] = ()) -> None:
-        """Names for the inputs, and for the sizes that they show."""
+        """Names the inputs, and the sizes that they determine."""
         inputs = [*self.program.inputs, *more]
         if inputs:
             out.line(f"{inputs[0]}, = args" if len(inputs) == 1 else f"{', '.join(inputs)} = args")
@@ -365,7 +360,7 @@ class Wrapper:
             )
 
     def _bring_numbers(self, out: CodeWriter) -> None:
-        """A tensor for each float that the call brings."""
+        """Makes a tensor for each symbolic float of the call."""
         read = {name for node in self.program.nodes for name in node.reads()}
         for text, name in self.program.numbers.items():
             if name in read:
@@ -395,7 +390,7 @@ class Wrapper:
         return constant_text(item)
 
     def _main(self, out: CodeWriter) -> None:
-        """Random inputs and a timing, for a module that is run alone."""
+        """Writes random inputs and a timing, for a module that is run alone."""
         with out.block_python(EXAMPLE):
             hints = {spec.symbol: spec.hint for spec in self.specs}
             for symbol, hint in hints.items():
@@ -422,7 +417,7 @@ class Wrapper:
 
 
 def _view_text(buffer: Buffer, layout: Layout) -> str:
-    """A strided view of a tensor that has storage of its own."""
+    """Returns a strided view of a tensor that has separate storage."""
     own = buffer.layout
     if (
         buffer.storage == buffer.name

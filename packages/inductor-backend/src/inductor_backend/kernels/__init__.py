@@ -1,3 +1,3 @@
-"""Kernels that are not generated: ours (cpu/*.cpp), oneDNN's, ATen's; how each is called and when
-it is the fastest.
+"""Kernels that are not generated: hand-written ones (cpu/*.cpp), oneDNN's, ATen's; how each is
+called and when it is the fastest.
 """

@@ -1,8 +1,7 @@
-"""Operators that may run as they are: ATen's kernel, one call a node, counted and shown.
+"""Lists the ATen operators that run as they are (`FALLBACKS`), one call per node.
 
-In: nothing. Out: `FALLBACKS`. What always holds: each is functional (it writes to none of its
-arguments) and returns fresh tensors; what is on no list and has no lowering is an error that names
-the operator.
+Each is functional (it writes to none of its arguments) and returns fresh tensors. An operator that
+is on no list and has no lowering is an error that names the operator.
 """
 
 from __future__ import annotations
@@ -280,7 +279,7 @@ RAISING = frozenset({"_pack_padded_sequence", "_pad_packed_sequence", "searchsor
                       "repeat_interleave", "max_unpool2d", "max_unpool3d", "bernoulli", "normal",
                       "normal_functional", "multinomial", "poisson", "multi_margin_loss",
                       "_assert_async"})  # fmt: skip
-#: Operators that do not, or not at what their forward has taken.
+#: Operators that do not raise, or not for values that their forward accepted.
 _NOT_RAISING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp",
 "embedding_dense_backward", "unfold_backward",
                           "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward",
@@ -298,15 +297,14 @@ _NOT_RAISING = frozenset({"cumsum", "cumprod", "cummax", "cummin", "logcumsumexp
 @dataclass(frozen=True, slots=True)
 class Fallback:
     """reason: why loops do not compute the operator. may_raise: its kernel raises for some values,
-    which fakes do not show.
-    """
+    which fake tensors do not show."""
 
     reason: str
     may_raise: bool
 
 
 def name_of_packet(target: Any) -> str:
-    """``index_add`` of ``aten.index_add.default``."""
+    """Returns ``index_add`` for ``aten.index_add.default``."""
     return str(target.overloadpacket).partition(".")[2]
 
 
@@ -322,5 +320,5 @@ def _resolve() -> dict[Any, Fallback]:
     return found
 
 
-#: Every overload that may run as it is.
+#: Every overload that may run unchanged.
 FALLBACKS: dict[Any, Fallback] = _resolve()

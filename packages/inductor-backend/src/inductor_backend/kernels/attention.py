@@ -1,9 +1,9 @@
-"""Attention by our own kernel (native/attention.cpp), for up to a few hundred keys.
+"""Scaled dot-product attention by a hand-written CPU kernel (native/attention.cpp), for few keys.
 
-In: float32 CPU tensors of four dimensions (batch, head, row, value) with dense rows. Out: the
-result, laid out as (batch, row, head, value), as ATen's flash kernel has it. What always holds:
-`pays` says where it is the faster one; a row that sees no key is NaN, as softmax has it, or 0 where
-`empty` says so, as scaled_dot_product_attention has it.
+Takes float32 CPU tensors of shape (batch, head, row, value) with dense rows. The result is laid out
+as (batch, row, head, value), like that of ATen's flash kernel. `pays` says where this kernel is
+faster. A row that sees no key is NaN, as softmax gives, or 0 where `empty` says so, as
+scaled_dot_product_attention gives.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ import torch
 
 from inductor_backend.kernels import native
 
-#: Keys, and values a head, up to which a head's part fits into a core's cache.
+#: Most keys, and values per head, with which a head's work fits into a core's cache.
 KEYS, VALUES = 512, 128
 
 
 def pays(keys: int, depth: int, values: int) -> bool:
-    """For heads of `keys` keys of `depth` numbers, and values of `values` numbers."""
+    """Returns whether the kernel is fastest for heads of `keys` keys of size `depth`, and values of
+    size `values`."""
     return 0 < keys <= KEYS and 0 < depth <= VALUES and 0 < values <= VALUES
 
 
 def result_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
-    """Of the result of these sizes."""
+    """Returns the strides of a result of these sizes."""
     _, heads, rows, values = sizes
     return (rows * heads * values, values, heads * values, 1)
 
@@ -42,8 +43,9 @@ def numbers(
     causal: bool,
     empty: bool,
 ) -> list[Any]:
-    """Of `run_attention` after its tensors. query, key: sizes; strides: of query, key, value and
-    result; mask: its strides, as many as it has sizes when it is expanded."""
+    """Returns the scalar arguments of `run_attention`, which follow its tensors. query, key: sizes.
+    strides: of query, key, value and result. mask: its strides, as many as it has sizes when
+    expanded."""
     batch, heads, rows, depth = query
     factor = 1 / math.sqrt(depth) if scale is None else scale
     bits = struct.unpack("<i", struct.pack("<f", factor))[0]
@@ -72,9 +74,8 @@ def attention(
     causal: bool = False,
     empty: bool = False,
 ) -> torch.Tensor:
-    """``softmax(query @ key.mT * scale + mask) @ value``. scale: by default as
-    scaled_dot_product_attention's.
-    """
+    """Computes ``softmax(query @ key.mT * scale + mask) @ value``. scale: by default that of
+    scaled_dot_product_attention."""
     sizes = (*query.shape[:3], value.shape[3])
     out = torch.empty_strided(sizes, result_strides(sizes))
     given = None if mask is None else mask.expand(*query.shape[:3], key.shape[2]).stride()

@@ -1,9 +1,8 @@
-"""Convolutions 1x1 with stride 1 on contiguous images, and their gradients: a product an image.
+"""1x1 convolutions with stride 1 on contiguous images, and their gradients: one matmul per image.
 
-In: float32 CPU tensors, no bias. Out: new contiguous tensors. What always holds: arguments are
-those of the ATen operators; `pays` says where the product (native/blocked.cpp) is the fastest.
-Pixels are the product's columns and lie side by side, so nothing is turned into another layout:
-oneDNN does that to each operand in each call.
+Takes float32 CPU tensors, no bias, and the ATen operators' arguments; returns new contiguous
+tensors. `pays` says where the matmul (native/blocked.cpp) is the fastest. Pixels are the contiguous
+columns of the matmul, so no operand is reordered; oneDNN reorders each operand in each call.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from inductor_backend.kernels import native
 
 
 def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) -> bool:
-    """For a convolution between `channels` and `count` channels on images of these sides, or one of
-    its gradients. how: window, stride, padding, dilation."""
+    """Returns whether the kernel is fastest for a convolution between `channels` and `count`
+    channels on images of size `image`, or one of its gradients. how: window, stride, padding,
+    dilation."""
     window, stride, padding, _ = (tuple(one) for one in how)
     if (window, stride, padding) != ((1, 1), (1, 1), (0, 0)):
         return False
-    pixels = image[0] * image[1]  # taken 64 at once: those that are not there cost the same
+    pixels = image[0] * image[1]  # in blocks of 64, where padding costs as much as pixels
     return min(channels, count) >= 32 and pixels >= 64 and 8 * (-pixels % 64) <= pixels
 
 
@@ -35,8 +35,8 @@ def numbers(
     written: Any,
     gradient: bool,
 ) -> list[Any]:
-    """Of `run_points`, forward or for the input's gradient. weight, read, written: tensors; sizes,
-    steps: of the weight; images: the sizes of what is read."""
+    """Returns the scalar arguments of `run_points`, forward or for the input's gradient. weight,
+    read, written: tensors. sizes, steps: of the weight. images: the sizes of what is read."""
     made, given = (1, 0) if gradient else (0, 1)  # dimensions of the weight
     batch, _, height, width = images
     return [
@@ -53,7 +53,7 @@ def numbers(
 
 
 def convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> torch.Tensor:
-    """aten.convolution where `pays` said so."""
+    """aten.convolution, for arguments that `pays` accepts."""
     batch, _, height, width = x.shape
     out = torch.empty(batch, weight.shape[0], height, width)
     native.function("run_points")(
@@ -65,7 +65,8 @@ def convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> torch.Tens
 def weight_numbers(
     dy: Any, x: Any, written: Any, made: Sequence[Any], given: Sequence[Any]
 ) -> list[Any]:
-    """Of `run_points_weight`. dy, x, written: tensors; made, given: sizes of dy and of x."""
+    """Returns the scalar arguments of `run_points_weight`. dy, x, written: tensors. made, given:
+    sizes of dy and of x."""
     batch, count, height, width = made
     return [dy, x, written, batch, count, given[1], height * width]
 
@@ -73,7 +74,7 @@ def weight_numbers(
 def convolution_backward(
     dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
-    """aten.convolution_backward where one gradient is asked for, and not the bias's."""
+    """aten.convolution_backward for exactly one gradient, other than the bias's."""
     if rest[-1][1]:
         dw = torch.empty(weight.shape)
         native.function("run_points_weight")(*weight_numbers(dy, x, dw, dy.shape, x.shape))

@@ -1,9 +1,8 @@
-"""Our own kernels (kernels/cpu/*.cpp): what they are built from, when, and how Python calls them.
+"""Builds the hand-written CPU kernels (kernels/cpu/*.cpp) on demand and exposes them to Python.
 
-In: names of launchers (exported C++ functions). Out: callables. What always holds: kernels that
-belong together are one library, a *family*, built when the first graph needs it, once a machine; a
-translation unit that several families share is compiled once. `prepare` builds in the background:
-only time depends on it.
+Kernels that belong together are one library, a *family*, built once per machine when a graph first
+needs it. A translation unit that several families share is compiled once. `prepare` builds in the
+background, which affects time only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tracer_core.plugin_api import BackendError
 
 FOLDER = Path(__file__).parent / "cpu"
 
-#: Activations that kernels apply before they store, by name: the numbers of native/tensors.h.
+#: Activations that kernels fuse, by name: the numbers of native/tensors.h.
 POSTS = {
     "none": 0, "relu": 1, "gelu_erf": 2, "gelu_tanh": 3, "silu": 4, "tanh": 5, "sigmoid": 6,
     "hardswish": 7, "relu6": 8,
@@ -31,8 +30,7 @@ POSTS = {
 _GEMM = ("gemm", "rows", "dot", "panel", "posts")
 _BLOCKS = tuple(f"blocks VECTORS={n}" for n in (4, 3, 2, 1))
 
-#: family -> (its units: a file, and what is defined in it; its launchers and how many arguments
-#: each takes)
+#: family -> (its units: file and preprocessor definitions; its launchers and their argument counts)
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, int]]] = {
     "linear": (("linear", *_GEMM), {"run_linear": 14}),
     "blocked": (
@@ -86,14 +84,14 @@ _building: dict[str, threading.Lock] = {}
 
 
 def _new_process() -> None:
-    """Locks that other threads of the parent held are nobody's in a forked child."""
+    """Replaces locks in a forked child: other threads of the parent may have held them."""
     _building.update((family, threading.Lock()) for family in FAMILIES)
     _started.cache_clear()
 
 
 @functools.cache
 def lanes() -> int:
-    """Floats in a vector of the kernels; known without building them."""
+    """Returns the floats in a vector of the kernels, without building them."""
     return {"avx512": 16, "avx2": 8}.get(processor()[0], 4)
 
 
@@ -105,23 +103,23 @@ def _unit(text: str) -> Unit:
 
 @functools.cache
 def library(family: str) -> Library:
-    """The compiled family (built once a machine, then found in the cache)."""
+    """Returns the compiled family (built once per machine, then found in the cache)."""
     if family in _restored:
         return _restored[family]
-    with _building[family]:  # who comes second finds it in the cache
+    with _building[family]:  # the second thread finds it in the cache
         return build([_unit(text) for text in FAMILIES[family][0]], name=f"own_{family}")
 
 
 @functools.cache
 def function(launcher: str) -> Callable[..., None]:
-    """An exported function of native/*.cpp."""
+    """Returns an exported function of native/*.cpp."""
     family = FAMILY_OF[launcher]
     return library(family).function(launcher, FAMILIES[family][1][launcher])
 
 
 def prepare(launchers: Iterable[str]) -> None:
-    """Starts the libraries of these launchers in the background, so that their compiler runs beside
-    lowering and beside the graph's own."""
+    """Starts building the libraries of these launchers in the background, beside lowering and the
+    compilation of the graph's own kernels."""
     for family in dict.fromkeys(FAMILY_OF[launcher] for launcher in launchers):
         _started(family)
 
@@ -142,10 +140,9 @@ os.register_at_fork(after_in_child=_new_process)
 
 
 def restore(binaries: dict[str, bytes]) -> None:
-    """Uses stored ``library(family).read_binary()`` in this process: then no compiler is needed.
+    """Loads stored ``library(family).read_binary()`` into this process: then no compiler is needed.
 
-    Raises BackendError if the bytes are damaged or were built for another processor.
-    """
+    Raises BackendError if the bytes are damaged or were built for another processor."""
     for family, data in binaries.items():
         _restored[family] = load_binary(data, name=f"own_{family}")
     library.cache_clear()

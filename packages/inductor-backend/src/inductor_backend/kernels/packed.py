@@ -1,8 +1,8 @@
-"""Products and convolutions with packed weights, on channels-last data, as Python functions.
+"""Matmuls and convolutions with packed weights, on channels-last data, as Python functions.
 
-In: float32 CPU tensors. Out: packed weights (flat tensors that only these kernels read), results.
-What always holds: the result is channels-last, ``after(before(x * w * scale + bias) + residual)``;
-`kernel_of` names the kernel that takes a convolution, or None where none of them does.
+Takes float32 CPU tensors. Packed weights are flat tensors that only these kernels read. A result is
+channels-last: ``after(before(x * w * scale + bias) + residual)``. `kernel_of` names the kernel for
+a convolution, or None.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ import torch
 
 from inductor_backend.kernels.native import POSTS, function, lanes
 
-#: Winograd's form pays from this many tiles (of 2x2 pixels) on, and where its tiles hold this many
-#: pixels on average.
+#: Winograd pays from this many tiles (of 2x2 pixels), if they hold this many pixels on average.
 TILES, PIXELS_OF_A_TILE = 8, 2.7
 
 #: Sizes of groups that have kernels whose sums stay in registers.
 GROUPED = (8, 16, 32)
 
-#: Convolutions with fewer channels than this read lines of taps from a copy with a border.
+#: Convolutions with fewer channels than this read lines of taps from a padded copy.
 FEW_CHANNELS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A 2-D convolution without its images: channels in and out of all groups, window, and how it
-    moves. tiled: it is done by Winograd's F(2x2, 3x3); `for_result` says where that is the faster
-    way."""
+    """A 2-D convolution apart from its images: total input and output channels, window, stride and
+    so on. tiled: it uses Winograd's F(2x2, 3x3); `for_result` says where that is faster."""
 
     channels: int
     count: int
@@ -47,16 +45,15 @@ class Geometry:
 
     @property
     def bordered(self) -> bool:
-        """Whether it reads a copy of its input with a border (see `FEW_CHANNELS`); such a one takes
-        planes too.
-        """
+        """Returns whether it reads a copy of its input with a border (see `FEW_CHANNELS`); such a
+        convolution also takes contiguous input."""
         few = self.groups == 1 and self.channels < FEW_CHANNELS and self.window[1] > 1
         return few and self.dilation[1] == 1
 
 
 def kernel_of(g: Geometry) -> str | None:
-    """The kernel for that convolution, None where there is none: dense, first (few channels),
-    winograd, depthwise, grouped or narrow (groups of a few channels)."""
+    """Returns the kernel for that convolution: dense, first (few channels), winograd, depthwise,
+    grouped or narrow (groups of a few channels); None where there is none."""
     if g.groups == 1:
         if g.bordered and g.stride[1] in (1, 2, 4):
             return "first"
@@ -75,7 +72,8 @@ def kernel_of(g: Geometry) -> str | None:
 
 
 def for_result(g: Geometry, batch: int, height: int, width: int) -> Geometry:
-    """The geometry in its fastest form for results of these sizes; it is right for all others."""
+    """Returns the geometry whose kernel is fastest for results of these sizes; it is correct for
+    all sizes."""
     tiles = batch * -(-height // 2) * -(-width // 2)
     fits = g.groups == 1 and (g.window, g.stride, g.dilation) == ((3, 3), (1, 1), (1, 1))
     fits = fits and g.channels % lanes() == 0 and g.channels >= 32 and g.count % (2 * lanes()) == 0
@@ -88,7 +86,7 @@ def _whole(count: int) -> int:
 
 
 def packed_size(g: Geometry) -> int:
-    """Floats of the packed weight."""
+    """Returns the number of floats of the packed weight."""
     kernel = kernel_of(g)
     inside = g.channels // g.groups
     if kernel in ("dense", "first"):
@@ -99,7 +97,7 @@ def packed_size(g: Geometry) -> int:
 
 
 def pack(weight: torch.Tensor, g: Geometry) -> torch.Tensor:
-    """The weight [N, C / groups, kh, kw] (or [N, C]) as its kernel reads it."""
+    """Returns the weight [N, C / groups, kh, kw] (or [N, C]) in its kernel's layout."""
     packed = torch.empty(packed_size(g), dtype=torch.float32)
     weight = weight.detach()
     if not packable(g, weight.shape, weight.stride()):
@@ -110,7 +108,8 @@ def pack(weight: torch.Tensor, g: Geometry) -> torch.Tensor:
 
 
 def packable(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
-    """Whether a weight of these strides can be packed as it lies: taps must be one run."""
+    """Returns whether a weight of these strides can be packed without a copy: taps must be
+    contiguous."""
     if packer(g) != "run_pack":
         steps = 1
         for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
@@ -122,7 +121,7 @@ def packable(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> bool:
 
 
 def packer(g: Geometry) -> str:
-    """The function that packs its weight."""
+    """Returns the name of the function that packs the weight."""
     kernel = kernel_of(g)
     if kernel == "grouped":
         return "run_pack" if g.channels // g.groups >= lanes() else "pack_narrow"
@@ -130,7 +129,8 @@ def packer(g: Geometry) -> str:
 
 
 def pack_call(g: Geometry, sizes: Sequence[Any], strides: Sequence[Any]) -> tuple[str, list[Any]]:
-    """(launcher, its numbers after weight and result) for a weight that is `packable`."""
+    """Returns (launcher, its scalar arguments after weight and result) for a weight that is
+    `packable`."""
     kernel = kernel_of(g)
     inside = g.channels // g.groups
     if kernel == "depthwise":
@@ -156,7 +156,7 @@ def convolution(
     after: str = "none",
     scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The convolution of a channels-last x; residual is channels-last as the result."""
+    """Convolves a channels-last x; residual is channels-last like the result."""
     batch, _, height, width = x.shape
     (kh, kw), (sh, sw), (ph, pw), (dh, dw) = g.window, g.stride, g.padding, g.dilation
     oh = (height + 2 * ph - dh * (kh - 1) - 1) // sh + 1
@@ -171,8 +171,9 @@ def convolution(
 def call(
     g: Geometry, sizes: Sequence[Any], before: str, after: str, planes: bool = False
 ) -> tuple[str, list[Any]]:
-    """(launcher, its numbers after x, packed weight, bias, residual and result; the scale follows).
-    planes: x is contiguous, not channels-last; only where `Geometry.bordered`."""
+    """Returns (launcher, its scalar arguments after x, packed weight, bias, residual and result;
+    the scale follows). planes: x is contiguous, not channels-last; only where `Geometry.bordered`.
+    """
     batch, height, width, oh, ow = sizes
     inside = g.channels // g.groups
     kernel = kernel_of(g)
@@ -192,7 +193,7 @@ def call(
 
 
 def launcher(g: Geometry) -> str:
-    """The kernel's function."""
+    """Returns the name of the kernel's function."""
     kernel = kernel_of(g)
     if kernel == "depthwise":
         return f"run_depthwise_{g.window[1]}"
@@ -208,16 +209,16 @@ def launcher(g: Geometry) -> str:
 
 
 def dense_launcher(count: int) -> str:
-    """Of a product with `count` columns (a group): most are whole panels of four vectors."""
+    """Returns the launcher of a matmul with `count` columns per group: most are whole panels of
+    four vectors."""
     return "run_packed_any" if count % (4 * lanes()) else "run_packed"
 
 
 def linear_call(
     m: Any, k: Any, n: int, ldx: Any, ldo: Any, ldr: Any, before: str, after: str
 ) -> list[Any]:
-    """The numbers of `call` for a product: one image of one line. ldx, ldo, ldr: from row to
-    row.
-    """
+    """Returns the scalar arguments of `call` for a matmul: one image of one line. ldx, ldo, ldr:
+    row strides."""
     window = [1, k, 1, m, 1, 1, 1, 1, 0, 0, 1, 1, 1, m]
     return [*window, n, ldx, ldo, ldr, 1, POSTS[before], POSTS[after], 0]
 
@@ -232,7 +233,7 @@ def linear(
     residual: torch.Tensor | None = None,
     after: str = "none",
 ) -> torch.Tensor:
-    """``x @ weight.t()`` for x [M, K] with dense rows."""
+    """Computes ``x @ weight.t()`` for x [M, K] with dense rows."""
     m, k = x.shape
     out = torch.empty(m, count)
     stride = 0 if residual is None else residual.stride(0)

@@ -1,9 +1,8 @@
-"""Operators that only our rewrites make: packing a weight, products and convolutions with packed
-weights, attention.
+"""Operators that only the backend's rewrites create: weight packing, matmuls and convolutions with
+packed weights, attention.
 
-In: tensors, as `freezing` writes them into an ATen graph. Out: what the operator that they stand
-for returns. What always holds: each has a lowering, or is computed once when weights are prepared;
-called as Python functions they are the reference of what their kernels do.
+`freezing` writes them into the ATen graph. Each has a lowering, or is evaluated once when weights
+are prepared. As Python functions they are the reference of their kernels.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ from inductor_backend.kernels.packed import Geometry
 
 
 def name_of(target: Any) -> str:
-    """An operator's name: of ATen's, of one of these functions, or of another Python function of
-    ours.
-    """
+    """Returns the name of an operator: ATen's, one of these functions, or another Python function
+    of the backend."""
     if target in OPERATORS:
         return f"packed.{target.__name__}"
     if isinstance(target, FunctionType):
@@ -32,7 +30,7 @@ def name_of(target: Any) -> str:
 
 
 def geometry(numbers: Sequence[Any]) -> Geometry:
-    """From the numbers of a graph node: see `numbers_of`."""
+    """Returns the geometry from a graph node's arguments: see `numbers_of`."""
     channels, count, window, stride, padding, dilation, groups, tiled = numbers
     pairs = [(int(a), int(b)) for a, b in (window, stride, padding, dilation)]
     return Geometry(
@@ -41,18 +39,18 @@ def geometry(numbers: Sequence[Any]) -> Geometry:
 
 
 def numbers_of(g: Geometry) -> list[Any]:
-    """A geometry as a graph node can hold it."""
+    """Returns a geometry as the arguments of a graph node."""
     pairs = [list(pair) for pair in (g.window, g.stride, g.padding, g.dilation)]
     return [g.channels, g.count, *pairs, g.groups, g.tiled]
 
 
 def matrix_geometry(k: int, n: int) -> Geometry:
-    """Of a product with a [k, n] matrix."""
+    """Returns the geometry of a matmul with a [k, n] matrix."""
     return Geometry(k, n, (1, 1), (1, 1), (0, 0), (1, 1), 1)
 
 
 def pack(weight: torch.Tensor, numbers: Sequence[Any]) -> torch.Tensor:
-    """The weight as its kernel reads it."""
+    """Returns the weight in its kernel's layout."""
     return packed.pack(weight, geometry(numbers))
 
 
@@ -66,9 +64,8 @@ def convolution(
     final: str = "none",
     scale: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``final(post(convolution(x, weight) * scale + bias) + residual)``, channels-last; scale: one
-    a channel.
-    """
+    """Computes ``final(post(convolution(x, weight) * scale + bias) + residual)``, channels-last;
+    scale: one per channel."""
     last = torch.channels_last
     given = None if residual is None else residual.contiguous(memory_format=last)
     g = geometry(numbers)
@@ -93,7 +90,7 @@ def linear(
     residual: torch.Tensor | None = None,
     final: str = "none",
 ) -> torch.Tensor:
-    """``final(post(x @ weight + bias) + residual)`` with x [M, K]."""
+    """Computes ``final(post(x @ weight + bias) + residual)`` with x [M, K]."""
     given = None if residual is None else residual.contiguous()
     return packed.linear(
         x.contiguous(), weight, count, bias, before=post, residual=given, after=final
@@ -108,13 +105,12 @@ def lstm(
     steps: int,
     backwards: bool,
 ) -> torch.Tensor:
-    """All steps of an LSTM layer: results [steps, batch, units] and then the last cells [batch,
-    units], in one flat tensor.
+    """Runs all steps of an LSTM layer: returns results [steps, batch, units] and then the last cell
+    states [batch, units], in one flat tensor.
 
     inputs [steps * batch, 4 * units]: what the input and the biases add to the gates, in torch's
     order. The columns of the packed [units, 4 * units] weight are ordered (group of `lanes()`
-    units, gate, unit of the group). hidden, cells [batch, units].
-    """
+    units, gate, unit of the group). hidden, cells [batch, units]."""
     batch, units = hidden.shape
     out = torch.empty((steps + 1) * batch * units)
     tensors = [tensor.contiguous() for tensor in (inputs, weight, hidden, cells)]
@@ -131,9 +127,7 @@ def attention(
     causal: bool,
     empty: bool,
 ) -> torch.Tensor:
-    """``softmax(query @ key.mT * scale + mask) @ value`` of four dimensions: see
-    `kernels.attention`.
-    """
+    """Computes 4-D ``softmax(query @ key.mT * scale + mask) @ value``: see `kernels.attention`."""
     return attend(query, key, value, mask, scale, causal, empty)
 
 

@@ -1,10 +1,9 @@
-"""Random numbers of eager's own stream, drawn faster: what dropout asks for.
+"""Faster Bernoulli random numbers for dropout, bit for bit those of eager's CPU generator.
 
-In: sizes and a probability. Out: fresh tensors. What always holds: values, and the state of torch's
-default generator afterwards, are eager's bit for bit. On processors where torch draws with mt19937
-(all but Intel's, where it has MKL's generator) `bernoulli_` tempers one word after the other, 6 to
-8 ns an element here; native/draws.cpp does it in vectors, 0.8 to 1.3 ns. Whether this torch, on
-this processor, draws so is tried once (`same_stream`), on a generator of its own.
+Values, and the state of torch's default generator afterwards, equal eager's. On processors where
+torch uses mt19937 (all but Intel's, where torch has MKL's generator) `bernoulli_` tempers one word
+after the other, 6 to 8 ns an element here; native/draws.cpp does it in vectors, 0.8 to 1.3 ns.
+`same_stream` tests once, on a separate generator, whether this torch and processor match.
 """
 
 from __future__ import annotations
@@ -17,16 +16,15 @@ import torch
 
 from inductor_backend.kernels import native
 
-#: Bytes of the state of a CPU generator: torch has kept this form since its first releases; another
-#: one is not ours.
+#: Bytes of the state of a CPU generator, unchanged since torch's first releases; any other size is
+#: unsupported.
 STATE_BYTES = 5056
 _BITS = 53  # of a number between 0 and 1
 
 
 def bernoulli(sizes: Sequence[int], p: float) -> torch.Tensor:
-    """Ones with probability p, as bools, in row-major order: what
-    ``torch.empty(sizes).bernoulli_(p)`` draws.
-    """
+    """Returns ones with probability p, as bools, in row-major order: the values of
+    ``torch.empty(sizes).bernoulli_(p)``."""
     generator = torch.default_generator
     while True:
         state = generator.get_state()
@@ -34,13 +32,13 @@ def bernoulli(sizes: Sequence[int], p: float) -> torch.Tensor:
         drawn = _draw(state, sizes, p)
         if torch.equal(
             generator.get_state(), before
-        ):  # else another thread has drawn meanwhile: after it, then
+        ):  # else another thread drew random numbers meanwhile: retry
             generator.set_state(state)
             return drawn
 
 
 def _draw(state: torch.Tensor, sizes: Sequence[int], p: float) -> torch.Tensor:
-    """The same from a generator's state, which moves on."""
+    """Draws the values from a generator's state, which it advances."""
     drawn = torch.empty(sizes, dtype=torch.bool)
     native.function("run_bernoulli")(state, drawn, drawn.numel(), math.ceil(p * (1 << _BITS)))
     return drawn
@@ -48,8 +46,8 @@ def _draw(state: torch.Tensor, sizes: Sequence[int], p: float) -> torch.Tensor:
 
 @functools.cache
 def same_stream(dtype: torch.dtype) -> bool:
-    """Whether `bernoulli` draws what torch's kernel for this dtype draws: values and state, over
-    several refills of the generator's words, from an even and an odd place in them."""
+    """Tests whether `bernoulli` matches torch's kernel for this dtype: values and state, over
+    several refills of the generator's words, from an even and an odd position in them."""
     generator = torch.Generator()
     if generator.get_state().numel() != STATE_BYTES:
         return False

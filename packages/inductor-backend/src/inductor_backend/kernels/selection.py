@@ -1,10 +1,9 @@
-"""Which kernel runs an operator that is not a loop: ours, oneDNN's, or ATen's.
+"""Selects the kernel of an operator that is not a loop: hand-written, oneDNN's, or ATen's.
 
-In: an ATen operator and what is known of its operands (sizes, strides, dtypes; sizes may be
-symbolic). Out: a `Choice`: a callable with the operator's own signature and results, and its import
-path for the generated module. What always holds: the result has eager's sizes, strides and dtype;
-an operator or operand that an alternative was not made for gets ATen's kernel. Measurements:
-docs/measurements/cpu_kernels.md.
+From an ATen operator and its operands' sizes, strides (both possibly symbolic) and dtypes, `best`
+returns a `Choice`: a callable with the operator's own signature and results, and its import path
+for the generated module. The result has eager's sizes, strides and dtype. Unsupported operators and
+operands get ATen's kernel. Measurements: docs/measurements/cpu_kernels.md.
 """
 
 from __future__ import annotations
@@ -25,21 +24,20 @@ __all__ = ["FALLBACKS", "RULES", "Choice", "Operand", "aten_choice", "best"]
 aten = operators("aten")
 
 #: From this many rows on both operands are packed block by block; with fewer, weights are read
-#: once, as they lie.
+#: once, unpacked.
 BLOCKED_ROWS = 64
-#: Above this, what the blocked kernel does not take (few columns) is MKL's.
+#: Above this many rows, MKL computes what the blocked kernel does not take (few columns).
 OWN_ROWS = 1024
 #: With fewer rows than this, [K,N] weights are read faster by MKL, row after row.
 KN_ROWS = 3
-#: Below this many multiplications a call's overhead decides, and ATen's is the lowest.
+#: Below this many multiplications call overhead dominates, and ATen's is the lowest.
 SMALL_PRODUCT = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor argument. sizes, strides: ints, or expressions that the `hint` of `best` makes ints
-    of.
-    """
+    """A tensor argument. sizes, strides: ints, or expressions that the `hint` of `best` turns into
+    ints."""
 
     sizes: tuple[Any, ...]
     strides: tuple[Any, ...]
@@ -48,12 +46,12 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """function: to call with the operator's arguments. call: its import path,
-    ``"module:attribute"``. kind: "own", "python" (a Python function of ours that returns fresh
-    tensors) or "aten". form: which of our launchers, where there are several for the operator.
+    """function: called with the operator's arguments. call: its import path,
+    ``"module:attribute"``. kind: "own" (hand-written), "python" (a Python function of the backend
+    that returns fresh tensors) or "aten". form: the launcher, where the operator has several.
     posts: activations it can apply (keyword ``post``). residual: whether it takes the keyword
     ``residual`` (a tensor of the result's layout, added after the activation). symbolic: whether it
-    takes symbolic sizes, whatever the operator."""
+    takes symbolic sizes for any operator."""
 
     function: Callable[..., Any]
     call: str
@@ -81,17 +79,16 @@ def _own(name: str, reason: str, form: str = "") -> Choice:
 
 
 def aten_choice(target: Any, reason: str) -> Choice:
-    """ATen's kernel, by the operator itself."""
+    """Returns ATen's kernel, the operator itself."""
     return Choice(target, f"torch:ops.{target!s}", "aten", reason)
 
 
 def best(target: Any, args: Sequence[Any], hint: Callable[[Any], int] = int) -> Choice:
-    """The kernel to call for `target` on `args`: `Operand` for tensors, the rest as the operator
-    takes it.
+    """Returns the kernel to call for `target` on `args`: `Operand` for tensors, the rest as the
+    operator takes it.
 
-    hint: makes an int of a symbolic size or stride (its value in the captured call); the choice
-    stays right, though perhaps not fastest, for every other value.
-    """
+    hint: returns the value that a symbolic size or stride has in the captured call; the choice is
+    correct, though perhaps not fastest, for every other value."""
     rule = RULES.get(target)
     return (
         aten_choice(target, "no alternative kernel") if rule is None else rule(target, args, hint)
@@ -105,7 +102,7 @@ def _own_is_faster(m: int, k: int, n: int, layout: str) -> bool:
 
 
 def _blocked_is_faster(m: int, k: int, n: int) -> bool:
-    """Columns are taken 64 at once: those that are not there cost the same."""
+    """Columns are processed in blocks of 64, where padding costs as much as columns."""
     return bool(m >= BLOCKED_ROWS and k >= 16 and m * k * n >= SMALL_PRODUCT and 4 * (-n % 64) <= n)
 
 
@@ -118,7 +115,8 @@ def _dense_rows(operand: Operand) -> bool:
 
 
 def _is_weight(operand: Operand) -> bool:
-    """One stride is 1 and the other is the length it skips: [N,K] or [K,N], dense."""
+    """Returns whether the matrix is dense, [N,K] or [K,N]: one stride is 1, the other is the row
+    length."""
     rows, columns = operand.sizes
     return operand.strides in ((1, rows), (columns, 1))
 
@@ -187,7 +185,7 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
 
 
 def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
-    """One of the two gradients that convolution_backward gives beside the bias's."""
+    """Selects the kernel for one of the gradients of convolution_backward, other than the bias's."""
     dy, x, weight, _, stride, padding, dilation, transposed, _, groups, mask = args
     if sum(map(bool, mask)) != 1 or mask[2]:
         return aten_choice(target, "several gradients in one call")
@@ -258,7 +256,7 @@ def _last_strides(sizes: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _same_strides(operand: Operand, strides: Sequence[Any]) -> bool:
-    """Strides of dimensions of size 1 do not matter."""
+    """Compares strides; those of dimensions of size 1 do not matter."""
     return all(
         a == b
         for a, b, size in zip(operand.strides, strides, operand.sizes, strict=True)

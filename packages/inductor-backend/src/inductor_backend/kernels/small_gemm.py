@@ -1,9 +1,9 @@
-"""Our own products as operators: drop-in forms of aten.mm, addmm and convolution for few rows.
+"""Hand-written float32 CPU matmuls and convolutions for few rows: drop-in aten.mm, addmm,
+convolution.
 
-In: float32 CPU tensors. Out: a new tensor, or `out` filled. What always holds: the arguments are
-those of the ATen operator, plus ``post`` (an activation, see `POSTS`) and ``residual`` (added after
-it). They check nothing that the ATen operator would check: `table.best` hands them out only for
-arguments they take.
+Arguments are those of the ATen operator, plus ``post`` (an activation, see `POSTS`) and
+``residual`` (added after it); the result is a new tensor, or `out`. Arguments are not checked:
+`selection.best` selects these functions only for arguments that they support.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from inductor_backend.kernels import native
 from inductor_backend.kernels.native import POSTS as ALL_POSTS
 
-#: Activations that the product applies before it stores, by name: the number in native/tensors.h.
+#: Activations that the matmul fuses, by name: the number in native/tensors.h.
 POSTS = {
     name: ALL_POSTS[name]
     for name in ("none", "relu", "gelu_erf", "gelu_tanh", "silu", "tanh", "sigmoid")
@@ -25,14 +25,13 @@ _NK, _KN = 0, 1
 
 
 def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> str | None:
-    """How a convolution is done, or None where oneDNN's is the faster
+    """Returns the algorithm of a convolution, or None where oneDNN's is faster
     (docs/measurements/cpu_kernels.md).
 
-    "unfolded": a row a pixel, for few pixels, so that the weights are read once, as they lie.
+    "unfolded": one row per pixel, for few pixels, so that the weights are read once, unpacked.
     "direct": pixels along the vector registers and weights broadcast, for contiguous operands.
     pixels: of all images' results; image: of one; count: channels of the result; taps: of the
-    window; contiguous: of input and weight.
-    """
+    window; contiguous: of input and weight."""
     if pixels <= 128 or (taps == 1 and pixels <= 256 and image < 64):
         return "unfolded"
     if contiguous and image >= 64 and count >= 64 and pixels <= (5000 if taps == 1 else 300):
@@ -41,7 +40,7 @@ def form(pixels: int, image: int, count: int, taps: int, contiguous: bool) -> st
 
 
 def backward_is_faster(of_input: bool, pixels: int, taps: int, stride: int, weights: int) -> bool:
-    """Whether ours computes a gradient faster than oneDNN, which reorders weights
+    """Returns whether this kernel computes a gradient faster than oneDNN, which reorders weights
     (docs/measurements/cpu_kernels.md). of_input: the input's gradient, else the weight's. pixels:
     of all images' results; weights: their number."""
     if of_input:
@@ -62,8 +61,8 @@ def addmm(
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``act(a @ b + bias) + residual``: a [M,K] with dense rows, b [K,N] with one unit stride, bias
-    [N] dense, residual [M,N] with dense rows. float32."""
+    """Computes ``act(a @ b + bias) + residual``: a [M,K] with dense rows, b [K,N] with one unit
+    stride, bias [N] dense, residual [M,N] with dense rows. float32."""
     row, column = b.stride()
     layout, ldw = (_NK, column) if row == 1 else (_KN, row)
     return _product("run_linear", (layout, a, a.stride(0), b, ldw), bias, a, b, post, residual, out)
@@ -78,7 +77,7 @@ def blocked_addmm(
     residual: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The same for many rows: a and b may be turned round (each has one unit stride)."""
+    """`addmm` for many rows: a and b may be transposed (each has one unit stride)."""
     return _product(
         "run_blocked", (a, *a.stride(), b, *b.stride()), bias, a, b, post, residual, out
     )
@@ -94,7 +93,7 @@ def _product(
     residual: torch.Tensor | None,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    """What both launchers take after their operands."""
+    """Calls a launcher with its operands and the arguments that both launchers share."""
     m, k = a.shape
     n = b.shape[1]
     if out is None:
@@ -108,12 +107,12 @@ def _product(
 
 
 def mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
-    """``a @ b``: see `addmm`."""
+    """Computes ``a @ b``: see `addmm`."""
     return addmm(None, a, b, **more)  # type: ignore[arg-type]
 
 
 def blocked_mm(a: torch.Tensor, b: torch.Tensor, **more: object) -> torch.Tensor:
-    """``a @ b``: see `blocked_addmm`."""
+    """Computes ``a @ b``: see `blocked_addmm`."""
     return blocked_addmm(None, a, b, **more)  # type: ignore[arg-type]
 
 
@@ -134,9 +133,9 @@ def convolution(
     direct: bool | None = None,
 ) -> torch.Tensor:
     """2-D convolution, groups 1, not transposed: x and weight contiguous or channels-last, float32.
-    The result is channels-last if `channels_last`, by default if one of them is, as eager's;
-    residual has its layout. direct: which of the two forms; by default what `form` says. "direct"
-    is for contiguous operands only."""
+    The result is channels-last if `channels_last`, by default if one operand is, like eager's;
+    residual has its layout. direct: whether to use "direct", which needs contiguous operands; by
+    default `form` decides."""
     batch, channels, height, width = x.shape
     count, _, kh, kw = weight.shape
     (sh, sw), (ph, pw), (dh, dw) = stride, padding, dilation
@@ -172,8 +171,8 @@ def convolution_backward(
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
     """aten.convolution_backward for a 2-D convolution, groups 1, not transposed, without the bias's
-    gradient. Operands are contiguous or channels-last, float32; a gradient has the layout of what
-    it belongs to."""
+    gradient. Operands are contiguous or channels-last, float32; a gradient has the layout of its
+    tensor."""
     count, _, kh, kw = weight.shape
     numbers = (*x.shape, kh, kw, *stride, *padding, *dilation, *dy.shape[2:], count, _is_last(dy))
     dx = dw = None
@@ -191,5 +190,5 @@ def convolution_backward(
 
 
 def _is_last(t: torch.Tensor) -> int:
-    """1 for channels-last strides that are not contiguous ones too."""
+    """Returns 1 for channels-last strides that are not also contiguous."""
     return int(not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last))

@@ -1,15 +1,13 @@
-"""A product whose result must lie densely although its rows do not begin at multiples of 16 bytes
-(50257 words).
+"""CUDA matmul with a dense result whose rows are not multiples of 16 bytes (a vocabulary of 50257).
 
-In: a matrix of any strides and one whose rows or columns begin at such multiples. Out: ``a @ b``,
-row after row. What always holds: every element is written by a product of all terms, so that
-results differ from ATen's by rounding alone.
+Computes ``a @ b``, contiguous, where the rows or columns of one operand are aligned to 16 bytes.
+Every element is written by a matmul over all of K, so results differ from ATen's by rounding only.
 
 Tensor cores write 16 bytes at once. Of rows of 50257 floats every fourth begins at a multiple of 16
-bytes; of those between, some later column does. So every class of rows is a product of its own,
-from that column on, into a view of the result, at the full rate (H100, 2048 x 768 x 50257 in TF32:
-1.26 ms in one piece), and two small ones write the first and last columns. Padding the operands
-(`passes.pad_matmul`) moves the result once more.
+bytes; the others reach one at a later column. So each class of rows gets its own matmul, from that
+column on, into a view of the result, at the full rate (H100, 2048 x 768 x 50257 in TF32: 1.26 ms in
+one piece); two small matmuls write the first and last columns. Padding the operands
+(`passes.pad_matmul`) would copy the result once more.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import torch
 
 
 def classes(columns: int, unit: int) -> int:
-    """Into how many classes rows fall by where they begin in `unit` elements."""
+    """Returns the number of row classes by alignment to `unit` elements."""
     return unit // math.gcd(columns, unit)
 
 

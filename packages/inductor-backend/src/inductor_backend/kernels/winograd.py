@@ -1,12 +1,12 @@
-"""Convolutions 3x3 with stride 1 on contiguous images, and the gradient of their input, by
-Winograd's F(2x2, 3x3).
+"""Winograd F(2x2, 3x3): 3x3 convolutions with stride 1 on contiguous images, and the input's
+gradient.
 
-In: float32 CPU tensors. Out: new contiguous tensors. What always holds: arguments are those of the
-ATen operators; `pays` says for which convolutions the kernel (native/planes.cpp) is the fastest;
-errors are at most about twice those of sums of products.
+Takes float32 CPU tensors and the ATen operators' arguments; returns new contiguous tensors. `pays`
+says for which convolutions the kernel (native/planes.cpp) is the fastest. Errors are at most about
+twice those of direct sums of products.
 
-This is what training uses: nothing is turned into another layout, so that saved tensors, operators
-of ATen and gradients of weights have eager's.
+Training uses this kernel: it changes no memory format, so saved tensors, ATen operators and weight
+gradients keep eager's.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import torch
 
 from inductor_backend.kernels import native
 
-#: Transformed weights, 16 numbers for each of these, stay in memory between calls: 8 MiB at most.
+#: Most weights whose transform (16 floats each) stays in memory between calls: 8 MiB.
 MOST_WEIGHTS = 1 << 17
 
 
 def pays(channels: int, count: int, image: Sequence[int], how: Sequence[Any]) -> bool:
-    """For a convolution from `channels` to `count` channels whose result is an image of these
-    sides, or its input's gradient. how: window, stride, padding, dilation."""
+    """Returns whether the kernel is fastest for a convolution from `channels` to `count` channels
+    whose result has the size `image`, or its input's gradient. how: window, stride, padding,
+    dilation."""
     window, stride, padding, dilation = (tuple(one) for one in how)
     if (
         (window, stride, dilation) != ((3, 3), (1, 1), (1, 1))
@@ -45,8 +46,8 @@ def numbers(
     weight: Sequence[Any],
     gradient: bool,
 ) -> list[Any]:
-    """Of `run_planes` after its tensors. sizes, result: of what is read and what is written;
-    padding: of the convolution; weight: its strides."""
+    """Returns the scalar arguments of `run_planes`, which follow its tensors. sizes, result: of
+    what is read and what is written. padding: of the convolution. weight: its strides."""
     batch, channels, height, width = sizes
     _, count, oh, ow = result
     around = [2 - one for one in padding] if gradient else list(padding)
@@ -62,7 +63,7 @@ def convolution(
     padding: Sequence[int],
     *rest: Any,
 ) -> torch.Tensor:
-    """aten.convolution where `pays` said so."""
+    """aten.convolution, for arguments that `pays` accepts."""
     sides = [size + 2 * pad - 2 for size, pad in zip(x.shape[2:], padding, strict=True)]
     out = torch.empty(x.shape[0], weight.shape[0], *sides)
     given = numbers(x.shape, out.shape, padding, weight.stride(), False)
@@ -79,7 +80,7 @@ def convolution_backward(
     padding: Sequence[int],
     *rest: Any,
 ) -> tuple[torch.Tensor, None, None]:
-    """aten.convolution_backward where only the input's gradient is asked for."""
+    """aten.convolution_backward for the input's gradient only."""
     dx = torch.empty(x.shape)
     native.function("run_planes")(
         dy, weight, 0, dx, *numbers(dy.shape, x.shape, padding, weight.stride(), True)

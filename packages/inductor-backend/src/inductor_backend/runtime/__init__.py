@@ -1,3 +1,1 @@
-"""What a compiled graph needs while it is built and while it runs: compiler, disk cache, launcher,
-arenas.
-"""
+"""What a compiled graph needs at build time and run time: compiler, disk cache, launcher, arenas."""

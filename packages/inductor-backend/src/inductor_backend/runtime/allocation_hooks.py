@@ -1,8 +1,7 @@
-"""Where the memory of a generated module's tensors comes from while somebody records its call.
+"""Lets a CUDA graph capture choose the memory pool of each allocation in a generated module.
 
-In: a runner. Out: `placed`, which runs it and has `route` say, before each allocation, whether a
-result lives in what is allocated next. What always holds: `route.to` is None but for the thread
-that records; a module asks it once a call.
+`placed` runs a runner and calls `route.to` before each allocation with whether a result lives in
+it. `route.to` is None except on the capturing thread; a module reads it once per call.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ from typing import Any
 
 class _Route(threading.local):
     """to: called with True before memory is allocated that a result lives in, with False before
-    other memory.
-    """
+    other memory."""
 
     to: Callable[[bool], None] | None = None
 
@@ -26,7 +24,7 @@ route = _Route()
 def placed(
     run: Callable[[list[Any]], Sequence[Any]],
 ) -> Callable[[list[Any], Callable[[bool], None]], Sequence[Any]]:
-    """`run`, with what is told where memory is to come from."""
+    """Returns `run` with a second argument: the callback that learns where memory should come from."""
 
     def run_placed(inputs: list[Any], to: Callable[[bool], None]) -> Sequence[Any]:
         route.to = to

@@ -1,12 +1,12 @@
-"""Memory for a graph's intermediates: one arena a running call, taken from a pool and given back.
+"""Arenas: one allocation per running call for a graph's intermediates, taken from a pool and
+returned.
 
-In: a size in bytes and the views that the generated module uses. Out: an `Arena`. What always
-holds: an arena belongs to one call from `take` until `give`, so threads, recursion and nested calls
-never share one; its address is a multiple of 64; outputs never live in it. A call that raises
-simply drops its arena.
+An arena belongs to one call from `take` until `give`, so threads, recursion and nested calls never
+share one. Its address is a multiple of 64; outputs never live in it. A call that raises drops its
+arena.
 
 Small arenas are a graph's own. Large ones lie in blocks that all graphs of the process share,
-because graphs run one after the other: a forward, its backward and the parts of a broken program
+because graphs run one after the other: a forward, its backward and the graphs between graph breaks
 need the memory of the largest, not of all.
 """
 
@@ -33,7 +33,7 @@ SHARED = 1 << 20
 
 
 class Block:
-    """nbytes of memory at an aligned address. Immutable."""
+    """nbytes of memory at an aligned address."""
 
     __slots__ = ("__weakref__", "address", "memory", "nbytes")
 
@@ -49,23 +49,21 @@ class Block:
 
 
 class Blocks:
-    """Free blocks of the process. Thread-safe: a block is whoever's removed it from the list, which
-    is atomic.
-    """
+    """Free blocks of the process. Thread-safe: a block belongs to the thread that removed it from
+    the list, which is atomic."""
 
     def __init__(self) -> None:
         self._free: list[Block] = []
         self._pools: weakref.WeakSet[ArenaPool] = weakref.WeakSet()
 
     def join(self, pool: ArenaPool) -> None:
-        """The pool takes from here while it lives; what nobody needs afterwards is freed."""
+        """Lets the pool take blocks from here while it lives; afterwards, unneeded memory is freed."""
         self._pools.add(pool)
         weakref.finalize(pool, self._trim).atexit = False
 
     def take(self, nbytes: int) -> Block:
-        """The smallest free block that is large enough; else a new one, for which the largest free
-        one is given up.
-        """
+        """Returns the smallest free block that is large enough, else a new one, for which the
+        largest free block is freed."""
         return self._fitting(nbytes) or Block(nbytes)
 
     def _fitting(self, nbytes: int) -> Block | None:
@@ -78,11 +76,11 @@ class Blocks:
         return None
 
     def give(self, block: Block) -> None:
-        if len(self._free) < 8:  # of a burst of threads, eight blocks are kept
+        if len(self._free) < 8:  # bounds what a burst of threads leaves behind
             self._free.append(block)
 
     def _removed(self, block: Block) -> bool:
-        """Whether it was this thread that took it out."""
+        """Returns whether this thread removed the block."""
         try:
             self._free.remove(block)
         except ValueError:
@@ -99,9 +97,7 @@ BLOCKS = Blocks()
 
 
 class Arena:
-    """A block while a call has it. address: of its first byte. views: the pool's views on it, in
-    order. Immutable.
-    """
+    """A block during one call. address: of its first byte. views: the pool's views on it, in order."""
 
     __slots__ = ("address", "block", "views")
 
@@ -117,9 +113,7 @@ def view(
     strides: Sequence[int],
     start: int,
 ) -> torch.Tensor:
-    """A strided view of an arena's bytes (uint8). Raises RuntimeError if it does not lie within
-    them.
-    """
+    """Returns a strided view of an arena's bytes (uint8). Raises RuntimeError if it exceeds them."""
     usable = (memory.numel() - offset) // dtype.itemsize * dtype.itemsize
     flat = memory[offset : offset + usable].view(dtype)
     last = start + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
@@ -139,8 +133,8 @@ class ArenaPool:
         self.nbytes = nbytes
         self.views = tuple(views)
         self.shared = nbytes >= SHARED
-        self._free: deque[Arena] = deque(maxlen=8)  # of a burst of threads, eight arenas are kept
-        #: What it has made on shared blocks, which live no longer for it.
+        self._free: deque[Arena] = deque(maxlen=8)  # bounds what a burst of threads leaves
+        #: Views on shared blocks, which they do not keep alive.
         self._views: weakref.WeakKeyDictionary[Block, tuple[torch.Tensor, ...]] = (
             weakref.WeakKeyDictionary()
         )
@@ -150,7 +144,7 @@ class ArenaPool:
             BLOCKS.join(self)
 
     def take(self) -> Arena:
-        """A free arena, or a new one; it is the caller's until `give`."""
+        """Returns a free arena, or a new one; the caller owns it until `give`."""
         if self.shared:
             block = BLOCKS.take(self.nbytes)
             views = self._views.get(block)
@@ -178,6 +172,6 @@ class ArenaPool:
 
     @property
     def made(self) -> int:
-        """How many arenas were ever made: the greatest number of calls that ran at once, if none
-        raised; of a shared one: on how many blocks it ever lay."""
+        """Returns how many arenas were ever made: the greatest number of concurrent calls, if none
+        raised. For shared blocks: the number of blocks ever used."""
         return self._made

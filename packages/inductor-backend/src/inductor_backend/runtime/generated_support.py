@@ -1,7 +1,6 @@
 """What generated modules import: loading their library, arena views, example inputs and timing.
 
-In: the texts and specifications in a generated module. Out: callables and tensors. What always
-holds: nothing here is called per call of a static graph (`arena_view` serves symbolic sizes).
+Nothing here runs on each call of a static graph (`arena_view` serves symbolic sizes).
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ __all__ = [
 
 
 def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Library:
-    """The compiled sources. ready: a library loaded from a stored binary; then nothing is
-    compiled.
-    """
+    """Returns the compiled sources. ready: a library loaded from a stored binary; then nothing is
+    compiled."""
     return (
         ready
         if ready is not None
@@ -41,9 +39,7 @@ def load_library(sources: Sequence[str], name: str, ready: Library | None) -> Li
 
 
 def without_comments(source: str) -> str:
-    """The source without comment lines: they name the user's lines, and moving those must not
-    compile again.
-    """
+    """Removes comment lines: they name the user's lines, and moving those must not recompile."""
     return "".join(
         line for line in source.splitlines(keepends=True) if not line.lstrip().startswith("//")
     )
@@ -52,9 +48,9 @@ def without_comments(source: str) -> str:
 def expect(
     operator: str, *results: tuple[torch.Tensor, Sequence[int], Sequence[int], torch.dtype]
 ) -> None:
-    """Raises BackendError where an operator returned something else than its node promises, by
-    which the kernels after it would read: (tensor, sizes, strides, dtype) of each result. A size of
-    1 has no stride to get wrong."""
+    """Raises BackendError where an operator's results do not match its node, whose layout later
+    kernels rely on: (tensor, sizes, strides, dtype) of each result. Strides of size-1 dimensions
+    are ignored."""
     for value, sizes, strides, dtype in results:
         same = tuple(value.shape) == tuple(sizes) and value.dtype is dtype
         if same and value.layout is torch.strided and 0 not in sizes:
@@ -74,7 +70,7 @@ def expect(
 def example_tensor(
     sizes: Sequence[int], strides: Sequence[int], dtype: torch.dtype
 ) -> torch.Tensor:
-    """Random values; integers are zeros, which are valid indices everywhere."""
+    """Returns random values; integers are zeros, which are valid indices everywhere."""
     result = torch.empty_strided(sizes, strides, dtype=dtype)
     return result.copy_(torch.rand(tuple(sizes))) if dtype.is_floating_point else result.zero_()
 
@@ -82,7 +78,7 @@ def example_tensor(
 def report(
     call: Callable[[list[Any]], Sequence[Any]], inputs: Callable[[], list[Any]], calls: int = 20
 ) -> None:
-    """Prints the median time of a call, the device's part of it included."""
+    """Prints the median time of a call, including the device's work."""
     example = inputs()
     on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in example)
     wait: Callable[[], None] = torch.cuda.synchronize if on_gpu else lambda: None

@@ -1,8 +1,7 @@
-"""The cache of compiled libraries and objects: its folder, its file format, and the locks of those
-who build.
+"""The disk cache of compiled libraries and objects: its folder, file format, and build locks.
 
-In: keys. Out: entries in a folder that only the user may write to. What always holds: processes
-that want the same entry at once wait for the first.
+The folder is writable by this user only. Processes that want the same entry at once wait for the
+first.
 """
 
 from __future__ import annotations
@@ -23,32 +22,30 @@ _SLOTS = 1 << 20
 
 
 def cache_directory(part: str = "inductor-cpp") -> tuple[Path, str]:
-    """(folder for entries, how to call it in messages). Raises CacheLocationError if no folder can
-    be written to.
-    """
+    """Returns (folder for entries, its name in messages). Raises CacheLocationError if no folder
+    can be written to."""
     folder, problem = private_folder(part)
     return folder, str(folder) if problem is None else f"no disk cache: {problem}"
 
 
 @functools.cache
 def entries() -> Entries:
-    """The files of libraries and objects that run on this processor."""
+    """Returns the files of libraries and objects that run on this processor."""
     return Entries(processor()[1])
 
 
 @contextlib.contextmanager
 def one_builder(directory: Path, key: str, part: bool = False) -> Iterator[None]:
-    """Processes that want the same entry at once wait for the first, then find it.
+    """Makes processes that want the same entry at once wait for the first, then find it.
 
-    part: the entry is a part of others, whose builders wait for it: it has locks of its own, or
-    they would wait for themselves. Only an optimisation (entries are atomic), so a file system
-    without locks is no error.
+    part: the entry is part of others, whose builders wait for it, so it has separate locks against
+    deadlock. Only an optimization (entries are atomic), so a file system without locks is no error.
     """
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     _descriptors.add(descriptor)
     slot = (
         int(key[:8], 16) % _SLOTS + part * _SLOTS
-    )  # one byte of the lock file a key: no file is left behind
+    )  # one byte of the lock file per key, not one file per key
     try:
         with contextlib.suppress(OSError):
             _lock(descriptor, slot, fcntl.F_WRLCK)
@@ -56,7 +53,7 @@ def one_builder(directory: Path, key: str, part: bool = False) -> Iterator[None]
     finally:
         with contextlib.suppress(
             OSError
-        ):  # closing is not enough: a forked child may have it open too
+        ):  # a forked child may also have it open, so closing does not unlock
             _lock(descriptor, slot, fcntl.F_UNLCK)
         _descriptors.discard(descriptor)
         os.close(descriptor)
@@ -67,9 +64,8 @@ _descriptors: set[int] = set()
 
 
 def _new_process() -> None:
-    """A forked child has none of the threads that hold locks, but would hold their locks with
-    them.
-    """
+    """Closes inherited lock files: a forked child lacks the threads that hold them, but would keep
+    their locks alive."""
     for descriptor in _descriptors:
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -80,9 +76,9 @@ os.register_at_fork(after_in_child=_new_process)
 
 
 def _lock(descriptor: int, byte: int, kind: int) -> None:
-    """Waits for one byte of the file, which belongs to the descriptor then, or gives it back.
-    (Locks of POSIX belong to the process: the first thread that closes the file would give back
-    those of all.)"""
+    """Locks one byte of the file for the descriptor, waiting if needed, or unlocks it. (Classic
+    POSIX locks belong to the process: the first thread that closes the file would release those of
+    all.)"""
     if sys.platform != "linux":
         fcntl.lockf(descriptor, fcntl.LOCK_EX if kind == fcntl.F_WRLCK else fcntl.LOCK_UN, 1, byte)
         return

@@ -15,12 +15,11 @@ MUTATED_ON_ERROR, SCALARS = "MUTATED_ON_ERROR", "SCALARS"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleRunner(Runner):
-    """A runner with what CUDA graphs ask of it.
+    """A runner with what CUDA graph capture needs.
 
-    launches: kernels and operators of one call. scalars: (the numbers among the inputs of a call,
-    what runs the module with these in a tensor as one more input), so that a recording can read
-    other numbers in each replay; None where there are none, or an operator takes one as it is.
-    """
+    launches: kernels and operators of one call. scalars: (the symbolic scalars among the inputs of
+    a call, a function that runs the module with these in a tensor as one more input), so that each
+    replay can read other values; None where there are none, or an operator takes one directly."""
 
     launches: int = 0
     scalars: tuple[Callable[[list[Any]], list[float]], RunFunction] | None = None

@@ -1,8 +1,8 @@
-"""Numbers that a call brings, where kernels read them: one tensor for all of a graph's.
+"""Symbolic float scalars of a call, passed to kernels in one float64 tensor.
 
-In: Python floats. Out: a float64 tensor with a number in each row's first element, `PITCH` bytes
-from one to the next (a kernel may count on aligned pointers). What always holds: nothing waits for
-the device; inside somebody's capture the numbers become constants of the recording, as eager's are.
+Each row's first element holds one scalar; rows are `PITCH` bytes apart (a kernel may assume aligned
+pointers). Nothing waits for the device. Inside another party's CUDA graph capture the scalars
+become constants of the graph, as in eager.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Sequence
 
 import torch
 
-#: Bytes from number to number.
+#: Bytes from scalar to scalar.
 PITCH = 16
 
 
 def on_host(values: Sequence[float], pinned: bool = False) -> torch.Tensor:
-    """The tensor on the host. pinned: memory that devices copy from while the host goes on."""
+    """Returns the tensor on the host. pinned: memory that devices copy from asynchronously."""
     made = torch.empty((len(values), PITCH // 8), dtype=torch.float64, pin_memory=pinned)
     made[:, 0] = torch.tensor(values, dtype=torch.float64)
     return made
 
 
 def on_device(values: Sequence[float], device: torch.device) -> torch.Tensor:
-    """The tensor on the device of the kernels."""
+    """Returns the tensor on the kernels' device."""
     if device.type != "cuda":
         return on_host(values)
     if torch.cuda.is_current_stream_capturing():

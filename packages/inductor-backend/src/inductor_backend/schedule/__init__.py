@@ -1,1 +1,1 @@
-"""From loop nodes to kernels: dependencies, inlining, fusion, fused bodies, order, memory plan."""
+"""Turns loop nodes into kernels: dependencies, inlining, fusion, fused bodies, order, memory plan."""

@@ -1,6 +1,4 @@
-"""Scatters whose points meet memory in any order, by atomic additions: what a device with many
-processors can do.
-"""
+"""Lowers scatters to atomic additions, in which the order of updates is free (for GPUs)."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from inductor_backend.ir.nodes import LoopNode, Node, Program
 
 
 def scatter_in_any_order(program: Program) -> None:
-    """Makes every scatter of the program atomic; none of its loops is a reduction then."""
+    """Makes every scatter of the program atomic; none of its loops is a reduction afterwards."""
     program.nodes = [_in_any_order(node) for node in program.nodes]
 
 

@@ -1,8 +1,7 @@
-"""Which node must run before which.
+"""Computes which node must run before which.
 
-In: a `Program` in program order. Out: `Dependencies`. What always holds: a reader follows the
-writers of its buffer that precede it in program order, a writer of an input follows the earlier
-readers of it, and operators that draw random numbers keep their order.
+A reader follows the earlier writers of its buffer, a writer of an input follows the earlier readers
+of it, and random operators keep their order.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from inductor_backend.ir.nodes import ExternNode, Node, Program
 @dataclass(slots=True)
 class Dependencies:
     """before: node name -> names that must run earlier. readers, writers: buffer -> nodes, in
-    order. Mutable while it is built."""
+    program order."""
 
     before: dict[str, set[str]] = field(default_factory=dict)
     readers: dict[str, list[Node]] = field(default_factory=dict)
@@ -23,7 +22,7 @@ class Dependencies:
 
 
 def dependencies(program: Program) -> Dependencies:
-    """The dependencies of all nodes."""
+    """Returns the dependencies of all nodes."""
     found = Dependencies()
     last_sequential: str | None = None
     for node in program.nodes:
@@ -43,7 +42,7 @@ def dependencies(program: Program) -> Dependencies:
 
 
 def live_nodes(program: Program) -> list[Node]:
-    """The nodes whose results somebody sees, in order (the rest is dead)."""
+    """Dead-code elimination: returns, in order, the nodes whose results are used."""
     needed = program.with_earlier(program.output_names)
     inputs = {name for name, buffer in program.buffers.items() if buffer.kind.value == "input"}
     kept: list[Node] = []

@@ -1,9 +1,8 @@
-"""Activations that our own products apply themselves, before the result is stored.
+"""Fuses activations into the epilogue of the backend's own CPU matmul kernels.
 
-In: a `Program` after inlining. Out: the program without the pointwise nodes that only applied such
-an activation to a product's result. What always holds: the activation read every element of the
-result, in memory order, was its only reader, and its own result was no output; its readers now read
-the product.
+Runs after inlining. An activation is fused where it is the only reader of the matmul's result,
+reads every element in memory order, and its own result is not a graph output. Its readers then read
+the matmul's result.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from inductor_backend.schedule.kernel_choice import choice_of
 
 
 def fuse_extern_epilogues(program: Program, sizes: SizeVars) -> list[str]:
-    """Absorbs what it can; returns one line for each activation, absorbed or not and why not."""
+    """Fuses what it can; returns one line for each activation: fused, or why not."""
     now = _Now(program)
     notes: list[str] = []
     products = [node.name for node in program.nodes if _is_matmul(node)]
@@ -40,9 +39,8 @@ def _is_matmul(node: Node) -> bool:
 
 
 class _Now:
-    """The nodes of a program as they are now, by name and by what they read. Mutable: absorbing one
-    activation replaces the nodes that read its result, which may be the next products and
-    activations."""
+    """The current nodes of a program, by name and by what they read. Fusing an activation replaces
+    the nodes that read its result, which may be the next matmuls and activations."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -61,12 +59,12 @@ class _Now:
         return self._nodes[name]
 
     def readers(self, buffer: str) -> list[Node]:
-        """Those that are left of the nodes that read it."""
+        """Returns the remaining nodes that read a buffer."""
         found = (self._nodes.get(name) for name in self._readers.get(buffer, ()))
         return [node for node in found if node is not None and buffer in node.reads()]
 
     def replace(self, node: Node) -> None:
-        """`node` takes the place of the one of its name."""
+        """Replaces the node of the same name."""
         place = next(i for i, one in enumerate(self._program.nodes) if one.name == node.name)
         self._program.nodes[place] = self._nodes[node.name] = node
         self._note(node)
@@ -132,7 +130,7 @@ def _refusal(program: Program, sizes: SizeVars, node: ExternNode, user: LoopNode
 
 
 def _redirected(program: Program, node: Node, old: str, new: Buffer) -> Node:
-    """The reader of `old` reads `new`, which holds the same elements at the same addresses."""
+    """Makes a reader of `old` read `new`, which holds the same elements at the same addresses."""
     if isinstance(node, ExternNode):
         return _with_operand(node, old, new.name)
     sizes = program.buffers[old].layout.sizes

@@ -1,14 +1,12 @@
-"""Which inputs a run of a graph may have written to when it raises.
+"""Finds the inputs that a graph may already have mutated when one of its operators raises.
 
-In: the ATen graph, and its groups in the order in which they run. Out: numbers of inputs. What
-always holds: every input that a group writes to at or before the last group that may raise is among
-them. So the caller, who wants the program to go on as if the graph had not run, need keep copies of
-these only.
+The result has every input that a group writes at or before the last group that may raise. The
+caller snapshots only these, so that the program can go on as if the graph had not run.
 
-May raise: kernels that check an index or divide whole numbers, and operators that look at values. A
-check that an earlier operator made of the same index, for the same size, cannot fail any more: what
-a backward does with an index does not count. (Unless only a part of the earlier operator's result
-is read: kernels compute, and check, that part alone.)
+Kernels that check an index or divide integers may raise, and so may operators that read values. A
+check that repeats an earlier one of the same index and size cannot fail, so indexing in a backward
+does not count. That holds only where the earlier result is read whole: kernels compute, and check,
+only what is read.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from inductor_backend.torch_private import OpOverload
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One index and the size that bounds it. wraps: negative ones count from the end. ignored: a
+    """One index and the size that bounds it. wraps: negative indices count from the end. ignored: a
     value that may be out of bounds."""
 
     index: torch.fx.Node
@@ -43,7 +41,7 @@ def inputs_mutated_on_error(
     groups: Sequence[Group],
     kernels: Sequence[KernelText | None],
 ) -> tuple[int, ...]:
-    """Numbers of the inputs."""
+    """Returns the positions of the inputs."""
     places = {name: number for number, name in enumerate(program.inputs)}
     harmless = _harmless(graph)
     found: list[tuple[int, ...]] = []
@@ -78,7 +76,7 @@ def _may_raise(group: Group, kernel: KernelText | None, harmless: set[str]) -> b
 
 
 def _harmless(graph: torch.fx.Graph) -> set[str]:
-    """Names of the nodes that cannot raise."""
+    """Returns the names of the nodes that cannot raise."""
     checked: set[Check] = set()
     found = set()
     whole = _read_whole(graph)
@@ -97,7 +95,7 @@ def _harmless(graph: torch.fx.Graph) -> set[str]:
 
 
 def _read_whole(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """The nodes all of whose results are computed, because somebody reads them all."""
+    """Returns the nodes whose results are computed whole, because some reader needs every element."""
     found: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
         if any(_reads_all(user) or (user in found and _takes_all(user)) for user in node.users):
@@ -111,7 +109,7 @@ def _reads_all(user: torch.fx.Node) -> bool:
 
 
 def _takes_all(user: torch.fx.Node) -> bool:
-    """Whether the whole result of an operator takes all of its operands."""
+    """Returns whether the operator's whole result depends on every element of its operands."""
     target = user.target
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", "") == "getitem"
@@ -144,16 +142,15 @@ def _never_raises(node: torch.fx.Node) -> bool:
     return name_of_packet(target) not in RAISING if fallback is None else not fallback.may_raise
 
 
-#: Of whole numbers, they raise for a divisor of zero.
+#: On integers these raise for a divisor of zero.
 _DIVISIONS = frozenset(
     {"aten.div", "aten.floor_divide", "aten.remainder", "aten.fmod", "aten.divide"}
 )
 
 
 def _has_elements(node: torch.fx.Node) -> bool:
-    """Whether its result has elements: without any, a kernel looks at no index. (Symbolic sizes are
-    at least 2.)
-    """
+    """Returns whether the result has elements: a kernel without any checks no index. (Symbolic
+    sizes are at least 2.)"""
     value = node.meta.get("val")
     first = value[0] if isinstance(value, (tuple, list)) else value
     return isinstance(first, torch.Tensor) and 0 not in [
@@ -167,26 +164,26 @@ def _was_made(check: Check, checked: set[Check]) -> bool:
 
 
 def _checks(node: torch.fx.Node) -> Iterator[Check]:
-    """The checks of an operator that indexes, if it is one of `_INDEXING`."""
+    """Yields the index checks of an operator, if it is one of `_INDEXING`."""
     kind = _INDEXING.get(str(getattr(node.target, "overloadpacket", "")))
     if kind is not None:
         yield from kind(node)
 
 
 def _along_dim(node: torch.fx.Node) -> Iterator[Check]:
-    """self, dim, index."""
+    """For operators with arguments (self, dim, index)."""
     source, dim, index = node.args[:3]
     shape = source.meta["val"].shape  # type: ignore[union-attr]
     yield Check(_plain(index), str(shape[dim]) if shape else "1")
 
 
 def _by_rows(node: torch.fx.Node) -> Iterator[Check]:
-    """table, index."""
+    """For operators with arguments (table, index)."""
     yield Check(_plain(node.args[1]), str(node.args[0].meta["val"].shape[0]))  # type: ignore[union-attr]
 
 
 def _by_lists(node: torch.fx.Node) -> Iterator[Check]:
-    """self, a list of indices or None."""
+    """For operators with arguments (self, list of indices or None)."""
     shape = node.args[0].meta["val"].shape  # type: ignore[union-attr]
     for dim, index in enumerate(node.args[1]):  # type: ignore[arg-type]
         if index is not None:
@@ -194,9 +191,8 @@ def _by_lists(node: torch.fx.Node) -> Iterator[Check]:
 
 
 def _by_target(at: int) -> Callable[[torch.fx.Node], Iterator[Check]]:
-    """Classes: self at this place, then the target; the fourth argument after self is the value to
-    ignore.
-    """
+    """For losses over classes: `at` is the position of self, the target follows, and the fourth
+    argument after self is the ignored value."""
 
     def checks(node: torch.fx.Node) -> Iterator[Check]:
         scores: Any = node.args[at]
@@ -221,7 +217,7 @@ _INDEXING: dict[str, Callable[[torch.fx.Node], Iterator[Check]]] = {
     **dict.fromkeys(("aten.nll_loss_backward", "aten.nll_loss2d_backward"), _by_target(1)),
 }  # fmt: skip
 
-#: They give the same numbers, all of them.
+#: Operators whose result has the same elements as their operand.
 _SAME_NUMBERS = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "aten.unsqueeze",
 "aten.squeeze", "aten.alias",
                            "aten.detach", "aten.t", "aten.permute", "aten.transpose",
@@ -229,7 +225,7 @@ _SAME_NUMBERS = frozenset({"aten.view", "aten._unsafe_view", "aten.reshape", "at
 
 
 def _plain(index: Any) -> torch.fx.Node:
-    """The node that an index is a view of; a mask stays what it is."""
+    """Returns the node that an index is a view of."""
     while (
         index.op == "call_function"
         and str(getattr(index.target, "overloadpacket", "")) in _SAME_NUMBERS

@@ -1,11 +1,10 @@
-"""One group of loop nodes as one kernel body: phases over a shared row.
+"""Builds the kernel body of one group of loop nodes: phases over a shared row.
 
-In: the nodes of a group over one domain. Out: a `KernelBody`. What always holds: a phase runs once
-over the reduced dimensions of each row; what it reduces is a register that later phases read; a
-pointwise value that a later phase needs is computed again where that is cheap, loaded again where
-it is stored anyway, or kept in a row buffer; buffers that nobody outside the group reads are not
-stored. Inputs that are overwritten once a row are overwritten last, all together: what reads them
-reads what was there before (loops over a row that read them are not in such a group: see `legal`).
+A phase runs once over the reduction dimensions of each row; later phases read its reductions from
+registers. A pointwise value that a later phase needs is recomputed where that is cheap, loaded
+again where it is stored anyway, or kept in a row buffer. Buffers that nothing outside the group
+reads are not stored. Inputs that are mutated once per row are stored last, after every read of
+their old values (`legality` keeps loops over a row that read them out of such groups).
 """
 
 from __future__ import annotations
@@ -26,9 +25,8 @@ from inductor_backend.schedule.legality import Domain
 
 @dataclass(slots=True)
 class Phase:
-    """row: stores done once a row, before the loop over the row; stores, reductions, scans: done in
-    that loop.
-    """
+    """row: stores done once per row, before the loop over the row. stores, reductions, scans: done
+    in that loop."""
 
     row: list[Store] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
@@ -41,14 +39,14 @@ class Phase:
 
     @property
     def in_order(self) -> bool:
-        """The points of a row must come one by one, in order."""
+        """Returns whether the points of a row must be computed sequentially."""
         return bool(self.scans) or any(store.combine is not None for store in self.stores)
 
 
 @dataclass(slots=True)
 class KernelBody:
     """What a kernel computes. registers: reduction result -> dtype. row_buffers: buffer -> dtype.
-    stored: buffers written to memory. Mutable while it is built."""
+    stored: buffers written to memory."""
 
     domain: Domain
     phases: list[Phase]
@@ -88,9 +86,8 @@ class KernelBody:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A value that an earlier node of the group computed. later: it is there from the next phase on
-    only.
-    """
+    """A value that an earlier node of the group computed. later: available only from the next phase
+    on."""
 
     value: Value
     phase: int
@@ -101,7 +98,7 @@ class _Known:
 
 
 class BodyBuilder:
-    """Puts the nodes of a group into phases, in program order. Mutable."""
+    """Distributes the nodes of a group over phases, in program order."""
 
     def __init__(
         self,
@@ -158,7 +155,7 @@ class BodyBuilder:
                 self.add_store(made, when)
 
     def when(self, store: Store) -> int:
-        """The first phase in which everything the store reads is there."""
+        """Returns the first phase in which everything the store reads is available."""
         phases = [0]
         for found in loads_of(store.roots):
             known = self.known.get(found.buffer)
@@ -167,7 +164,7 @@ class BodyBuilder:
         return max(phases)
 
     def hand_over(self, found: Value, when: int) -> Value | None:
-        """What replaces a load of a value that the group computed."""
+        """Returns the replacement for a load of a value that the group computed, or None."""
         known = self.known.get(found.buffer)
         if known is None or known.later:
             return None
@@ -194,9 +191,8 @@ class BodyBuilder:
                 self.put_once_a_row(Store((name,), store.index, register), when + 1)
 
     def add_scan(self, store: Store, when: int) -> None:
-        """What it gives is read again by a later phase, from a row buffer where nobody else needs
-        it.
-        """
+        """Adds a scan. A later phase reads its result from a row buffer, unless the result is
+        stored anyway."""
         self.phase(when).scans.append(store)
         for name in store.buffers:
             dtype = self.program.buffers[name].dtype
@@ -220,7 +216,7 @@ class BodyBuilder:
                 self.put_once_a_row(made, when)
 
     def put_once_a_row(self, store: Store, when: int) -> None:
-        """In the phase, or at the end."""
+        """Adds the store to the phase, or to the end of the kernel."""
         if any(self.program.buffers[name].kind is BufferKind.INPUT for name in store.buffers):
             self.overwriting.append(store)
         else:
@@ -236,8 +232,7 @@ def kernel_body(
     rows: bool = True,
     in_registers: bool = False,
 ) -> KernelBody:
-    """The fused body of a group. needed_outside: whether a buffer must be in memory afterwards.
-    rows: row buffers may be used (the kernel walks rows, not columns). in_registers: no row
-    buffers: later phases name an earlier phase's values again (a kernel that holds whole rows still
-    has them)."""
+    """Returns the fused body of a group. needed_outside: whether a buffer must be in memory
+    afterwards. rows: row buffers are allowed (the kernel's inner loop is the row). in_registers: no
+    row buffers, because the kernel holds whole rows and later phases reuse its values."""
     return BodyBuilder(program, domain, nodes, needed_outside, sizes, rows, in_registers).build()

@@ -1,9 +1,8 @@
-"""Fusion: which loop nodes become one kernel.
+"""Fusion: groups loop nodes into kernels, and orders the groups.
 
-In: a `Program` after inlining. Out: a `Plan`: groups in an order that respects every dependency,
-and the refusals with their reasons. What always holds: a node joins a group only if `legal` agrees
-and no path leads out of the group and back into it; among legal groups the one that saves most
-memory traffic wins (`score`).
+A node joins a group only if `legality` agrees and no dependency path leaves the group and returns
+to it. Among legal groups the one that saves most memory traffic wins (`score`). Reasons against
+fusion are kept for logs.
 """
 
 from __future__ import annotations
@@ -29,25 +28,24 @@ from inductor_backend.schedule.legality import (
     unify_matmul,
 )
 
-#: Elements of an update that may share a kernel with others: larger ones are not bound by their
-#: launch.
+#: Most elements of an update that may share a kernel with others: larger ones are not bound by
+#: launch overhead.
 LARGEST_UPDATE = 1 << 20
 
 #: Buffers of a kernel of several updates (the launcher has room for 256 pointers).
 ARGUMENTS_OF_UPDATES = 240
 
-#: Elements of a copy that may share a kernel with others: their copies live longer for it.
+#: Most elements of a copy that may share a kernel with others, which lengthens its lifetime.
 LARGEST_COPY = 1 << 18
 
 
 @dataclass(slots=True)
 class Group:
-    """Loop nodes that share one kernel, over one domain; or one extern node. Mutable while fusing.
+    """Loop nodes that share one kernel over one domain, or a single extern node.
 
     number: its bit in ancestor masks. ancestors: mask of groups that must run before it. position,
-    first: where its last and its first node were in the program. most: buffers that it may touch.
-    updates: writes to inputs, or copies, that it has taken in although nothing connects them.
-    """
+    first: program positions of its last and first nodes. most: limit on the buffers it touches.
+    updates: mutations of inputs, or copies, that were fused without sharing data."""
 
     number: int
     nodes: list[Node]
@@ -71,10 +69,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class FusionLimits:
-    """What a device allows in one kernel. rows: from how many a reduction's kernel may hold other
-    work. reads_scans: a kernel may read what it has scanned. together: how many small updates of
-    inputs, which nothing connects, share a kernel. first_nodes: a group runs where its first node
-    was (see `Fusion.ordered`), not its last one."""
+    """What a device allows in one kernel. rows: least number of rows for a reduction's kernel to
+    hold other work. reads_scans: a kernel may read what it scanned. together: how many small
+    unrelated mutations of inputs share a kernel. first_nodes: a group runs at its first node's
+    position, not its last one's (see `Fusion.ordered`)."""
 
     rows: int = 8
     reads_scans: bool = True
@@ -91,10 +89,9 @@ class Plan:
 
 
 class Fusion:
-    """Puts nodes into groups one by one, in program order. Mutable.
+    """Assigns nodes to groups one by one, in program order.
 
-    fuel: the number of fusions allowed (None: all), to bisect a wrong result.
-    """
+    fuel: the number of fusions allowed (None: all), for bisecting a wrong result."""
 
     def __init__(
         self,
@@ -105,7 +102,7 @@ class Fusion:
     ) -> None:
         self.open: dict[
             Any, Group
-        ] = {}  # the group of updates, or of copies, of some sizes that may grow
+        ] = {}  # key (`kind_of`) -> the group of updates or copies that may still grow
         self.program, self.sizes, self.fuel, self.limits = program, sizes, fuel, limits
         self.deps: Dependencies = dependencies(program)
         self.groups: list[Group] = []
@@ -143,7 +140,7 @@ class Fusion:
         self.adopt(group, node)
 
     def adopt(self, group: Group, node: Node) -> None:
-        """Updates the ancestor masks and the buffer table for a node that is now in the group."""
+        """Updates the ancestor masks and the buffer table for a node that has joined the group."""
         self.home[node.name] = group
         for other in self.required(node):
             if other is not group:
@@ -193,18 +190,15 @@ class Fusion:
         self.adopt(group, joined.node)
 
     def is_update(self, node: LoopNode) -> bool:
-        """A small loop, element by element, that changes an input or goes on with one that will be
-        changed.
-        """
+        """Returns whether the node is a small pointwise loop that mutates an input, or that
+        continues one."""
         numel = product(node.sizes)
         small = isinstance(numel, int) and numel <= LARGEST_UPDATE
         plain = not (node.product or node.is_reduction or any(node.reduced))
         return small and plain and not self.mutated.isdisjoint((*node.reads(), *node.writes))
 
     def kind_of(self, node: LoopNode) -> Any:
-        """A key that nodes share which may be in one launch although nothing connects them, or
-        None.
-        """
+        """Returns a key shared by nodes that may be in one launch without sharing data, or None."""
         if self.is_update(node):
             return node.sizes
         if len(node.stores) != 1 or any(node.reduced) or node.product or not node.stores[0].plain:
@@ -216,8 +210,8 @@ class Fusion:
         return ("copy", node.sizes) if small and value.name == "load" else None
 
     def sibling(self, node: LoopNode) -> tuple[int, Group, Joined] | None:
-        """For a reduction, a group with the same loops that reads what the same kernel has made:
-        both halves of a normalisation's gradient, means and squares."""
+        """Horizontal fusion of reductions: finds a group with the same loops that reads results of
+        the same kernel (both halves of a normalization's gradient, means and squares)."""
         if not any(node.reduced):
             return None
         domain = Domain(node.sizes, node.reduced)
@@ -238,9 +232,7 @@ class Fusion:
         return None
 
     def beside(self, node: LoopNode, kind: Any) -> tuple[int, Group, Joined] | None:
-        """A group of other updates or copies of the same sizes: one launch for several parameters,
-        or counters.
-        """
+        """Horizontal fusion of updates: finds a group of other updates or copies of the same sizes."""
         group = self.open.get(kind)
         if group is None or group.updates >= self.limits.together or any(group.domain.reduced):  # type: ignore[union-attr]
             return None
@@ -251,7 +243,8 @@ class Fusion:
         return 0, group, joined
 
     def candidates(self, node: LoopNode) -> list[tuple[Group, set[str]]]:
-        """Loop groups that touch a buffer of the node, with the buffers shared, latest first."""
+        """Returns the loop groups that share buffers with the node, and those buffers, latest group
+        first."""
         found: dict[int, tuple[Group, set[str]]] = {}
         for buffer in {*node.reads(), *node.writes}:
             for group in self.touching.get(buffer, ())[-8:]:
@@ -291,7 +284,7 @@ class Fusion:
         return joined
 
     def _after_matmul(self, group: Group, node: LoopNode) -> Joined | Refused:
-        """A node joins a product's kernel only to compute with its elements."""
+        """Epilogue fusion: lets a node join a matmul's kernel only to compute with its elements."""
         assert group.domain is not None
         written = {name for member in group.loops for name in member.writes}
         if not node.reads() & written or any(name in self.mutated for name in node.writes):
@@ -307,10 +300,10 @@ class Fusion:
         return joined if refused is None else refused
 
     def ordered(self) -> list[Group]:
-        """Topological order that stays close to program order. On GPUs a group comes where its
-        first node was: by its last one, an update of an input at the end, it would let everything
-        pass that waits for nothing (copies of weights). What only turns values into results comes
-        as soon as it can: until then their memory is held beside that of the results."""
+        """Topological order that stays close to program order. On GPUs a group is placed at its
+        first node: placed at the last one, an input update at the end would let independent work
+        (copies of weights) pass. Groups that only turn temporaries into results run as early as
+        possible, to free the temporaries."""
         first = self.limits.first_nodes
         waiting = sorted(
             self.groups,
@@ -328,9 +321,8 @@ class Fusion:
         return result
 
     def _hands_on(self, group: Group) -> bool:
-        """Whether a group turns what nobody else reads into results of the graph, as copies in
-        another layout are.
-        """
+        """Returns whether a group turns values that have no other reader into graph outputs, as
+        copies to another layout do."""
         if group.extern is not None:
             return False
         buffers = self.program.buffers
@@ -358,7 +350,7 @@ def _scanned(node: LoopNode) -> set[str]:
 def readers_outside(
     program: Program, groups: Sequence[Group]
 ) -> Iterator[tuple[Group, Callable[[str], bool]]]:
-    """Each group, and whether a buffer that it writes must be in memory afterwards."""
+    """Yields each group with a predicate: must a buffer that it writes be in memory afterwards?"""
     home = {node.name: group.number for group in groups for node in group.nodes}
     readers: dict[str, set[int]] = {}
     for group in groups:

@@ -1,6 +1,4 @@
-"""The heuristics of fusion and inlining: what is worth it. Nothing here decides what is right.
-
-In: bodies, buffers. Out: numbers and yes or no. What always holds: any answer gives a correct
+"""Cost heuristics of fusion and inlining. They affect speed only: any answer gives a correct
 program.
 """
 
@@ -12,25 +10,25 @@ from inductor_backend.ir.ops import OPS
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
 
-#: A body may grow to so many values by inlining.
+#: Most values in a body after inlining.
 LARGEST_BODY = 256
 
-#: Below this cost, doing a computation again is cheaper than storing and loading its result.
+#: Below this cost, recomputing is cheaper than storing and loading the result.
 CHEAP = 8
 
-#: Loads that a body done again may have.
+#: Most loads in a body that is recomputed.
 CHEAP_LOADS = 3
 
-#: On a GPU a tensor this small (a value a channel) costs its launch more than anything: computing
-#: it again, at this cost, is cheaper.
+#: On a GPU launch overhead dominates for tensors this small (one value per channel): recomputing
+#: them, up to this cost, is cheaper.
 SMALL, SMALL_COST, SMALL_LOADS = 4096, 16, 6
 
-#: Elements of a row that are kept in a local buffer (of float32: 64 KiB).
+#: Most elements of a row kept in a local buffer (64 KiB of float32).
 LARGEST_ROW = 16384
 
 
 def cost(value: Value) -> int:
-    """Rough scalar instructions to compute the value once, loads not counted."""
+    """Estimates the scalar instructions to compute the value once, not counting loads."""
     return sum(
         OPS[v.name].cost
         for v in topological([value])
@@ -43,17 +41,17 @@ def load_count(value: Value) -> int:
 
 
 def is_cheap(value: Value) -> bool:
-    """Computing it again costs no more than a load or two."""
+    """Returns whether recomputing the value costs no more than a load or two."""
     return cost(value) <= CHEAP and load_count(value) <= CHEAP_LOADS
 
 
 def worth_inlining(
     producer: LoopNode, readers: list[LoopNode], loads: list[list[Value]], gpu: bool = False
 ) -> str | None:
-    """None where the producer should be computed inside its readers, else why not.
+    """Returns None where the producer should be computed inside its readers, else the reason
+    against it.
 
-    loads: for each reader its loads of the producer's buffer. gpu: each kernel is a launch.
-    """
+    loads: for each reader its loads of the producer's buffer. gpu: each kernel costs a launch."""
     value = producer.stores[0].value
     size = len(topological([value]))
     if load_count(value) == 0 and cost(value) <= CHEAP:
@@ -82,22 +80,21 @@ def worth_inlining(
 
 
 def _no_larger(a: Expr, b: Expr) -> bool:
-    """a <= b, for symbols too where b is a multiple of a."""
+    """Returns whether a <= b is known; with symbols, only where b is a multiple of a."""
     if isinstance(a, int) and isinstance(b, int):
         return a <= b
     return known_le(a, b) or exact_quotient(b, a) is not None
 
 
 def _outside_inner_loop(reader: LoopNode, load: Value) -> bool:
-    """The load does not depend on the reader's last loop, so its producer is computed once a
-    row.
-    """
+    """Returns whether the load is invariant in the reader's last loop, so that its producer is
+    computed once per row."""
     last = len(reader.sizes) - 1
     return last not in load.variables and not any(reader.reduced[p] for p in load.variables)
 
 
 def shared_bytes(program: Program, sizes: SizeVars, names: set[str]) -> int:
-    """Bytes of memory traffic that sharing these buffers saves."""
+    """Returns the bytes of memory traffic saved by sharing these buffers."""
     return sum(buffer_bytes(program, sizes, name) for name in names)
 
 
@@ -107,5 +104,6 @@ def buffer_bytes(program: Program, sizes: SizeVars, name: str) -> int:
 
 
 def keeps_threads_busy(sizes: SizeVars, outer: Expr, inner: Expr, rows: int = 8) -> bool:
-    """Enough outer iterations to share among threads, or too little work to share at all."""
+    """Returns whether there are enough outer iterations for the threads, or too little work to
+    share."""
     return sizes.hint(outer) >= rows or sizes.hint(inner) * sizes.hint(outer) < 65536

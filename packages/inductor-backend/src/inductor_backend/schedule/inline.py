@@ -1,9 +1,8 @@
-"""Computing cheap or single-use pointwise producers inside their readers.
+"""Inlining: computes cheap or single-use pointwise producers inside their readers.
 
-In: a `Program`. Out: the program with such producers substituted into the bodies that load them.
-What always holds: a load is replaced by the producer's value at the load's own index, so any view
-between the two is honoured; a producer that an operator or the caller reads keeps its buffer (it
-may be inlined elsewhere all the same); nothing moves past a write to an input that it reads.
+A load is replaced by the producer's value at the load's own index, so any view between the two is
+honoured. A producer that an operator or the caller reads keeps its buffer, though it may be inlined
+elsewhere. A producer that reads an input is not moved past a mutation of that input.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from inductor_backend.schedule.heuristics import worth_inlining
 def redomain(
     node: LoopNode, sizes: tuple[Any, ...], reduced: tuple[Any, ...], by: tuple[Index, ...]
 ) -> LoopNode:
-    """The node over another domain: variable p becomes ``by[p]``."""
+    """Returns the node over another domain: variable p becomes ``by[p]``."""
     rewrite = Rewriter(by)
     stores = tuple(
         replace(
@@ -34,9 +33,7 @@ def redomain(
 
 
 class Inliner:
-    """One pass over the program in order, so that chains collapse into their last reader.
-    Mutable.
-    """
+    """One pass over the program in order, so that chains collapse into their last reader."""
 
     def __init__(self, program: Program, gpu: bool) -> None:
         self.program, self.gpu = program, gpu
@@ -48,14 +45,14 @@ class Inliner:
                 self.readers.setdefault(buffer, {})[node.name] = None
         self.program_writers = program.writers()
         self.position = {name: place for place, name in enumerate(self.nodes)}
-        self.overwritten: dict[str, int] = {}  # input -> where it is first written to
+        self.overwritten: dict[str, int] = {}  # input -> position of its first mutation
         for place, node in enumerate(self.nodes.values()):
             for name in node.writes:
                 if program.buffers[name].kind is BufferKind.INPUT:
                     self.overwritten.setdefault(name, place)
 
     def run(self) -> list[tuple[str, str]]:
-        """Inlines what it can; returns (node, why it was not inlined)."""
+        """Inlines what it can; returns (node, reason) for nodes that were not inlined."""
         for name in list(self.nodes):
             node = self.nodes[name]
             if isinstance(node, LoopNode):
@@ -90,8 +87,8 @@ class Inliner:
         return reason
 
     def is_plain(self, node: LoopNode) -> bool:
-        """Its store covers the whole buffer, each element once, at the loop variables themselves,
-        and no scatter changes the buffer afterwards."""
+        """Returns whether the store covers the whole buffer, each element once, at the loop
+        variables themselves, and no scatter changes the buffer afterwards."""
         (store,) = node.stores
         if len(self.program_writers[store.buffers[0]]) > 1:
             return False
@@ -103,7 +100,7 @@ class Inliner:
         dtype = compute_dtype(self.program.buffers[buffer].dtype)
 
         def on_load(load: Value, index: tuple[Index, ...]) -> Value | None:
-            # A masked load stays: the producer's own loads would have to be masked one by one.
+            # Masked loads are kept: inlining would have to mask each of the producer's loads.
             if load.buffer != buffer or load.name != "load":
                 return None
             return cast(Rewriter(index)(value), dtype)

@@ -1,12 +1,9 @@
-"""Which results may be written over an operand that nobody needs any more, and which stores may
-overtake loads.
+"""In-place reuse: finds results that may overwrite a dead operand, and stores that may race loads.
 
-In: a fused body whose kernel computes each point once, and buffer layouts. Out: buffer written ->
-operands at whose addresses it may be written. What always holds: every access of the operand in the
-kernel is at the very address that the result's element of the same point is stored to, both have
-elements of one size, and the stored value is computed from every element that the kernel reads of
-the operand. So nothing of it is read after the store: neither by a later phase of the kernel, nor
-by a thread of the block that other threads' stores overtake.
+For a kernel that computes each point once, a result may take an operand's addresses only if every
+access of the operand is at the address where the same point's result is stored, element sizes are
+equal, and the stored value depends on every element that the kernel reads of the operand. So no
+later phase, and no other thread of the block, reads the operand after the store.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: Operators whose (first) result is memory of its own, whatever their arguments.
+#: Operators whose (first) result never aliases an argument.
 FRESH_RESULTS = frozenset(
     {
         aten.mm.default,
@@ -35,7 +32,7 @@ FRESH_RESULTS = frozenset(
 
 
 def places_to_reuse(program: Program, body: KernelBody) -> dict[str, list[str]]:
-    """Empty lists are left out."""
+    """Maps each written buffer to the operands whose memory it may take; empty lists are left out."""
     read: dict[str, list[Value]] = {}
     for found in loads_of(body.values()):
         if found.buffer not in body.registers:
@@ -65,9 +62,9 @@ def places_to_reuse(program: Program, body: KernelBody) -> dict[str, list[str]]:
 def overtakes(
     program: Program, body: KernelBody, stores: Iterable[Store], once_a_row: bool
 ) -> bool:
-    """Whether a thread of a block might store what another one has not read yet: the two are one,
-    or in step, for certain only where the stored value is computed from what is read. once_a_row:
-    each thread of a row reads, and one stores."""
+    """Returns whether one thread of a block might store what another has not read yet. That is
+    excluded only where the stored value depends on what is read. once_a_row: each thread of a row
+    reads, and one stores."""
     read: dict[str, set[Value]] = {}
     for found in loads_of(body.values()):
         if found.buffer not in body.registers:
@@ -80,7 +77,7 @@ def overtakes(
 
 
 def _place(program: Program, found: Value) -> Index | None:
-    """Where a load reads, None where that is not always the same element."""
+    """Returns the index that a load reads, None where it is not always the same element."""
     return _address(program, found.buffer, found.attr[1]) if found.name == "load" else None
 
 
@@ -89,7 +86,7 @@ def _address(program: Program, name: str, index: tuple[Index, ...]) -> Index:
 
 
 def _alike(program: Program, other: str, name: str) -> bool:
-    """Of one element type and extent, in memory of its own."""
+    """Returns whether both have one dtype and extent, and memory of their own."""
     a, b = program.buffers[other], program.buffers[name]
     same = (
         a.dtype == b.dtype
@@ -100,7 +97,8 @@ def _alike(program: Program, other: str, name: str) -> bool:
 
 
 def owned_results(program: Program, calls: Iterable[ExternNode]) -> set[str]:
-    """Buffers whose memory this graph alone knows: its own, and fresh results of operators."""
+    """Returns buffers whose memory only this graph can reach: its own, and fresh results of
+    operators."""
     found = {name for name, buffer in program.buffers.items() if buffer.kind is BufferKind.TEMP}
     for call in calls:
         if call.target in FRESH_RESULTS:

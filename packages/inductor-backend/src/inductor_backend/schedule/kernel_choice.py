@@ -1,9 +1,8 @@
-"""Which kernel each operator call uses, and where its result lives.
+"""Chooses the kernel of each operator call, and where its result lives.
 
-In: a `Program` whose loops are fused. Out: node name -> `Choice` (`kernels.selection.best`). What
-always holds: a result that our own product writes lives in the arena (or is a fresh output); a
-result that an ATen operator returns is that operator's tensor. On GPUs products and convolutions
-are ATen's (cuBLAS, cuDNN).
+Runs after fusion. A result that one of the backend's own kernels writes lives in the arena (or is a
+fresh output); an ATen operator that returns a tensor provides the memory. On GPUs matmuls and
+convolutions stay with ATen (cuBLAS, cuDNN).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tracer_core.plugin_api import operators
 
 aten = operators("aten")
 
-#: Products whose call may have symbolic sizes: no choice of form depends on them.
+#: Matmuls whose call may have symbolic sizes: the choice of kernel does not depend on them.
 SYMBOLIC = frozenset(
     {
         aten.mm.default,
@@ -33,7 +32,7 @@ SYMBOLIC = frozenset(
 )
 
 
-#: Operators that have an ``out=`` form, whose overload is named "out".
+#: Operators with an ``out=`` variant, whose overload is named "out".
 OUT_FORMS = frozenset(
     {
         aten.mm.default,
@@ -43,10 +42,10 @@ OUT_FORMS = frozenset(
     }
 )
 
-#: Operators that return several tensors, of which a call of ours computes one.
+#: Operators that return several tensors, of which the backend's call computes one.
 ONE_OF_SEVERAL = frozenset({aten.convolution_backward.default})
 
-#: Operators for GPUs that only our rewrites make.
+#: GPU operators that only the backend's own graph rewrites create.
 CUDA_KERNELS = {
     unaligned_gemm.mm: Choice(
         unaligned_gemm.mm,
@@ -71,7 +70,7 @@ def _operand(program: Program, value: Any) -> Any:
 
 
 def is_static(node: ExternNode) -> bool:
-    """All sizes, strides and offsets of its tensors are ints."""
+    """Returns whether all sizes, strides and offsets of the node's tensors are ints."""
     return all(
         isinstance(number, int)
         for t in node.tensors()
@@ -80,7 +79,7 @@ def is_static(node: ExternNode) -> bool:
 
 
 def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
-    """The kernel for one operator call on a CPU."""
+    """Returns the kernel for one operator call on a CPU."""
     if node.fallback or (node.unpack and node.target not in ONE_OF_SEVERAL) or node.kwargs:
         return _as_aten(node)
     choice = best(node.target, [_operand(program, value) for value in node.args], sizes.hint)
@@ -96,7 +95,7 @@ def choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
 
 
 def cuda_choice_of(program: Program, node: ExternNode, sizes: SizeVars) -> Choice:
-    """The kernel for one operator call on a GPU."""
+    """Returns the kernel for one operator call on a GPU."""
     return CUDA_KERNELS.get(node.target) or _as_aten(node)
 
 
@@ -105,9 +104,8 @@ def _as_aten(node: ExternNode) -> Choice:
 
 
 def _writes_where_told(program: Program, node: ExternNode) -> bool:
-    """Whether the operator's ``out=`` form gives the same: then its result lies in the arena, or in
-    a fresh output.
-    """
+    """Returns whether the operator's ``out=`` variant gives the same result, which then lives in
+    the arena or in a fresh output."""
     if node.target not in OUT_FORMS or not is_static(node):
         return False
     (name,) = node.writes
@@ -116,9 +114,8 @@ def _writes_where_told(program: Program, node: ExternNode) -> bool:
 
 
 def choose_externs(program: Program, sizes: SizeVars, rule: ChoiceRule) -> dict[str, Choice]:
-    """The choice by `rule` for every extern node; buffers that our kernels fill become ordinary
-    temporaries.
-    """
+    """Applies `rule` to every extern node; buffers that the backend's own kernels fill become
+    ordinary temporaries."""
     chosen: dict[str, Choice] = {}
     for node in program.nodes:
         if isinstance(node, ExternNode):

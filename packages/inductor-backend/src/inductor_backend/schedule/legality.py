@@ -1,9 +1,7 @@
-"""May a loop node join a group? Domains are unified here, and every refusal has a reason.
+"""Decides whether a loop node may join a group, by unifying their domains; gives a reason if not.
 
-In: a group's domain and a node. Out: `Refused(reason)` or how both see one common domain. What
-always holds: a node joins only where every element of a group's buffer that it loads is the element
-stored at the same point of the domain, so that values can be handed over in registers or in a row
-buffer.
+A node joins only where every element of a group's buffer that it loads is stored at the same point
+of the domain, so that values pass in registers or in a row buffer.
 """
 
 from __future__ import annotations
@@ -24,20 +22,21 @@ from inductor_backend.ir.nodes import LoopNode, Program, Store
 from inductor_backend.ir.values import Rewriter
 from inductor_backend.schedule.inline import redomain
 
-#: Pointers that one kernel takes at most.
+#: Most pointers that one kernel takes.
 LARGEST_ARGUMENTS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why not."""
+    """Why fusion is not legal."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Loop sizes and which of them are reduced, in the order of the tensor's dimensions."""
+    """Loop sizes and which of them are reduction dimensions, in the order of the tensor's
+    dimensions."""
 
     sizes: tuple[Expr, ...]
     reduced: tuple[bool, ...]
@@ -52,7 +51,7 @@ class Domain:
 
 
 def squeezed(node: LoopNode) -> LoopNode:
-    """The node without loops of size 1 (their variable is 0 everywhere already)."""
+    """Returns the node without loops of size 1 (their variable is already 0 everywhere)."""
     keep = [p for p, size in enumerate(node.sizes) if not (isinstance(size, int) and size == 1)]
     if len(keep) == len(node.sizes):
         return node
@@ -67,8 +66,7 @@ def squeezed(node: LoopNode) -> LoopNode:
 @dataclass(frozen=True, slots=True)
 class Refinement:
     """A domain that splits two others: its sizes and, for each of the two, its variables in the new
-    ones.
-    """
+    ones."""
 
     sizes: tuple[Expr, ...]
     left: tuple[Index, ...]
@@ -78,9 +76,8 @@ class Refinement:
 
 
 def refine(left: Sequence[Expr], right: Sequence[Expr]) -> Refinement | None:
-    """The coarsest common refinement of two row-major domains of equal size, None where they
-    interleave.
-    """
+    """Returns the coarsest common refinement of two row-major domains of equal size, None where
+    they interleave."""
     if tuple(left) == tuple(right):
         same = variables(left)
         positions = tuple(range(len(left)))
@@ -125,7 +122,7 @@ class Joined:
 
 
 def unify(domain: Domain, node: LoopNode) -> Joined | Refused:
-    """The common domain of a group and a node (squeezed)."""
+    """Returns the common domain of a group and a squeezed node."""
     has_reduction = any(domain.reduced)
     total, own = product(domain.sizes), product(node.sizes)
     if total == own:
@@ -136,9 +133,8 @@ def unify(domain: Domain, node: LoopNode) -> Joined | Refused:
 
 
 def unify_matmul(domain: Domain, node: LoopNode) -> Joined | Refused:
-    """A node over the results of a product, whose reduced dimensions are the last: either may have
-    finer dimensions.
-    """
+    """Unifies a node with the results of a matmul, whose reduction dimensions come last; either may
+    have finer dimensions."""
     if node.is_reduction:
         return Refused("a reduction of a product's results")
     refinement = refine(domain.outer, node.sizes)
@@ -166,7 +162,7 @@ def _unify_full(domain: Domain, node: LoopNode, has_reduction: bool) -> Joined |
 
 
 def _unify_outer(domain: Domain, node: LoopNode) -> Joined | Refused:
-    """A node over the rows of a reduction."""
+    """Unifies a node with the outer dimensions of a reduction."""
     outer = [p for p, r in enumerate(domain.reduced) if not r]
     refinement = refine([domain.sizes[p] for p in outer], node.sizes)
     if refinement is None or len(refinement.sizes) != len(outer):
@@ -184,7 +180,7 @@ def _text(sizes: Sequence[Expr]) -> str:
 def check_values(
     program: Program, members: Sequence[LoopNode], node: LoopNode, mutated: frozenset[str]
 ) -> Refused | None:
-    """Whether every load of what the group writes (and the reverse) is at the same point."""
+    """Checks that every load of what the group writes (and the reverse) is at the same point."""
     written = {
         name: store for member in members for store in member.stores for name in store.buffers
     }
@@ -220,8 +216,8 @@ def check_values(
 
 
 def _read_in_loops(members: Sequence[LoopNode], names: Collection[str]) -> str | None:
-    """One of these buffers from which something inside a row is computed: its loop may come after
-    what is done once a row, and computes again what it needs of that."""
+    """Returns one of these buffers that something inside a row depends on, or None. The loop may
+    run after the once-per-row work, and recomputes what it needs of that."""
     sources: dict[str, str] = {}
     for member in members:
         loaded = (load.buffer for load in member.loads())
@@ -237,7 +233,7 @@ def _read_in_loops(members: Sequence[LoopNode], names: Collection[str]) -> str |
 
 
 def _in_row(store: Store, reduced: Sequence[bool]) -> bool:
-    """Whether a store is done for each point of a row, not once."""
+    """Returns whether a store is done for each point of a row, not once."""
     variables_of = (
         *store.value.variables,
         *(p for index in store.index for p in index.variables()),

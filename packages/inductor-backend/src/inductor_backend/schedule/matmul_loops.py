@@ -1,10 +1,8 @@
-"""Matrix products and convolutions as loops, so that a kernel of ours may compute them with what
-surrounds them.
+"""Lowers matmuls and convolutions to loops, so that generated kernels may fuse their surroundings.
 
-In: operator calls of a `Program`. Out: a program in which chosen calls are loop nodes marked
-`product`: one sum over the last dimensions of a value of the rows times a value of the columns; a
-bias is a node of its own. What always holds: the given program is left as it is; an operand is read
-through the strides that the operator would have seen.
+Chosen operator calls become loop nodes marked `product`: one sum over the last dimensions of a
+value of the M dimensions times a value of the N dimensions; a bias is a separate node. The given
+program is not changed. Operands are read through the strides that the operator would have seen.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ aten = operators("aten")
 #: Element types that tensor cores multiply.
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
-#: Products with fewer rows, columns or terms stay with ATen.
+#: Matmuls whose M, N or K is smaller stay with ATen.
 LEAST = 16
 
 At = Sequence[Index]
@@ -47,8 +45,8 @@ Read = Callable[[At], Value]
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A product over (rows and columns..., terms...). left, right: its factors at a point. place:
-    of the result in the operator's result; bias: (operand, its index) or None."""
+    """A matmul over (outer dimensions..., K dimensions...). left, right: its operands at a point.
+    place: of the result in the operator's result. bias: (operand, its index) or None."""
 
     outer: tuple[Expr, ...]
     inner: tuple[Expr, ...]
@@ -58,7 +56,7 @@ class Sum:
 
 
 class MatmulLoops:
-    """Rewrites calls of one program. Mutable: `program` is a copy that grows."""
+    """Rewrites calls of one program; `program` is a copy that grows."""
 
     def __init__(self, program: Program, sizes: SizeVars) -> None:
         buffers = {name: replace(buffer) for name, buffer in program.buffers.items()}
@@ -68,9 +66,7 @@ class MatmulLoops:
         self.sizes = sizes
 
     def run(self, nodes: Sequence[Node], chosen: Collection[str] | None) -> tuple[str, ...]:
-        """Rewrites the chosen calls (None: all that can be); returns the names of those that
-        were.
-        """
+        """Rewrites the chosen calls (None: all that can be); returns their names."""
         done = []
         for node in nodes:
             made = None
@@ -84,7 +80,7 @@ class MatmulLoops:
         return tuple(done)
 
     def loops(self, node: ExternNode) -> list[LoopNode] | None:
-        """The call as loops, None where it stays a call."""
+        """Returns the call as loops, None where it stays a call."""
         make_sum = _SUMS.get(node.target)
         if make_sum is None or node.kwargs or node.unpack or node.in_place is not None:
             return None
@@ -102,7 +98,7 @@ class MatmulLoops:
         return None if made is None or self._small(made) else self._nodes(node, name, made)
 
     def _small(self, made: Sum) -> bool:
-        """Too small for tensor cores, by the captured sizes."""
+        """Returns whether the matmul is too small for tensor cores, by the captured sizes."""
         hint = self.sizes.hint
         terms = 1
         for size in made.inner:
@@ -152,9 +148,10 @@ class MatmulLoops:
         return self.program.buffers[name]
 
     def read(self, operand: Strided) -> tuple[Buffer, Callable[[At], tuple[Index, ...]]]:
-        """What an operand is read from, and where: the buffer itself in its own order of dimensions
-        where that is what the operand is (its computation may then move into the product), else a
-        buffer of that layout on its memory."""
+        """Returns the buffer to read an operand from, and the index in it. This is the buffer
+        itself, in its own order of dimensions, where the operand is all of it (its computation may
+        then fuse into the matmul as a prologue), else a buffer of the operand's layout on the same
+        memory."""
         buffer = self.program.buffers[operand.buffer]
         order = _order(buffer.layout, operand.layout)
         if order is not None:
@@ -173,7 +170,7 @@ class MatmulLoops:
         return alias, tuple
 
     def element(self, operand: Strided) -> Read:
-        """Reads an element of an operand, as the type that products add in."""
+        """Reads an element of an operand, converted to the accumulation type."""
         buffer, place = self.read(operand)
         return lambda at: cast(load(buffer.name, place(at), buffer.dtype), torch.float32)
 
@@ -183,9 +180,8 @@ def _dense(layout: Layout) -> bool:
 
 
 def _order(whole: Layout, part: Layout) -> tuple[int, ...] | None:
-    """For each dimension of a buffer the dimension of the operand that it is; None where the
-    operand is another view.
-    """
+    """Returns for each dimension of a buffer the dimension of the operand that it is; None where
+    the operand is another view."""
     if whole.offset != part.offset or len(whole.sizes) != len(part.sizes):
         return None
     steps = zip(whole.sizes, whole.strides, part.strides, strict=True)
@@ -203,7 +199,7 @@ def _order(whole: Layout, part: Layout) -> tuple[int, ...] | None:
 
 
 def _matrices(loops: MatmulLoops, node: ExternNode) -> Sum | None:
-    """mm, bmm; with a bias first: addmm, baddbmm."""
+    """Lowers mm, bmm and, with a bias first, addmm and baddbmm."""
     bias, a, b = node.args if len(node.args) == 3 else (None, *node.args)
     rows, columns, terms = a.layout.sizes[-2], b.layout.sizes[-1], a.layout.sizes[-1]
     if any(loops.sizes.hint(size) < LEAST for size in (rows, columns, terms)):
@@ -237,7 +233,7 @@ def _is_one(size: Expr) -> bool:
 
 
 def _convolution(loops: MatmulLoops, node: ExternNode) -> Sum | None:
-    """A convolution over images as a product of patches by filters."""
+    """Lowers a convolution over images to an implicit matmul of patches by filters."""
     x, weight, bias, stride, padding, dilation, transposed, _, groups = node.args
     if transposed or groups != 1 or x is None or len(x.layout.sizes) != 4:
         return None
@@ -299,8 +295,7 @@ _SUMS: dict[Any, Callable[[MatmulLoops, ExternNode], Sum | None]] = {
 def matmuls_as_loops(
     program: Program, sizes: SizeVars, chosen: Collection[str] | None = None
 ) -> tuple[Program, tuple[str, ...]]:
-    """A copy of the program in which the chosen calls (None: all that can be) are loops, and the
-    names of those.
-    """
+    """Returns a copy of the program in which the chosen calls (None: all that can be) are loops,
+    and the names of those calls."""
     loops = MatmulLoops(program, sizes)
     return loops.program, loops.run(program.nodes, chosen)

@@ -1,10 +1,8 @@
-"""Where intermediate buffers live.
+"""Memory planning: places intermediate buffers in one arena, or makes them tensors.
 
-In: groups in execution order and which buffers each touches. Out: a `MemoryPlan`: byte offsets into
-one arena, per-call tensors, and after which step an operator's result may be dropped. What always
-holds: two buffers overlap in the arena only if one is dead before the other is written; outputs are
-never in the arena; offsets are multiples of 64. Steps are groups here: a run's kernels share no
-lifetimes beyond their own order.
+The plan has byte offsets into the arena, per-call tensors, and the step after which an operator's
+result may be dropped. A step is a group. Two buffers overlap in the arena only if one is dead
+before the other is written; outputs are never in the arena; offsets are multiples of 64.
 """
 
 from __future__ import annotations
@@ -29,13 +27,12 @@ if TYPE_CHECKING:  # only their shape is used; the writers of kernels import thi
     from inductor_backend.schedule.fusion import Group
 
 
-#: Bytes from which a tensor of its own, which the allocator has to find, may be better than a part
-#: of a call's arena.
+#: Bytes from which a separate allocation may be better than a range of the call's arena.
 LARGE_TENSOR = 1 << 20
 
 
 class Arena(enum.Enum):
-    """What shares one allocation a call."""
+    """Which buffers share one allocation per call."""
 
     ALL = "all temporaries"
     KERNELS = "temporaries that no operator touches"
@@ -44,7 +41,7 @@ class Arena(enum.Enum):
 
 @functools.cache
 def align_up() -> Any:
-    """A function of a symbolic size: the least multiple of `ALIGNMENT` that is not less than it."""
+    """Returns a symbolic function that rounds a size up to a multiple of `ALIGNMENT`."""
     import sympy
 
     class AlignUp(sympy.Function):
@@ -66,7 +63,7 @@ class Life:
 @dataclass(slots=True)
 class MemoryPlan:
     """offsets: storage -> byte offset in the arena. size: bytes of the arena. drop_after: step ->
-    names of tensors whose last use it is. over: tensor -> the tensor in whose memory it is made."""
+    names of tensors whose last use it is. over: tensor -> the tensor whose memory it reuses."""
 
     offsets: dict[str, Expr] = field(default_factory=dict)
     size: Expr = 0
@@ -81,9 +78,9 @@ def plan_memory(
     kernels: Sequence[KernelText | None],
     arena: Arena,
 ) -> MemoryPlan:
-    """Temporaries share one allocation a call, or (`Arena`) are tensors of their own, made in the
-    memory of another one where a kernel reads that last. Then the other one is a tensor, too, if
-    that makes the most that a call holds less."""
+    """Plans the temporaries: they share one allocation per call, or (`Arena`) are separate tensors
+    that reuse the memory of a tensor that their kernel reads last. To allow that, the other buffer
+    becomes a tensor, too, if the call's peak memory shrinks."""
     touched = touched_storages(program, groups, kernels)
     pairs = zip(touched, kernels, strict=True)
     by_operators = {name for names, kernel in pairs if kernel is None for name in names}
@@ -121,7 +118,7 @@ def _is_large(buffer: Buffer | None) -> bool:
 def _most(
     owners: dict[str, Buffer], life: dict[str, Life], outputs: set[str], plan: MemoryPlan
 ) -> int:
-    """The most bytes of its own that a call holds at once, apart from tensors of symbolic sizes."""
+    """Returns the peak bytes that a call allocates, without tensors of symbolic sizes."""
     change: Counter[int] = Counter()
     for name, buffer in owners.items():
         size = nbytes(buffer)
@@ -145,8 +142,8 @@ def _written_over(
     outputs: set[str],
     arena: Container[str],
 ) -> dict[str, str]:
-    """Tensor -> the tensor in whose memory it is made: one that its kernel reads last, point by
-    point. arena: what is no tensor."""
+    """Maps each tensor to one whose memory it reuses: a tensor that its kernel reads last, point by
+    point. arena: buffers that are not tensors."""
     found: dict[str, str] = {}
     owned = owned_results(program, [group.extern for group in groups if group.extern is not None])
     for number, kernel in enumerate(kernels):
@@ -169,7 +166,7 @@ def _written_over(
 def touched_storages(
     program: Program, groups: Sequence[Group], kernels: Sequence[KernelText | None]
 ) -> list[list[str]]:
-    """For each group the storages that its kernel, or its operator, reads or writes."""
+    """Returns for each group the storages that its kernel, or its operator, reads or writes."""
     found = []
     for group, kernel in zip(groups, kernels, strict=True):
         if kernel is not None:
@@ -182,7 +179,7 @@ def touched_storages(
 
 
 def lives(touched: Sequence[Sequence[str]]) -> dict[str, Life]:
-    """The life of each storage; touched: for each step the storages it reads or writes."""
+    """Returns the lifetime of each storage. touched: for each step the storages it reads or writes."""
     found: dict[str, Life] = {}
     for step, names in enumerate(touched):
         for name in names:
@@ -193,9 +190,8 @@ def lives(touched: Sequence[Sequence[str]]) -> dict[str, Life]:
 def given_up(
     program: Program, spec: CompileSpec, outputs: set[str], life: dict[str, Life]
 ) -> list[str]:
-    """Inputs of a backward that it may be the last to hold: what the forward has saved, and
-    tangents.
-    """
+    """Returns inputs of a backward whose last reference may be this call's: saved tensors and
+    tangents."""
     if spec.phase is not Phase.BACKWARD:
         return []
     held = [
@@ -217,7 +213,8 @@ def aligned(size: Expr) -> Expr:
 
 
 def place(arena: dict[str, Buffer], life: dict[str, Life], tensors: Sequence[str]) -> MemoryPlan:
-    """arena: buffers to place; tensors: names of per-call tensors that may be dropped early."""
+    """Assigns arena offsets. arena: buffers to place. tensors: per-call tensors that may be dropped
+    early."""
     plan = MemoryPlan()
     for name in tensors:
         if name in life:
@@ -231,7 +228,7 @@ def place(arena: dict[str, Buffer], life: dict[str, Life], tensors: Sequence[str
 
 
 def _place_static(sizes: dict[str, int], life: dict[str, Life], plan: MemoryPlan) -> None:
-    """Largest first, each at the lowest offset that is free during its whole life."""
+    """Places buffers largest first, each at the lowest offset that is free during its whole life."""
     placed: list[tuple[int, int, int, Life]] = []  # by offset; the third tells equal ones apart
     total = 0
     for name in sorted(sizes, key=lambda n: (-sizes[n], life[n].first)):
@@ -249,9 +246,8 @@ def _place_static(sizes: dict[str, int], life: dict[str, Life], plan: MemoryPlan
 
 
 def _place_slots(sizes: dict[str, Expr], life: dict[str, Life], plan: MemoryPlan) -> None:
-    """Symbolic sizes cannot be compared, so a slot is used again only by buffers of the same
-    size.
-    """
+    """Places buffers of symbolic sizes: sizes cannot be compared, so only a buffer of the same size
+    reuses a slot."""
     slots: list[tuple[Expr, Expr, int]] = []  # (size, offset, last step)
     total: Expr = 0
     for name in sorted(sizes, key=lambda n: life[n].first):

@@ -1,9 +1,8 @@
-"""A reduction as two: its parts side by side, then the parts.
+"""Splits one reduction in two: chunks in parallel, then a reduction over the chunks.
 
-In: a loop node with one reduction, and how its reduced dimensions are cut (`split_reductions`).
-Out: the loop nodes that take its place. What always holds: the order of additions is fixed; parts
-of equal length need no mask, and their means weigh the same; where the last part is shorter its
-missing elements are masked, and a variance is two passes.
+The order of additions is fixed. Chunks of equal length need no mask, and their means have equal
+weight. Where the last chunk is shorter its missing elements are masked, and a variance takes two
+passes. `split_reductions` decides where to cut.
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from inductor_backend.ir.nodes import Buffer, BufferKind, Layout, LoopNode, Prog
 from inductor_backend.ir.ops import REDUCTIONS, compute_dtype
 from inductor_backend.ir.values import Rewriter, Value, cast, const, load, make
 
-#: Reductions that give a place, and those that give what is there.
+#: Reductions that give an index, and those that give the element there.
 PLACES = {"argmax": "max", "argmin": "min"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A reduced dimension in `parts` of `length` elements. uneven: the last part may have fewer."""
+    """A reduction dimension in `parts` chunks of `length` elements. uneven: the last chunk may be
+    shorter."""
 
     parts: Expr
     length: Expr
@@ -36,30 +36,29 @@ Cuts = Mapping[int, Cut]
 
 
 def length_of_part(node: LoopNode, cut: Cuts) -> Expr:
-    """Elements of a row in a part."""
+    """Returns the elements of a row in one chunk."""
     reduced = [p for p, r in enumerate(node.reduced) if r]
     return product(cut[p].length if p in cut else node.sizes[p] for p in reduced)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What is left to reduce: sizes in the node's order, which of them count parts, and sizes of
-    the results.
-    """
+    """The remaining reduction: sizes in the node's order, which of them count chunks, and result
+    sizes."""
 
     sizes: tuple[Expr, ...]
     part: tuple[bool, ...]
     results: tuple[Expr, ...]
 
     def kept(self) -> tuple[Index, ...]:
-        """The results' place, in loops over all sizes."""
+        """Returns the results' index, in loops over all sizes."""
         return tuple(
             v for v, part in zip(variables(self.sizes), self.part, strict=True) if not part
         )
 
 
 def in_parts(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[LoopNode]:
-    """Loops that do what the node did. across: its rows lie across memory."""
+    """Returns loops equivalent to the node. across: its rows are strided in memory."""
     (store,) = node.stores
     domain: list[Expr] = []
     reduced: list[bool] = []
@@ -117,9 +116,8 @@ def in_parts(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[
 
 
 def _inside(node: LoopNode, cut: Cuts, by: Sequence[Index]) -> Value:
-    """What is reduced, over the loops that `by` names; the reduction's neutral element where a part
-    has no more.
-    """
+    """Returns the reduced value over the loops that `by` names; the reduction's identity past the
+    end."""
     (store,) = node.stores
     uneven = [p for p, one in cut.items() if one.uneven]
     if not uneven:
@@ -141,7 +139,7 @@ def _inside(node: LoopNode, cut: Cuts, by: Sequence[Index]) -> Value:
 
 
 def _neutral(reduce: str | None, dtype: torch.dtype) -> Value:
-    """Of a reduction over values of that type."""
+    """Returns the identity element of a reduction over values of that type."""
     reduce = PLACES.get(reduce or "", reduce)
     if reduce in ("max", "min"):
         least = reduce == "max"
@@ -161,7 +159,7 @@ def _buffer(
     dtype: torch.dtype,
     outermost: Sequence[bool] | None = None,
 ) -> Buffer:
-    """outermost: the dimensions that lie outermost in memory."""
+    """Adds a buffer. outermost: the dimensions that are outermost in memory."""
     strides = contiguous_strides(sizes)
     if outermost is not None:
         order = sorted(range(len(sizes)), key=lambda k: not outermost[k])
@@ -173,7 +171,7 @@ def _buffer(
 
 
 def _rows_only(node: LoopNode, store: Store, kept: Sequence[Index]) -> tuple[Index, ...]:
-    """Where a row's result is stored; kept: what the rows' loops are now."""
+    """Returns the index of a row's result. kept: the current outer loops."""
     following = iter(kept)
     rewrite = Rewriter([Index() if r else next(following) for r in node.reduced])
     return tuple(rewrite.index(index) for index in store.index)
@@ -207,8 +205,9 @@ def _combine_places(
     parts: _Parts,
     across: bool,
 ) -> list[LoopNode]:
-    """What is greatest (or least) in each part and in all; the first place of those parts that have
-    it. NaN is the greatest and the least. at: the places in the parts."""
+    """Returns the loops for argmax and argmin: the extremum of each chunk and of all, then the
+    first index among the chunks that have it. NaN counts as both extrema. at: the indices within
+    the chunks."""
     (store,), (of_part,) = node.stores, first.stores
     kind, dtype, (target,) = PLACES[store.reduce or ""], of_part.value.dtype, store.buffers
     extremes = _buffer(
@@ -239,8 +238,8 @@ def _combine_places(
 
 
 def _beginning(node: LoopNode, cut: Cuts, loops: Sequence[Index]) -> list[Value]:
-    """What adds up to where a part begins in its row, in 64 bits: the kernel's own indices are
-    small. loops: over the parts of each cut dimension."""
+    """Returns the terms of a chunk's offset in its row, in 64 bits: the kernel's own indices are
+    small. loops: over the chunks of each cut dimension."""
     reduced = [p for p, r in enumerate(node.reduced) if r]
     steps = dict(zip(reduced, contiguous_strides([node.sizes[p] for p in reduced]), strict=True))
     return [
@@ -259,9 +258,8 @@ def _combine_welford(
     parts: _Parts,
     length: int,
 ) -> list[LoopNode]:
-    """Means of equal parts: their mean is the mean; the squares are the parts' own and those of
-    their means.
-    """
+    """Combines the means and squares of equal chunks: the mean is the mean of means; the squares
+    are the chunks' own plus those of their means."""
     mean, squares = store.buffers
     dtype, outer = partial[0].dtype, parts.results
     between = _buffer(program, f"{squares}_between", outer, dtype)
@@ -287,9 +285,8 @@ def _combine_welford(
 
 
 def in_two_passes(program: Program, node: LoopNode, cut: Cuts, across: bool) -> list[LoopNode]:
-    """The mean, then the squares of the distances to it: parts that are not equal do not weigh the
-    same.
-    """
+    """Returns loops that compute the mean, then the squared distances to it: means of unequal
+    chunks have unequal weights."""
     (store,) = node.stores
     mean, squares = store.buffers
     dtype = compute_dtype(program.buffers[mean].dtype)
@@ -330,7 +327,7 @@ def _over_rows(node: LoopNode, name: str, outer: Sequence[Expr], store: Store) -
 def _results(
     program: Program, node: LoopNode, outer: Sequence[Expr], average: Value, total: Value
 ) -> list[LoopNode]:
-    """Mean and squares, where the node would have stored them."""
+    """Stores mean and squares where the node would have stored them."""
     (store,) = node.stores
     mean, squares = store.buffers
     place = _rows_only(node, store, variables(outer))

@@ -1,10 +1,9 @@
-"""Which long reductions of few rows are cut into parts, and where.
+"""Decides which long reductions with few rows are split into chunks, and where (for GPUs).
 
-In: a `Program` after inlining, for a device with many processors. Out: the program with such loop
-nodes replaced by one that reduces each part of the rows into a buffer and others that reduce that
-(`parts_of_reductions`). What always holds: dimensions keep their order (the outermost reduced ones
-are cut), so that what is computed from the same elements still fits into the first kernel; parts
-are of equal length but where a size has no fitting divisor (it is prime, or symbolic).
+Runs after inlining. A node is replaced by one that reduces each chunk into a buffer and others that
+reduce the buffer (`split_reduction_loops`). Dimensions keep their order and the outermost reduction
+dimensions are cut, so that work on the same elements still fuses with the first kernel. Chunks have
+equal length unless the size has no fitting divisor (prime or symbolic).
 """
 
 from __future__ import annotations
@@ -32,30 +31,29 @@ PROGRAMS = 528
 #: Rows from which a reduction is left whole.
 ENOUGH_ROWS = 128
 
-#: Elements that a part has at least, and a row that is cut.
+#: Least elements of a chunk, and of a row that is cut.
 SHORTEST_PART, SHORTEST_ROW = 512, 4096
 
-#: The same for rows that lie across memory, of which a program takes so many side by side.
+#: The same for rows that are strided in memory, and how many of them a program takes.
 SHORTEST_COLUMN_PART, SHORTEST_COLUMN, COLUMNS_OF_A_PROGRAM = 64, 256, 32
 
-#: How many times the shortest part a part may be long where a divisor of the size gives few parts.
+#: Longest chunk, in shortest chunks, where a divisor of the size gives few chunks.
 LONG_PART = 16
 
-#: As few parts that need not be equal are not worth their kernels.
+#: So few unequal chunks are not worth their kernels.
 UNEVEN_PARTS = 8
 
-#: Long parts that need not be equal begin at multiples of so many elements, for wide loads.
+#: Long unequal chunks begin at multiples of so many elements, for wide loads.
 ALIGNED = 16
 
-#: Columns that a program holds in registers where they are read again, and from how many on: a
-#: normalisation of images is one kernel then, in place of parts, what comes of them, and what uses
-#: that.
+#: Longest column that a program holds in registers where it is read again, and least number of
+#: columns: a normalization of images is then one kernel instead of three.
 LONGEST_HELD_COLUMN, HELD_COLUMNS = 1024, 64
 
-#: Reductions whose parts are reduced in the same way (Welford apart).
+#: Reductions whose chunks are combined by the same reduction (not Welford).
 _AGAIN = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
-#: Reductions that give a place take three loops more, so only rows so long are cut.
+#: argmax and argmin take three more loops, so only rows so long are cut.
 LONG_ROW, LONG_COLUMN = 16384, 2048
 
 
@@ -86,7 +84,7 @@ def split_reductions(program: Program, sizes: SizeVars) -> list[str]:
 def _cuts(
     program: Program, node: LoopNode, sizes: SizeVars, writers: Mapping[str, Sequence[Node]]
 ) -> Cuts | None:
-    """How the node is cut (None: it stays whole)."""
+    """Returns how the node is cut, None if it stays whole."""
     if len(node.stores) != 1 or node.stores[0].reduce not in (*_AGAIN, *PLACES, "welford"):
         return None
     rows = sizes.hint(
@@ -130,9 +128,8 @@ def _readers(program: Program) -> dict[str, list[LoopNode]]:
 def _is_read_again(
     program: Program, node: LoopNode, sizes: SizeVars, readers: Mapping[str, Sequence[LoopNode]]
 ) -> bool:
-    """Columns that fit into registers, and what comes of their reduction goes back into each of
-    their elements.
-    """
+    """Returns whether the columns fit into registers, and each of their elements also needs the
+    reduction's result."""
     if not node.is_reduction:
         return False
     column = product(size for size, r in zip(node.sizes, node.reduced, strict=True) if r)
@@ -156,7 +153,8 @@ def _is_read_again(
 
 
 def _across(program: Program, node: LoopNode, sizes: SizeVars) -> bool:
-    """More of what it reads lies side by side along a kept dimension than along a reduced one."""
+    """Returns whether most of the node's loads are contiguous along an outer dimension, not a
+    reduction one."""
     along = {
         False: dict.fromkeys(range(len(node.sizes)), 0),
         True: dict.fromkeys(range(len(node.sizes)), 0),
@@ -173,9 +171,8 @@ def _across(program: Program, node: LoopNode, sizes: SizeVars) -> bool:
 
 
 def _usual_parts(node: LoopNode, writers: Mapping[str, Sequence[Node]]) -> set[int]:
-    """Into how many parts the loops that make its operands are cut by their own outer
-    dimensions.
-    """
+    """Returns into how many chunks the loops that make its operands are cut by their own outer
+    dimensions."""
     found: set[int] = set()
     total = product(node.sizes)
     for one in node.loads():
@@ -190,8 +187,8 @@ def _usual_parts(node: LoopNode, writers: Mapping[str, Sequence[Node]]) -> set[i
 
 
 def _outermost(node: LoopNode, wanted: int, sizes: SizeVars, usual: set[int]) -> dict[int, Cut]:
-    """Whole dimensions while there are few parts, then a divisor of the next: one of the usual
-    ones, so that the loops line up, or the nearest from below."""
+    """Cuts whole dimensions while there are few chunks, then by a divisor of the next: a usual one,
+    so that the loops line up, or the nearest from below."""
     cut, next_one, wanted = _whole(node, wanted, sizes)
     size = None if next_one is None else node.sizes[next_one]
     if next_one is not None and isinstance(size, int):
@@ -208,7 +205,8 @@ def _outermost(node: LoopNode, wanted: int, sizes: SizeVars, usual: set[int]) ->
 
 
 def _uneven(node: LoopNode, wanted: int, sizes: SizeVars) -> dict[int, Cut] | None:
-    """Whole dimensions while there are few parts, then parts of the next that need not be equal."""
+    """Cuts whole dimensions while there are few chunks, then the next into chunks that may be
+    unequal."""
     cut, next_one, wanted = _whole(node, wanted, sizes)
     if next_one is None:
         return cut or None
@@ -220,9 +218,8 @@ def _uneven(node: LoopNode, wanted: int, sizes: SizeVars) -> dict[int, Cut] | No
 
 
 def _whole(node: LoopNode, wanted: int, sizes: SizeVars) -> tuple[dict[int, Cut], int | None, int]:
-    """The outermost reduced dimensions that are cut whole, the next, and how many parts that may
-    have.
-    """
+    """Returns the outermost reduction dimensions that are cut whole, the next one, and how many
+    chunks that may have."""
     cut: dict[int, Cut] = {}
     for p, size in enumerate(node.sizes):
         if not node.reduced[p]:
@@ -237,7 +234,7 @@ def _whole(node: LoopNode, wanted: int, sizes: SizeVars) -> tuple[dict[int, Cut]
 
 
 def _quotient_up(size: Expr, length: int) -> Expr:
-    """How many parts of that length hold so many elements."""
+    """Returns how many chunks of that length hold `size` elements."""
     if isinstance(size, int):
         return -(-size // length)
     return floor_div(size + (length - 1), length)

@@ -1,8 +1,6 @@
-"""Text of index expressions, which C++ and Triton write alike.
+"""Writes index expressions, in the syntax that C++ and Triton share.
 
-In: an `Index` and the texts of what it is made of. Out: the text of the expression. What always
-holds: equal indices have equal texts (terms are sorted), so that equal kernels are found by their
-text.
+Equal indices have equal texts (terms are sorted), so that equal kernels are found by their text.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ SizeText = Callable[[Expr], str]
 def index_text(
     index: Index, variable: Sequence[str], value: Callable[[Value], str], size: SizeText, floor: str
 ) -> str:
-    """The expression; variable: text of each loop variable; value: text of a body value; floor: the
-    language's operator for quotients of numbers that are not negative, rounded down."""
+    """Returns the expression. variable: text of each loop variable. value: returns the text of a
+    body value. floor: the language's operator for floor division of nonnegative integers."""
     parts: list[str] = []
     for atom, coefficient in index.terms.items():
         if isinstance(atom, Var):

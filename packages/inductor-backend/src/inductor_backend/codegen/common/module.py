@@ -1,8 +1,7 @@
-"""The kernels of a graph and the runs that call them, whatever language the kernels are written in.
+"""Collects the kernels of a graph and the runs that call them, in any target language.
 
-In: kernels in order, cut into runs by operator calls. Out: texts of kernels, each with the user's
-lines in comments. What always holds: kernels that are equal but for what they work on exist once; a
-run is one call from Python.
+Operator calls separate runs; a run is one call from Python. Kernels that differ only in their
+arguments exist once. Each kernel's text has the user's lines in comments.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from inductor_backend.codegen.common.writer import plain
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.nodes import Program
 
-#: What stands in a kernel's text for its name.
+#: Placeholder of the name in a kernel's text.
 NAME = "@NAME@"
 
-#: Comments of a kernel, at most: lines of the user's that it computes.
+#: Most comments of a kernel (the user's lines that it computes).
 COMMENTS = 8
 
 
 @dataclass(slots=True)
 class Run:
-    """One call from Python. arguments: storages, the arena, or (Triton) Python texts of ints;
-    symbols: sizes after them. lines: its calls, in order; called: the names of their kernels.
-    in_arena: whether one of them works in the arena. fails: whether one of them may report an
-    error; none is made after one that did."""
+    """One call from Python. arguments: storages, the arena, or (Triton) Python texts of ints.
+    symbols: sizes after them. lines: its calls, in order. called: the names of their kernels.
+    in_arena: whether one of them uses the arena. fails: whether one of them may report an error; no
+    kernel runs after one that did."""
 
     name: str
     arguments: list[str] = field(default_factory=list)
@@ -39,21 +38,19 @@ class Run:
     fails: bool = False
 
     def slot(self, argument: str) -> int:
-        """The place of an argument, which is added where it is new."""
+        """Returns the position of an argument, which is added if new."""
         if argument not in self.arguments:
             self.arguments.append(argument)
         return self.arguments.index(argument)
 
 
 class KernelModule(ABC):
-    """Collects kernels and runs. kernels: what is equal for equal ones -> (name, comments).
-    Mutable.
-    """
+    """Collects kernels and runs. kernels: deduplication key -> (name, comments)."""
 
     comment: str
 
     def __init__(self, program: Program, offset: Callable[[str], Expr | None]) -> None:
-        """offset: a storage's byte offset in the arena, None where it is a tensor of its own."""
+        """offset: returns a storage's byte offset in the arena, None for a separate tensor."""
         self.program, self.offset = program, offset
         self.kernels: dict[Any, tuple[str, list[str]]] = {}
         self.runs: list[Run] = []
@@ -74,17 +71,17 @@ class KernelModule(ABC):
         self.write_call(run, kernel, name)
 
     def text_of(self, text: str, name: str, comments: Sequence[str]) -> str:
-        """A kernel's text with its name and comments put in."""
+        """Returns a kernel's text with its name and comments."""
         lines = "".join(f"{self.comment} {plain(comment)}\n" for comment in comments[:COMMENTS])
         return lines + text.replace(NAME, name)
 
     @abstractmethod
     def key(self, kernel: Any) -> Any:
-        """What is equal for kernels of which one does."""
+        """Returns the deduplication key of a kernel."""
 
     @abstractmethod
     def new_name(self, kernel: Any) -> str:
-        """The name of a kernel that the module does not have yet."""
+        """Returns the name of a kernel that is new in the module."""
 
     @abstractmethod
     def write_call(self, run: Run, kernel: Any, name: str) -> None:
@@ -92,4 +89,4 @@ class KernelModule(ABC):
 
     @abstractmethod
     def sources(self) -> list[str]:
-        """The texts that are compiled."""
+        """Returns the texts to compile."""

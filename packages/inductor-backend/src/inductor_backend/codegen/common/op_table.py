@@ -1,8 +1,8 @@
-"""Every op of a loop body in C++ and in Triton: a new op gets one row here (and its meaning in
-`ir.ops`).
+"""Maps every op of a loop body to its C++ and Triton text: a new op gets one row here (and its
+meaning in `ir.ops`).
 
-In: nothing. Out: `OP_TABLE`, op -> its texts; `CPP_OPS`, `TRITON_OPS`: its columns. What always
-holds: the table and `KERNEL_OPS` cover `OPS` (tests/inductor/test_tables.py).
+`CPP_OPS` and `TRITON_OPS` are columns of `OP_TABLE`. The table and `KERNEL_OPS` cover `OPS`
+(tests/inductor/test_tables.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from inductor_backend.codegen.triton import expressions as triton
 
 @dataclass(frozen=True, slots=True)
 class OpText:
-    """cpp, triton: text of the result from (value, argument texts); triton None: an operator that
-    needs the op stays with ATen. vectors: cpp's text for floats is right for vectors of them, too
-    (`cpp.vectors`)."""
+    """cpp, triton: functions from (value, argument texts) to the result's text; triton None: an
+    operator that needs the op stays with ATen. vectors: the C++ text for floats also works for
+    vectors of them (`cpp.vectors`)."""
 
     cpp: Spelling
     triton: Spelling | None
@@ -95,8 +95,8 @@ TRITON_OPS: dict[str, Spelling] = {
     name: row.triton for name, row in OP_TABLE.items() if row.triton is not None
 }
 
-#: Ops whose text the writer of kernels makes, since they touch buffers, loop variables or sizes.
+#: Ops that the kernel writer writes itself: they use buffers, loop variables or sizes.
 KERNEL_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index", "wrap_index"})
 
-#: Every op that a Triton kernel may hold; an operator that needs another stays with ATen.
+#: Every op that Triton kernels support; an operator that needs another stays with ATen.
 KNOWN_OPS = KERNEL_OPS | TRITON_OPS.keys()

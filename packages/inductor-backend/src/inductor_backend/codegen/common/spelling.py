@@ -1,5 +1,5 @@
-"""Ways in which C++ and Triton both write an op: a call, an infix sign, one text for floats and one
-for whole numbers.
+"""Syntax of ops shared by C++ and Triton: a call, an infix operator, one text for floats and one
+for integers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def call(name: str) -> Spelling:
 
 
 def infix(sign: str, logical: str = "") -> Spelling:
-    """logical: the sign for bools."""
+    """logical: the operator for bools."""
     return lambda value, a, b: (
         f"{a} {logical if logical and value.dtype == torch.bool else sign} {b}"
     )

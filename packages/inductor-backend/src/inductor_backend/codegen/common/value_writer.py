@@ -1,8 +1,7 @@
-"""What the writers of C++ and Triton kernels share: names for the values of a fused body, in the
-order of their operands.
+"""Base of the C++ and Triton kernel writers: names the values of a fused body, operands first.
 
-In: values of a `KernelBody`. Out: lines in `ValueWriter.out`. What always holds: a value is named
-once in a scope; constants and what is in a register have no line of their own.
+Lines go to `ValueWriter.out`. A value is named once per scope; constants and values in registers
+get no line.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value
 from inductor_backend.schedule.fused_body import KernelBody
 
-#: Letters of a kernel's label, at most.
+#: Most letters of a kernel's label.
 LABEL = 48
 
 
 class ValueWriter(ABC):
-    """Writes what a kernel computes. spellings: the language's column of the table of ops.
-    pointers: storage -> argument. registers: buffer -> the text of what was reduced into it.
-    Mutable."""
+    """Writes what a kernel computes. spellings: the language's column of the op table. pointers:
+    storage -> argument. registers: buffer -> the text of the reduction's result."""
 
     spellings: ClassVar[Mapping[str, Spelling]]
 
@@ -39,7 +37,7 @@ class ValueWriter(ABC):
 
     @property
     def label(self) -> str:
-        """The operators that the kernel computes, for its name."""
+        """Returns the operators that the kernel computes, for its name."""
         return "_".join(dict.fromkeys(origin.op for origin in self.body.origins))[:LABEL] or "empty"
 
     def pointer(self, buffer: str) -> str:
@@ -47,9 +45,7 @@ class ValueWriter(ABC):
         return self.pointers.setdefault(storage, f"p{len(self.pointers)}")
 
     def emit(self, values: Iterable[Value], level: int, names: dict[Value, str]) -> None:
-        """Statements for the values up to that level that have no name yet (operands come
-        first).
-        """
+        """Writes statements for the unnamed values up to that level, operands first."""
         for value in values:
             if value in names or self.level(value) > level:
                 continue
@@ -61,7 +57,7 @@ class ValueWriter(ABC):
             self.out.line(self.definition(value, name, text))
 
     def value_text(self, value: Value, names: dict[Value, str]) -> str:
-        """The text of one value; its operands have names."""
+        """Returns the text of one value, whose operands have names."""
         operands = [names[arg] for arg in value.args]
         if value.name in ("load", "masked_load"):
             if value.buffer in self.body.registers:
@@ -78,39 +74,39 @@ class ValueWriter(ABC):
         return self.spellings[value.name](value, *operands)
 
     def may_be_empty(self, index: Sequence[Index]) -> list[Expr]:
-        """Sizes of checked dimensions of an access that may be 0: an index that torch rejects was
-        replaced by 0, which is not there then."""
+        """Returns sizes of checked dimensions of an access that may be 0: an invalid index was
+        replaced by 0, which an empty dimension lacks."""
         checked = [v.attr for i in index for v in i.indirect_values() if v.name == "check_index"]
         return [size for size in dict.fromkeys(checked) if not self.sizes.is_positive(size)]
 
     @abstractmethod
     def level(self, value: Value) -> int:
-        """In which loop a value is computed, 0: once a row."""
+        """Returns the loop in which a value is computed, 0: once per row."""
 
     @abstractmethod
     def constant(self, value: Value) -> str:
-        """The literal of a constant."""
+        """Returns the literal of a constant."""
 
     @abstractmethod
     def definition(self, value: Value, name: str, text: str) -> str:
-        """The statement that names a value."""
+        """Returns the statement that names a value."""
 
     @abstractmethod
     def size(self, expr: Expr) -> str:
-        """The text of a size, stride or offset."""
+        """Returns the text of a size, stride or offset."""
 
     @abstractmethod
     def load_text(self, value: Value, names: dict[Value, str]) -> str:
-        """What a load that is in no register reads."""
+        """Returns the text of a load that is in no register."""
 
     @abstractmethod
     def index_value(self, index: Index, names: dict[Value, str]) -> str:
-        """An index as a number that the kernel computes with."""
+        """Returns an index as an integer value of the kernel."""
 
     @abstractmethod
     def wrapped_index(self, index: str, size: str) -> str:
-        """The index, plus the size where it is negative."""
+        """Returns the index, plus the size where it is negative."""
 
     @abstractmethod
     def checked_index(self, value: Value, index: str, size: str) -> str:
-        """The index, or 0 and an error where it is out of range."""
+        """Returns the index, or 0 and an error where it is out of range."""

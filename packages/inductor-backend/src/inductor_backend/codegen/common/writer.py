@@ -1,5 +1,5 @@
-"""Indented text, line by line; and text from outside (names of the user's files and functions) made
-safe to write in it.
+"""Collects indented lines of generated text, and sanitizes the user's file and function names for
+it.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from contextlib import contextmanager
 
 
 def plain(text: str) -> str:
-    """Text for a comment of C++ or Python or inside a string. What could end it, or go on in the
-    next line, becomes ``_``: a file or function may have any name."""
+    """Returns text for a comment of C++ or Python or inside a string. Characters that could end the
+    comment or string, or continue the line, become ``_``."""
     return "".join(one if one.isprintable() and one not in "\\'\"?" else "_" for one in text)
 
 
 def literal(text: str) -> str:
-    """A Python string, readable in the module where the text allows it."""
+    """Returns a Python string literal, readable where the text allows it."""
     return repr(text) if "'''" in text or text.endswith(("\\", "'")) else f"r'''\n{text}'''"
 
 
 class CodeWriter:
-    """Collects lines at a current indentation, and gives out names. Mutable."""
+    """Collects lines at a current indentation, and generates names."""
 
     def __init__(self, indent: str = "    ") -> None:
         self.lines: list[str] = []
@@ -32,11 +32,11 @@ class CodeWriter:
         self.lines.append(self._indent * self._depth + text if text else "")
 
     def fresh(self, prefix: str) -> str:
-        """A name that the text does not have yet."""
+        """Returns a new name."""
         return f"{prefix}{next(self._names)}"
 
     def raw(self, text: str) -> None:
-        """Text at the left margin (pragmas, whole functions)."""
+        """Adds text at the left margin (pragmas, whole functions)."""
         self.lines.append(text)
 
     @contextmanager
@@ -47,7 +47,7 @@ class CodeWriter:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """``head {`` ... ``}``"""
+        """Writes ``head {`` ... ``}``."""
         self.line(f"{head} {{" if head else "{")
         with self.indented():
             yield
@@ -55,7 +55,7 @@ class CodeWriter:
 
     @contextmanager
     def block_python(self, head: str) -> Iterator[None]:
-        """``head`` and an indented body."""
+        """Writes ``head`` and an indented body."""
         self.line(head)
         with self.indented():
             yield

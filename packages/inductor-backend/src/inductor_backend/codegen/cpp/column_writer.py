@@ -1,8 +1,7 @@
-"""A phase of a kernel whose rows lie side by side: a loop over the rows' elements with the rows as
+"""Writes phases of a kernel that reduces a strided dimension: contiguous outer elements are the
 lanes.
 
-In: phases of a `KernelBody` over a tile of columns. Out: lines in `ElementWriter.out`. What always
-holds: each column has accumulators of its own in an array of the tile's width.
+Each column has its own accumulators in an array of the tile's width.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ COLUMN_POINTS = ((10, 8), (30, 4))
 
 
 class ColumnWriter(RowWriter):
-    """Writes the loops of a kernel whose rows are lanes. Mutable."""
+    """Writes the loops of a kernel whose lanes are outer elements."""
 
     def _column_phase(self, phase: Phase, names: dict[Value, str]) -> None:
         if phase.row:
@@ -104,10 +103,9 @@ class ColumnWriter(RowWriter):
     def _column_steps(
         self, phase: Phase, values: list[Value], reducers: list[Any], names: dict[Value, str]
     ) -> None:
-        """Sums of floats take several points of the row at a time, added up as floats: a conversion
-        and a read and a write of the sum cost more than an addition. Not past the caches: there one
-        row after the other is read as fast as memory can be (33 GB/s; 8 rows side by side 27, 2
-        rows 17)."""
+        """Sums of floats add several elements of a column in float at a time, because converting,
+        loading and storing the sum cost more than an addition. Not beyond the caches: there
+        row-by-row reads reach memory bandwidth (33 GB/s; 8 rows side by side 27, 2 rows 17)."""
         if 4 * self.sizes.hint(product(self.nest.sizes)) >= STREAMED:
             return
         sums = all(s.reduce == "sum" and s.value.dtype == torch.float32 for s, _ in reducers)
@@ -131,7 +129,7 @@ class ColumnWriter(RowWriter):
 
 
 def _balanced(terms: list[str]) -> str:
-    """Their sum, added in pairs."""
+    """Returns their sum, added in pairs."""
     while len(terms) > 1:
         terms = [
             f"({' + '.join(pair)})" for pair in (terms[k : k + 2] for k in range(0, len(terms), 2))
@@ -140,7 +138,7 @@ def _balanced(terms: list[str]) -> str:
 
 
 class _WithLine:
-    """A block that opens with a given line."""
+    """A block whose first line is given."""
 
     def __init__(self, block, out: CodeWriter, line: str) -> None:  # type: ignore[no-untyped-def]
         self.block, self.out, self.first = block, out, line

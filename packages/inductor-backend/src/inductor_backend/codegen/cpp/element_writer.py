@@ -1,9 +1,7 @@
-"""The values of a fused body as C++ expressions, and its stores as statements.
+"""Writes the values of a fused body as C++ expressions, and its stores as statements.
 
-In: a `KernelBody`, its `LoopNest`, the layouts of its buffers. Out: lines in `ElementWriter.out`,
-and the arguments that they name. What always holds: a value is named once in a scope, at the level
-of the outermost loop that has all its variables; sizes and strides are arguments, so kernels that
-differ only in them have the same text.
+A value is named once per scope, in the outermost loop that has all its variables. Sizes and strides
+are arguments, so kernels that differ only in them have the same text.
 """
 
 from __future__ import annotations
@@ -32,9 +30,7 @@ LITERAL = 8
 
 
 class ElementWriter(ValueWriter):
-    """Writes what a kernel computes of one element. Mutable: names and arguments are added as they
-    are met.
-    """
+    """Writes what a kernel computes for one element; adds names and arguments on first use."""
 
     spellings = CPP_OPS
 
@@ -46,24 +42,24 @@ class ElementWriter(ValueWriter):
         self.written = {program.buffers[name].storage for name in body.writes}
         self.scanners: list[tuple[Store, Scanner]] = []
         self.streamed = streamed_buffers(program, body, nest, sizes)
-        self.block_start = "0"  # of the innermost loop's present block
+        self.block_start = "0"  # of the innermost loop's current block
         self.tiling = tiling(program, body, nest, sizes)
         self.rows, self.inner = self._split()
         self.variables = self._name_loops()
         self.in_vectors = False
-        # A kernel that comes back to its tile must find it in the cache.
+        # A kernel that rereads its tile must find it in the cache.
         once = sum(bool(phase.loop) for phase in body.phases) == 1
         self.widest = WIDEST_TILE if once else COLUMN_TILE
 
     # loops and sizes -----------------------------------------------------------------------------
 
     def streams(self, phase: Phase) -> list[Store]:
-        """The phase's stores that leave through a block."""
+        """Returns the phase's stores that are streamed through a block."""
         return [store for store in phase.stores if store.buffers[0] in self.streamed]
 
     def _split(self) -> tuple[list[int], list[int]]:
-        """(loops shared among threads, loops inside), as loop numbers. A pointwise kernel's last
-        loop is inside; a column kernel's vectorised loop is neither."""
+        """Returns (loops shared among threads, loops inside), as loop numbers. A pointwise kernel's
+        last loop is inside; a column kernel's vectorized loop is neither."""
         outer = list(range(len(self.nest.outer)))
         reduced = list(range(len(outer), len(self.nest.sizes)))
         if reduced:
@@ -95,7 +91,7 @@ class ElementWriter(ValueWriter):
         return names
 
     def size(self, expr: Expr) -> str:
-        """The text of a size, stride or offset."""
+        """Returns the text of a size, stride or offset."""
         if isinstance(expr, int) and abs(expr) <= LITERAL and expr not in self.size_names:
             return f"{expr}" if expr >= 0 else f"({expr})"
         if expr not in self.size_names:
@@ -110,7 +106,8 @@ class ElementWriter(ValueWriter):
     # values --------------------------------------------------------------------------------------
 
     def level(self, value: Value) -> int:
-        """0: once a row; k: in the k-th inner loop; one more than those: depends on the column."""
+        """Returns 0: once per row; k: in the k-th inner loop; one more than those: depends on the
+        column."""
         loops = {self.nest.place[p] for p in value.variables}
         if self.nest.column in loops:
             return len(self.inner) + 1
@@ -142,7 +139,7 @@ class ElementWriter(ValueWriter):
         return text
 
     def place_text(self, value: Value, names: dict[Value, str]) -> str:
-        """The memory that a load reads."""
+        """Returns the memory that a load reads."""
         buffer = value.buffer
         if buffer in self.body.row_buffers:
             return f"row_{self.row_number(buffer)}[{self.row_position()}]"
@@ -156,7 +153,7 @@ class ElementWriter(ValueWriter):
         return list(self.body.row_buffers).index(buffer)
 
     def row_position(self) -> str:
-        """Number of the current element within the row."""
+        """Returns the position of the current element within the row."""
         strides = contiguous_strides([self.nest.sizes[k] for k in self.inner])
         parts = [
             self.variables[k] if stride == 1 else f"{self.size(stride)} * {self.variables[k]}"
@@ -177,7 +174,7 @@ class ElementWriter(ValueWriter):
         self.write_to(name, store, names[store.value], names)
 
     def write_to(self, name: str, store: Store, text: str, names: dict[Value, str]) -> None:
-        """One value into one buffer of the store."""
+        """Writes one value into one buffer of the store."""
         if name in self.body.row_buffers:
             self.out.line(f"row_{self.row_number(name)}[{self.row_position()}] = {text};")
             return

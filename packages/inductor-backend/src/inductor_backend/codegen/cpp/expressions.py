@@ -1,7 +1,7 @@
-"""C++ text of ops and constants.
+"""Writes ops and constants as C++ expressions; `common.op_table` has the rows.
 
-In: `Value`s. Out: expression text; `common.op_table` has the rows. What always holds: integer
-arithmetic wraps (the toolchain passes -fwrapv) and is converted back to the value's own type.
+Integer arithmetic wraps (the toolchain passes -fwrapv) and is converted back to the value's own
+type.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.values import Value
 
-#: What a value is called in registers, and in memory.
+#: C types of values in registers, and in memory.
 C_TYPES = {
     torch.float32: "float",
     torch.float64: "double",
@@ -32,14 +32,14 @@ TO_MEMORY = {torch.bfloat16: "tc_to_bf16", torch.float16: "tc_to_half"}
 
 
 def memory_type(dtype: torch.dtype) -> str:
-    """Raises BackendError for a dtype that kernels cannot touch."""
+    """Returns the C type of an element in memory. Raises BackendError for an unsupported dtype."""
     if dtype not in MEMORY_TYPES:
         raise unsupported("codegen", f"kernels on dtype {dtype} are not built")
     return MEMORY_TYPES[dtype]
 
 
 def constant_text(value: Any, dtype: torch.dtype) -> str:
-    """The literal of a constant, exact."""
+    """Returns the exact literal of a constant."""
     if dtype == torch.bool:
         return "true" if value else "false"
     if not dtype.is_floating_point:
@@ -82,7 +82,7 @@ def round_to(value: Value, a: str) -> str:
     return f"tc_to_float({TO_MEMORY[value.attr]}({a}))"
 
 
-#: Of whole numbers, they report a divisor of zero.
+#: On integers these report a divisor of zero.
 DIVISIONS = frozenset({"trunc_div", "floor_div", "fmod", "mod"})
 
 

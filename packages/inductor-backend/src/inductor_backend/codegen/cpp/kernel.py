@@ -1,9 +1,8 @@
-"""One fused body as one C++ function.
+"""Writes one fused body as one C++ function.
 
-In: a `KernelBody`, its `LoopNest`, the layouts of its buffers. Out: a `KernelText`. What always
-holds: sizes and strides are run-time arguments, so kernels that differ only in them have the same
-text and are compiled once; a value is computed in the outermost loop that has all its variables;
-rows are shared among threads when there is enough work.
+Sizes and strides are run-time arguments, so kernels that differ only in them have the same text and
+are compiled once. A value is computed in the outermost loop that has all its variables. Rows are
+shared among threads when there is enough work.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from inductor_backend.schedule.fused_body import Phase
 #: Work (rough scalar instructions) from which a parallel region pays.
 PARALLEL_WORK = 120_000
 
-#: The same for loops in vectors: several times as fast, so as much more work. Threads are asked
-#: from about 5 us on (an addition of 68,000 elements); a parallel region takes 1 to 3.
+#: The same for vectorized loops, which are several times as fast. Threads are used from about 5 us
+#: on (an addition of 68,000 elements); a parallel region takes 1 to 3.
 VECTOR_WORK = 480_000
 
 
 class KernelWriter(ColumnWriter):
-    """Writes one kernel. Mutable."""
+    """Writes one kernel."""
 
     def write(self) -> KernelText:
-        """The text of the kernel."""
+        """Returns the text of the kernel."""
         with self.out.indented():
             self._rows()
             if self.streamed:
@@ -72,7 +71,7 @@ class KernelWriter(ColumnWriter):
         return ", ".join(parts)
 
     def _dispatch(self, out: CodeWriter, parameters: str, names: str) -> None:
-        """The function that shares the range among threads."""
+        """Writes the function that shares the range among threads."""
         sizes = " * ".join(f"n{k}" for k in range(len(self.nest.sizes))) or "1"
         column = self.nest.column
         most = max((PARALLEL_WORK if not self.in_vectors else VECTOR_WORK) // self._cost(), 1)
@@ -85,7 +84,7 @@ class KernelWriter(ColumnWriter):
                 )
                 names = f"width, {names}"
             out.line(f"const int64_t total = {self._total()};")
-            # Without a point nothing may be read either.
+            # Without any point, operands may be empty: nothing may be read.
             empty = f"{sizes} == 0" if self._is_pointwise() else "total == 0"
             out.line(
                 f"if ({empty}) return;  // the first row would be divided out of a size that may"
@@ -106,7 +105,7 @@ class KernelWriter(ColumnWriter):
         return f"((n{self.nest.column} + width - 1) / width)"
 
     def _total(self) -> str:
-        """The number of rows, or of elements where there is one row only."""
+        """Returns the number of rows, or of elements where there is only one row."""
         rows = [self._row_count(k) for k in self.rows]
         if self.nest.column is not None:
             rows.append(self._tiles())
@@ -137,14 +136,14 @@ class KernelWriter(ColumnWriter):
             self._step_counters(loops)
 
     def _counters(self) -> list[tuple[str, str]]:
-        """(variable, size) of what the row number counts, outermost first."""
+        """Returns (variable, size) of what the row number counts, outermost first."""
         loops = [(self._row_variable(loop), self._row_count(loop)) for loop in self.rows]
         if self.nest.column is not None:
             loops.append(("tile", self._tiles()))
         return loops
 
     def _row_count(self, loop: int) -> str:
-        """How often a loop over rows goes round: a tiled one counts tiles."""
+        """Returns the iterations of a loop over rows: a tiled one counts tiles."""
         tiled = self.tiling is not None and loop == self.tiling.across
         return f"((n{loop} + {ACROSS - 1}) / {ACROSS})" if tiled else f"n{loop}"
 
@@ -153,9 +152,8 @@ class KernelWriter(ColumnWriter):
         return "tile" if tiled else self.variables[loop]
 
     def _start_counters(self, loops: list[tuple[str, str]]) -> None:
-        """The variables of the first row. They are divided out once and then counted: rows may be
-        short.
-        """
+        """Computes the first row's variables by division; later rows increment them, because rows
+        may be short."""
         for place, (variable, size) in enumerate(loops):
             after = [other for _, other in loops[place + 1 :]]
             text = "begin" if not after else f"begin / ({' * '.join(after)})"
@@ -180,7 +178,7 @@ class KernelWriter(ColumnWriter):
     # tiles ---------------------------------------------------------------------------------------
 
     def _tile(self, phase: Phase, tiles: Tiling) -> None:
-        """`ACROSS` rows, `ALONG` elements of each at a time."""
+        """Writes a loop over tiles of `ACROSS` rows by `ALONG` elements."""
         across, inner = tiles.across, self.inner[-1]
         row, along = self.variables[across], self.variables[inner]
         self.block_start = "b"
@@ -204,7 +202,7 @@ class KernelWriter(ColumnWriter):
                 self._vector_loop(phase, values, [], names, inner, "b", "b + length", "length")
 
     def _stage(self, tiles: Tiling, count: str, row: str, along: str) -> None:
-        """Reads the tile of each operand along its own memory."""
+        """Reads the tile of each operand along its contiguous dimension."""
         turned = [load for load in tiles.staged if count == str(ACROSS) and vectors.turns(load)]
         self.variables[tiles.across], self.variables[self.inner[-1]] = "tile_start", "b"
         for load in turned:

@@ -1,8 +1,7 @@
-"""The loop nest of a kernel: which loops there are, in which order, and which one is vectorised.
+"""Builds the loop nest of a C++ kernel: loop order, merged loops, and the vectorized loop.
 
-In: a `KernelBody` and the layouts of its buffers. Out: a `LoopNest`. What always holds: outer loops
-(rows) come before reduced ones; within each kind they are ordered so that memory written is walked
-in order; neighbours that every access walks as one are merged into one loop.
+Outer loops (rows) come before reduction loops; each kind is ordered so that writes are sequential
+in memory. Adjacent loops that every access traverses contiguously are merged.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ WIDEST_TILE = 1024
 @dataclass(frozen=True, slots=True)
 class LoopNest:
     """outer, reduced: sizes of the loops, outermost first. place: for each variable of the domain,
-    its loop (outer ones first, then reduced); last: whether it is the fastest of those merged
-    there. column: the index of the outer loop that is vectorised while the reduced loops run
-    outside it (None: the innermost loop is vectorised)."""
+    its loop (outer ones first, then reduced). last: whether it is the fastest of those merged
+    there. column: the index of the outer loop that is vectorized while the reduction loops run
+    outside it (None: the innermost loop is vectorized)."""
 
     outer: tuple[Expr, ...]
     reduced: tuple[Expr, ...]
@@ -42,7 +41,7 @@ class LoopNest:
 
 
 def accesses(program: Program, body: KernelBody) -> list[Index]:
-    """The flat address of every access to memory."""
+    """Returns the flat address of every access to memory."""
     found: list[Index] = []
     for value in topological(body.values()):
         if value.name in ("load", "masked_load") and value.buffer not in body.registers:
@@ -57,12 +56,12 @@ def accesses(program: Program, body: KernelBody) -> list[Index]:
 
 
 def index_values(body: KernelBody) -> list[Index]:
-    """Index expressions that are used as values: their variables cannot be merged away cheaply."""
+    """Returns index expressions used as values: merging their variables would need divisions."""
     return [value.attr for value in topological(body.values()) if value.name == "index"]
 
 
 def _mergeable(first: int, second: int, size: Expr, flats: Sequence[Index]) -> bool:
-    """Every access walks the two loops (outer, inner of `size`) as one."""
+    """Returns whether every access traverses the two loops (outer, inner of `size`) as one."""
     for flat in flats:
         plain = {atom.position for atom in flat.terms if isinstance(atom, Var)}
         hidden = frozenset().union(
@@ -77,9 +76,8 @@ def _mergeable(first: int, second: int, size: Expr, flats: Sequence[Index]) -> b
 
 
 def _ordered(positions: list[int], flats: Sequence[Index], sizes: SizeVars) -> list[int]:
-    """Positions from the greatest stride to the least, by the first access that tells them
-    apart.
-    """
+    """Returns positions from the greatest stride to the least, by the first access that
+    distinguishes them."""
 
     def weight(position: int) -> tuple[int, ...]:
         strides = [abs(sizes.hint(flat.coefficient(position))) for flat in flats]
@@ -90,14 +88,14 @@ def _ordered(positions: list[int], flats: Sequence[Index], sizes: SizeVars) -> l
 
 
 def vector_dimension(flats: Sequence[Index], candidates: Sequence[int]) -> int | None:
-    """The domain variable, of these, along which most accesses are contiguous."""
+    """Returns the candidate variable along which most accesses are contiguous."""
     votes = {p: sum(1 for flat in flats if flat.coefficient(p) == 1) for p in candidates}
     best = max(votes.values(), default=0)
     return None if best == 0 else max(p for p in candidates if votes[p] == best)
 
 
 def is_column(program: Program, domain: Domain, nodes: Sequence[LoopNode]) -> bool:
-    """Whether the group's kernel reduces along a strided dimension while rows are contiguous."""
+    """Returns whether the group's kernel reduces a strided dimension while rows are contiguous."""
     if not any(domain.reduced) or not any(not r for r in domain.reduced):
         return False
     flats = [
@@ -120,9 +118,8 @@ def is_column(program: Program, domain: Domain, nodes: Sequence[LoopNode]) -> bo
 def loop_nest(
     program: Program, body: KernelBody, sizes: SizeVars, column: bool, extra: Sequence[Index] = ()
 ) -> LoopNest:
-    """The loops of a kernel. extra: other index expressions over the domain that the kernel
-    evaluates.
-    """
+    """Returns the loops of a kernel. extra: other index expressions over the domain that the kernel
+    evaluates."""
     domain = body.domain
     stores = [
         program.buffers[s.buffers[0]].layout.flat(s.index)
@@ -183,11 +180,9 @@ def _nest(
 
 
 def walk(flat: Index, nest: LoopNest) -> Index:
-    """An address or index expression over the loops of the nest (loop k is variable k).
+    """Returns an address or index expression over the loops of the nest (loop k is variable k).
 
-    Only the last variable of a merged run counts: `_mergeable` made sure that the others continue
-    it.
-    """
+    Only the last variable of a merged run counts: by `_mergeable` the others continue it."""
     result = Index(flat.const)
     for atom, coefficient in flat.terms.items():
         if isinstance(atom, Var):

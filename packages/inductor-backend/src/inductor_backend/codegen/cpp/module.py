@@ -1,9 +1,7 @@
-"""All kernels of a graph as a few translation units.
+"""Writes all kernels of a graph as a few C++ translation units.
 
-In: kernel calls in order, cut into runs by operator calls. Out: C++ source texts and the table of
-exported `run_k` functions. What always holds: kernels of equal text exist once; a run is one
-exported function that takes the storages it touches (and symbolic sizes) and makes its calls in
-order.
+Operator calls separate runs. A run is one exported function `run_k` that takes the storages it
+touches (and symbolic sizes) and makes its kernel calls in order. Kernels of equal text exist once.
 """
 
 from __future__ import annotations
@@ -34,16 +32,15 @@ static inline int64_t tc_width(int64_t cells, int64_t columns, bool many, int64_
 }
 """
 
-#: After a kernel that may fail: what follows must not write what it made of it into the caller's
-#: tensors.
+#: After a kernel that may fail: later kernels must not write its results into the caller's tensors.
 STOP = "if (tc_failures() != failures) return;"
 
-#: Where a call names an argument of its run.
+#: Placeholder of a run's argument in a call.
 SLOT = re.compile("@([^@]+)@")
 
 
 class CppModule(KernelModule):
-    """Writes kernels and runs as C++. Mutable."""
+    """Writes kernels and runs as C++."""
 
     comment = "//"
 
@@ -92,12 +89,12 @@ class CppModule(KernelModule):
 
     @staticmethod
     def _calls(run: Run) -> tuple[str, ...]:
-        """Its calls in terms of its arguments."""
+        """Returns the run's calls in terms of its arguments."""
         places = {argument: f"a[{place}]" for place, argument in enumerate(run.arguments)}
         return tuple(SLOT.sub(lambda found: places[found[1]], line) for line in run.lines)
 
     def _share_runs(self) -> None:
-        """Runs that make the same calls, as those of equal layers do, are one function."""
+        """Merges runs that make the same calls, as those of equal layers do, into one function."""
         first: dict[tuple[object, ...], Run] = {}
         for run in self.runs:
             same = first.setdefault((len(run.arguments), *run.symbols, *self._calls(run)), run)
@@ -105,8 +102,8 @@ class CppModule(KernelModule):
         self.runs = list(first.values())
 
     def sources(self) -> list[str]:
-        """The translation units: runs stay with the kernels they call; two units where there is
-        enough to compile for two processor cores."""
+        """Returns the translation units: runs stay with the kernels they call; two units where
+        there is enough to compile for two processor cores."""
         self._share_runs()
         names = {name: text for text, (name, _) in self.kernels.items()}
         uses = [(run, [name for name in names if name in run.called]) for run in self.runs]

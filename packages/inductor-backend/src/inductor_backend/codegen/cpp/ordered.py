@@ -1,8 +1,7 @@
-"""C++ text of what must happen point by point, in order: scans and scatters.
+"""Writes sequential updates in C++: scans and scatters.
 
-In: a scan's kind and types, or a scatter's. Out: a `Scanner` with the statements of each step, or
-the text of one meeting with memory. What always holds: `{l}` in a scanner's text selects the row
-where rows lie side by side, and is empty elsewhere; floats are added up and multiplied in double.
+`{l}` in a scanner's text selects the row where rows are lanes, and is empty elsewhere. Floats are
+added and multiplied in double.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from inductor_backend.ir.ops import compute_dtype
 
 @dataclass(frozen=True, slots=True)
 class Scanner:
-    """state: (type, name, initial text) of what is carried along. step: for each element, with
+    """state: (type, name, initial text) of loop-carried variables. step: for each element, with
     `{v}` its text and `{at}` its position. results: text for each output after the step."""
 
     state: tuple[tuple[str, str, str], ...]
@@ -50,7 +49,7 @@ def _extreme(name: str) -> Callable[[str, torch.dtype, torch.dtype], Scanner]:
 
 
 def _extreme_at(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Scanner]:
-    """The last of equal elements counts; a NaN is only followed by a NaN."""
+    """Of equal elements the last one counts; NaN is only replaced by NaN."""
 
     def make(n: str, value: torch.dtype, result: torch.dtype) -> Scanner:
         better = (
@@ -95,7 +94,8 @@ LOGICAL = {"add": "|", "max": "|", "mul": "&", "min": "&"}
 
 
 def combined(kind: str, place: str, value: str, dtype: torch.dtype) -> str:
-    """The statement by which a value (in its compute dtype) meets the memory `place` of a dtype."""
+    """Returns the statement that combines a value (in its compute dtype) into the memory `place` of
+    a dtype."""
     if kind == "set":
         return (
             f"{place} = {TO_MEMORY[dtype]}({value});"

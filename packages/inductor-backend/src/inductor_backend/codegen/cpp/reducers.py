@@ -1,8 +1,7 @@
-"""C++ text of reductions: how a row is accumulated.
+"""Writes C++ reductions: how a row is accumulated.
 
-In: a reduction's kind and types. Out: a `Reducer` with the statements of each step. What always
-holds: float sums are accumulated in vector lanes over blocks of `BLOCK` elements and the blocks in
-double, so their error does not grow with the row; max and min give NaN if any element is NaN.
+Float sums are accumulated in vector lanes over blocks of `BLOCK` elements and the blocks in double,
+so the error does not grow with the row. max and min give NaN if any element is NaN.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ BLOCK = 512
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """The statements of one reduction over a row (`{v}` is the element's text, `{at}` its number).
+    """The statements of one reduction over a row (`{v}` is the element's text, `{at}` its
+    position).
 
-    start: once a row. open: once a block. clause: for ``#pragma omp simd`` (None: the loop cannot
-    be vectorised). step: for each element. close: after a block (`{length}` elements; `{squares}`:
-    the prelude's function that adds up squared distances). results: final text for each output.
-    state: (type, name) of what a part of a long row has accumulated; merge: adds part `q`, whose
-    state is in arrays ``<name>s``, to it (empty: such a row cannot be cut).
-    """
+    start: once per row. open: once per block. clause: for ``#pragma omp simd`` (None: the loop
+    cannot be vectorized). step: for each element. close: after a block (`{length}` elements;
+    `{squares}`: the prelude's function that adds squared distances). results: final text for each
+    output. state: (type, name) of the accumulators of a chunk of a long row. merge: adds chunk `q`,
+    whose state is in arrays ``<name>s`` (empty: such a row cannot be split)."""
 
     start: tuple[str, ...]
     open: tuple[str, ...]
@@ -41,7 +40,7 @@ class Reducer:
 
 
 def extreme(dtype: torch.dtype, lowest: bool) -> str:
-    """The identity of max (lowest) or min of a dtype."""
+    """Returns the identity of max (lowest) or min of a dtype."""
     name = C_TYPES[dtype]
     if dtype.is_floating_point:
         return f"{'-' if lowest else ''}std::numeric_limits<{name}>::infinity()"
@@ -131,8 +130,8 @@ def _arg(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
 
 
 def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
-    """Each block: its mean, then its squared distances to it (the block is in the L1 cache),
-    combined in double by Chan's formula."""
+    """Computes each block's mean, then its squared distances to it (the block is in the L1 cache);
+    combines blocks in double by Chan's formula."""
     kind, double = C_TYPES[value], "double"
     return Reducer(
         (f"{double} {n}_mean = 0, {n}_m2 = 0, {n}_count = 0;",),
@@ -173,8 +172,8 @@ REDUCERS: dict[str, Callable[[str, torch.dtype, torch.dtype], Reducer]] = {
 
 @dataclass(frozen=True, slots=True)
 class ColumnReducer:
-    """One reduction for rows side by side; `[l]` selects the row. arrays: (type, name,
-    initial text). step: for each element. results: final text for each output."""
+    """One reduction for rows as lanes; `[l]` selects the row. arrays: (type, name, initial text).
+    step: for each element. results: final text for each output."""
 
     arrays: tuple[tuple[str, str, str], ...]
     step: str
@@ -182,9 +181,8 @@ class ColumnReducer:
 
 
 def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -> ColumnReducer:
-    """The column form; sums and Welford accumulate in double. Raises KeyError for an unknown
-    kind.
-    """
+    """Returns the column form; sums and Welford accumulate in double. Raises KeyError for an
+    unknown kind."""
     c, r = C_TYPES[value], C_TYPES[result]
     wide = "double" if value.is_floating_point else "int64_t"
     if kind == "sum":

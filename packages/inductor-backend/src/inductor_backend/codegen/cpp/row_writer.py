@@ -1,9 +1,8 @@
-"""A phase of a kernel as a loop over each row's contiguous elements.
+"""Writes a phase of a C++ kernel as a loop over each row's contiguous elements.
 
-In: phases of a `KernelBody`. Out: lines in `ElementWriter.out`. What always holds: rows are in
-vectors where `vectors.fits` says so, else left to the compiler; what a phase reduces has a name
-afterwards; one long row is cut into a fixed number of parts that are merged in order, so that
-results do not depend on how many threads there are.
+The loop uses explicit vectors where `vectors.fits` allows, else the compiler vectorizes it. A
+phase's reductions are named values afterwards. One long row is split into a fixed number of chunks
+that are merged in order, so that results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import Phase
 
-#: Elements from which one row is shared among threads, and the number of parts it is cut into.
+#: Least elements of a row that is shared among threads, and the number of its chunks.
 LONG_ROW = 131_072
 ROW_PARTS = 16
 
 
 def loop_values(phase: Phase) -> list[Value]:
-    """What the loop over a row computes, operands first."""
+    """Returns the values of the loop over a row, operands first."""
     return topological(value for store in phase.loop for value in store.roots)
 
 
 class RowWriter(ElementWriter):
-    """Writes the loops of a kernel whose rows are contiguous. Mutable."""
+    """Writes the loops of a kernel whose rows are contiguous."""
 
     def _phase(self, phase: Phase, names: dict[Value, str], whole: bool) -> None:
-        """The row's own stores, then the loop over the row. whole: the loop covers the row (else
-        begin to end, the part of one thread)."""
+        """Writes the row's own stores, then the loop over the row. whole: the loop covers the row
+        (else begin to end, one thread's chunk)."""
         needed = loop_values(phase)
         row_values = topological(v for s in phase.row for v in s.roots)
         empty = self._empty()
@@ -63,10 +62,10 @@ class RowWriter(ElementWriter):
                 self.registers[buffer] = register
 
     def _empty(self) -> str:
-        """The condition that the inner loops have nothing to do, or "" if that cannot be here. What
-        they read is read before they begin where it can be, and of an operand without elements
-        nothing may be read at all."""
-        if self._is_pointwise():  # then the kernel has returned
+        """Returns the condition that the inner loops are empty, or "" if they cannot be. Loads are
+        hoisted before these loops where possible, but an operand without elements must not be read.
+        """
+        if self._is_pointwise():  # the kernel has already returned
             return ""
         sizes = [k for k in self.inner if not self.sizes.is_positive(self.nest.sizes[k])]
         return " || ".join(f"n{k} == 0" for k in sizes)
@@ -83,7 +82,8 @@ class RowWriter(ElementWriter):
                 self.out.line(line)
 
     def _is_long(self, phase: Phase, reducers: list[tuple[Store, Reducer]]) -> bool:
-        """The only row of the kernel, long enough to share among threads, and it can be cut."""
+        """Returns whether the kernel has a single, splittable row, long enough to share among
+        threads."""
         plain = not phase.stores and not phase.scans
         one_row = not self.rows and len(self.inner) == 1 and self.nest.column is None and plain
         long = self.sizes.hint(product(self.nest.sizes)) >= LONG_ROW
@@ -96,9 +96,8 @@ class RowWriter(ElementWriter):
         reducers: list[tuple[Store, Reducer]],
         names: dict[Value, str],
     ) -> None:
-        """The row in `ROW_PARTS` parts, merged in order: the result does not depend on how many
-        threads there are.
-        """
+        """Writes the row as `ROW_PARTS` chunks, merged in order: the result does not depend on the
+        number of threads."""
         for _, reducer in reducers:
             for kind, name in reducer.state:
                 self.out.line(f"{kind} {name}s[{ROW_PARTS}];")
@@ -134,7 +133,7 @@ class RowWriter(ElementWriter):
         names: dict[Value, str],
         bounds: tuple[str, str],
     ) -> None:
-        if not self.inner:  # a kernel on single elements
+        if not self.inner:  # a scalar kernel
             self._open(reducers)
             self._elements(phase, values, reducers, names, 0, "0")
             self._close(reducers, "1")
@@ -203,7 +202,7 @@ class RowWriter(ElementWriter):
         self.variables[loop] = variable
 
     def _scanners(self, phase: Phase, declaration: str) -> list[tuple[Store, Scanner]]:
-        """What the phase's scans carry along a row, declared."""
+        """Declares the loop-carried variables of the phase's scans."""
         found = []
         for store in phase.scans:
             name = self.out.fresh("a")
@@ -215,7 +214,7 @@ class RowWriter(ElementWriter):
         return found
 
     def _scan(self, names: dict[Value, str], lane: str) -> None:
-        """One step of every scan, and what it gives."""
+        """Writes one step of every scan, and its result."""
         for store, scanner in self.scanners:
             at = f"({self.row_position()})"
             self.out.line(scanner.step.format(v=names[store.value], at=at, l=lane))

@@ -1,10 +1,9 @@
-"""Results past the caches are written without being read first.
+"""Chooses results to write with non-temporal stores, so that their cache lines are not read first.
 
-In: a kernel's body and loops. Out: which buffers it streams: their elements are collected in a
-block that stays in the L1 cache and are copied out with non-temporal stores, whole cache lines at a
-time. What always holds: such a buffer is written once, contiguously along the innermost loop, and
-not read by the kernel; values are the same either way. An ordinary store reads the line that it
-writes to: a third of an addition's traffic.
+Elements are collected in a block that stays in the L1 cache and copied out in whole cache lines. A
+streamed buffer is written once, contiguously along the innermost loop, and not read by the kernel;
+values do not change. An ordinary store reads the line that it writes to: a third of an addition's
+traffic.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import topological
 from inductor_backend.schedule.fused_body import KernelBody
 
-#: Bytes from which a result is taken to be past the caches when somebody reads it.
+#: Least bytes of a result that is assumed to have left the caches when it is read.
 STREAMED = 24 << 20
 
-#: Bytes of the innermost loop's elements below which whole lines are too few.
+#: Least bytes of the innermost loop's elements: shorter ones have too few whole lines.
 SHORTEST = 1024
 
 
 def streamed_buffers(
     program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars
 ) -> dict[str, str]:
-    """Buffer -> name of the block that collects its elements."""
+    """Maps each streamed buffer to the name of the block that collects its elements."""
     if nest.column is not None or not nest.sizes:
         return {}
     stores = [store for phase in body.phases for store in (*phase.row, *phase.stores)]
@@ -55,7 +54,8 @@ def _is_long(program: Program, store: Store, nest: LoopNest, sizes: SizeVars) ->
 
 
 def _is_contiguous(program: Program, store: Store, nest: LoopNest) -> bool:
-    """One place after the other along the innermost loop, and no place chosen by data."""
+    """Returns whether the store is contiguous along the innermost loop, at indices independent of
+    data."""
     flat = walk(program.buffers[store.buffers[0]].layout.flat(store.index), nest)
     plain = store.plain and all(isinstance(atom, Var) for atom in flat.terms)
     return plain and flat.coefficient(len(nest.sizes) - 1) == 1

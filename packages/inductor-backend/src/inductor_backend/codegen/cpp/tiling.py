@@ -1,8 +1,7 @@
-"""Pointwise kernels that read across their innermost loop, in tiles.
+"""Tiles pointwise C++ kernels that read operands across the innermost loop (transposes).
 
-In: a kernel's body and loops. Out: a `Tiling`, or None. What always holds: only the order of the
-elements changes; each is computed once. Row after row, a transposed operand touches a cache line
-for one element; in a tile it is read along its own memory, turned round in the L1 cache, and read
+Only the order of elements changes; each is computed once. Row by row, a transposed operand touches
+one cache line per element; in a tile it is read contiguously, transposed in the L1 cache, and read
 from there.
 """
 
@@ -22,9 +21,8 @@ from inductor_backend.schedule.fused_body import KernelBody
 ACROSS = 16
 ALONG = 128
 
-#: Cache lines that stay in the L1 cache until the next row needs them: with fewer, rows one after
-#: the other are faster (measured: channels-last copies of 64 and 256 channels by 1.8 and 1.3
-#: times).
+#: Cache lines that stay in the L1 cache until the next row needs them: with fewer, row-by-row loops
+#: are faster (measured: channels-last copies of 64 and 256 channels by 1.8 and 1.3 times).
 LINES_KEPT = 512
 
 
@@ -38,9 +36,8 @@ class Tiling:
 
 
 def tiling(program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> Tiling | None:
-    """How a kernel is tiled; None where it gains nothing, or is more than one loop over
-    elements.
-    """
+    """Returns how a kernel is tiled; None where tiling gains nothing, or the kernel is more than
+    one loop over elements."""
     if nest.reduced or nest.column is not None or len(nest.outer) < 2 or len(body.phases) != 1:
         return None
     (phase,) = body.phases
@@ -71,7 +68,8 @@ def tiling(program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) 
 
 
 def _contiguous_across(flat: Index, inner: int, sizes: SizeVars) -> list[int]:
-    """The outer loops along which an address that jumps along the innermost loop is contiguous."""
+    """Returns the outer loops along which an address that is strided along the innermost loop is
+    contiguous."""
     if not all(isinstance(atom, Var) for atom in flat.terms):
         return []
     if abs(sizes.hint(flat.coefficient(inner))) < ACROSS:

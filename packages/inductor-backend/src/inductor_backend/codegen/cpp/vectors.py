@@ -1,10 +1,8 @@
-"""Loops over contiguous floats, written in vectors of 16.
+"""Writes loops over contiguous floats explicitly in vectors of 16 (`prelude_vector.h`).
 
-In: what a kernel does for each element of its innermost loop. Out: the same as steps of vectors
-(`prelude_vector.h`), where processor and compiler have them and every value is a float or a truth.
-What always holds: elements have the values that the plain loop gives them, up to the order in which
-sums are added; a row's last step touches no memory beyond its elements; a kernel that does anything
-else keeps the plain loop, which GCC vectorises.
+Used where processor and compiler support it and every value is a float or a mask. Elements equal
+those of the plain loop, up to the order of additions in sums; a row's last step touches no memory
+beyond its elements. Other kernels keep the plain loop, which GCC vectorizes.
 """
 
 from __future__ import annotations
@@ -31,23 +29,22 @@ if TYPE_CHECKING:
 #: Elements of a vector. Shorter rows keep the plain loop.
 LANES = 16
 
-#: What loops in vectors and tiles turned round in vectors call: kernels with one of them include
+#: Functions of vector loops and of transposed tiles: kernels that call one include
 #: prelude_vector.h.
 MARK, TURN = "tc_walk", "tc_turn"
 
 #: Ops on floats whose text is the same for vectors.
 FLOAT_OPS = frozenset(name for name, row in OP_TABLE.items() if row.vectors)
-#: The same on truths, which are 0 and -1 here.
+#: The same on masks, which are 0 and -1 here.
 TRUTH_OPS = frozenset({"mul", "bit_and", "bit_or", "bit_xor", "bit_not", "eq", "ne", "where"})
 
-#: Ops that have a text for usual arguments and one, with a call in it, for all: see `tc_walk_near`.
+#: Ops with a fast text for usual arguments and a general one with a call: see `tc_walk_near`.
 NEAR_OPS = frozenset({"sin", "cos"})
 
 MEMORY = (torch.float32, torch.bfloat16, torch.float16)
 
-#: Elements between what a loop whose results leave past the caches reads and what it asks for (an
-#: addition: from 81 to 87 % of the best copy). Loops that only read gain nothing: the processor's
-#: own look-ahead is as good.
+#: Prefetch distance in elements of loops with streamed results (an addition: from 81 to 87 % of the
+#: best copy). Loops that only read gain nothing over the hardware prefetcher.
 AHEAD = 256
 
 #: Cost (`ops.OPS`) of an element up to which that many steps are in flight.
@@ -55,13 +52,13 @@ UNROLLED = ((60, 2),)
 
 
 def available() -> bool:
-    """Whether this processor and compiler have vectors of 16 floats."""
+    """Returns whether this processor and compiler have vectors of 16 floats."""
     tools = find_compiler()
     return tools.isa == "avx512" and tools.kind == "gcc"
 
 
 def turns(load: Value) -> bool:
-    """Whether `TURN` reads a tile of what the load reads."""
+    """Returns whether `TURN` transposes a tile of what the load reads."""
     return available() and load.attr[2] == torch.float32
 
 
@@ -73,9 +70,8 @@ def fits(
     known: dict[Value, str],
     loop: int,
 ) -> bool:
-    """Whether the loop over the elements can be steps of vectors. known: values that are there
-    before it.
-    """
+    """Returns whether the loop over the elements can be steps of vectors. known: values computed
+    before the loop."""
     if not available() or phase.in_order or writer.scanners:
         return False
     if writer.sizes.hint(writer.nest.sizes[loop]) < LANES:
@@ -131,7 +127,7 @@ def _reduction_fits(writer: ElementWriter, store: Store) -> bool:
 
 
 def _is_contiguous(writer: ElementWriter, buffer: str, index: Sequence[Index], loop: int) -> bool:
-    """One place after the other along the loop."""
+    """Returns whether the access is contiguous along the loop."""
     flat = walk(writer.program.buffers[buffer].layout.flat(index), writer.nest)
     coefficient = flat.coefficient(loop)
     if not (isinstance(coefficient, int) and coefficient == 1):
@@ -141,9 +137,8 @@ def _is_contiguous(writer: ElementWriter, buffer: str, index: Sequence[Index], l
 
 
 def _depends(writer: ElementWriter, index: Index, loop: int) -> bool:
-    """Whether an index, of which divisions are over loops and loaded values over variables, changes
-    along the loop.
-    """
+    """Returns whether an index changes along the loop; its divisions are over loops and loaded
+    values over variables."""
     return loop in index.variables() or any(
         loop in {writer.nest.place[p] for p in value.variables} for value in index.indirect_values()
     )
@@ -161,7 +156,7 @@ def write(
     loop: int,
     bounds: tuple[str, str, str],
 ) -> None:
-    """The loop over the elements from bounds[0] to bounds[1], which are bounds[2] many."""
+    """Writes the loop over the elements from bounds[0] to bounds[1], which are bounds[2] many."""
     out, variable, start = writer.out, writer.variables[loop], bounds[0]
     inside = [value for value in values if value not in known]
     cost = sum(2 if value.name == "load" else OPS[value.name].cost for value in inside)
@@ -205,7 +200,7 @@ def write(
 
 
 def _emit(writer: ElementWriter, inside: Sequence[Value], names: dict[Value, str]) -> set[Value]:
-    """Statements for the values of a step; those that are vectors afterwards."""
+    """Writes statements for the values of a step; returns those that are vectors afterwards."""
     vectors: set[Value] = set()
     for value in inside:
         name = writer.out.fresh("t")
@@ -217,9 +212,7 @@ def _emit(writer: ElementWriter, inside: Sequence[Value], names: dict[Value, str
 
 
 def _places(writer: ElementWriter, inside: Sequence[Value]) -> list[str]:
-    """What a step reads that comes from far memory (not what each row reads again), at addresses
-    known before it.
-    """
+    """Returns the addresses to prefetch: those known before the step, except what each row rereads."""
     staged = writer.tiling.staged if writer.tiling is not None else {}
     loops = set(writer.rows or writer.inner)
     return [
@@ -277,9 +270,8 @@ def _put(
 
 
 def _open_stream(writer: ElementWriter, store: Store, loop: int, start: str) -> None:
-    """Where the block's results go: to their place, if whole lines lie there, else to a block that
-    is copied.
-    """
+    """Directs the block's results to their final place, if whole lines lie there, else to a block
+    that is copied."""
     (name,) = store.buffers
     kind, block = memory_type(writer.program.buffers[name].dtype), writer.streamed[name]
     variable, writer.variables[loop] = writer.variables[loop], start
@@ -295,7 +287,7 @@ def _open_stream(writer: ElementWriter, store: Store, loop: int, start: str) -> 
 
 
 def _number(reducer: Reducer) -> str:
-    """The reducer's name: the prefix of its state."""
+    """Returns the reducer's name: the prefix of its state."""
     return reducer.state[0][1].rsplit("_", 1)[0]
 
 

@@ -1,11 +1,8 @@
-"""Where a Triton program's elements are: the blocks of its tile, their indices and masks, and
-addresses in memory.
+"""Computes a Triton program's indices, masks and addresses, and writes the lines that begin it.
 
-In: a `KernelBody`, the layouts of its buffers, a tile. Out: texts of indices, masks, shapes and
-addresses; the lines that begin a program. What always holds: known sizes and strides are literals
-(divisions by them are cheap, loads are seen to be contiguous), symbolic ones are arguments; a
-program masks only the axes that may reach beyond their end and that an access depends on; offsets
-are 64 bits wide where 32 might not do.
+Static sizes and strides are literals (cheap divisions, loads provably contiguous), symbolic ones
+are arguments. A program masks only the axes that may exceed their end and that an access depends
+on. Offsets are 64 bits wide where 32 might not suffice.
 """
 
 from __future__ import annotations
@@ -39,13 +36,13 @@ from inductor_backend.schedule.fused_body import KernelBody
 #: Offsets beyond this need 64 bits.
 NARROW = 2**31 - 2**16
 
-#: Reductions and scans that give places.
+#: Reductions and scans that give indices.
 _WITH_POSITIONS = frozenset({"argmax", "argmin", "max_at", "min_at"})
 
 
 class Addressing(ValueWriter):
-    """Where the elements of one kernel are. tile: None: chosen by the access pattern. Mutable:
-    arguments are added when an address asks for them."""
+    """Addresses of one kernel's elements; arguments are added on first use. tile: None: chosen by
+    the access pattern."""
 
     def __init__(
         self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None
@@ -68,7 +65,7 @@ class Addressing(ValueWriter):
         return self._given or choose_tile(self.program, self.body, self.nest, self.sizes)
 
     def enter(self, tile: Tile) -> None:
-        """From here on blocks have the dimensions of this tile."""
+        """Switches to the dimensions of this tile."""
         self.tile = tile
         self.axis_of = {loop: axis for axis in tile.axes for loop in axis.loops}
         for number, axis in enumerate(tile.axes):
@@ -87,7 +84,7 @@ class Addressing(ValueWriter):
         )
 
     def _row_position(self) -> Index:
-        """Number of an element within its row, in the order of the tensor's dimensions."""
+        """Returns an element's position within its row, in the order of the tensor's dimensions."""
         domain = self.body.domain
         places = [p for p, r in enumerate(domain.reduced) if r]
         strides = contiguous_strides([domain.sizes[p] for p in places])
@@ -113,9 +110,7 @@ class Addressing(ValueWriter):
         return self.arguments.setdefault(expr, f"ks{len(self.arguments)}")
 
     def pointer(self, buffer: str) -> str:
-        """Views of one storage with other dtypes do not occur: a storage's buffers share their
-        dtype.
-        """
+        """Returns a buffer's pointer argument. All buffers of a storage share their dtype."""
         owner = self.program.buffers[buffer]
         kind = pointer_type(owner.dtype)
         if self.types.setdefault(owner.storage, kind) != kind:
@@ -125,9 +120,8 @@ class Addressing(ValueWriter):
         return super().pointer(buffer)
 
     def collapsed(self, index: Index) -> Index:
-        """The index with an axis's loops written as its one flat index where they are walked as
-        one.
-        """
+        """Returns the index with an axis's loops replaced by its flat index where the index is
+        contiguous over them."""
         for number, axis in enumerate(self.tile.axes):
             if len(axis.loops) < 2:
                 continue
@@ -156,8 +150,7 @@ class Addressing(ValueWriter):
 
     def index_text(self, index: Index, names: dict[Value, str], wide: bool = False) -> str:
         """index: over the loops of the nest. wide: its result may need 64 bits, though no offset of
-        the kernel does.
-        """
+        the kernel does."""
         loops = (
             {loop: f"{name}.to(tl.int64)" for loop, name in self.names.items()}
             if wide
@@ -166,9 +159,7 @@ class Addressing(ValueWriter):
         return index_text(self.collapsed(index), loops, names.__getitem__, self.size, "//")  # type: ignore[arg-type]
 
     def number_text(self, index: Index, names: dict[Value, str]) -> str:
-        """An index as a number that the program computes with: unlike an offset it may be of any
-        size (arange).
-        """
+        """Returns an index used as a value: unlike an offset it may have any magnitude (arange)."""
         bounds = range_of(index) or ("unknown",)
         wide = any(not isinstance(bound, int) or abs(bound) > NARROW for bound in bounds)
         return self.index_text(walk(index, self.nest), names, wide and not self.wide)
@@ -181,7 +172,7 @@ class Addressing(ValueWriter):
     # axes, masks, shapes -------------------------------------------------------------------------
 
     def axes(self, positions: Iterable[int]) -> tuple[Axis, ...]:
-        """The axes that variables of the domain belong to."""
+        """Returns the axes that variables of the domain belong to."""
         loops = {self.nest.place[p] for p in positions}
         found = {
             self.axis_of[k] for k in loops if k in self.axis_of and not _is_one(self.nest.sizes[k])
@@ -191,9 +182,7 @@ class Addressing(ValueWriter):
     def whole(
         self, buffer: str, index: Sequence[Index], address: str, axes: tuple[Axis, ...]
     ) -> str:
-        """The text of an address as a block over all of `axes`, though it is the same along some
-        (stride 0).
-        """
+        """Returns an address as a block over all of `axes`, also where its stride is 0."""
         have = self.axes(self.program.buffers[buffer].layout.flat(index).variables())
         return address if set(have) >= set(axes) else self.spread(address, (), axes)
 
@@ -209,7 +198,7 @@ class Addressing(ValueWriter):
         return "[" + ", ".join(a.constant if a in wanted else "1" for a in self.tile.axes) + "]"
 
     def spread(self, text: str, have: tuple[Axis, ...], need: tuple[Axis, ...]) -> str:
-        """The text of an index or value as a block over all of `need`."""
+        """Returns an index or value broadcast to a block over all of `need`."""
         if have == need and have:
             return text
         return f"({text}) + tl.zeros({self.shape(need)}, tl.int32)"
@@ -232,9 +221,9 @@ class Addressing(ValueWriter):
 
     @contextlib.contextmanager
     def passes(self, axis: Axis) -> Iterator[None]:
-        """A loop over an axis, block by block, the first one's number in `start`. Triton takes an
-        end of 2^31 and more for an unsigned number of 32 bits, which the loop's comparison reads as
-        negative: such a loop counts its passes."""
+        """Opens a loop over an axis, block by block, with each block's first index in `start`.
+        Triton types an end of 2^31 and more as an unsigned 32-bit integer, which the loop's
+        comparison reads as negative: such a loop counts its iterations instead."""
         if isinstance(axis.numel, int) and axis.numel > NARROW:
             with self.out.block_python(f"for number in range(0, {-(-axis.numel // axis.block)}):"):
                 self.out.line(f"start = (number + tl.zeros([], tl.int64)) * {axis.constant}")
@@ -286,9 +275,8 @@ class Addressing(ValueWriter):
             self.out.line(f"{self.names[loop]} = {text}")
 
     def _positive(self, size: Expr) -> str:
-        """A divisor; of a size that may be 0 nothing is computed, but nothing may be divided by it
-        either.
-        """
+        """Returns a valid divisor for a size that may be 0: nothing is computed then, but the
+        division runs."""
         text = self.size(size)
         return (
             text

@@ -1,8 +1,7 @@
-"""Triton text of ops, constants and index expressions.
+"""Writes ops, constants and index expressions in Triton; `common.op_table` has the rows.
 
-In: `Value`s. Out: expression text; `common.op_table` has the rows. What always holds: math
-functions are libdevice's, the ones that eager's own CUDA kernels call, and division and square root
-round as IEEE says.
+Math functions are libdevice's, the ones that eager's own CUDA kernels call; division and square
+root round as IEEE 754 says.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from inductor_backend.codegen.common.spelling import Spelling, call
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.values import Value
 
-#: What a value is called in registers.
+#: Triton types of values in registers.
 TL_TYPES = {
     torch.float32: "tl.float32",
     torch.float64: "tl.float64",
@@ -28,7 +27,7 @@ TL_TYPES = {
     torch.bool: "tl.int1",
 }
 
-#: Element types of pointers, as a kernel's signature names them.
+#: Element types of pointers in a kernel's signature.
 POINTER_TYPES = {
     torch.float32: "*fp32",
     torch.float64: "*fp64",
@@ -46,16 +45,15 @@ _MEMORY_ONLY = {torch.bfloat16: "tl.bfloat16", torch.float16: "tl.float16"}
 
 
 def pointer_type(dtype: torch.dtype) -> str:
-    """Raises BackendError for a dtype that kernels cannot touch."""
+    """Returns the pointer's element type. Raises BackendError for an unsupported dtype."""
     if dtype not in POINTER_TYPES:
         raise unsupported("codegen", f"Triton kernels on dtype {dtype} are not built")
     return POINTER_TYPES[dtype]
 
 
 def constant_text(value: Any, dtype: torch.dtype) -> str:
-    """The literal of a constant, exact and typed: Triton gives a bare number the type of its
-    neighbour, or float32.
-    """
+    """Returns the exact, typed literal of a constant: Triton gives a bare number the type of its
+    neighbour, or float32."""
     if dtype == torch.bool:
         return f"tl.full([], {bool(value)}, tl.int1)"
     if not dtype.is_floating_point:
@@ -114,7 +112,7 @@ def sqrt(value: Value, a: str) -> str:
 
 
 def shift(sign: str) -> Spelling:
-    """A count outside the width shifts everything out, as in eager."""
+    """A shift count beyond the width shifts everything out, as in eager."""
 
     def text(value: Value, a: str, b: str) -> str:
         bits = value.dtype.itemsize * 8

@@ -1,8 +1,7 @@
-"""One fused body as one Triton kernel.
+"""Writes one fused body as one Triton kernel.
 
-In: a `KernelBody`, the layouts of its buffers. Out: a `TritonKernel`. What always holds: a value is
-computed once where a row is in registers, so each row is read once; `addressing` says where its
-elements are.
+A value is computed once where a row is in registers, so each row is read once. `addressing`
+computes where the elements are.
 """
 
 from __future__ import annotations
@@ -36,11 +35,10 @@ class TritonKernel:
     """text: the function, with `@NAME@` for its name. pointers: storages, in argument order; types:
     their element types. sizes: the int64 arguments that follow. grid: number of programs, (numel,
     block) of each axis. constants: block sizes. warps: of one program. label: for the name. looped:
-    a point may be computed more than once. stages: passes of a loop whose loads are under way at
-    once. reusable: (pointer that is written, those that are only read, at the same points), by
-    their numbers. matrices: what bulk copies read, arguments after the sizes. most: programs are no
-    more than these, each then does several blocks (0: one block each). written: numbers of the
-    pointers that it stores to."""
+    a point may be computed more than once. stages: of software pipelining. reusable: (written
+    pointer, pointers only read, at the same points), by their numbers. matrices: tensor
+    descriptors, arguments after the sizes. most: limit on programs of a persistent kernel (0: one
+    program per block). written: numbers of the pointers that it stores to."""
 
     text: str
     pointers: tuple[str, ...]
@@ -59,7 +57,7 @@ class TritonKernel:
 
 
 class TritonKernelWriter(Addressing):
-    """Writes one kernel. Mutable."""
+    """Writes one kernel."""
 
     spellings = TRITON_OPS
     stages = 1
@@ -81,7 +79,7 @@ class TritonKernelWriter(Addressing):
     # values --------------------------------------------------------------------------------------
 
     def level(self, value: Value) -> int:
-        """1 for the elements of a row."""
+        """Returns 1 for the elements of a row."""
         return int(self.in_row(value))
 
     def constant(self, value: Value) -> str:
@@ -99,7 +97,7 @@ class TritonKernelWriter(Addressing):
         return f"tl.where({index} < 0, {index} + {size}, {index})"
 
     def checked_index(self, value: Value, index: str, size: str) -> str:
-        """Stops the device as eager's assertion does, and reads nothing outside."""
+        """Asserts on the device as eager does, and reads nothing out of bounds."""
         inside = f"({index} >= 0) & ({index} < {size})"
         mask = self.mask(self.axes(value.variables))
         checked = f"({inside}) | (({mask}) == 0)" if mask else inside
@@ -162,7 +160,7 @@ class TritonKernelWriter(Addressing):
     # the function --------------------------------------------------------------------------------
 
     def write(self) -> TritonKernel:
-        """The text of the kernel."""
+        """Returns the text of the kernel."""
         with self.out.indented():
             self._body()
         constants = self._constants()
@@ -246,16 +244,14 @@ class TritonKernelWriter(Addressing):
                 self.registers[buffer] = register
 
     def _wait(self, stores: Sequence[Store]) -> None:
-        """Before stores over what the block reads: threads need not load the elements that they
-        store.
-        """
+        """Writes a barrier before stores to what the block reads: a thread may store elements that
+        another one loads."""
         if overtakes(self.program, self.body, stores, once_a_row=self.tile.reduced is not None):
             self.out.line("tl.debug_barrier()")
 
     def _reducer(self, store: Store) -> tuple[Store, Value, Reducer]:
-        """With the value that is accumulated: a float that is widened only to be added stays as it
-        is.
-        """
+        """Returns the reducer and the accumulated value: a float that is widened only to be added
+        stays narrow."""
         assert store.reduce is not None
         value, result = store.value, self.body.registers[store.buffers[0]]
         if store.reduce == "sum" and value.name == "cast" and value.args[0].dtype == torch.float32:
@@ -270,9 +266,7 @@ class TritonKernelWriter(Addressing):
         return store, SCANNERS[store.scan or ""](name, store.value.dtype, dtype)
 
     def _scanned(self, store: Store, scanner: Scanner, names: dict[Value, str]) -> None:
-        """Stores what a scan has come to at each element. (Nothing in this kernel reads it
-        again.)
-        """
+        """Stores a scan's result at each element. (Nothing in this kernel reads it again.)"""
         for buffer, text in zip(store.buffers, scanner.results, strict=True):
             self._store_at(buffer, store, text, names, self.tile.axes)
 
@@ -305,7 +299,7 @@ class TritonKernelWriter(Addressing):
             self._lines(reducer.finish, "", names)
 
     def _element(self, value: Value, names: dict[Value, str]) -> str:
-        """The reduced value as a whole block."""
+        """Returns the reduced value as a whole block."""
         text = names[value]
         if len(self.axes(value.variables)) == len(self.tile.axes):
             return text
@@ -332,7 +326,7 @@ class TritonKernelWriter(Addressing):
 
 
 def _needed(stores: Iterable[Store]) -> list[Value]:
-    """The values of stores and of the positions they store at, operands first."""
+    """Returns the values of stores and of their indices, operands first."""
     stores = list(stores)
     indirect = [v for s in stores for i in s.index for v in i.indirect_values()]
     return topological([*indirect, *(s.value for s in stores)])

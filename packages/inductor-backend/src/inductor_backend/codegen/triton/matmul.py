@@ -1,10 +1,9 @@
-"""A product, with what is computed from its factors' sources and its results, as one Triton kernel.
+"""Writes a matmul, with its fused prologue and epilogue, as one Triton kernel.
 
-In: a `KernelBody` whose first reduction is a product (`schedule/matmul_loops.py`), and block sizes.
-Out: a `TritonKernel`. What always holds: factors are rounded to the operands' type as the operator
-would read them, sums are float32; what lies beyond an end counts as 0; programs that share rows or
-columns run close to each other, so that those stay in the L2 cache. Factors that are read as they
-lie may come in by bulk copies (`matrices.py`); a kernel with such copies also has the plain loads.
+The body's first reduction is the matmul (`schedule/matmul_loops.py`). Operands are rounded to the
+dtype in which the operator would read them; accumulation is float32; elements out of bounds count
+as 0. Programs that share rows or columns run close together, for the L2 cache. Operands without a
+prologue may be loaded by TMA (`tensor_descriptors.py`); such a kernel also has the plain loads.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody
 
-#: Rows of blocks that are walked together.
+#: Rows of blocks that are grouped for the L2 cache.
 GROUP = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """rows, columns, terms: of a program's block. warps, stages: see `TritonKernel`. bulk: factors
-    come in by bulk copies where they can. programs: so many walk over all blocks, the loads of the
-    next one under way while one is stored (0: a program a block)."""
+    """rows, columns, terms: block_m, block_n, block_k. warps, stages: see `TritonKernel`. bulk:
+    load operands by TMA where possible. programs: number of programs of a persistent kernel, which
+    overlaps the next block's loads with a store (0: one program per block)."""
 
     rows: int
     columns: int
@@ -53,9 +52,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True)
 class TermAxis(Axis):
-    """The terms, as the rows of the right factor's block (letter q): counted by the same block
-    size.
-    """
+    """The K axis, as the rows of the right operand's block (letter q), with the same block size."""
 
     @property
     def constant(self) -> str:
@@ -63,7 +60,7 @@ class TermAxis(Axis):
 
 
 class MatmulKernelWriter(TritonKernelWriter):
-    """Writes one kernel. operands: the element type in which factors are multiplied. Mutable."""
+    """Writes one kernel. operands: the element type in which operands are multiplied."""
 
     def __init__(
         self,
@@ -189,7 +186,7 @@ class MatmulKernelWriter(TritonKernelWriter):
         self.registers[name] = "total"
 
     def _factor(self, factor: Value, tile: Tile, name: str) -> str:
-        """The block of a factor, in the operands' type, 0 beyond the last term."""
+        """Returns the block of an operand, in the operands' dtype, 0 beyond the end of K."""
         self.enter(tile)
         place = self.place(factor, tile) if self.blocks.bulk else None
         if place is None:
@@ -201,7 +198,7 @@ class MatmulKernelWriter(TritonKernelWriter):
         return name
 
     def place(self, factor: Value, tile: Tile) -> Place | None:
-        """Where the blocks of a factor lie, if bulk copies can bring them in as they are."""
+        """Returns where the blocks of an operand lie, if TMA can load them directly."""
         if factor.name != "load" or factor.buffer in self.body.registers:
             return None
         buffer = self.program.buffers[factor.buffer]
@@ -212,7 +209,7 @@ class MatmulKernelWriter(TritonKernelWriter):
         return place_of(index, tile.axes, self.batch, self.nest.sizes, buffer.dtype.itemsize)
 
     def bulk_factors(self) -> int:
-        """How many factors bulk copies can bring in."""
+        """Returns how many operands TMA can load."""
         results = self.tile
         pairs = zip(self.factors, (self.left_tile, self.right_tile), strict=True)
         count = sum(self.place(factor, tile) is not None for factor, tile in pairs)
@@ -220,7 +217,7 @@ class MatmulKernelWriter(TritonKernelWriter):
         return count
 
     def _copied(self, factor: Value, tile: Tile, place: Place) -> str:
-        """The text of a block that a bulk copy brings in, turned where the matrix lies across."""
+        """Returns the text of a block loaded by TMA, transposed where the matrix is."""
         buffer = self.program.buffers[factor.buffer]
         width = buffer.dtype.itemsize
         matrix = Matrix(
@@ -265,9 +262,8 @@ class MatmulKernelWriter(TritonKernelWriter):
         return name
 
     def _direct(self, factor: Value, tile: Tile) -> str | None:
-        """A load whose block can be multiplied as it comes from memory; None where it must be
-        computed.
-        """
+        """Returns a load whose block can be multiplied as it comes from memory; None where it must
+        be computed."""
         buffer = self.program.buffers[factor.buffer]
         if factor.buffer in self.body.registers or buffer.dtype != self.operands:
             return None
@@ -293,7 +289,7 @@ class MatmulKernelWriter(TritonKernelWriter):
 
 
 def _product_of(body: KernelBody) -> tuple[Store, tuple[Value, Value]]:
-    """The sum, and its two factors."""
+    """Returns the sum, and its two operands."""
     found = [store for phase in body.phases for store in phase.reductions]
     if len(found) != 1 or found[0].reduce != "sum" or found[0].value.name != "mul":
         raise unsupported("codegen", "a product's kernel with other reductions")

@@ -1,8 +1,7 @@
-"""All Triton kernels of a graph, and the runs that launch them.
+"""Writes all Triton kernels of a graph, and the runs that launch them.
 
-In: kernels in order, cut into runs by operator calls. Out: the texts of the generated module's
-definitions. What always holds: kernels of equal text and blocks exist once; a run is one call from
-Python, whatever the number of its kernels.
+Kernels of equal text and blocks exist once. A run is one call from Python, whatever the number of
+its kernels.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from inductor_backend.ir.size_text import size_expression
 from inductor_backend.runtime.cuda.triton_compile import Kernel
 from inductor_backend.runtime.scalars import PITCH
 
-#: What the tensor of the call's numbers is called in generated modules.
+#: Name in generated modules of the tensor with the call's symbolic scalars.
 NUMBERS = "numbers"
 
 
 class TritonModule(KernelModule):
-    """Writes kernels as Triton and runs as lists of launches. places: number of the call -> its
-    byte in the tensor that holds them all. Mutable."""
+    """Writes kernels as Triton and runs as lists of launches. places: symbolic scalar of the call
+    -> its byte offset in the tensor that holds them all."""
 
     comment = "#"
 
@@ -38,9 +37,8 @@ class TritonModule(KernelModule):
         return _text_of(kernel)
 
     def new_name(self, kernel: TritonKernel) -> str:
-        """By what it computes: an equal kernel of another graph has the same name, and is compiled
-        once.
-        """
+        """Names a kernel by what it computes: an equal kernel of another graph has the same name,
+        and is compiled once."""
         name = _name_of(_text_of(kernel))
         taken = any(name == other for other, _ in self.kernels.values())
         return f"{name}_{len(self.kernels)}" if taken else name
@@ -91,14 +89,14 @@ class TritonModule(KernelModule):
         return f"slot({run.slot(f'min({kernel.most}, {text})' if kernel.most else text)})"
 
     def sources(self) -> list[str]:
-        """The text of each kernel, its user's lines in comments."""
+        """Returns the text of each kernel, its user's lines in comments."""
         return [
             self.text_of(kernel.text, name, comments)
             for kernel, (name, comments) in self.kernels.items()
         ]
 
     def definitions(self) -> str:
-        """Module-level lines: the kernels, loaded in one go, and the runs."""
+        """Returns module-level lines: the kernels, loaded at once, and the runs."""
         out = CodeWriter()
         if self.kernels:
             names = [name for name, _ in self.kernels.values()]
@@ -125,7 +123,7 @@ class TritonModule(KernelModule):
 
 
 def _text_of(kernel: TritonKernel) -> TritonKernel:
-    """The kernel without what differs from launch to launch."""
+    """Returns the kernel without what differs from launch to launch."""
     return TritonKernel(
         kernel.text,
         (),
@@ -145,21 +143,19 @@ def _name_of(kernel: TritonKernel) -> str:
 
 
 def specification_of(kernel: TritonKernel) -> Kernel:
-    """What will be compiled for it, but for the lines of the user's that are named in its
-    comments.
-    """
+    """Returns what will be compiled for the kernel, without the user's lines in comments."""
     key = _text_of(kernel)
     name = _name_of(key)
     return specification(key, name, key.text.replace(NAME, name))
 
 
 def blocks_of(kernel: TritonKernel) -> list[tuple[str, int, int]]:
-    """What the compiler is told of a kernel's matrices: element type and block."""
+    """Returns the element type and block of each matrix, for the compiler."""
     return [(matrix.kind, *matrix.block) for matrix in kernel.matrices]
 
 
 def specification(kernel: TritonKernel, name: str, text: str) -> Kernel:
-    """What is compiled. text: with the name put in."""
+    """Returns what is compiled. text: including the name."""
     constants = dict(kernel.constants)
     return Kernel(
         name,

@@ -1,9 +1,7 @@
-"""Triton text of reductions over axis 1 of a block.
+"""Writes Triton reductions over axis 1 of a block.
 
-In: a reduction's kind and types. Out: a `Reducer` with the statements of each step. What always
-holds: a block holds one partial result a lane, combined at the end (floats therefore add in a
-tree); what the mask leaves out counts as the reduction's identity; max, min, argmax and argmin find
-NaN.
+A block holds one partial result per lane, combined at the end (floats therefore add in a tree).
+Masked-out elements count as the reduction's identity; max, min, argmax and argmin propagate NaN.
 """
 
 from __future__ import annotations
@@ -19,12 +17,11 @@ from inductor_backend.codegen.triton.expressions import TL_TYPES
 @dataclass(frozen=True, slots=True)
 class Reducer:
     """`{v}`: the element; `{shape}`: the block; `{mask}`: which elements count; `{at}`: their
-    numbers; `{count}`: the length of the row; `{step}`: number of the loop's pass, from 0.
+    positions; `{count}`: the length of the row; `{step}`: number of the loop's iteration, from 0.
 
     start: before the loop; each: in it (both unused where the row is one block); whole: statements
     where the row is one block; finish: after the loop. results: text of each output, after finish
-    or whole.
-    """
+    or whole."""
 
     start: tuple[str, ...]
     each: tuple[str, ...]
@@ -34,7 +31,7 @@ class Reducer:
 
 
 def extreme(dtype: torch.dtype, lowest: bool) -> str:
-    """The identity of max (lowest) or min."""
+    """Returns the identity of max (lowest) or min."""
     if dtype.is_floating_point:
         return f'float("{"-" if lowest else ""}inf")'
     if dtype == torch.bool:
@@ -46,7 +43,7 @@ def extreme(dtype: torch.dtype, lowest: bool) -> str:
 def _simple(
     n: str, value: torch.dtype, result: torch.dtype, identity: str, combine: str, final: str
 ) -> Reducer:
-    """combine: of `{n}` and the element; final: of a block."""
+    """combine: of `{n}` and the element. final: of a block."""
     kind = TL_TYPES[value]
     part = f"tl.where({{mask}}, {{v}}, {identity})"
     combined = combine.format(n=n, v="{v}")
@@ -62,7 +59,7 @@ def _simple(
 def _sum(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
     final = "tl.sum({block}, 1, keep_dims=True)"
     if result == torch.float64 and value == torch.float32:
-        # A block's lanes are short sums; what is left to add is added in double.
+        # A block's lanes are short sums; the lanes are added in double.
         reducer = _simple(n, value, result, "0", "{n} + {v}", final)
         return Reducer(
             reducer.start,
@@ -139,8 +136,8 @@ def _arg(name: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
 
 
 def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
-    """A row in one block: its mean, then the squares around it. Looped: each lane has its own mean
-    and squares, which differ from the row's by what the lanes' means differ."""
+    """For a row in one block: its mean, then the squares around it. Looped: each lane keeps its own
+    mean and squares; the distances between the lanes' means are added at the end."""
     kind, out = TL_TYPES[value], TL_TYPES[result]
     return Reducer(
         tuple(f"{n}_{part} = tl.zeros({{shape}}, {kind})" for part in ("mean", "m2", "count")),

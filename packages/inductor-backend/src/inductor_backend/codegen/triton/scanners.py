@@ -1,9 +1,8 @@
-"""Triton text of scans over axis 1 of a block.
+"""Writes Triton scans over axis 1 of a block.
 
-In: a scan's kind and types. Out: a `Scanner` with the statements of each step. What always holds:
-elements are combined in a tree, each with all before it in its row; what the mask leaves out lies
-behind every element that counts, so it needs no identity; where rows are walked in a loop, one
-carried value a row is what the passes before have come to.
+Elements are combined in a tree, each with all before it in its row. Masked-out elements follow all
+others, so they need no identity. Where a loop covers the row, it carries one value per row from
+block to block.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from inductor_backend.codegen.triton.reducers import extreme
 
 @dataclass(frozen=True, slots=True)
 class Scanner:
-    """`{v}`: the element; `{at}`: its number in the row; `{rows}`: the shape of one value a row;
-    `{last}`: whether an element is the last of its block.
+    """`{v}`: the element; `{at}`: its position in the row; `{rows}`: the shape of one value per
+    row; `{last}`: whether an element is the last of its block.
 
     start: before the loop; each: in it; whole: in place of both where the row is one block.
-    results: text of each output.
-    """
+    results: text of each output."""
 
     start: tuple[str, ...]
     each: tuple[str, ...]
@@ -33,7 +31,8 @@ class Scanner:
 
 
 def _wide(dtype: torch.dtype) -> str:
-    """In what elements are combined: blocks of one or two bytes are not."""
+    """Returns the dtype in which elements are combined: blocks of one or two bytes are not
+    supported."""
     small = not dtype.is_floating_point and dtype.itemsize < 4
     return "tl.int32" if small else TL_TYPES[dtype]
 
@@ -61,7 +60,8 @@ def _simple(combine: str, start: Callable[[torch.dtype], str]) -> Callable[..., 
 
 
 def _place(combine: str, lowest: bool) -> Callable[..., Scanner]:
-    """With the position of the last element that is as great (or as small)."""
+    """Returns a scan that also gives the position of the last element that is as great (or as
+    small)."""
 
     def make(n: str, value: torch.dtype, result: torch.dtype) -> Scanner:
         kind = _wide(value)

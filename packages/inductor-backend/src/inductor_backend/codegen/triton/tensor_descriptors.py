@@ -1,11 +1,9 @@
-"""Which blocks of a product's factors the bulk copy engine of a GPU (TMA, from sm_90 on) can bring
-in.
+"""Decides which blocks of a matmul's operands TMA (from sm_90 on) can load through tensor
+descriptors.
 
-In: the address of a load over the axes of a block. Out: a `Matrix`, rows of elements side by side,
-and the place of the block in it. What always holds: rows begin at multiples of 16 bytes of each
-other; what lies beyond the matrix's ends is read as 0, so a sum's terms never come from there;
-where a call's memory does not begin at a multiple of 16 bytes, the launch takes the kernel without
-bulk copies.
+From a load's address over the axes of a block it derives a `Matrix`, and the block's place in it.
+Row strides are multiples of 16 bytes. TMA reads 0 beyond the matrix's ends, so K needs no mask.
+Where a call's memory is not aligned to 16 bytes, the launch uses the kernel without TMA.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ from dataclasses import dataclass, replace
 from inductor_backend.codegen.triton.tiling import FLAT, Axis
 from inductor_backend.ir.index_expr import Expr, Index, Var
 
-#: The parameter of a kernel that says whether its matrices are there.
+#: The kernel parameter that enables its tensor descriptors.
 BULK = "BULK"
 
-#: Rows begin at multiples of so many bytes.
+#: Alignment of rows in bytes.
 UNIT = 16
 
 #: Coordinates have 32 bits.
@@ -28,9 +26,9 @@ LONGEST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """name: of the kernel's argument. pointer: number of the one behind which it lies, from byte
-    `start` on. kind: element type (bf16, fp16, fp32). sizes: rows, columns. stride: bytes from row
-    to row. block: rows, columns of what is copied at once."""
+    """name: of the kernel's argument. pointer: number of the pointer argument, to which byte
+    `start` is added. kind: element type (bf16, fp16, fp32). sizes: rows, columns. stride: row
+    stride in bytes. block: rows, columns of one load."""
 
     name: str
     pointer: int
@@ -41,14 +39,14 @@ class Matrix:
     block: tuple[int, int]
 
     def form(self) -> Matrix:
-        """Without what differs from launch to launch."""
+        """Returns the matrix without what differs from launch to launch."""
         return replace(self, start=0, sizes=(0, 0), stride=0)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a block lies: rows, columns: the axes that walk them; batch: (loop, rows of one step)
-    for each loop outside. start, stride: in elements. sizes: of the matrix."""
+    """Where a block lies. rows, columns: the axes that index them. batch: (loop, rows of one step)
+    for each batch loop. start, stride: in elements. sizes: of the matrix."""
 
     rows: Axis
     columns: Axis
@@ -61,8 +59,8 @@ class Place:
 def place_of(
     index: Index, axes: Sequence[Axis], outside: Sequence[int], loops: Sequence[Expr], itemsize: int
 ) -> Place | None:
-    """index: of a load, over loops and flat axes (`FLAT` + number). outside: loops of batches.
-    loops: all sizes. None where the blocks are no blocks of a matrix."""
+    """index: of a load, over loops and flat axes (`FLAT` + number). outside: batch loops. loops:
+    all sizes. Returns None where the blocks are no blocks of a matrix."""
     terms = dict(_steps(index))
     if (
         len(terms) != len(index.terms)
@@ -98,16 +96,15 @@ def _steps(index: Index) -> list[tuple[int, Expr]]:
 
 
 def _whole(rows: Axis) -> bool:
-    """Blocks do not reach into the next product's terms. (Rows of another product's results are not
-    stored.)
-    """
+    """Returns whether blocks stay within K of their own matmul in a batch. (Rows of another
+    matmul's results are not stored.)"""
     return rows.letter not in "rq" or rows.exact
 
 
 def _batch(
     terms: dict[int, Expr], outside: Sequence[int], loops: Sequence[Expr], stride: int
 ) -> tuple[tuple[int, int], ...] | None:
-    """Steps of the loops outside in rows, None where they are none."""
+    """Returns the steps of the batch loops in rows, None where they are no whole rows."""
     found = []
     for loop, step in terms.items():
         if (

@@ -1,8 +1,7 @@
-"""How a Triton kernel covers its loops: axes, block sizes, warps.
+"""Chooses how a Triton kernel covers its loops: axes, block sizes, warps.
 
-In: a `KernelBody`, its `LoopNest`, buffer layouts, size hints. Out: a `Tile`. What always holds:
-every loop of the nest belongs to one axis; any tile gives a correct kernel. An axis is a run of
-loops counted by one flat index.
+An axis is a run of loops counted by one flat index; every loop of the nest belongs to one axis. Any
+tile gives a correct kernel.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from inductor_backend.schedule.split_reductions import LONGEST_HELD_COLUMN
 #: Rows up to this length are held in registers (16 elements a thread with 16 warps).
 LONGEST_PERSISTENT = 8192
 
-#: The same for rows that lie across memory, of which a block holds many; those that are read more
-#: than once may be longer.
+#: The same for rows that are strided in memory, of which a block holds many; those that are read
+#: more than once may be longer.
 LONGEST_COLUMN = 64
 
 #: Streaming multiprocessors that a grid should keep busy.
 PROCESSORS = 132
 
-#: Positions of pseudo variables that stand for an axis's flat index.
+#: First number of the pseudo variables for axes' flat indices.
 FLAT = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """letter: x, y or r (reduced). loops: numbers of its loops, outermost first. numel: their
-    product. block: its elements in one program."""
+    """letter: x, y or r (reduction). loops: numbers of its loops, outermost first. numel: product
+    of their sizes. block: its elements in one program."""
 
     letter: str
     loops: tuple[int, ...]
@@ -47,13 +46,13 @@ class Axis:
 
     @property
     def exact(self) -> bool:
-        """No program reaches beyond the end, so no mask is needed."""
+        """Returns whether no program exceeds the end, so that no mask is needed."""
         return isinstance(self.numel, int) and self.numel > 0 and self.numel % self.block == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """axes: in the order of a block's dimensions. looped: the last axis (r) is walked in a loop."""
+    """axes: in the order of a block's dimensions. looped: a loop covers the last axis (r)."""
 
     axes: tuple[Axis, ...]
     warps: int
@@ -70,7 +69,7 @@ class Tile:
 
 @cache
 def power_of_two(least: int) -> int:
-    """The least power of two that is not below."""
+    """Returns the least power of two that is not below `least`."""
     return 1 << max(least - 1, 0).bit_length()
 
 
@@ -79,7 +78,7 @@ def _axis(letter: str, nest: LoopNest, loops: tuple[int, ...], block: int) -> Ax
 
 
 def choose_tile(program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars) -> Tile:
-    """The tile by the access pattern."""
+    """Chooses the tile by the access pattern."""
     flats = [walk(flat, nest) for flat in accesses(program, body)]
     outer = tuple(range(len(nest.outer)))
     inner = tuple(range(len(outer), len(nest.sizes)))
@@ -106,7 +105,8 @@ def _flat(nest: LoopNest, sizes: SizeVars, outer: tuple[int, ...]) -> Tile:
 def _crossing(
     program: Program, body: KernelBody, nest: LoopNest, sizes: SizeVars, flats: list[Index]
 ) -> int | None:
-    """The loop along which some accesses are contiguous while others are along the last one."""
+    """Returns the loop along which some accesses are contiguous while others are contiguous along
+    the last one."""
     last = len(nest.outer) - 1
     if last < 1 or sizes.hint(nest.outer[last]) < 8:
         return None
@@ -142,7 +142,8 @@ def _is_column(
     outer: tuple[int, ...],
     inner: tuple[int, ...],
 ) -> bool:
-    """More elements are contiguous along a row index than along a reduced one."""
+    """Returns whether more elements are contiguous along an outer index than along a reduction
+    index."""
     reading = [flat for flat in flats if any(flat.coefficient(k) != 0 for k in inner)]
     weights = [sizes.hint(product(nest.sizes[k] for k in flat.variables()), 1) for flat in reading]
 
@@ -197,7 +198,7 @@ def _rows_at_once(count: int, r_block: int, column: bool) -> int:
 
 
 def variants(tile: Tile) -> list[Tile]:
-    """Other tiles for the same loops, to be measured beside the chosen one, which is the first."""
+    """Returns tiles to benchmark for the same loops; the chosen one is the first."""
     reduced = tile.reduced
     if reduced is not None and tile.looped:
         found = [(x, r, w) for x in (1, 2) for r in (1, 2) for w in (1, 2)]

@@ -1,10 +1,9 @@
-"""The generated module of a graph on a CUDA device.
+"""Writes the generated module of a graph on a CUDA device, which also runs alone.
 
-In: steps, buffers and the memory plan. Out: the module's text, which runs alone. What always holds:
-memory comes from torch's caching allocator, so it belongs to the stream of the call; what only
-kernels touch lies in one allocation; what an operator reads or returns is a tensor; nothing waits
-for the device; memory that a result lives in is announced (`runtime.allocation_hooks`), and so is
-the first after it that is none.
+Memory comes from torch's caching allocator, so it belongs to the stream of the call. Buffers that
+only kernels touch share one allocation; operators' arguments and results are tensors. Nothing waits
+for the device. Allocations for results are announced (`runtime.allocation_hooks`), and so is the
+first other one after them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tracer_core.plugin_api import SizeSpec
 
 
 class TritonWrapper(Wrapper):
-    """Writes the module. Mutable."""
+    """Writes the module."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class TritonWrapper(Wrapper):
         return _IMPORTS
 
     def _with_results(self) -> set[str]:
-        """The tensors whose memory a result lives in."""
+        """Returns the tensors whose memory a result lives in."""
         found = {self.program.buffers[name].storage for name in self.program.output_names}
         for name in reversed(list(self.plan.over)):  # each stands after the one that it is made in
             if name in found:
@@ -96,7 +95,7 @@ class TritonWrapper(Wrapper):
         return f"as_strided({other}, {tuple_text(layout.sizes)}, {tuple_text(layout.strides)})"
 
     def _write_steps(self, steps: Sequence[Step]) -> None:
-        """The arena lives from the first run that works in it to the last."""
+        """Writes the steps; the arena lives from the first run that uses it to the last."""
         in_arena = [number for number, step in enumerate(steps) if _uses_arena(step)]
         for number, step in enumerate(steps):
             if in_arena and number == in_arena[0]:
@@ -117,12 +116,12 @@ class TritonWrapper(Wrapper):
         out.raw(self.triton.definitions())
 
     def _make_pool(self, out: CodeWriter) -> None:
-        """Torch's caching allocator has the arenas."""
+        """Does nothing: arenas come from torch's caching allocator."""
 
     def _call(self, out: CodeWriter, name: str = "call", more: Sequence[str] = ()) -> None:
-        """With numbers: `call_with` takes the tensor that holds them as its last argument, so that
-        a recording can read other numbers in each replay; `ModuleRunner.scalars` is there where no
-        operator takes a number as it is."""
+        """Writes `call`. With symbolic scalars, `call_with` takes the tensor that holds them as its
+        last argument, so that each CUDA graph replay can read other values; `ModuleRunner.scalars`
+        exists where no operator takes a scalar directly."""
         if not self.triton.places:
             super()._call(out, name, more)
             return
@@ -144,7 +143,7 @@ class TritonWrapper(Wrapper):
             out.line(f"{SCALARS} = numbers_of, call_with")
 
     def _bring_numbers(self, out: CodeWriter) -> None:
-        """They lie in one tensor, which `call_with` is given."""
+        """Reads the symbolic scalars from the one tensor given to `call_with`."""
 
     def _open_arena(self, out: CodeWriter) -> None:
         out.line("stream = current_stream(device)")
@@ -152,7 +151,7 @@ class TritonWrapper(Wrapper):
             out.line("to = route.to")
 
     def _close_arena(self, out: CodeWriter) -> None:
-        """The allocator takes the arena back after its last use, in the order of the stream."""
+        """Returns the arena to the allocator after its last use, in stream order."""
 
     def _example(self, name: str) -> str:
         text = super()._example(name)

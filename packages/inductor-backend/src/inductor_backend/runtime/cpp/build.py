@@ -1,8 +1,7 @@
-"""C++ text to a loaded library, through a disk cache that many processes share.
+"""Compiles C++ text to a loaded library, through a disk cache that many processes share.
 
-In: translation units as text. Out: a `Library` of callable functions. Always holds: an entry is one
-file ``<key>.so`` whose last bytes are the SHA-256 of the rest (ELF loaders ignore what follows the
-image), so it is written by one atomic rename, a damaged one is seen before it is loaded, and the
+An entry is one file ``<key>.so`` whose last bytes are the SHA-256 of the rest (ELF loaders ignore
+what follows the image). So one atomic rename writes it, damage is detected before loading, and the
 same bytes can be stored elsewhere and loaded by another process without a compiler. The key covers
 the texts, the prelude, compiler version, flags and the processor's features.
 """
@@ -37,8 +36,7 @@ from tracer_core.plugin_api import (
 @dataclass(frozen=True, slots=True)
 class Library:
     """A loaded shared library. name: for messages. key: content digest. path: its file. hit: True
-    if no compiler ran. reason: why it was a hit or a miss, for logs. seconds: what building took.
-    """
+    if no compiler ran. reason: why it was a hit or a miss, for logs. seconds: build time."""
 
     name: str
     key: str
@@ -49,9 +47,7 @@ class Library:
     handle: ctypes.CDLL = field(repr=False, compare=False)
 
     def address(self, function: str) -> int:
-        """Address of an exported function. Raises BackendError if the library has none of that
-        name.
-        """
+        """Returns the address of an exported function. Raises BackendError if the library lacks it."""
         try:
             return ctypes.cast(getattr(self.handle, function), ctypes.c_void_p).value or 0
         except AttributeError:
@@ -62,26 +58,26 @@ class Library:
             ) from None
 
     def function(self, name: str, nargs: int, fails: bool = True) -> Callable[..., None]:
-        """A callable for ``TC_EXPORT void name(const int64_t* a)`` taking `nargs` tensors or ints.
+        """Returns a callable for ``TC_EXPORT void name(const int64_t* a)`` taking `nargs` tensors
+        or ints.
 
         A tensor is passed as its data pointer. The GIL is released during the call. What a kernel
-        reported by ``tc_fail`` is raised: IndexError for a bad index, RuntimeError for an integer
-        division by zero. fails: whether a kernel of this function may report something.
-        """
+        reports by ``tc_fail`` is raised: IndexError for a bad index, RuntimeError for an integer
+        division by zero. fails: whether a kernel of this function may report an error."""
         error = self._error_flag() if fails else 0
         return launcher(maker(self.handle), self.address(name), nargs, name, error, keep_alive=self)
 
     def _error_flag(self) -> int:
-        """Address of the prelude's ``tc_error``; 0 in a library built without the prelude."""
+        """Returns the address of the prelude's ``tc_error``; 0 in a library built without the
+        prelude."""
         try:
             return ctypes.addressof(ctypes.c_int.in_dll(self.handle, "tc_error"))
         except ValueError:
             return 0
 
     def read_binary(self) -> bytes:
-        """The entry as bytes, for `load_binary` in another process on the same kind of
-        processor.
-        """
+        """Returns the entry as bytes, for `load_binary` in another process on the same kind of
+        processor."""
         return self.path.read_bytes()
 
 
@@ -93,7 +89,7 @@ _loaded_lock = threading.Lock()
 
 def _new_process() -> None:
     global _loaded_lock
-    _loaded_lock = threading.Lock()  # of the parent's threads, one may have held it
+    _loaded_lock = threading.Lock()  # a thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_new_process)
@@ -126,9 +122,8 @@ def build(sources: Sequence[str | Unit], *, name: str) -> Library:
 
 
 def _in_a_folder(make: Callable[[Path, str], Made]) -> Made:
-    """make(the cache's folder, its name for messages); with a temporary folder if its files cannot
-    be written or loaded.
-    """
+    """Calls make(the cache's folder, its name for messages); with a temporary folder if files
+    cannot be written or loaded there."""
     while True:
         try:
             directory, where = cache_directory()
@@ -160,9 +155,8 @@ def _found_or_built(
 def _built_by_any_compiler(
     units: Sequence[Unit], name: str, directory: Path, where: str
 ) -> Library | None:
-    """The entry that some compiler made of these texts here before, for machines that have lost
-    theirs.
-    """
+    """Returns the entry that any compiler made of these texts here before, for machines that have
+    lost their compiler."""
     path = directory / f"{key_of(units, None)}.so"
     if entries().check_file(path) is not None:
         return None
@@ -172,7 +166,7 @@ def _built_by_any_compiler(
 
 
 def _link_for_any_compiler(units: Sequence[Unit], path: Path) -> None:
-    """A second name for the entry, without the compiler in its key."""
+    """Adds a second name for the entry, without the compiler in its key."""
     other = path.with_name(f"{key_of(units, None)}.so")
     with contextlib.suppress(
         OSError
@@ -182,7 +176,8 @@ def _link_for_any_compiler(units: Sequence[Unit], path: Path) -> None:
 
 
 def load_binary(data: bytes, *, name: str) -> Library:
-    """Loads what `Library.read_binary` gave, here or in another process; no compiler is needed.
+    """Loads the bytes of `Library.read_binary`, from this process or another; no compiler is
+    needed.
 
     Raises BackendError (stage "load") if the bytes are damaged or were built for another processor.
     """
@@ -211,7 +206,7 @@ def forget_loaded() -> None:
 
 
 def _linked(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str) -> bytes:
-    """The shared library of these units."""
+    """Returns the shared library of these units."""
     objects = compiled(units, tools, directory, name)
     with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as folder:
         files = []

@@ -1,8 +1,7 @@
-"""Translation units to object code, each in a process of the compiler.
+"""Compiles translation units to object code, each in its own compiler process.
 
-In: units. Out: the bytes of their objects, in order. What always holds: the whole process runs at
-most as many compilers at once as there are processors, whoever started them; a unit that several
-ask for is compiled once; units with `keep` are compiled once a machine.
+The process runs at most as many compilers at once as there are processors, over all threads. A unit
+requested several times at once is compiled once; units with `keep` are compiled once per machine.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _TRIG = re.compile(r"\btc_(sin|cos|tan)\(")
 @dataclass(frozen=True, slots=True)
 class Unit:
     """A translation unit. flags: after the toolchain's. headers: a folder of headers beside the
-    prelude's. keep: its object is an entry of the cache by itself."""
+    prelude's. keep: its object is a cache entry by itself."""
 
     text: str
     flags: tuple[str, ...] = ()
@@ -43,7 +42,7 @@ class Unit:
     keep: bool = False
 
     def parts(self) -> tuple[str, ...]:
-        """What its object depends on, beside the toolchain and the prelude."""
+        """Returns what the object depends on, beside the toolchain and the prelude."""
         return (*self.flags, *([] if self.headers is None else [_digest(self.headers)]), self.text)
 
 
@@ -52,7 +51,7 @@ LAUNCHER = Unit((INCLUDE_DIR / "launcher.cpp").read_text(), keep=True)
 
 
 def key_of(units: Sequence[Unit], tools: Toolchain | None) -> str:
-    """tools: None for the key that every compiler's result shares."""
+    """Returns the cache key. tools: None for the key that all compilers share."""
     digest = hashlib.sha256(ENTRY_FORMAT)
     toolchain = processor()[1] if tools is None else tools.fingerprint()
     for part in (
@@ -68,15 +67,14 @@ def key_of(units: Sequence[Unit], tools: Toolchain | None) -> str:
 
 @functools.cache
 def _digest(folder: Path) -> str:
-    """Of the folder's headers, and of what is linked into every library."""
+    """Returns the digest of the folder's headers, and of what is linked into every library."""
     files = sorted([*folder.glob("*.h"), *folder.glob("launcher.cpp")])
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
 class _Running:
-    """Compilers of this process: how many may run, and who waits for what. Mutable; a forked child
-    has a new one.
-    """
+    """Compilers of this process: how many may run, and which results are pending. A forked child
+    has a new one."""
 
     def __init__(self) -> None:
         self.slots = threading.Semaphore(max(1, len(os.sched_getaffinity(0))))
@@ -84,7 +82,7 @@ class _Running:
         self.pending: dict[str, Future[bytes]] = {}
 
     def ask(self, key: str) -> tuple[Future[bytes], bool]:
-        """The result to come, and whether the caller must make it."""
+        """Returns the future result, and whether the caller must make it."""
         with self.lock:
             known = self.pending.get(key)
             if known is not None:
@@ -102,17 +100,16 @@ _running = _Running()
 
 def _new_process() -> None:
     global _running
-    _running = _Running()  # the parent's compilers report to the parent
+    _running = _Running()  # the parent's compilers belong to the parent
 
 
 os.register_at_fork(after_in_child=_new_process)
 
 
 def compiled(units: Sequence[Unit], tools: Toolchain, directory: Path, name: str) -> list[bytes]:
-    """The objects of these units; the longest text is begun first.
+    """Returns the objects of these units; starts with the longest text.
 
-    Raises BackendError with the compiler's first lines and the path of the kept source.
-    """
+    Raises BackendError with the compiler's first lines and the path of the kept source."""
     results: list[Future[bytes] | bytes] = []
     begun: list[tuple[int, threading.Thread]] = []
     for number, unit in enumerate(units):
@@ -154,7 +151,7 @@ def _make(
     directory: Path,
     label: str,
 ) -> None:
-    """Compiles one unit: whatever happens, `result` is told."""
+    """Compiles one unit, and always completes `result`."""
     try:
         with running.slots:
             data = _object(unit, path, tools, directory, label)
@@ -200,8 +197,9 @@ def _compile(unit: Unit, tools: Toolchain, directory: Path, label: str) -> bytes
 def run_compiler(
     command: Sequence[str], name: str, scratch: Path, source: Path | None = None
 ) -> None:
-    """Runs the compiler, whose own files go to the folder `scratch`. Raises BackendError with its
-    words, or OSError if the disk is full; source: kept beside the cache's entries then."""
+    """Runs the compiler with the folder `scratch` for its temporary files. Raises BackendError with
+    its output, or OSError if the disk is full. source: on an error, kept beside the cache's
+    entries."""
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True,

@@ -1,8 +1,8 @@
 """Finds the C++ compiler and the OpenMP library that torch has loaded.
 
-In: the environment (``CXX``, ``PATH``) and the running process. Out: one frozen `Toolchain` with
-every flag that a build uses. Always holds: kernels share torch's own libgomp (one thread pool in
-the process), and floating point keeps NaN, infinities, -0.0 and denormals (no -ffast-math).
+The result is one frozen `Toolchain` with every flag that a build uses. Kernels share torch's own
+libgomp (one thread pool in the process), and floating point keeps NaN, infinities, -0.0 and
+denormals (no -ffast-math).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CANDIDATES = ("g++", "clang++", "c++")
 #: -fno-trapping-math   no code reads the FP exception flags, as in torch's own build: needed to turn
 #:                      branches into vector selects. Values, NaN and -0.0 included, do not change.
 #: -fno-semantic-interposition, -fvisibility=hidden   calls inside the library are direct.
-#: -ffp-contract=fast   a*b+c becomes one fma (GCC's default, said aloud).
+#: -ffp-contract=fast   a*b+c becomes one fma (GCC's default, made explicit).
 COMMON_FLAGS = (
     "-std=c++17",
     "-O3",
@@ -61,17 +61,16 @@ class Toolchain:
     openmp_library: str | None
 
     def fingerprint(self) -> str:
-        """Text that differs whenever the same source could give another binary."""
+        """Returns text that differs whenever the same source could give another binary."""
         library = os.path.basename(self.openmp_library or "")
         return "\n".join((self.kind, self.version, *self.flags, self.cpu, library))
 
 
 def find_compiler() -> Toolchain:
-    """The compiler to use: ``$CXX``, else the first of g++, clang++, c++ that runs.
+    """Returns the compiler to use: ``$CXX``, else the first of g++, clang++, c++ that runs.
 
     Raises BackendError (stage "toolchain") naming the package to install. The result is cached per
-    value of CXX and PATH.
-    """
+    value of CXX and PATH."""
     return _find(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
 
 
@@ -99,7 +98,7 @@ def _find(cxx: str, search_path: str) -> Toolchain:
 
 
 def _version(path: str) -> str | None:
-    """First line of ``--version``, or None if the program is no working compiler."""
+    """Returns the first line of ``--version``, or None if the program is no working compiler."""
     try:
         done = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=30, check=False
@@ -123,8 +122,8 @@ def _toolchain(path: str, version: str) -> Toolchain:
     # The library's path goes to the linker instead of -fopenmp, so that the one that torch has
     # loaded (found again by its soname at dlopen) is the only one in the process.
     link = [library] if kind == "gcc" and library else []
-    # Copies of kernels for the constant sizes of one call cost a third of the compiler's time, and
-    # run no faster.
+    # Clones of kernels for one call's constant sizes take a third of the compile time and run no
+    # faster.
     clones = ["-fno-ipa-cp-clone"] if kind == "gcc" else []
     return Toolchain(
         path=os.path.realpath(path),
@@ -140,7 +139,7 @@ def _toolchain(path: str, version: str) -> Toolchain:
 
 @functools.lru_cache(maxsize=1)
 def processor() -> tuple[str, str]:
-    """(isa, digest of the processor's features)."""
+    """Returns (isa, digest of the processor's features)."""
     features = platform.machine() + " " + platform.processor()
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
@@ -154,7 +153,7 @@ def processor() -> tuple[str, str]:
 
 
 def loaded_openmp_libraries() -> list[str]:
-    """Paths of all OpenMP runtimes mapped into this process (more than one is two thread pools)."""
+    """Returns the paths of all OpenMP runtimes mapped into this process (two are two thread pools)."""
     names = ("libgomp", "libomp", "libiomp")
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
@@ -167,7 +166,7 @@ def loaded_openmp_libraries() -> list[str]:
 
 
 def openmp_library() -> str | None:
-    """The libgomp that torch has loaded, else the one in its wheel, else None."""
+    """Returns the libgomp that torch has loaded, else the one in its wheel, else None."""
     loaded = [path for path in loaded_openmp_libraries() if "libgomp" in os.path.basename(path)]
     in_torch = [path for path in loaded if f"{os.sep}torch" in path]
     if in_torch or loaded:

@@ -1,5 +1,5 @@
-"""What `compile()` checks before the first call: that there is a compiler, and that mode and
-options do not contradict.
+"""What `compile()` checks before the first call: a compiler exists; mode and options are
+consistent.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from tracer_core.plugin_api import OptionError
 
 
 def check(options: Any, mode: str) -> None:
-    """Raises BackendError naming the package to install where no C++ compiler works, OptionError
-    for a contradiction.
-    """
+    """Raises BackendError naming the package to install if no C++ compiler works, OptionError for
+    contradictory options."""
     if mode in RECORDED_MODES and not options.recordings:
         raise OptionError(
             f"mode {mode!r} records every graph, and options={{'recordings': False}} wants none:"

@@ -1,9 +1,8 @@
-"""From kernel texts to loaded kernels: what is kept (`triton_kept`), else Triton's compiler, in
+"""Loads Triton kernels: from the kernel store (`kernel_store`), else by Triton's compiler, in
 parallel.
 
-In: `Kernel` descriptions as generated modules hold them. Out: `LoadedKernel`s. What always holds:
-equal kernels of a process are compiled once; Triton is imported only where a kernel is not kept;
-what it says of a kernel that it does not compile is a BackendError with the kernel's text.
+Equal kernels of a process are compiled once. Triton is imported only for kernels that are not in
+the store. Triton's compile errors become a BackendError with the kernel's text.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ from tracer_core.plugin_api import BackendError, logger
 @dataclass
 class LoadedKernel:
     """function: the driver's handle. threads, shared: of a launch. pointers: how many of its
-    parameters are. copies: what Triton says of the bulk copies from each matrix. interpreted: in
-    their place, under Triton's interpreter. Mutable: `unaligned` is made when it is first needed.
-    """
+    parameters are pointers. copies: Triton's metadata of each matrix's tensor descriptor.
+    interpreted: replaces all these under Triton's interpreter. `unaligned` is made on first use."""
 
     kernel: Kernel
     device: torch.device
@@ -60,11 +58,11 @@ class LoadedKernel:
         return self.kernel.constants
 
     def unaligned(self) -> LoadedKernel:
-        """The same kernel for pointers of any alignment."""
+        """Returns the same kernel for pointers of any alignment."""
         if self._unaligned is None:
             here = capability(
                 self.device.index
-            )  # asked in the middle of a run: the current device stays as it is
+            )  # called within a run: the current device must not change
             found = kernel_store.load(self.kernel, here, aligned=False)
             if found is None:
                 found = _binary(binary_of, self.kernel, target_of(here), False)
@@ -73,7 +71,7 @@ class LoadedKernel:
 
 
 def load_kernels(kernels: Sequence[Kernel], device: torch.device) -> list[LoadedKernel]:
-    """All kernels of a module. Raises BackendError where Triton does not compile one."""
+    """Loads all kernels of a module. Raises BackendError where Triton does not compile one."""
     if device.type != "cuda":
         if not interpreting():
             raise BackendError(
@@ -91,7 +89,7 @@ def load_kernels(kernels: Sequence[Kernel], device: torch.device) -> list[Loaded
 def load_what_compiles(
     kernels: Sequence[Kernel], device: torch.device
 ) -> list[LoadedKernel | BackendError]:
-    """For each kernel itself, or why it cannot run on the device."""
+    """Returns each loaded kernel, or the reason why it cannot run on the device."""
     with torch.cuda.device(device):
         waiting = start(kernels)
         found: list[LoadedKernel | BackendError] = []
@@ -100,15 +98,14 @@ def load_what_compiles(
                 found.append(_load(future.result(), kernel, device))
             except BackendError as error:
                 found.append(error)
-            except (
-                Exception
-            ) as error:  # what the driver says of too many registers or too much shared memory
+            except Exception as error:  # the driver's: too many registers or too much shared memory
                 found.append(BackendError("inductor", "build", f"{type(error).__name__}: {error}"))
         return found
 
 
 def build_side_by_side(kernels: Sequence[Kernel], device: torch.device) -> None:
-    """Builds all of them and waits; what one's compiler says is told where the kernel is loaded."""
+    """Builds all kernels in parallel and waits; compile errors are raised where the kernel is
+    loaded."""
     with torch.cuda.device(device):
         waiting = start(kernels)
     wait(waiting)
@@ -117,7 +114,7 @@ def build_side_by_side(kernels: Sequence[Kernel], device: torch.device) -> None:
 def _load(
     found: Binary, kernel: Kernel, device: torch.device, aligned: bool = True
 ) -> LoadedKernel:
-    """On the current device."""
+    """Loads a kernel on the current device."""
     if found.scratch:
         raise BackendError(
             "inductor", "build", f"kernel {kernel.name} asks for global scratch memory"
@@ -149,8 +146,8 @@ def _load(
 
 @functools.cache
 def warm_up() -> None:
-    """Starts, on a thread, what every first kernel of a process waits for: our launcher, and, where
-    no kernel of an earlier process is kept, imports, Triton's hash of itself and its driver."""
+    """Starts, on a thread, what the first kernel of every process needs: the launcher, and, where
+    no kernel is stored, imports, Triton's hash of itself and its driver."""
     threading.Thread(target=_warm_up, name="triton-warm-up", daemon=True).start()
 
 
@@ -166,7 +163,7 @@ def _warm_up() -> None:
             active_target()
         for one in waiting:
             one.result()
-    except Exception as error:  # told where the kernel is built
+    except Exception as error:  # raised where the kernel is built
         logger().debug("warming up Triton: %s: %s", type(error).__name__, error)
 
 
@@ -183,8 +180,7 @@ def _pool() -> ThreadPoolExecutor:
         pool.shutdown(wait=False, cancel_futures=True)
         _workers().end()
 
-    # Before Python waits for the pool's threads: an interrupted program would compile all that
-    # waits.
+    # Before Python joins the pool's threads: an interrupted program would compile the whole queue.
     getattr(threading, "_register_atexit", atexit.register)(end)
     return pool
 
@@ -198,16 +194,15 @@ def _workers() -> Workers:
 
 
 def start_early(kernel: Kernel, device: torch.device) -> None:
-    """Has it built while its graph is still being compiled; `load_kernels` tells what its compiler
-    says.
-    """
-    if device.type == "cuda" and torch.cuda.is_initialized():  # not for a device that is not there
+    """Starts building a kernel while its graph is still being compiled; `load_kernels` raises the
+    compile errors."""
+    if device.type == "cuda" and torch.cuda.is_initialized():  # not for an absent device
         with torch.cuda.device(device):
             start([kernel])
 
 
 def start(kernels: Sequence[Kernel]) -> list[Future[Binary]]:
-    """Has them built for the current device, without waiting."""
+    """Starts building kernels for the current device, without waiting."""
     here = capability()
     found = [_known(kernel, here) for kernel in kernels]
     target = active_target() if None in found else None
@@ -218,7 +213,8 @@ def start(kernels: Sequence[Kernel]) -> list[Future[Binary]]:
 
 
 def _known(kernel: Kernel, here: int) -> Future[Binary] | None:
-    """A kernel that is being built in this process, or was before, or by another one."""
+    """Returns a kernel that is being built in this process, or that this or another process has
+    built."""
     key = (kernel.key(), here)
     with _futures_lock:
         found = _futures.get(key)
@@ -246,7 +242,7 @@ def _start(kernel: Kernel, target: Any) -> Future[Binary]:
 def _binary(
     build: Callable[..., Binary], kernel: Kernel, target: Any, aligned: bool = True
 ) -> Binary:
-    """By Triton, and kept."""
+    """Compiles a kernel with Triton and stores it."""
     try:
         found = build(kernel, target) if aligned else build(kernel, target, aligned)
     except NotCompiled as error:

@@ -1,15 +1,13 @@
-"""Processes that compile Triton kernels: a quarter of a kernel's compile time holds Python's lock,
-which threads share.
+"""Worker processes that compile Triton kernels: a quarter of a kernel's compile time holds the GIL.
 
-In: `Kernel`s and their target. Out: their `Binary`s. What always holds: no process is started for
-kernels that Triton's cache has, nor for few; where none can be started, or one is lost, the kernel
-is compiled in this process; a compiler that dies takes only its own process along; all of them end
-with this one. Imports no torch.
+No process is started for kernels in Triton's cache, nor for few kernels. Where no process can be
+started, or one is lost, this process compiles the kernel. A compiler crash ends only its worker;
+all workers end with this process. Imports no torch.
 
 Why no `concurrent.futures.ProcessPoolExecutor`: its workers (spawn and forkserver alike) run the
-user's main module again, so a program without ``if __name__ == "__main__"`` runs once a worker and
-fails there; they hold 148 MiB each where the program imports torch (20 here); one that dies breaks
-the whole pool without telling of which kernel; they outlive a killed program.
+user's main module again, so a program without ``if __name__ == "__main__"`` runs once per worker
+and fails there; they hold 148 MiB each where the program imports torch (20 here); one crash breaks
+the whole pool without naming the kernel; they outlive a killed program.
 """
 
 from __future__ import annotations
@@ -38,23 +36,23 @@ from inductor_backend.runtime.cuda.triton_compile import (
     kept,
 )
 
-#: Kernels that wait at once for which there is a process: one starts in the time of two kernels.
+#: Waiting kernels per process: a process starts in the time of two kernels.
 WAITING = 3
 
-#: Fewer kernels that wait at once are compiled by threads.
+#: Threads compile when fewer kernels wait.
 MANY = 8
 
-#: Processes, at most, and the memory of the machine or container for each: one takes 40 MiB beside
-#: files that all share.
+#: Most processes, and the machine's or container's memory per process: one takes 40 MiB beside
+#: shared files.
 MOST, MEMORY = 16, 512 << 20
 
-#: Seconds after the last kernel until they end; the next kernel starts them again.
+#: Idle seconds after which workers end; the next kernel restarts them.
 REST = 30
 
-#: Seconds for a process to start, and for a kernel, after which the process is given up.
+#: Timeouts in seconds for starting a process, and for a kernel.
 START, ANSWER = 60, 300
 
-#: Seconds after which a process ends that nobody asks, whatever holds its pipe open.
+#: Seconds without a request after which a worker ends by itself, even if its pipe is open.
 FORGOTTEN = 600
 
 _MAIN = """
@@ -64,7 +62,7 @@ from inductor_backend.runtime.cuda.compile_workers import serve
 serve(*given)
 """
 
-#: What ends a process from outside; what a compiler dies of is something else.
+#: Signals sent from outside; a compiler crash has others.
 _FROM_OUTSIDE = {
     0,
     *(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
@@ -72,18 +70,19 @@ _FROM_OUTSIDE = {
 
 
 class Lost(Exception):
-    """A process that did not start, or did not answer: what it did not do."""
+    """A worker process did not start, or did not answer."""
 
 
 class Died(Lost):
-    """Its compiler died of the kernel."""
+    """The compiler crashed on the kernel."""
 
 
 class Worker:
-    """One process; one thread asks at a time. Mutable."""
+    """One process, used by one thread at a time."""
 
     def __init__(self) -> None:
-        """Does not wait until it is ready. Raises OSError where no process can be started."""
+        """Starts the process without waiting until it is ready. Raises OSError where none can be
+        started."""
         self._environment = _environment()
         answers, its_end = os.pipe()
         self._answers = os.fdopen(answers, "rb")
@@ -92,11 +91,11 @@ class Worker:
                 [sys.executable, "-P", "-c", _MAIN],
                 bufsize=0,
                 stdin=subprocess.PIPE,
-                # what every start of this Python prints, this process has printed
+                # this process has already printed what every start of this Python prints
                 stdout=subprocess.DEVNULL,
                 pass_fds=[its_end],
                 env=self._environment,
-                process_group=0,  # Ctrl-C is for the process whose it is
+                process_group=0,  # Ctrl-C must not reach workers
             )
         except BaseException:
             self._answers.close()
@@ -111,8 +110,8 @@ class Worker:
         )
 
     def build(self, kernel: Kernel, target: Any) -> Binary | None:
-        """None where something other than the kernel is in the way, which this process would be
-        told too. Raises NotCompiled, Lost."""
+        """Returns the binary, None where a problem other than the kernel's would also occur in this
+        process. Raises NotCompiled, Lost."""
         if not self._ready:
             self._answer(START, "did not start", Lost)
             self._ready = True
@@ -126,14 +125,12 @@ class Worker:
 
     def _ask(self, request: Any) -> None:
         left = memoryview(pickle.dumps(request))
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # it has ended: told where its answer is waited for
+        with contextlib.suppress(BrokenPipeError):  # it has ended: reported when its answer is read
             while left:
                 left = left[self._requests.write(left) :]
 
     def _answer(self, seconds: float, what: str, kind: type[Lost]) -> Any:
-        there = select.poll()  # select() takes no number from 1024 on
+        there = select.poll()  # select() rejects descriptors from 1024 on
         there.register(self._answers, select.POLLIN)
         if not there.poll(1000 * seconds):
             self.end()
@@ -146,9 +143,8 @@ class Worker:
             raise (Lost if status in _FROM_OUTSIDE else kind)(problem) from None
 
     def end(self, grace: float = 0) -> int:
-        """Its exit status. Nothing is left half: files of Triton's cache are put in place when they
-        are whole.
-        """
+        """Ends the process and returns its exit status. Triton's cache stays consistent: its files
+        are written to temporary names and renamed."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(grace)
         self.process.kill()
@@ -157,9 +153,8 @@ class Worker:
         return self.process.wait()
 
     def forget(self) -> None:
-        """In a forked child, whose process it is not. A thread that the child has not may hold the
-        locks of the files.
-        """
+        """Closes the worker in a forked child, which does not own it. A thread that the child lacks
+        may hold the locks of the files."""
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for pipe in (self._requests, self._answers):
             os.dup2(nothing, pipe.fileno(), inheritable=False)
@@ -169,16 +164,16 @@ class Worker:
 
 
 class Workers:
-    """Those of this process. Mutable, for any thread."""
+    """The workers of this process. Thread-safe."""
 
     def __init__(self, most: int, tell: Callable[[str], None]) -> None:
-        """most: fewer than two are none. tell: is told why there are none."""
+        """most: fewer than two means none. tell: called with the reason why there are none."""
         self._most, self._tell = most, tell
         self._begin()
         _made.add(self)
 
     def _begin(self) -> None:
-        """Without workers."""
+        """Resets to no workers."""
         self._lock = threading.Lock()
         self._all: list[Worker] = []
         self._idle: queue.SimpleQueue[Worker | None] = (
@@ -189,7 +184,7 @@ class Workers:
         self._ended = False
 
     def announce(self) -> None:
-        """`build` will be called once more."""
+        """Announces one more call of `build`."""
         with self._lock:
             self._waiting += 1
             if self._rest is not None:
@@ -197,7 +192,7 @@ class Workers:
                 self._rest = None
 
     def build(self, kernel: Kernel, target: Any) -> Binary:
-        """By a worker, or in this thread. Raises NotCompiled."""
+        """Compiles by a worker, or in this thread. Raises NotCompiled."""
         try:
             return self._build(kernel, target)
         finally:
@@ -245,7 +240,7 @@ class Workers:
         return binary_of(kernel, target)
 
     def _start_some(self) -> bool:
-        """As many as the kernels that wait are worth. Whether there are any."""
+        """Starts as many workers as the waiting kernels justify. Returns whether there are any."""
         with self._lock:
             if self._all or self._waiting >= MANY:
                 while len(self._all) < min(self._most, self._waiting // WAITING):
@@ -253,7 +248,7 @@ class Workers:
             return bool(self._all)
 
     def _add(self) -> None:
-        """With the lock."""
+        """Adds a worker. The caller holds the lock."""
         try:
             worker = Worker()
         except OSError as error:
@@ -271,7 +266,7 @@ class Workers:
                 self._give_up(f"a process that compiles {error}")
 
     def _give_up(self, why: str) -> None:
-        """With the lock. Those that are at work finish what they have."""
+        """Stops using workers; busy ones finish their kernels. The caller holds the lock."""
         self._most = 0
         self._idle.put(None)
         self._tell(why)
@@ -285,14 +280,14 @@ class Workers:
             worker.end()
 
     def end(self) -> None:
-        """With this process."""
+        """Ends the workers at exit of this process."""
         with self._lock:
             self._ended, self._most = True, 0
             working, self._all = self._all, []
             if self._rest is not None:
                 self._rest.cancel()
         for worker in working:
-            worker.process.kill()  # who waits for it is told, and closes its pipes
+            worker.process.kill()  # the waiting thread notices, and closes its pipes
         with contextlib.suppress(queue.Empty):
             while True:
                 idle = self._idle.get_nowait()
@@ -304,7 +299,8 @@ class Workers:
             worker.process.wait()
 
     def forget(self) -> None:
-        """In a forked child, which has none of the threads and none of the processes."""
+        """Drops the workers in a forked child, which has none of the threads and none of the
+        processes."""
         for worker in self._all:
             worker.forget()
         self._begin()
@@ -323,9 +319,9 @@ os.register_at_fork(after_in_child=_new_process)
 
 
 def as_many_as_here() -> int:
-    """How many this machine or container has room for; ranks of one machine share it."""
+    """Returns how many workers this machine or container has room for; local ranks share it."""
     if getattr(sys, "frozen", False) or not Path(sys.executable or "").name.startswith("python"):
-        return 0  # a program that Python is built into would start again
+        return 0  # an embedding program would start itself again
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
     processors = min(len(os.sched_getaffinity(0)), _quota())
     memory = min(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), _memory())
@@ -335,7 +331,7 @@ def as_many_as_here() -> int:
 
 
 def _quota() -> float:
-    """Processors that a container may use at once."""
+    """Returns the processors that a container may use at once."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1.0, float(quota) / float(period))
@@ -355,9 +351,8 @@ def _environment() -> dict[str, str]:
 
 
 def set_in_python() -> bool:
-    """Whether the program has changed a setting of Triton's, which other processes would not
-    see.
-    """
+    """Returns whether the program has changed a Triton setting in Python, which other processes
+    would not see."""
     from triton import knobs  # heavy: triton
 
     return any(vars(group) for group in vars(knobs).values() if isinstance(group, knobs.base_knobs))
@@ -365,16 +360,15 @@ def set_in_python() -> bool:
 
 @functools.cache
 def _hash_of_triton() -> str | None:
-    """A part of the name of everything in its cache: 0.8 processor seconds, which one process
-    spends for all.
-    """
+    """Returns Triton's hash of itself, part of every cache key: it takes 0.8 processor seconds,
+    which one process spends for all."""
     from triton.runtime import cache  # heavy: triton
 
     return cache.triton_key() if hasattr(cache, "triton_key") else None
 
 
 def serve(answers: int, hash_of_triton: str | None) -> None:
-    """The worker's side: requests by standard input."""
+    """Runs the worker's side: requests arrive on standard input."""
     with contextlib.suppress(OSError):
         os.dup2(2, 1)  # what compilers print
     from triton.runtime import cache  # heavy: triton

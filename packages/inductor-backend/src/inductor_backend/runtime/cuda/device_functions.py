@@ -1,9 +1,8 @@
-"""Functions that generated Triton kernels call, on the device.
+"""Device functions that generated Triton kernels call.
 
-In: blocks of values. Out: blocks. What always holds: the formulas are those of torch's own kernels;
-reductions run along axis 1 of a [rows, columns] block, keep it with size 1, and give NaN where any
-element is NaN. Under TRITON_INTERPRET=1 the same functions run on NumPy arrays, with
-`triton_interpreter.libdevice`.
+The formulas are those of torch's own kernels. Reductions run along axis 1 of a [rows, columns]
+block, keep it with size 1, and give NaN where any element is NaN. Under TRITON_INTERPRET=1 the same
+functions run on NumPy arrays, with `interpreter.libdevice`.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -100,7 +99,8 @@ def int_mod(a, b):
 
 @triton.jit
 def int_pow(a, b):
-    """By squaring; a negative exponent gives 0 but for 1 and -1, as torch has it."""
+    """Integer power by squaring; a negative exponent gives 0 except for bases 1 and -1, as in
+    torch."""
     result = (
         tl.full([], 1, tl.int64) + tl.zeros_like(a).to(tl.int64) + tl.zeros_like(b).to(tl.int64)
     )
@@ -169,7 +169,7 @@ def prod_row(x):
 
 @triton.jit
 def better_argmax(a, at, b, bt):
-    """Whether (b, bt) is before (a, at): greater, or NaN, or equal and earlier."""
+    """Returns whether (b, bt) precedes (a, at): greater, or NaN, or equal and earlier."""
     a_nan = a != a
     b_nan = b != b
     return (
@@ -216,7 +216,7 @@ def argmin_row(x, at):
 
 @triton.jit
 def log_add_exp(a, b):
-    """Of two infinities of one sign, that one; NaN where either is."""
+    """Returns log(exp(a) + exp(b)): of two infinities of one sign, that one; NaN where either is."""
     most = greater(a, b)
     least = lesser(a, b)
     infinite = (most == least) & (tl.abs(most) == float("inf"))
@@ -225,9 +225,8 @@ def log_add_exp(a, b):
 
 @triton.jit
 def last_greatest(a, at, b, bt):
-    """Of two neighbours the later one, unless the earlier is greater; a NaN is only followed by a
-    NaN.
-    """
+    """Returns the later of two neighbours, unless the earlier is greater; NaN is only replaced by
+    NaN."""
     take = (b != b) | ((a == a) & (b >= a))
     return tl.where(take, b, a), tl.where(take, bt, at)
 
@@ -240,9 +239,8 @@ def last_least(a, at, b, bt):
 
 @triton.jit
 def uniform(seed, place):
-    """The first word of Philox 4x32-10 with the place (int64) as counter and the seed as key, from
-    0 to below 1.
-    """
+    """Returns a random number in [0, 1) from the first word of Philox 4x32-10, with the place
+    (int64) as counter and the seed as key."""
     low = (place & 0xFFFFFFFF).to(tl.uint32)
     high = (place >> 32).to(tl.uint32)
     zero = low * 0

@@ -1,4 +1,4 @@
-"""CUDA's driver through launch.cpp: the library, contexts of devices, loading of machine code."""
+"""The CUDA driver API through launch.cpp: contexts of devices, and loading of machine code."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from inductor_backend.runtime.cpp.build import Library, build
 
 @functools.cache
 def library() -> Library:
-    """The compiled launch.cpp (built once a machine)."""
+    """Returns the compiled launch.cpp (built once per machine)."""
     return build([(Path(__file__).parent / "launch.cpp").read_text()], name="cuda_launch")
 
 
 @functools.cache
 def context(device: int) -> int:
-    """The CUDA context that the runtime uses for a device, whichever is current on this thread."""
+    """Returns the CUDA context that the runtime uses for a device, whichever is current on this
+    thread."""
     result = ctypes.c_int64(0)
     library().function("run_context", 2)(ctypes.addressof(result), device)
     return result.value
 
 
 def load(name: str, code: bytes, shared: int, most_shared: int, device: int) -> tuple[int, int]:
-    """The driver's handle of a kernel, loaded on a device, and the most threads that a block of it
-    may have. name: in the machine code. shared: bytes that a launch will ask for. most_shared: that
-    the device has for a block. device: its number. Raises RuntimeError with the driver's words."""
+    """Loads a kernel on a device; returns the driver's handle and the most threads per block. name:
+    in the machine code. shared: bytes that a launch will ask for. most_shared: the device's limit
+    per block. device: its number. Raises RuntimeError with the driver's message."""
     words, found = ctypes.create_string_buffer(256), (ctypes.c_int64 * 3)()
     image, symbol = (
         ctypes.create_string_buffer(code, len(code)),

@@ -1,10 +1,9 @@
-"""CUDA graphs in place of a graph's launches, by the package cudagraphs-backend.
+"""Replaces a graph's launches by CUDA graph replays, through the package cudagraphs-backend.
 
-In: a runner, its graph and `CompileSpec`. Out: the runner, recorded where the mode asks for it, or,
-in the default mode, where that is safe and timed calls show that it pays. What always holds: where
-the package is missing or cannot record, the runner itself comes back, and a mode that asks for
-recordings says why in the log; what a program sees of a recording that it did not ask for is
-ordinary memory of its own.
+A runner is wrapped where the mode asks for it, or, in the default mode, where capture is safe and
+timed calls show that it pays. Where the package is missing or cannot capture, the runner itself is
+returned; a mode that asks for CUDA graphs logs the reason. In the default mode, the program's
+results are ordinary tensors with memory of their own.
 """
 
 from __future__ import annotations
@@ -20,25 +19,24 @@ from inductor_backend.runtime.module_runner import ModuleRunner
 from inductor_backend.runtime.scalars import on_host
 from tracer_core.plugin_api import BackendNotFoundError, CompileSpec, get_backend, logger, resolve
 
-#: Modes in which they are recorded where it pays.
+#: Modes in which CUDA graphs are captured where it pays.
 MEASURED_MODES = frozenset({"default"})
 
-#: Launches (runs of kernels count each kernel) under which a graph is left alone in these: decision
-#: 0011.
+#: Least launches (runs of kernels count each kernel) for capture in these modes: decision 0011.
 LEAST_LAUNCHES = 6
 
-#: Plain calls of a size before it may be recorded, where sizes are symbolic: a recording costs what
-#: hundreds of calls save.
+#: Plain calls of a size before its capture, where sizes are symbolic: a capture costs what hundreds
+#: of calls save.
 CALLS_OF_A_SIZE = 12
 
 
-#: Graphs that were left alone, the last ones, with the reason.
+#: Recent graphs that were not captured -> the reason.
 _left_alone: dict[str, str] = {}
 _REMEMBERED = 1024
 
 
 def report() -> list[tuple[str, str]]:
-    """(graph, sentence) for the graphs on CUDA devices that nothing was put round."""
+    """Returns (graph, reason) for graphs on CUDA devices that run without CUDA graph capture."""
     return [
         (name, f"runs without CUDA graphs: {reason}") for name, reason in tuple(_left_alone.items())
     ]
@@ -47,7 +45,8 @@ def report() -> list[tuple[str, str]]:
 def recorded(
     runner: ModuleRunner, gm: torch.fx.GraphModule | Mapping[str, Any], spec: CompileSpec
 ) -> ModuleRunner:
-    """gm: the graph, or what a stored runner has in its place (`Runner.graph_traits`)."""
+    """Wraps a runner in CUDA graph capture where that applies. gm: the graph, or a stored runner's
+    replacement for it (`Runner.graph_traits`)."""
     asked = spec.mode in RECORDED_MODES
     wrap, reason = None, None if asked else _left_alone_because(runner, spec)
     if reason is None:
@@ -73,7 +72,7 @@ def recorded(
 
 
 def _left_alone_because(runner: ModuleRunner, spec: CompileSpec) -> str | None:
-    """Why a graph that nobody asked to record is left alone, or None."""
+    """Returns why, in the default mode, a graph is not captured, or None."""
     options, launches = spec.options, runner.launches
     if spec.mode not in MEASURED_MODES:
         return f"mode {spec.mode!r} makes none"
@@ -84,7 +83,7 @@ def _left_alone_because(runner: ModuleRunner, spec: CompileSpec) -> str | None:
 
 
 def _recorder() -> tuple[Any, str | None]:
-    """What puts recordings round a runner, or why there is nothing."""
+    """Returns the function that wraps a runner, or the reason why there is none."""
     try:
         backend = get_backend("cudagraphs")
     except BackendNotFoundError as error:

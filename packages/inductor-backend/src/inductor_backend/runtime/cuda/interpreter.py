@@ -1,9 +1,8 @@
-"""Triton's interpreter: generated kernels on CPU tensors, without a GPU.
+"""Triton's interpreter: runs generated kernels on CPU tensors, without a GPU (tests only).
 
-In: TRITON_INTERPRET=1, set before triton is imported. Out: `interpreting()`, and `libdevice`, whose
-functions have the names of the device library and compute with NumPy and torch; numbers are rounded
-to bfloat16 as devices do (`round_to_nearest`). What always holds: used by tests only; neither is
-imported with this module, because the processes that compile kernels (`triton_workers`) import it.
+Needs TRITON_INTERPRET=1 before triton is imported. The functions of `libdevice` have the names of
+the device library and compute with NumPy and torch; `round_to_nearest` rounds to bfloat16 as
+devices do. NumPy and torch are imported lazily, because the compile workers import this module.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ from typing import Any
 
 
 def interpreting() -> bool:
-    """Whether triton, imported now, interprets its kernels."""
+    """Returns whether triton, imported now, interprets its kernels."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def blocks_of_program(count: Any) -> range:
-    """The blocks that the program that is running walks over: ``tl.range`` with numbers that Python
-    can count by.
-    """
+    """Returns the blocks of the running persistent program: ``tl.range`` with Python ints."""
     import numpy as np  # heavy: numpy
     from triton.runtime.interpreter import interpreter_builder  # heavy: triton
 
@@ -30,7 +27,7 @@ def blocks_of_program(count: Any) -> range:
 
 
 def round_to_nearest() -> None:
-    """Triton's interpreter cuts bits off where it makes a bfloat16; from here on it rounds."""
+    """Patches Triton's interpreter, which truncates to bfloat16, to round to nearest."""
     import numpy as np  # heavy: numpy
     import torch  # heavy: torch
     from triton.runtime import interpreter  # heavy: triton

@@ -1,11 +1,10 @@
-"""Machine code of Triton kernels, a file each, found without Triton: its own cache names a kernel
-by all that its compiler reads of the text, which takes ten milliseconds a kernel, and the import
-half a second.
+"""Stores machine code of Triton kernels, one file each, loaded without Triton.
 
-In: a `Kernel` and a device's compute capability. Out: its `Binary`, or None. What always holds: a
-file is found only for the same kernel, capability, installation of Triton (sizes and times of its
-files) and Triton's settings in the environment; a damaged one is none; nothing is taken or kept
-where Triton is told to compile always, to write or read its own files, or has been set in Python.
+Triton's own cache needs ten milliseconds per kernel to compute a key from all that its compiler
+reads, and half a second for the import. A file is found only for the same kernel, compute
+capability, installation of Triton (sizes and times of its files) and environment settings of
+Triton; a damaged file is ignored. The store is off where Triton is told to always compile, to dump
+or override its files, or has been configured in Python.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from inductor_backend.runtime.cuda.triton_compile import Binary, Kernel
 from inductor_backend.runtime.kernel_cache import cache_directory
 from tracer_core.plugin_api import Entries, logger, note
 
-#: Changes when what a file holds, or the options that kernels are compiled with, change.
+#: Version of the file format and of the options that kernels are compiled with.
 FORMAT = "triton kernel 03"
 _ENTRIES = Entries(FORMAT)
 
-#: Settings by which Triton does something else than hand out what it has.
+#: Settings that bypass Triton's cache.
 _ASIDE = ("TRITON_ALWAYS_COMPILE", "TRITON_KERNEL_DUMP", "TRITON_KERNEL_OVERRIDE",
 "TRITON_CACHE_MANAGER",
           "TRITON_REMOTE_CACHE_BACKEND")  # fmt: skip
 
-#: Beginnings of the names of settings that change what it makes, or where it keeps that.
+#: Prefixes of settings that change Triton's output, or where it is cached.
 _SETTINGS = ("TRITON_", "LLVM_", "MLIR_", "NVPTX_", "PTXAS_", "DISABLE_", "ENABLE_", "USE_")
 
 #: The parts of Triton that machine code comes from.
@@ -41,9 +40,8 @@ _PARTS = ("_C", "backends/nvidia", "compiler", "language", "runtime")
 
 
 def load(kernel: Kernel, capability: int, aligned: bool = True) -> Binary | None:
-    """What `store` has kept of the kernel. aligned: pointers are multiples of 16 bytes. capability:
-    80, 90, ...
-    """
+    """Returns the stored machine code of a kernel, or None. aligned: pointers are multiples of 16
+    bytes. capability: 80, 90, ..."""
     path = _path(kernel, capability, aligned)
     if path is None:
         return None
@@ -60,7 +58,8 @@ def load(kernel: Kernel, capability: int, aligned: bool = True) -> Binary | None
 
 
 def store(kernel: Kernel, capability: int, binary: Binary, aligned: bool = True) -> None:
-    """Keeps it for other processes. Where it cannot be written the next one asks Triton."""
+    """Stores the kernel for other processes. If the file cannot be written the next process asks
+    Triton."""
     path = _path(kernel, capability, aligned)
     if path is None:
         return
@@ -74,7 +73,7 @@ def store(kernel: Kernel, capability: int, binary: Binary, aligned: bool = True)
 
 
 def any_here() -> bool:
-    """Whether there are kernels of this installation: then Triton may not be needed."""
+    """Returns whether there are kernels of this installation: then Triton may not be needed."""
     folder = _folder()
     try:
         return folder is not None and next(folder.iterdir(), None) is not None
@@ -92,7 +91,7 @@ def _path(kernel: Kernel, capability: int, aligned: bool) -> Path | None:
 
 
 def _folder() -> Path | None:
-    """That of this installation and these settings; None where nothing is kept."""
+    """Returns the folder for this installation and these settings; None where the store is off."""
     if any(os.environ.get(name, "0") not in ("", "0") for name in _ASIDE):
         return None
     triton = _triton(sys.modules.get("triton", ""))
@@ -106,9 +105,8 @@ def _folder() -> Path | None:
 
 @functools.cache
 def _triton(module: object) -> str | None:
-    """What tells this installation of Triton from others; None where there is none. module: the
-    imported one, or "".
-    """
+    """Returns a fingerprint of this installation of Triton; None where there is none. module: the
+    imported one, or ""."""
     found = None if module is None else importlib.util.find_spec("triton")
     if found is None or not found.submodule_search_locations:
         return None

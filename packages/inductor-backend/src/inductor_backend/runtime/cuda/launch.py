@@ -1,10 +1,10 @@
-"""Runs of CUDA kernels: one call from Python launches all of them.
+"""Launches CUDA kernels: one call from Python launches a whole run of them.
 
-In: loaded kernels, and for each launch its grid and where each parameter comes from. Out: a
-callable of the run's description, the stream and the run's slots (tensors or ints). What always
-holds: no Python runs for a kernel or a parameter; a pointer that is no multiple of 16 gets a kernel
-that does not count on it; the kernels' own device is current while they are launched. On CPU
-tensors (Triton's interpreter) the same description is walked in Python.
+A run is described once by its kernels, and for each launch its grid and the source of each
+parameter; the callable takes the description, the stream and the run's slots (tensors or ints). No
+Python runs per kernel or parameter. A pointer that is no multiple of 16 gets a kernel without that
+assumption. The kernels' own device is current during the launches. On CPU tensors (Triton's
+interpreter) the same description is interpreted in Python.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from tracer_core.plugin_api import BackendError
 
 @dataclass(frozen=True, slots=True)
 class slot:  # reads as a function in generated modules
-    """A grid that the call brings: the number of the slot that holds it."""
+    """A grid size that the call brings: the number of the slot that holds it."""
 
     number: int
 
 
-#: The room that launch.cpp has for one launch.
+#: The limit of launch.cpp for one launch.
 MOST_PARAMETERS = 256
 
-#: (kernel, programs, parameters as (slot, offset)); matrices that bulk copies read come fourth,
-#: each as (number of the parameter that it lies behind, bytes from there on, rows, columns, bytes
-#: from row to row).
+#: (kernel, programs, parameters as (slot, offset)); matrices that TMA reads come fourth, each as
+#: (number of its pointer parameter, byte offset, rows, columns, row stride in bytes).
 Size = Union[int, slot]
 Matrix = tuple[int, int, Size, Size, int]
 Launch = Union[
@@ -44,19 +43,18 @@ Launch = Union[
     tuple[LoadedKernel, Size, Sequence[tuple[int, int]], Sequence[Matrix]],
 ]
 
-#: The driver's numbers of element types. Bulk copies round float32 to TF32 on their way, as cuBLAS
-#: does.
+#: The driver's numbers of element types. TMA loads round float32 to TF32, as cuBLAS does.
 ELEMENT_TYPES = {"fp16": 6, "bf16": 9, "fp32": 11}
 WIDTHS = {"fp16": 2, "bf16": 2, "fp32": 4}
 
 
 def current_stream(device: torch.device) -> int:
-    """The handle of the device's current stream; 0 for a CPU."""
+    """Returns the handle of the device's current stream; 0 for a CPU."""
     return cuda_raw_stream(device.index) if device.type == "cuda" else 0
 
 
 def launches(slots: int, described: Sequence[Launch]) -> tuple[Callable[..., None], int]:
-    """The run's callable and the address of its description, the callable's first argument."""
+    """Returns the run's callable and the address of its description, the callable's first argument."""
     if any(launch[0].interpreted is not None for launch in described):
         return functools.partial(_interpret, described), 0
     description = _Description(described)
@@ -70,7 +68,7 @@ _DESCRIPTIONS: dict[int, _Description] = {}
 
 
 class _Description:
-    """The int64 array that launch.cpp reads. Mutable: `repair` fills in functions."""
+    """The int64 array that launch.cpp reads. `repair` fills in functions."""
 
     def __init__(self, described: Sequence[Launch]) -> None:
         self.described = described
@@ -104,20 +102,18 @@ class _Description:
         self.words = (ctypes.c_int64 * len(words))(*words)
 
     def repair(self) -> None:
-        """Fills in kernels for pointers of any alignment. Called from C: an exception cannot leave
-        it.
-        """
+        """Fills in kernels for pointers of any alignment. Called from C: it must not raise."""
         try:
             for place, (kernel, *_) in zip(self.generic, self.described, strict=True):
                 other = kernel.unaligned()
                 self.words[place + 6], self.words[place + 7] = other.shared, other.threads
-                self.words[place] = other.function  # last: from now on it is launched
+                self.words[place] = other.function  # last: this publishes the kernel
         except BaseException:
             traceback.print_exc()
 
 
 def _size(size: Size) -> tuple[int, int]:
-    """(slot or -1, number)"""
+    """Returns (slot or -1, number)."""
     return (size.number, 0) if isinstance(size, slot) else (-1, size)
 
 
@@ -164,7 +160,7 @@ def _descriptor(
     stride: int,
     form: tuple[str, int, int],
 ) -> Any:
-    """A matrix as the interpreter has it, None where bulk copies could not read it."""
+    """Returns a matrix as the interpreter's tensor descriptor, None where TMA could not read it."""
     from triton.tools.tensor_descriptor import TensorDescriptor  # heavy: triton
 
     if (memory.data_ptr() + start) % 16 or min(sizes) < 1:
@@ -175,5 +171,5 @@ def _descriptor(
 
 
 def _at(value: Any, offset: int) -> Any:
-    """The tensor from this byte on."""
+    """Returns the tensor from this byte on."""
     return value.flatten()[offset // value.itemsize :] if offset else value

@@ -1,9 +1,8 @@
-"""Measured choice between ways to do the same work on a GPU.
+"""Benchmarks candidates for the same work on a GPU and stores the choice.
 
-In: named callables that launch work on the current stream, and a key that says all that the choice
-depends on. Out: the name of the quickest. What always holds: the device's time is compared, not the
-host's; ways take turns; a choice is made once a machine (a file a key); a way that cannot run is
-left out.
+Candidates are named callables that launch work on the current stream; the key covers all that the
+choice depends on. Device time is compared, not host time, and candidates alternate. A choice is
+made once per machine (one file per key). A candidate that cannot run is left out.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from tracer_core.plugin_api import logger, replace_file
 #: Rounds of which the median counts, and launches of a round.
 ROUNDS, LAUNCHES = 5, 10
 
-#: What takes this much longer than the quickest in a first round is out.
+#: Candidates slower than the fastest by this factor in the first round are dropped.
 HOPELESS = 2.0
 
-#: Cycles that the device waits while the host gets ahead; the next where that was not enough.
+#: Cycles that the device waits while the host gets ahead; a later entry where one was too short.
 WAITS = (1_000_000, 8_000_000, 64_000_000)
 
-#: Times this much apart count as equal: then the way that comes first is taken.
+#: Times within this ratio count as equal: then the first candidate wins.
 EQUAL = 0.97
 
 
 def chosen(
     key: str, device: torch.device, make: Callable[[], Mapping[str, Callable[[], None]]], what: str
 ) -> str:
-    """The name of the quickest way; "" where none can run. what: the work, for people. make: gives
-    the ways, the one that wins where times are equal first; only called where no choice is stored.
-    """
+    """Returns the name of the fastest candidate; "" where none can run. what: the work, for logs.
+    make: returns the candidates, preferred ones first for ties; only called where no choice is
+    stored."""
     found = stored(key, device)
     if found is not None:
         return found
@@ -57,7 +56,7 @@ def chosen(
 
 
 def stored(key: str, device: torch.device) -> str | None:
-    """What was chosen before on this machine."""
+    """Returns what was chosen before on this machine."""
     try:
         return str(json.loads(_file(key, device).read_text())["chosen"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -65,9 +64,8 @@ def stored(key: str, device: torch.device) -> str | None:
 
 
 def keep(key: str, device: torch.device, value: Mapping[str, object]) -> None:
-    """Keeps what was measured; value["chosen"] is what `stored` returns from then on, in this
-    process and later ones.
-    """
+    """Stores a measurement; `stored` returns value["chosen"] from then on, in this process and
+    later ones."""
     try:
         replace_file(_file(key, device), json.dumps(value).encode())
     except OSError as error:
@@ -97,9 +95,8 @@ def _file(key: str, device: torch.device) -> Path:
 
 
 def _times(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
-    """Median milliseconds of one call of each; what is far behind after a first round is not
-    measured again.
-    """
+    """Returns median milliseconds of one call of each; hopeless candidates are measured in one
+    round only."""
     for run in ways.values():
         for _ in range(3):
             run()
@@ -115,9 +112,8 @@ def _times(ways: Mapping[str, Callable[[], None]]) -> dict[str, float]:
 
 
 def _round(run: Callable[[], None]) -> float:
-    """The host gets ahead of the device, so that its time between launches is not counted; where it
-    does not, longer.
-    """
+    """Measures one round. A wait on the device lets the host get ahead, so that its launch gaps are
+    not counted; the wait grows where the host stays behind."""
     for wait in WAITS:
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         keep_device_busy(wait)
@@ -136,7 +132,7 @@ def _round(run: Callable[[], None]) -> float:
 def loaded(
     kernels: Mapping[str, tuple[Kernel, int]], device: torch.device
 ) -> dict[str, LoadedKernel]:
-    """Those that compile and fit the device."""
+    """Returns the kernels that compile and fit the device."""
     found = load_what_compiles([kernel for kernel, _ in kernels.values()], device)
     usable = {}
     for name, kernel in zip(kernels, found, strict=True):

@@ -1,9 +1,8 @@
-"""What a machine must have for graphs on CUDA devices, and where Triton keeps what it compiles.
+"""Checks what a machine needs to compile for CUDA devices, and sets Triton's cache folder.
 
-In: the current CUDA device. Out: Triton's target for it, or a BackendError that says what is
-missing and what to do. What always holds: nothing is checked twice in a process; Triton's cache is
-a folder that this user may write to: its own settings where the user has made any, else beside our
-other compiled code.
+Returns Triton's target for the current device, or raises a BackendError that says what is missing
+and what to do. Each check runs once per process. Triton's cache is a folder that this user may
+write to: from Triton's own settings if the user set any, else beside the backend's compiled code.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from tracer_core.plugin_api import BackendError, logger
 LEAST_TRITON = (3, 6)
 LEAST_CAPABILITY = (7, 0)
 
-#: The user's own words on where Triton's files go.
+#: The user's settings for where Triton's files go.
 _SETTINGS = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_CACHE_MANAGER")
 
 WITHOUT = "or run these graphs without Triton: backend='cudagraphs' or 'eager'"
 
 
 def capability(device: int | None = None) -> int:
-    """That of a device, or of the current one: 80, 90, ... Does not import Triton. Raises
-    BackendError (stage "toolchain").
-    """
+    """Returns the compute capability of a device, or of the current one: 80, 90, ... Does not
+    import Triton. Raises BackendError (stage "toolchain")."""
     if torch.version.hip is not None:
         raise _missing(
             f"torch {torch.__version__} is for AMD GPUs; kernels are made for NVIDIA's: use"
@@ -45,9 +43,7 @@ def capability(device: int | None = None) -> int:
 
 
 def active_target() -> Any:
-    """Triton's target for the current device, to compile for. Raises BackendError (stage
-    "toolchain").
-    """
+    """Returns Triton's target for the current device. Raises BackendError (stage "toolchain")."""
     capability()
     _demand_triton()
     return _driver().active.get_current_target()
@@ -84,9 +80,8 @@ def _demand_device(number: int) -> tuple[int, int]:
 
 @functools.cache
 def _driver() -> Any:
-    """Triton's access to the driver: a module in C, which Triton builds where its cache has
-    none.
-    """
+    """Returns Triton's access to the driver: a C extension, which Triton builds if its cache has
+    none."""
     from triton.runtime import driver  # heavy: triton
 
     try:
@@ -97,7 +92,7 @@ def _driver() -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """What an error of Triton's start means for the user."""
+    """Returns what an error of Triton's start means for the user."""
     if isinstance(error, subprocess.CalledProcessError):
         return (
             f"the C compiler failed on its access to the driver (exit code {error.returncode}, its"
@@ -116,9 +111,7 @@ def _reason(error: Exception) -> str:
 
 
 def keep_triton_files_here() -> None:
-    """Points Triton to a folder beside our other compiled code, unless the user has said where its
-    files go.
-    """
+    """Points Triton to a folder beside the backend's compiled code, unless the user has chosen one."""
     if any(os.environ.get(name) for name in _SETTINGS):
         return
     folder, where = cache_directory("triton")

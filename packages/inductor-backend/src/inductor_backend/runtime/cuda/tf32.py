@@ -1,12 +1,11 @@
-"""Whether a CUDA convolution of float32 rounds its factors to TF32.
+"""Measures whether a float32 CUDA convolution rounds its operands to TF32.
 
-In: aten.convolution or aten.convolution_backward with the shapes and strides of its operands. Out:
-whether the kernel that cuDNN takes for them rounds. Where TF32 is allowed, cuDNN decides by shape
-and layout which kernels use it: a convolution that eager computes in full precision on contiguous
-images may be rounded on channels-last ones, which loses 40 times more.
+Where TF32 is allowed, cuDNN decides by shape and layout which kernels use it: a convolution that
+eager computes in full precision on contiguous images may be rounded on channels-last ones, which
+loses 40 times more.
 
-The answer is measured: one factor is ``±(1 + 2**-12)``, whose last bit TF32 has no room for, the
-others are ``±1``. Answers are kept on disk beside the measured choices of kernels.
+One operand is ``±(1 + 2**-12)``, whose last bit TF32 cannot represent, the others are ``±1``.
+Answers are stored on disk beside the benchmarked choices of kernels.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ _LAST_BIT = 2.0**-12
 
 
 def loses_precision(node: torch.fx.Node) -> bool:
-    """Whether cuDNN rounds the node's factors on channels-last operands but not on eager's: it must
-    keep eager's layout.
+    """Returns whether cuDNN rounds the node's operands on channels-last layouts but not on eager's:
+    the node must then keep eager's layout.
 
     node: a 2-d convolution or its backward. False for other types than float32 and where TF32 is
-    not allowed.
-    """
+    not allowed."""
     values = [arg.meta["val"] for arg in node.args if isinstance(arg, torch.fx.Node)]
     operands = [value for value in values if isinstance(value, torch.Tensor)]
     device = operands[0].device
@@ -47,8 +45,8 @@ def loses_precision(node: torch.fx.Node) -> bool:
 
 
 def rounds(call: tuple[Any, ...], device: torch.device) -> bool:
-    """Whether an operator rounds its factors. call: the operator, then its arguments, meta tensors
-    in place of tensors. True without a CUDA device to ask."""
+    """Returns whether an operator rounds its operands. call: the operator, then its arguments, meta
+    tensors in place of tensors. True without a CUDA device."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return True
     key = repr(("tf32", torch.backends.cudnn.version(), torch.backends.cudnn.benchmark,
@@ -63,7 +61,7 @@ def rounds(call: tuple[Any, ...], device: torch.device) -> bool:
 
 
 def _calls(target: Any, args: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """The node as calls with one result each, without what the bias adds."""
+    """Splits the node into calls with one result each, without the bias."""
     if target is aten.convolution.default:
         return [(target, *args[:2], None, *args[3:])]
     *rest, mask = args
@@ -72,9 +70,8 @@ def _calls(target: Any, args: Sequence[Any]) -> list[tuple[Any, ...]]:
 
 
 def _known(value: Any, last: bool) -> Any:
-    """A meta tensor of the captured sizes for a tensor, its value in the captured call for a
-    size.
-    """
+    """Returns a meta tensor of the captured sizes for a tensor, its value in the captured call for
+    a size."""
     if not isinstance(value, torch.Tensor):
         return hint(value) if isinstance(value, torch.SymInt) else value
     shape, strides = tuple(map(hint, value.shape)), tuple(map(hint, value.stride()))
@@ -83,7 +80,8 @@ def _known(value: Any, last: bool) -> Any:
 
 
 def _measured(call: tuple[Any, ...], device: torch.device) -> bool:
-    """True, too, where there is no memory to measure: then the layout is chosen by speed alone."""
+    """Measures the rounding. Returns True also where memory is short: then speed alone decides the
+    layout."""
     target, *args = call
     try:
         with (
@@ -107,7 +105,7 @@ def _measured(call: tuple[Any, ...], device: torch.device) -> bool:
 def _result(
     target: Callable[..., Any], args: Sequence[Any], device: torch.device, factor: float
 ) -> torch.Tensor:
-    """The operator's result for operands of ``±1``, the first of them times `factor`."""
+    """Returns the operator's result for operands of ``±1``, the first of them times `factor`."""
     generator = torch.Generator(device).manual_seed(0)
     operands: list[Any] = []
     for one in args:

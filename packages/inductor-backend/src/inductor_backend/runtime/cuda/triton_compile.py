@@ -1,9 +1,7 @@
-"""From a kernel's text to machine code, by Triton's compiler.
+"""Compiles a kernel's text to machine code with Triton's compiler.
 
-In: a `Kernel` description as generated modules hold them, and a target, which need not be there.
-Out: what Triton makes of it, or a `Binary`. What always holds: what Triton says of a kernel that it
-does not compile is a `NotCompiled` with the kernel's text. Imports no torch, so that a process that
-only compiles (`triton_workers`) starts in a third of a second.
+The target device need not be present. Triton's compile errors become a `NotCompiled` with the
+kernel's text. Imports no torch, so that a compile worker starts in a third of a second.
 """
 
 from __future__ import annotations
@@ -22,10 +20,10 @@ from inductor_backend.runtime.cuda.interpreter import blocks_of_program, interpr
 
 @dataclass(frozen=True)
 class Kernel:
-    """name: of the function in the text. pointers: their types (``*fp32``); sizes: number of int64
-    arguments after them. constants: block sizes. warps: of a program. stages: passes of a loop
-    whose loads are under way at once. matrices: element type and block (rows, columns) of those
-    that bulk copies read: arguments d0, d1, ... after the sizes."""
+    """name: of the function in the text. pointers: their types (``*fp32``). sizes: number of int64
+    arguments after them. constants: block sizes. warps: of a program. stages: of software
+    pipelining. matrices: element type and block (rows, columns) of each tensor descriptor:
+    arguments d0, d1, ... after the sizes."""
 
     name: str
     text: str
@@ -37,7 +35,7 @@ class Kernel:
     matrices: Sequence[tuple[str, int, int]] = ()
 
     def key(self) -> str:
-        """Of what is compiled: the user's lines, in comments, are not."""
+        """Returns the key of what is compiled, without comments (the user's lines)."""
         constants = sorted(self.constants.items())
         parts = (
             self.name,
@@ -55,7 +53,7 @@ class Kernel:
 @dataclass(frozen=True)
 class Binary:
     """name: of the function in the code. shared: bytes. scratch: bytes of global memory that it
-    asks for. copies: what Triton says of the bulk copies from each matrix."""
+    asks for. copies: Triton's metadata of each matrix's tensor descriptor."""
 
     name: str
     code: bytes
@@ -66,7 +64,7 @@ class Binary:
 
 
 class NotCompiled(Exception):
-    """detail: what was wrong. text: the kernel's."""
+    """detail: the error. text: the kernel's."""
 
     def __init__(self, detail: str, text: str) -> None:
         super().__init__(detail, text)
@@ -74,23 +72,23 @@ class NotCompiled(Exception):
 
 
 def target_of(capability: int) -> Any:
-    """A target by its compute capability (80, 90, ...), for compiling without a GPU."""
+    """Returns a target by its compute capability (80, 90, ...), for compiling without a GPU."""
     from triton.backends.compiler import GPUTarget  # heavy: triton
 
     return GPUTarget("cuda", capability, 32)
 
 
 class NotKept(Exception):
-    """Triton's cache has not got it."""
+    """The kernel is not in Triton's cache."""
 
 
 def kept(kernel: Kernel, target: Any) -> Binary:
-    """The kernel as Triton's cache has it. Raises NotKept, before anything is compiled."""
+    """Returns the kernel from Triton's cache. Raises NotKept, before anything is compiled."""
     return binary_of(kernel, target, make=False)
 
 
 def binary_of(kernel: Kernel, target: Any, aligned: bool = True, make: bool = True) -> Binary:
-    """The kernel's machine code and what a launch has to know of it. Raises NotCompiled."""
+    """Returns the kernel's machine code and launch metadata. Raises NotCompiled."""
     made = compiled(kernel, target, aligned, make)
     metadata = made.metadata
     return Binary(
@@ -113,22 +111,19 @@ _ONE_BY_ONE = (
 
 
 def without_pairs(ptx: str) -> str:
-    """PTX whose operations on pairs of 16-bit integers (``add.s16x2``) are two scalar operations
-    each.
+    """Replaces operations on pairs of 16-bit integers (``add.s16x2``) in PTX by two scalar
+    operations.
 
     ptxas up to 13.1 (fixed in 13.3) miscompiles a pair of which only the upper half is read: the
-    constant operand becomes
-    0. LLVM makes such pairs from index arithmetic whose range it knows, and a block that is longer
-       than the rows it covers
-    leaves dead halves. Gradients of max pooling and of shifted windows were wrong by this.
-    """
+    constant operand becomes zero. LLVM makes such pairs from index arithmetic whose range it knows,
+    and a block longer than the rows it covers leaves dead halves. Gradients of max pooling and of
+    shifted windows were wrong by this."""
     return _PAIR.sub(_ONE_BY_ONE, ptx)
 
 
 def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
-    """The machine code of Triton's CompiledKernel, assembled again where its PTX has pairs of
-    16-bit integers.
-    """
+    """Returns the machine code of Triton's CompiledKernel, reassembled where its PTX has pairs of
+    16-bit integers."""
     if target.arch < 90:
         return made.kernel  # type: ignore[no-any-return]
     ptx = made.asm.get("ptx")
@@ -150,8 +145,8 @@ def _machine_code(made: Any, kernel: Kernel, target: Any) -> bytes:
 
 
 def compiled(kernel: Kernel, target: Any, aligned: bool = True, make: bool = True) -> Any:
-    """Triton's CompiledKernel. aligned: pointers are multiples of 16 bytes. make: also where
-    Triton's cache has not got it, else NotKept is raised then. Raises NotCompiled."""
+    """Returns Triton's CompiledKernel. aligned: pointers are multiples of 16 bytes. make: compile
+    on a cache miss, else raise NotKept. Raises NotCompiled."""
     import triton  # heavy: triton
 
     names = [f"p{k}" for k in range(len(kernel.pointers))]
@@ -184,20 +179,19 @@ def compiled(kernel: Kernel, target: Any, aligned: bool = True, make: bool = Tru
 
 @functools.cache
 def _source_classes() -> tuple[Any, Any]:
-    """Triton's description of what is compiled: one that Triton's cache must have, and its own."""
+    """Returns two classes of Triton's ASTSource: one that raises on a cache miss, and Triton's own."""
     from triton.compiler import ASTSource  # heavy: triton
 
     class Kept(ASTSource):
         def make_ir(self, *unused: Any, **unused_names: Any) -> Any:
-            raise NotKept  # Triton asks for it when its cache has nothing
+            raise NotKept  # Triton calls this on a cache miss
 
     return Kept, ASTSource
 
 
 def remedy(error: BaseException) -> str:
-    """What to do about an error of Triton's compiler or loader that its cache may be the reason of;
-    "" for others.
-    """
+    """Returns what to do about an error of Triton's compiler or loader that its cache may have
+    caused; "" for others."""
     where = os.environ.get("TRITON_CACHE_DIR", "~/.triton/cache")
     if isinstance(error, OSError):
         return (
@@ -212,9 +206,8 @@ def remedy(error: BaseException) -> str:
 def _options(kernel: Kernel, target: Any) -> dict[str, Any]:
     from triton.backends.nvidia.compiler import CUDAOptions  # heavy: triton
 
-    # Numbers too small for full precision stay numbers, as in eager; a product is rounded before it
-    # is added, so that a value computed in two kernels is the same to the bit; an index out of
-    # range stops the device.
+    # Denormals are kept, as in eager; no fma contraction, so that a value computed in two kernels is
+    # the same to the bit; an index out of range is a device assertion.
     options = {
         "num_warps": kernel.warps,
         "num_stages": kernel.stages,
@@ -229,7 +222,7 @@ def _options(kernel: Kernel, target: Any) -> dict[str, Any]:
 
 
 def function_of(kernel: Kernel) -> Any:
-    """The kernel's text as a Triton function (interpreted under TRITON_INTERPRET=1)."""
+    """Returns the kernel's text as a Triton function (interpreted under TRITON_INTERPRET=1)."""
     from inductor_backend.runtime.cuda import device_functions  # heavy: triton
 
     file, text = f"/inductor/triton/{kernel.name}_{kernel.key()}.py", kernel.text
