@@ -49,7 +49,7 @@ def outside_recording() -> Iterator[None]:
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
-    with _disable_current_modes(), functionalization_off():  # type: ignore[no-untyped-call]
+    with _disable_current_modes(), functionalization_off():
         yield
 
 
