@@ -153,8 +153,8 @@ class Worker:
         return self.process.wait()
 
     def forget(self) -> None:
-        """Closes the worker in a forked child, which does not own it. A thread that the child lacks
-        may hold the locks of the files."""
+        """Redirects the pipes to /dev/null in a forked child, which does not own the worker. A
+        thread that the child lacks may hold the locks of the files."""
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for pipe in (self._requests, self._answers):
             os.dup2(nothing, pipe.fileno(), inheritable=False)
