@@ -142,11 +142,7 @@ def is_compiling() -> bool:
 
 
 def mark_dynamic(
-    t: torch.Tensor,
-    dim: int | Sequence[int],
-    *,
-    min: int | None = None,
-    max: int | None = None,
+    t: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None
 ) -> None:
     """Makes size `dim` of `t` symbolic from the first compile on, within ``min..max`` (inclusive).
 

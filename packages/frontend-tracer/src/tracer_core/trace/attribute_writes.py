@@ -18,12 +18,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import class_creation, gradients
-from tracer_core.trace.attributes import (
-    ABSENT,
-    LOCAL_SET,
-    has_python,
-    kind_is_slot,
-)
+from tracer_core.trace.attributes import ABSENT, LOCAL_SET, has_python, kind_is_slot
 from tracer_core.trace.dict_entries import Entries
 
 

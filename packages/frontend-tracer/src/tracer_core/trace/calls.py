@@ -21,12 +21,7 @@ from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives import libraries, policy
-from tracer_core.natives.effects import (
-    CALLED_CODES,
-    CALLED_PACKAGES,
-    CALLED_TYPES,
-    effect_of,
-)
+from tracer_core.natives.effects import CALLED_CODES, CALLED_PACKAGES, CALLED_TYPES, effect_of
 from tracer_core.natives.symbolic_scalars import keeps_symbols
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import instances, torch_function

@@ -13,9 +13,7 @@ import torch
 
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind, data_of
-from tracer_core.natives.tracing import (
-    Tracing,
-)
+from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
 
 

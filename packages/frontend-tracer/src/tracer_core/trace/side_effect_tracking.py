@@ -14,9 +14,7 @@ from typing import Any
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.guard import GuardKind
-from tracer_core.natives.tracing import (
-    Tracing,
-)
+from tracer_core.natives.tracing import Tracing
 
 
 class SideEffects:
