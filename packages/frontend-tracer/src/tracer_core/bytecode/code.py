@@ -26,18 +26,16 @@ HANDLERS: dict[str, Handler] = {}
 
 #: Opcode without a handler -> reason. A test checks that each opcode is here or has a handler.
 UNSUPPORTED: dict[str, str] = {
+    **dict.fromkeys(
+        ("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH",
+         "ASYNC_GEN_WRAP"), "async functions are called natively"
+    ),
     "IMPORT_STAR": "only legal at module level, which is never traced",
     "PRINT_EXPR": "only emitted by the interactive prompt",
-    "GET_AWAITABLE": "async functions are called natively",
-    "GET_AITER": "async functions are called natively",
-    "GET_ANEXT": "async functions are called natively",
-    "END_ASYNC_FOR": "async functions are called natively",
-    "BEFORE_ASYNC_WITH": "async functions are called natively",
-    "ASYNC_GEN_WRAP": "async functions are called natively",
     "INTERPRETER_EXIT": "never in a code object's own bytecode",
     "RESERVED": "not an instruction",
     "INSTRUMENTED_LINE": "added at run time by tools; decoded as the original",
-}
+}  # fmt: skip
 
 
 #: Arguments of the 3.12 intrinsics that create lazily evaluated objects (bounds of type parameters,
@@ -113,17 +111,9 @@ class Code:
 
 _CACHE: WeakKeyDictionary[types.CodeType, Code] = WeakKeyDictionary()
 
-#: Opcodes whose decoded argument is `arg` itself although dis offers an argval.
-_RAW_ARGUMENT = frozenset(
-    {"LOAD_FAST", "STORE_FAST", "DELETE_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR",
-    "LOAD_CLOSURE",
-     "LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "MAKE_CELL", "LOAD_CLASSDEREF",
-     "LOAD_FROM_DICT_OR_DEREF", "BINARY_OP", "COPY_FREE_VARS", "IS_OP", "CONTAINS_OP"}
-)  # fmt: skip
 _READS = frozenset(
     {"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"}
 )
-_WRITES = frozenset({"STORE_FAST"})
 #: Names of functions that read the variables of their caller's frame.
 _ASKS_LOCALS = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint"}
@@ -184,27 +174,25 @@ _SINCE_312 = sys.version_info >= (3, 12)
 def _argument(instruction: Instruction, index_of: dict[int, int], raw: types.CodeType) -> Any:
     if instruction.target is not None:
         return index_of[instruction.target]
-    arg, name = instruction.arg, instruction.name
+    arg = instruction.arg
     if arg is None:
         return None
-    special = _SPECIAL_ARGUMENTS.get(name)
+    special = _SPECIAL_ARGUMENTS.get(instruction.name)
     if special is not None:
         return special(arg, raw)
-    if name in _RAW_ARGUMENT:
-        return arg
     if instruction.opcode in _CONSTANTS:
         return raw.co_consts[arg]
     return raw.co_names[arg] if instruction.opcode in _NAMES else arg
 
 
-#: Opcodes whose argument packs flags with an index.
+#: Opcodes whose argument packs flags with an index, or stands for one that does.
 _SPECIAL_ARGUMENTS: dict[str, Callable[[int, types.CodeType], Any]] = {
-    "KW_NAMES": lambda arg, raw: raw.co_consts[arg],
     "COMPARE_OP": lambda arg, raw: dis.cmp_op[arg >> 4 if _SINCE_312 else arg],
     "LOAD_SUPER_ATTR": lambda arg, raw: (raw.co_names[arg >> 2], bool(arg & 1), bool(arg & 2)),
     "LOAD_GLOBAL": lambda arg, raw: (raw.co_names[arg >> 1], bool(arg & 1)),
     "LOAD_ATTR": lambda arg, raw: (raw.co_names[arg >> 1],
     bool(arg & 1)) if _SINCE_312 else (raw.co_names[arg], False),
+    "LOAD_METHOD": lambda arg, raw: (raw.co_names[arg], True),
 }  # fmt: skip
 
 
@@ -214,13 +202,6 @@ def _ranges(raw: types.CodeType, kept: list[Instruction], index_of: dict[int, in
         first, end = bisect.bisect_left(starts, entry.start), bisect.bisect_left(starts, entry.end)
         if first < end:
             yield ExceptionRange(first, end, index_of[entry.target], entry.depth, entry.lasti)
-
-
-def _read_unseen(raw: types.CodeType, index: int) -> bool:
-    """Returns whether a local may be read implicitly: super() reads the first, locals() all."""
-    if "__class__" in raw.co_freevars and index == 0 and raw.co_argcount:
-        return True
-    return not {"locals", "vars", "dir", "eval", "exec"}.isdisjoint(raw.co_names)
 
 
 def asks_for_locals(raw: types.CodeType) -> bool:
@@ -259,7 +240,7 @@ def _liveness(
                 out |= live[args[i]]
             for target in handlers[i]:
                 out |= live[target]
-            if names[i] in _WRITES:
+            if names[i] == "STORE_FAST":
                 out.discard(args[i])
                 # A handler may see the value from before the write.
                 for target in handlers[i]:
@@ -269,9 +250,8 @@ def _liveness(
             if out != live[i]:
                 live[i] = out
                 changed = True
-    always = frozenset(range(len(raw.co_varnames), n_locals)) | frozenset(
-        n
-        for n, name in enumerate(raw.co_varnames)
-        if name in raw.co_cellvars or _read_unseen(raw, n)
-    )
-    return tuple(frozenset(entry) | always for entry in live[: len(names)])
+    always = set(range(len(raw.co_varnames), n_locals))
+    always.update(n for n, name in enumerate(raw.co_varnames) if name in raw.co_cellvars)
+    if "__class__" in raw.co_freevars and raw.co_argcount:
+        always.add(0)  # super() reads it
+    return tuple(frozenset(entry | always) for entry in live[: len(names)])

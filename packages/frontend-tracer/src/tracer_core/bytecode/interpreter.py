@@ -8,9 +8,11 @@ the frame's stack unchanged, and the tracer's side effects can undo any other ch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tracer_core.bytecode import semantics
+from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 
@@ -105,9 +107,8 @@ class Machine:
                 try:
                     raise error
                 finally:
-                    del (
-                        error
-                    )  # its traceback keeps this frame alive, and all callers and their results
+                    # Its traceback keeps this frame alive, and all callers and their results.
+                    del error
             self.frames[-1].last = self.frames[-1].ip - 1
 
     def handled(self) -> BaseException | None:
@@ -175,3 +176,9 @@ class Machine:
 
     def break_graph(self, kind: str, reason: str) -> NoReturn:
         raise Break(kind, reason)
+
+
+def handlers(table: dict[str, Callable[[Machine, Frame, Any], object]]) -> None:
+    """Registers the handlers of opcodes that are one expression each."""
+    for name, handler in table.items():
+        opcode(name)(handler)

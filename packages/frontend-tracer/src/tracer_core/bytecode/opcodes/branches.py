@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from tracer_core.bytecode.code import opcode
-from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.interpreter import Machine
 
 #: Py_TPFLAGS_MATCH_SELF: one positional pattern matches the subject itself.
@@ -89,41 +89,32 @@ def match_class(m: Machine, f: Frame, arg: int) -> None:
     if not m.calls.call_value(isinstance, [subject, cls], {}):
         f.stack.append(None)
         return
-    itself = arg == 1 and bool(cls.__flags__ & _MATCH_SELF) and not _has_match_args(m, cls)
-    wanted = [*([] if itself else _positional(m, cls, arg)), *names]
-    parts: list[Any] = [subject] if itself else []
+    fields = m.attributes.getattr_or(cls, "__match_args__", NULL) if arg else ()
+    itself = arg == 1 and bool(cls.__flags__ & _MATCH_SELF) and fields is NULL
+    wanted = [*([] if itself else _positional(m, cls, arg, fields)), *names]
+    matched: list[Any] = [subject] if itself else []
     for i, name in enumerate(wanted):
         if name in wanted[:i]:
             raise TypeError(f"{cls.__name__}() got multiple sub-patterns for attribute {name!r}")
         try:
-            parts.append(m.attributes.getattr(subject, name))
+            matched.append(m.attributes.getattr(subject, name))
         except AttributeError:
             f.stack.append(None)
             return
-    f.stack.append(tuple(parts))
+    f.stack.append(tuple(matched))
 
 
-def _has_match_args(m: Machine, cls: type) -> bool:
-    try:
-        m.attributes.getattr(cls, "__match_args__")
-    except AttributeError:
-        return False
-    return True
-
-
-def _positional(m: Machine, cls: type, count: int) -> list[str]:
-    """Returns the names of the attributes that `count` positional patterns match."""
-    if count == 0:
-        return []
-    written = _has_match_args(m, cls)
-    accepted = m.attributes.getattr(cls, "__match_args__") if written else ()
+def _positional(m: Machine, cls: type, count: int, fields: Any) -> tuple[str, ...]:
+    """Returns the names of the attributes that `count` positional patterns match. fields: the
+    class's ``__match_args__``, or NULL."""
+    accepted: Any = () if fields is NULL else fields
     if not isinstance(accepted, tuple):
         raise TypeError(
             f"{cls.__name__}.__match_args__ must be a tuple (got"
             f" {m.exceptions.type_name(accepted)})"
         )
     if len(accepted) < count:
-        allowed = 1 if not written and cls.__flags__ & _MATCH_SELF else len(accepted)
+        allowed = 1 if fields is NULL and cls.__flags__ & _MATCH_SELF else len(accepted)
         plural = "" if allowed == 1 else "s"
         raise TypeError(
             f"{cls.__name__}() accepts {allowed} positional sub-pattern{plural} ({count} given)"
@@ -133,4 +124,4 @@ def _positional(m: Machine, cls: type, count: int) -> list[str]:
             raise TypeError(
                 f"__match_args__ elements must be strings (got {m.exceptions.type_name(name)})"
             )
-    return list(accepted[:count])
+    return accepted[:count]

@@ -7,7 +7,7 @@ import types
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.interpreter import Machine
-from tracer_core.bytecode.opcodes.containers import function_text
+from tracer_core.bytecode.opcodes.containers import function_text, may_iterate
 
 
 @opcode("KW_NAMES")
@@ -18,9 +18,8 @@ def kw_names(m: Machine, f: Frame, arg: tuple[str, ...]) -> None:
 @opcode("CALL")
 def call(m: Machine, f: Frame, arg: int) -> None:
     names = f.kw_names
-    values = m.pop_n(
-        f, arg
-    )  # may break the graph before the call, which then still needs its kw_names
+    # This may break the graph before the call, which then still needs its kw_names.
+    values = m.pop_n(f, arg)
     second = m.pop(f)
     first = m.pop(f)
     f.kw_names = ()
@@ -46,7 +45,7 @@ def call_function_ex(m: Machine, f: Frame, arg: int) -> None:
     positional = m.pop(f)
     function = m.pop(f)
     kwargs = m.containers.mapping(named) if arg & 1 else {}
-    if not (hasattr(type(positional), "__iter__") or hasattr(type(positional), "__getitem__")):
+    if not may_iterate(positional):
         kind = m.exceptions.type_name(positional)
         raise TypeError(
             f"{function_text(function)} argument after * must be an iterable, not {kind}"

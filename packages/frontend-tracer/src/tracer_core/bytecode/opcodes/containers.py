@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.interpreter import Machine
+from tracer_core.bytecode.interpreter import Machine, handlers
 from tracer_core.bytecode.opcodes.exceptions import reraise_star
 from tracer_core.bytecode.type_parameters import subscript_generic, type_parameter
 
-
-@opcode("BUILD_TUPLE")
-def build_tuple(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(m.names.made(tuple(m.pop_n(f, arg))))
-
-
-@opcode("BUILD_LIST")
-def build_list(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(m.names.made(m.pop_n(f, arg)))
+handlers({
+    "BUILD_TUPLE": lambda m, f, arg: f.stack.append(m.names.made(tuple(m.pop_n(f, arg)))),
+    "BUILD_LIST": lambda m, f, arg: f.stack.append(m.names.made(m.pop_n(f, arg))),
+    "BUILD_STRING": lambda m, f, arg: f.stack.append("".join(m.pop_n(f, arg))),
+    "BUILD_SLICE": lambda m, f, arg: f.stack.append(slice(*m.pop_n(f, arg))),
+    "LIST_TO_TUPLE": lambda m, f, arg: f.stack.append(m.names.made(tuple(m.pop(f)))),
+})  # fmt: skip
 
 
 @opcode("BUILD_SET")
@@ -42,30 +41,14 @@ def build_const_key_map(m: Machine, f: Frame, arg: int) -> None:
     f.stack.append(m.names.made(dict(zip(keys, m.pop_n(f, arg), strict=True))))
 
 
-@opcode("BUILD_STRING")
-def build_string(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append("".join(m.pop_n(f, arg)))
-
-
-@opcode("BUILD_SLICE")
-def build_slice(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(slice(*m.pop_n(f, arg)))
-
-
 @opcode("FORMAT_VALUE")
-def format_value(m: Machine, f: Frame, arg: Any) -> None:
-    flags = arg[0] if isinstance(arg, tuple) else arg
-    spec = m.pop(f) if (arg[1] if isinstance(arg, tuple) else arg & 4) else ""
+def format_value(m: Machine, f: Frame, arg: int) -> None:
+    spec = m.pop(f) if arg & 4 else ""
     value = m.pop(f)
-    convert = {0: None, 1: str, 2: repr, 3: ascii}[flags & 3] if isinstance(flags, int) else flags
+    convert: Any = (None, str, repr, ascii)[arg & 3]
     if convert is not None:
         value = m.calls.call_value(convert, [value], {})
     f.stack.append(m.containers.format(value, spec))
-
-
-@opcode("LIST_TO_TUPLE")
-def list_to_tuple(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.names.made(tuple(m.pop(f))))
 
 
 @opcode("LIST_APPEND")
@@ -89,7 +72,7 @@ def map_add(m: Machine, f: Frame, arg: int) -> None:
 @opcode("LIST_EXTEND")
 def list_extend(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
-    if not _may_iterate(value):
+    if not may_iterate(value):
         raise TypeError(f"Value after * must be an iterable, not {m.exceptions.type_name(value)}")
     items = m.containers.spread(value, varies=True)
     m.containers.list_extend(m.peek(f, arg), items)
@@ -130,7 +113,8 @@ def dict_merge(m: Machine, f: Frame, arg: int) -> None:
     m.containers.dict_update(target, items)
 
 
-def _may_iterate(value: Any) -> bool:
+def may_iterate(value: Any) -> bool:
+    """Returns whether CPython would look for an iterator of a value."""
     return hasattr(type(value), "__iter__") or hasattr(type(value), "__getitem__")
 
 
@@ -146,12 +130,15 @@ def function_text(function: Any) -> str:
     return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
+def _unpacked(m: Machine, value: Any) -> list[Any]:
+    if not may_iterate(value):
+        raise TypeError(f"cannot unpack non-iterable {m.exceptions.type_name(value)} object")
+    return m.containers.spread(value, varies=True)
+
+
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(m: Machine, f: Frame, arg: int) -> None:
-    value = m.pop(f)
-    if not _may_iterate(value):
-        raise TypeError(f"cannot unpack non-iterable {m.exceptions.type_name(value)} object")
-    items = m.containers.spread(value, varies=True)
+    items = _unpacked(m, m.pop(f))
     if len(items) < arg:
         raise ValueError(f"not enough values to unpack (expected {arg}, got {len(items)})")
     if len(items) > arg:
@@ -162,38 +149,22 @@ def unpack_sequence(m: Machine, f: Frame, arg: int) -> None:
 @opcode("UNPACK_EX")
 def unpack_ex(m: Machine, f: Frame, arg: int) -> None:
     before, after = arg & 0xFF, arg >> 8
-    value = m.pop(f)
-    if not _may_iterate(value):
-        raise TypeError(f"cannot unpack non-iterable {m.exceptions.type_name(value)} object")
-    items = m.containers.spread(value, varies=True)
+    items = _unpacked(m, m.pop(f))
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
         )
-    middle = m.names.made(items[before : len(items) - after])
-    tail = items[len(items) - after :] if after else []
-    f.stack.extend(reversed([*items[:before], middle, *tail]))
+    end = len(items) - after
+    f.stack.extend(reversed([*items[:before], m.names.made(items[before:end]), *items[end:]]))
 
 
 @opcode("CALL_INTRINSIC_1")
 def call_intrinsic_1(m: Machine, f: Frame, arg: int) -> None:
-    value = m.pop(f)
-    if arg == 5:
-        f.stack.append(m.operators.unary("+", value))
-    elif arg == 6:
-        f.stack.append(m.names.made(tuple(value)))
-    elif arg == 3:
-        # A StopIteration that leaves a generator becomes a RuntimeError (PEP 479).
-        f.stack.append(_stop_iteration(value))
-    elif arg in _TYPE_PARAMETERS:
-        f.stack.append(m.names.made(type_parameter(_TYPE_PARAMETERS[arg], value)))
-    elif arg == 10:
-        f.stack.append(subscript_generic(value))
-    else:
-        m.break_graph("unsupported_opcode", f"CALL_INTRINSIC_1 {arg}")
+    f.stack.append(_INTRINSICS[arg](m, m.pop(f)))
 
 
-def _stop_iteration(error: BaseException) -> BaseException:
+def _stop_iteration(m: Machine, error: BaseException) -> BaseException:
+    """Converts a StopIteration that leaves a generator to a RuntimeError (PEP 479)."""
     if isinstance(error, StopIteration):
         replacement = RuntimeError("generator raised StopIteration")
         replacement.__cause__ = replacement.__context__ = error
@@ -206,13 +177,19 @@ def call_intrinsic_2(m: Machine, f: Frame, arg: int) -> None:
     if arg == 1:
         raised = m.pop(f)
         f.stack.append(reraise_star(m, m.pop(f), raised))
-        return
-    if arg == 4:
+    else:
+        assert arg == 4, "decoding lists the others as unsupported"
         parameters = m.pop(f)
         m.peek(f).__type_params__ = parameters
-        return
-    m.break_graph("unsupported_opcode", f"CALL_INTRINSIC_2 {arg}: type parameters with bounds")
 
 
-#: Argument of the intrinsic -> prefix of the parameter's name.
-_TYPE_PARAMETERS = {7: "", 8: "**", 9: "*"}
+#: Argument of CALL_INTRINSIC_1 -> its meaning; `code.py` lists the others as unsupported.
+_INTRINSICS: dict[int, Callable[[Machine, Any], Any]] = {
+    3: _stop_iteration,
+    5: lambda m, value: m.operators.unary("+", value),
+    6: lambda m, value: m.names.made(tuple(value)),
+    7: lambda m, value: m.names.made(type_parameter("", value)),
+    8: lambda m, value: m.names.made(type_parameter("**", value)),
+    9: lambda m, value: m.names.made(type_parameter("*", value)),
+    10: lambda m, value: subscript_generic(value),
+}

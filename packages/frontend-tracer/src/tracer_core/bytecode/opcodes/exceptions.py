@@ -26,33 +26,30 @@ def pop_except(m: Machine, f: Frame, arg: Any) -> None:
 
 @opcode("CHECK_EXC_MATCH")
 def check_exc_match(m: Machine, f: Frame, arg: Any) -> None:
-    kind = m.pop(f)
+    kinds = _kinds(m.pop(f))
     error = m.peek(f)
-    kinds = kind if isinstance(kind, tuple) else (kind,)
+    # By the MRO, as in CPython: __instancecheck__ is not called.
+    f.stack.append(any(one in type(error).__mro__ for one in kinds))
+
+
+def _kinds(written: Any) -> tuple[type[BaseException], ...]:
+    """Returns the classes that an ``except`` clause names."""
+    kinds = written if isinstance(written, tuple) else (written,)
     for one in kinds:
         if not (isinstance(one, type) and issubclass(one, BaseException)):
             raise TypeError(
                 "catching classes that do not inherit from BaseException is not allowed"
             )
-    # By the MRO, as in CPython: __instancecheck__ is not called.
-    f.stack.append(any(one in type(error).__mro__ for one in kinds))
+    return kinds
 
 
 @opcode("CHECK_EG_MATCH")
 def check_eg_match(m: Machine, f: Frame, arg: Any) -> None:
     """Runs one ``except*``: pushes (rest, matched or None) of the exception."""
-    kind = m.pop(f)
+    kinds = _kinds(m.pop(f))
     error = m.pop(f)
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    for one in kinds:
-        if not (isinstance(one, type) and issubclass(one, BaseException)):
-            raise TypeError(
-                "catching classes that do not inherit from BaseException is not allowed"
-            )
-        if issubclass(one, BaseExceptionGroup):
-            raise TypeError(
-                "catching ExceptionGroup with except* is not allowed. Use except instead."
-            )
+    if any(issubclass(one, BaseExceptionGroup) for one in kinds):
+        raise TypeError("catching ExceptionGroup with except* is not allowed. Use except instead.")
     left, matched = _split(m, error, kinds)
     f.stack += [left, matched]
     if matched is not None:
@@ -90,20 +87,14 @@ def reraise_star(m: Machine, original: Any, found: list[Any]) -> Any:
     raised = [e for e in found if e is not None and not _is_part(m, e, original)]
     again = [e for e in found if e is not None and _is_part(m, e, original)]
     kept = {id(leaf) for e in again for leaf in _leaves(e)}
-    rest = _subgroup(m, original, kept) if kept else None
+    rest = original.subgroup(lambda error: id(error) in kept) if kept else None
+    if rest is not None:
+        m.exceptions.same_history(original, rest)
     if not raised:
         return rest
     if rest is not None:
         raised.append(rest)
     return BaseExceptionGroup("", raised) if len(raised) > 1 else raised[0]
-
-
-def _subgroup(m: Machine, original: BaseExceptionGroup[Any], kept: set[int]) -> Any:
-    """Returns the part of a group with these leaves."""
-    found = original.subgroup(lambda error: id(error) in kept)
-    if found is not None:
-        m.exceptions.same_history(original, found)
-    return found
 
 
 def _is_part(m: Machine, error: BaseException, original: BaseException) -> bool:

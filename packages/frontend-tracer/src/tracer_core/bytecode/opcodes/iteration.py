@@ -6,17 +6,14 @@ from typing import Any
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.interpreter import Machine
+from tracer_core.bytecode.interpreter import Machine, handlers
 
-
-@opcode("GET_ITER")
-def get_iter(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.containers.loop(m.pop(f)))
-
-
-@opcode("GET_YIELD_FROM_ITER")
-def get_yield_from_iter(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.containers.iterate(m.pop(f)))
+handlers({
+    "GET_ITER": lambda m, f, arg: f.stack.append(m.containers.loop(m.pop(f))),
+    "GET_YIELD_FROM_ITER": lambda m, f, arg: f.stack.append(m.containers.iterate(m.pop(f))),
+    # For the following POP_TOP; the call made the generator object.
+    "RETURN_GENERATOR": lambda m, f, arg: f.stack.append(None),
+})  # fmt: skip
 
 
 @opcode("FOR_ITER")
@@ -32,14 +29,7 @@ def for_iter(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("END_FOR")
 def end_for(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.pop()
-    f.stack.pop()
-
-
-@opcode("RETURN_GENERATOR")
-def return_generator(m: Machine, f: Frame, arg: Any) -> None:
-    # For the following POP_TOP; the call made the generator object.
-    f.stack.append(None)
+    del f.stack[-2:]
 
 
 @opcode("YIELD_VALUE")
@@ -56,11 +46,9 @@ def send(m: Machine, f: Frame, arg: int) -> None:
     if value is None:
         more, item = m.containers.advance(receiver)
     else:
+        more = True
         try:
-            more, item = (
-                True,
-                m.calls.call_value(m.attributes.getattr(receiver, "send"), [value], {}),
-            )
+            item = m.calls.call_value(m.attributes.getattr(receiver, "send"), [value], {})
         except StopIteration as stop:
             more, item = False, stop.value
     if more:
@@ -75,8 +63,7 @@ def send(m: Machine, f: Frame, arg: int) -> None:
 
 @opcode("END_SEND")
 def end_send(m: Machine, f: Frame, arg: Any) -> None:
-    value = f.stack.pop()
-    f.stack[-1] = value
+    del f.stack[-2]
 
 
 @opcode("CLEANUP_THROW")

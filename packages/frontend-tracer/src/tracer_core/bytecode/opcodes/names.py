@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import builtins
 import types
 from typing import Any
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
-from tracer_core.bytecode.interpreter import Machine
+from tracer_core.bytecode.interpreter import Machine, handlers
+
+handlers({
+    "LOAD_CLOSURE": lambda m, f, arg: f.stack.append(m.load(f, arg)),
+    "LOAD_DEREF": lambda m, f, arg: f.stack.append(_contents(m, f, arg)),
+    "LOAD_LOCALS": lambda m, f, arg: f.stack.append(f.namespace),
+    "LOAD_BUILD_CLASS": lambda m, f, arg: f.stack.append(builtins.__build_class__),
+    "LOAD_NAME": lambda m, f, arg: _load_name(m, f, f.namespace, arg),
+    "LOAD_FROM_DICT_OR_GLOBALS": lambda m, f, arg: _load_name(m, f, f.stack.pop(), arg),
+    "LOAD_CLASSDEREF": lambda m, f, arg: _load_class_cell(m, f, f.namespace, arg),
+    "LOAD_FROM_DICT_OR_DEREF": lambda m, f, arg: _load_class_cell(m, f, f.stack.pop(), arg),
+    "STORE_NAME": lambda m, f, arg: m.names.store_name(f.namespace, arg, m.pop(f)),
+    "STORE_GLOBAL": lambda m, f, arg: m.names.store_global(f, arg, m.pop(f)),
+    "DELETE_GLOBAL": lambda m, f, arg: m.names.delete_global(f, arg),
+    "DELETE_ATTR": lambda m, f, arg: m.attribute_writes.delattr(m.pop(f), arg),
+})  # fmt: skip
 
 
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK")
@@ -49,16 +65,6 @@ def copy_free_vars(m: Machine, f: Frame, arg: int) -> None:
     f.locals[f.code.first_free :] = cells
 
 
-@opcode("LOAD_CLOSURE")
-def load_closure(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(m.load(f, arg))
-
-
-@opcode("LOAD_DEREF")
-def load_deref(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(_contents(m, f, arg))
-
-
 def _contents(m: Machine, f: Frame, arg: int) -> Any:
     """Returns the contents of a cell; an empty cell of the function's own is an unbound local."""
     name = f.code.locals_names[arg]
@@ -93,35 +99,15 @@ def load_global(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
     f.stack.append(value)
 
 
-@opcode("LOAD_NAME")
-def load_name(m: Machine, f: Frame, arg: str) -> None:
-    found, value = _in_namespace(m, f.namespace, arg)
-    f.stack.append(value if found else m.names.load_global(f, arg))
+def _load_name(m: Machine, f: Frame, namespace: Any, name: str) -> None:
+    found, value = _in_namespace(m, namespace, name)
+    f.stack.append(value if found else m.names.load_global(f, name))
 
 
-@opcode("LOAD_CLASSDEREF")
-def load_classderef(m: Machine, f: Frame, arg: int) -> None:
-    name = f.code.locals_names[arg]
-    found, value = _in_namespace(m, f.namespace, name)
-    f.stack.append(value if found else m.names.load_cell(m.load(f, arg), name))
-
-
-@opcode("LOAD_LOCALS")
-def load_locals(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(f.namespace)
-
-
-@opcode("LOAD_FROM_DICT_OR_DEREF")
-def load_from_dict_or_deref(m: Machine, f: Frame, arg: int) -> None:
-    name = f.code.locals_names[arg]
-    found, value = _in_namespace(m, f.stack.pop(), name)
-    f.stack.append(value if found else m.names.load_cell(m.load(f, arg), name))
-
-
-@opcode("LOAD_FROM_DICT_OR_GLOBALS")
-def load_from_dict_or_globals(m: Machine, f: Frame, arg: str) -> None:
-    found, value = _in_namespace(m, f.stack.pop(), arg)
-    f.stack.append(value if found else m.names.load_global(f, arg))
+def _load_class_cell(m: Machine, f: Frame, namespace: Any, index: int) -> None:
+    name = f.code.locals_names[index]
+    found, value = _in_namespace(m, namespace, name)
+    f.stack.append(value if found else m.names.load_cell(m.load(f, index), name))
 
 
 def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
@@ -134,11 +120,6 @@ def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
         return True, m.containers.getitem(namespace, name)
     except KeyError:
         return False, None
-
-
-@opcode("STORE_NAME")
-def store_name(m: Machine, f: Frame, arg: str) -> None:
-    m.names.store_name(f.namespace, arg, m.pop(f))
 
 
 @opcode("DELETE_NAME")
@@ -155,31 +136,13 @@ def setup_annotations(m: Machine, f: Frame, arg: Any) -> None:
         m.names.store_name(f.namespace, "__annotations__", {})
 
 
-@opcode("STORE_GLOBAL")
-def store_global(m: Machine, f: Frame, arg: str) -> None:
-    m.names.store_global(f, arg, m.pop(f))
-
-
-@opcode("DELETE_GLOBAL")
-def delete_global(m: Machine, f: Frame, arg: str) -> None:
-    m.names.delete_global(f, arg)
-
-
-@opcode("LOAD_ATTR")
+@opcode("LOAD_ATTR", "LOAD_METHOD")
 def load_attr(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
     name, method = arg
     obj = m.pop(f)
     value = m.attributes.getattr(obj, name)
     if method:
         f.stack.append(NULL)
-    f.stack.append(value)
-
-
-@opcode("LOAD_METHOD")
-def load_method(m: Machine, f: Frame, arg: str) -> None:
-    obj = m.pop(f)
-    value = m.attributes.getattr(obj, arg)
-    f.stack.append(NULL)
     f.stack.append(value)
 
 
@@ -202,11 +165,6 @@ def store_attr(m: Machine, f: Frame, arg: str) -> None:
     m.attribute_writes.setattr(obj, arg, value)
 
 
-@opcode("DELETE_ATTR")
-def delete_attr(m: Machine, f: Frame, arg: str) -> None:
-    m.attribute_writes.delattr(m.pop(f), arg)
-
-
 @opcode("IMPORT_NAME")
 def import_name(m: Machine, f: Frame, arg: str) -> None:
     level, fromlist = m.pop_n(f, 2)
@@ -221,10 +179,3 @@ def import_from(m: Machine, f: Frame, arg: str) -> None:
     except AttributeError:
         value = m.names.import_name(f, f"{module.__name__}.{arg}", ("*",), 0)
     f.stack.append(value)
-
-
-@opcode("LOAD_BUILD_CLASS")
-def load_build_class(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(
-        __builtins__["__build_class__"] if isinstance(__builtins__, dict) else __build_class__
-    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.interpreter import Machine
+from tracer_core.bytecode.interpreter import Machine, handlers
 
 #: BINARY_OP's argument -> symbol (``+``, ``+=``).
 SYMBOLS: tuple[str, ...] = tuple(symbol for _, symbol in dis._nb_ops)  # type: ignore[attr-defined]
@@ -19,24 +19,12 @@ def binary_op(m: Machine, f: Frame, arg: int) -> None:
     f.stack.append(m.operators.binary(SYMBOLS[arg], left, right))
 
 
-@opcode("UNARY_NEGATIVE")
-def unary_negative(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.operators.unary("-", m.pop(f)))
-
-
-@opcode("UNARY_POSITIVE")
-def unary_positive(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.operators.unary("+", m.pop(f)))
-
-
-@opcode("UNARY_INVERT")
-def unary_invert(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(m.operators.unary("~", m.pop(f)))
-
-
-@opcode("UNARY_NOT")
-def unary_not(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(not m.operators.truth(m.pop(f)))
+handlers({
+    "UNARY_NEGATIVE": lambda m, f, arg: f.stack.append(m.operators.unary("-", m.pop(f))),
+    "UNARY_POSITIVE": lambda m, f, arg: f.stack.append(m.operators.unary("+", m.pop(f))),
+    "UNARY_INVERT": lambda m, f, arg: f.stack.append(m.operators.unary("~", m.pop(f))),
+    "UNARY_NOT": lambda m, f, arg: f.stack.append(not m.operators.truth(m.pop(f))),
+})  # fmt: skip
 
 
 @opcode("COMPARE_OP")

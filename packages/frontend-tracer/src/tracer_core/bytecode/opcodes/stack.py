@@ -6,54 +6,24 @@ from typing import Any
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame
-from tracer_core.bytecode.interpreter import Machine
+from tracer_core.bytecode.interpreter import Machine, handlers
+
+handlers({
+    **dict.fromkeys(("NOP", "RESUME", "CACHE", "EXTENDED_ARG", "PRECALL"), lambda m, f, arg: None),
+    "PUSH_NULL": lambda m, f, arg: f.stack.append(NULL),
+    "COPY": lambda m, f, arg: f.stack.append(m.peek(f, arg)),
+    "LOAD_CONST": lambda m, f, arg: f.stack.append(arg),
+    "LOAD_ASSERTION_ERROR": lambda m, f, arg: f.stack.append(AssertionError),
+    "RETURN_VALUE": lambda m, f, arg: (f.stack.pop(),),
+    "RETURN_CONST": lambda m, f, arg: (arg,),
+})  # fmt: skip
 
 
-@opcode("NOP", "RESUME", "CACHE", "RETURN_GENERATOR_DONE", "EXTENDED_ARG")
-def nop(m: Machine, f: Frame, arg: Any) -> None:
-    pass
-
-
-@opcode("PRECALL")
-def precall(m: Machine, f: Frame, arg: int) -> None:
-    pass
-
-
-@opcode("POP_TOP", "END_FOR_ONE")
+@opcode("POP_TOP")
 def pop_top(m: Machine, f: Frame, arg: Any) -> None:
     f.stack.pop()
-
-
-@opcode("PUSH_NULL")
-def push_null(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(NULL)
-
-
-@opcode("COPY")
-def copy(m: Machine, f: Frame, arg: int) -> None:
-    f.stack.append(m.peek(f, arg))
 
 
 @opcode("SWAP")
 def swap(m: Machine, f: Frame, arg: int) -> None:
     f.stack[-1], f.stack[-arg] = f.stack[-arg], f.stack[-1]
-
-
-@opcode("LOAD_CONST")
-def load_const(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(arg)
-
-
-@opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(m: Machine, f: Frame, arg: Any) -> None:
-    f.stack.append(AssertionError)
-
-
-@opcode("RETURN_VALUE")
-def return_value(m: Machine, f: Frame, arg: Any) -> tuple[Any]:
-    return (f.stack.pop(),)
-
-
-@opcode("RETURN_CONST")
-def return_const(m: Machine, f: Frame, arg: Any) -> tuple[Any]:
-    return (arg,)
