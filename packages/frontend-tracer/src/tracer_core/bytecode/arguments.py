@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.bytecode.semantics import CallBinder
+from tracer_core.fx_capture.graph_breaks import Break
 
 
 def bind(machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> None:
@@ -56,13 +57,13 @@ def _defaults(machine: CallBinder, frame: Frame, n_positional: int, n_keyword: i
     missing = [i for i in range(n_positional + n_keyword) if slots[i] is NULL]
     if not missing:
         return True
-    defaults, kw_defaults = machine.names.defaults_of(frame.function)
-    first = n_positional - len(defaults)
+    function = frame.function
+    first = n_positional - len(function.__defaults__ or ())
     for i in missing:
         if first <= i < n_positional:
-            slots[i] = machine.names.default_item(frame.function, defaults, i - first)
-        elif i >= n_positional and names[i] in kw_defaults:
-            slots[i] = machine.names.keyword_default(frame.function, kw_defaults, names[i])
+            slots[i] = machine.names.default(function, "__defaults__", i - first)
+        elif i >= n_positional and names[i] in (function.__kwdefaults__ or {}):
+            slots[i] = machine.names.default(function, "__kwdefaults__", names[i])
         else:
             return False
     return True
@@ -77,7 +78,6 @@ def _mismatch(
 ) -> NoReturn:
     """Raises CPython's own error: calls an empty function of the same signature."""
     raw = frame.code.raw
-    defaults, kw_defaults = machine.names.defaults_of(frame.function)
     code = _nothing.__code__.replace(
         co_argcount=raw.co_argcount, co_posonlyargcount=raw.co_posonlyargcount,
         co_kwonlyargcount=raw.co_kwonlyargcount,
@@ -85,17 +85,14 @@ def _mismatch(
         co_qualname=raw.co_qualname,
         co_flags=_nothing.__code__.co_flags | raw.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS),
     )  # fmt: skip
-    alike = types.FunctionType(code, {}, frame.function.__name__, tuple(defaults))
+    alike = types.FunctionType(code, {}, frame.function.__name__, frame.function.__defaults__)
     alike.__qualname__ = frame.function.__qualname__
-    alike.__kwdefaults__ = dict(kw_defaults)
+    alike.__kwdefaults__ = frame.function.__kwdefaults__
     alike(
         *(_open(machine, value) for value in args),
         **{name: _open(machine, v) for name, v in kwargs.items()},
     )
-    machine.break_graph(
-        "native_python", f"the arguments do not fit {frame.function.__qualname__}()"
-    )
-    raise AssertionError
+    raise Break("native_python", f"the arguments do not fit {frame.function.__qualname__}()")
 
 
 def _nothing() -> None:

@@ -14,10 +14,11 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from tracer_core.bytecode.instructions import Instruction, instructions
+from tracer_core.fx_capture.graph_breaks import Break
 
 Handler = Callable[[Any, Any, Any], Any]
 
@@ -52,12 +53,6 @@ def _is_handled(name: str, arg: Any) -> bool:
 
 def _shown(name: str, arg: Any) -> str:
     return f"{name} {arg}" if name in _TYPE_PARAMETERS else name
-
-
-class GraphBreaker(Protocol):
-    """An object that can break the graph."""
-
-    def break_graph(self, kind: str, reason: str) -> Any: ...
 
 
 def opcode(*names: str) -> Callable[[Handler], Handler]:
@@ -123,8 +118,8 @@ _JUMPS_ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_IN
 
 
 def _no_handler(name: str) -> Handler:
-    def handler(machine: GraphBreaker, frame: object, arg: Any) -> Any:
-        machine.break_graph("unsupported_opcode", f"{name}: {UNSUPPORTED.get(name, 'no handler')}")
+    def handler(machine: object, frame: object, arg: Any) -> Any:
+        raise Break("unsupported_opcode", f"{name}: {UNSUPPORTED.get(name, 'no handler')}")
 
     return handler
 

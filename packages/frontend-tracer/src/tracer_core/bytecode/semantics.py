@@ -9,7 +9,6 @@ from __future__ import annotations
 import types
 from typing import Any, Protocol
 
-from tracer_core.bytecode.code import GraphBreaker
 from tracer_core.bytecode.frame import Frame, LazyValue
 
 
@@ -152,20 +151,11 @@ class CallSemantics(Protocol):
 class DefaultSemantics(Protocol):
     """Default values of parameters."""
 
-    def defaults_of(
-        self, function: types.FunctionType
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]: ...
-
-    def default_item(
-        self, function: types.FunctionType, defaults: tuple[Any, ...], index: int
-    ) -> Any: ...
-
-    def keyword_default(
-        self, function: types.FunctionType, defaults: dict[str, Any], name: str
-    ) -> Any: ...
+    def default(self, function: types.FunctionType, slot: str, key: Any) -> Any:
+        """Returns an entry of ``__defaults__`` or ``__kwdefaults__`` (slot)."""
 
 
-class CallBinder(GraphBreaker, Protocol):
+class CallBinder(Protocol):
     """An object that binds the arguments of a call."""
 
     names: DefaultSemantics

@@ -243,13 +243,7 @@ class TracedAttributeWrites(semantics.AttributeWriteSemantics, Protocol):
     """Setting and deleting attributes in a trace."""
 
     def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
-        """object.__setattr__"""
-
-    def generic_delattr(self, obj: Any, name: str) -> None:
-        """object.__delattr__"""
-
-    def delete_descriptor(self, raw: Any, obj: Any, name: str) -> None:
-        """Deletes an object's value of a data descriptor."""
+        """object.__setattr__; value: ABSENT deletes."""
 
     def set_class_attribute(self, cls: type, name: str, value: Any) -> None:
         """type.__setattr__; value: ABSENT deletes."""

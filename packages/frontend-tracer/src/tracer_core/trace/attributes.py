@@ -17,12 +17,14 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import gradients
+from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, Entries, has_python
 from tracer_core.trace.generators import TracedGenerator
 from tracer_core.trace.scalars import NUMBERS, SYMBOLS
@@ -59,16 +61,12 @@ def kind_is_slot(raw: Any) -> bool:
 _OF_TRACEBACKS = frozenset({"tb_frame", "tb_lineno", "tb_lasti", "tb_next"})
 
 
-class Attributes:
+class Attributes(Component):
     """getattr and super() in a trace. Mutable."""
 
     def __init__(self, tracer: Tracing, entries: Entries) -> None:
-        self.tracer, self.entries = tracer, entries
-        self.provenance, self.effects, self.recorder = (
-            tracer.provenance,
-            tracer.effects,
-            tracer.recorder,
-        )
+        super().__init__(tracer)
+        self.entries = entries
         #: id of an intermediate tensor -> attributes that the program set on it.
         self.tensor_attributes: dict[int, dict[str, Any]] = {}
 
@@ -97,9 +95,7 @@ class Attributes:
             return self._builtin_attribute(obj, name)
         getter = self.entries.special(cls, "__getattribute__")
         if getter is _LOCAL_GET:
-            self.tracer.break_graph(
-                "unknown_native", "attributes of a threading.local belong to a thread"
-            )
+            raise Break("unknown_native", "attributes of a threading.local belong to a thread")
         try:
             if has_python(getter):
                 return self.tracer.calls.call_value(getter, [obj, name], {})
@@ -173,9 +169,7 @@ class Attributes:
             "_lru_cache_wrapper",
         ) or callable(raw):
             return raw.__get__(obj, cls)
-        self.tracer.break_graph(
-            "unknown_native", f"descriptor {type(raw).__name__} for attribute {name!r}"
-        )
+        raise Break("unknown_native", f"descriptor {type(raw).__name__} for attribute {name!r}")
 
     def _slot(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         if name == "__dict__":
@@ -192,25 +186,21 @@ class Attributes:
             raise
         if unguarded:
             return value
-        return self.provenance.read_varying(
-            value, self.provenance.sources.make(source, "slot", name)
-        )
+        return self.provenance.read_varying(value, self.sources.make(source, "slot", name))
 
     def _wrapped(self, raw: Any) -> Any:
         """Returns the function in a staticmethod or classmethod of a class."""
         source = self.provenance.source_of(raw)
         if source is None:
             return raw.__func__
-        return self.provenance.read(
-            raw.__func__, self.provenance.sources.make(source, "slot", "__func__")
-        )
+        return self.provenance.read(raw.__func__, self.sources.make(source, "slot", "__func__"))
 
     def _fallback(self, obj: Any, name: str, fallback: Any) -> Any:
         if fallback is _MODULE_GETATTR:
             return self._module_member(obj, name)
         if has_python(fallback):
             return self.tracer.calls.call_value(fallback, [obj, name], {})
-        self.tracer.break_graph("unknown_native", f"{type(obj).__name__}.__getattr__")
+        raise Break("unknown_native", f"{type(obj).__name__}.__getattr__")
 
     def _module_member(self, obj: torch.nn.Module, name: str) -> Any:
         """Does the lookup of nn.Module.__getattr__: parameters, buffers, submodules."""
@@ -245,7 +235,7 @@ class Attributes:
         if name == "__class__":
             return torch.Tensor if torch_private.is_fake(tensor) else type(tensor)
         if name == "__dict__":
-            self.tracer.break_graph("unsupported_value", "__dict__ of a tensor")
+            raise Break("unsupported_value", "__dict__ of a tensor")
         if name in _AUTOGRAD_STATE:
             return self._autograd_state(tensor, name)
         if name == "grad":
@@ -290,10 +280,8 @@ class Attributes:
             if name == "grad_fn" and fake.grad_fn is None:
                 return None
         if source is None or not steady or self.recorder.fakes.real_was_written(tensor):
-            self.tracer.break_graph("autograd_in_graph", f"attribute {name!r} of a tensor is read")
-        return self.provenance.read(
-            getattr(tensor, name), self.provenance.sources.make(source, "slot", name)
-        )
+            raise Break("autograd_in_graph", f"attribute {name!r} of a tensor is read")
+        return self.provenance.read(getattr(tensor, name), self.sources.make(source, "slot", name))
 
     def _module_attribute(self, module: types.ModuleType, name: str) -> Any:
         namespace = module.__dict__
@@ -312,21 +300,17 @@ class Attributes:
             value = namespace[name]
             if change is not None and change.decided(name):
                 return value
-            return self.provenance.read_varying(
-                value, self.provenance.sources.attribute(source, name)
-            )
+            return self.provenance.read_varying(value, self.sources.attribute(source, name))
         if name == "__dict__":
             return self.entries.dict_of(module)
         # A module's __getattr__ (lazy import) caches the value or computes it from the name.
         try:
             value = getattr(module, name)
         except AttributeError:
-            self.provenance.guard(
-                GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name
-            )
+            self.provenance.guard(GuardKind.HAS_NOT, self.sources.make(source, "dict"), name)
             raise
         if name in namespace:
-            return self.provenance.read(value, self.provenance.sources.attribute(source, name))
+            return self.provenance.read(value, self.sources.attribute(source, name))
         return self.entries.class_value(value)
 
     def _class_attribute(self, cls: type, name: str) -> Any:
@@ -384,9 +368,7 @@ class Attributes:
             return container
         (entries,) = gc.get_referents(container)
         if not self.provenance.is_fresh(container) or not isinstance(entries, dict):
-            self.tracer.break_graph(
-                "unknown_native", "a mappingproxy from before this segment is read"
-            )
+            raise Break("unknown_native", "a mappingproxy from before this segment is read")
         return entries
 
     def _class_get(self, raw: Any, cls: type, name: str) -> Any:
@@ -410,14 +392,14 @@ class Attributes:
         """Reads an attribute of an instance of a C type."""
         if isinstance(obj, types.TracebackType) and name in _OF_TRACEBACKS:
             # in a trace it would show the interpreter's frames, not the program's
-            self.tracer.break_graph("native_python", f"a traceback is looked into: .{name}")
+            raise Break("native_python", f"a traceback is looked into: .{name}")
         raw = self.entries.static(type(obj), name)
         if raw is ABSENT:
             value = self.entries.instance_entry(obj, name)
             if value is not ABSENT:
                 return value
         if isinstance(obj, ARRAY) and self.provenance.is_fresh(obj) and name in _ARRAY_VIEWS:
-            self.tracer.break_graph("unknown_native", f"a view of an array: .{name}")
+            raise Break("unknown_native", f"a view of an array: .{name}")
         if name == "cell_contents" and isinstance(obj, types.CellType):
             value = self.tracer.names.cell_contents(obj)
             if value is NULL:
@@ -430,7 +412,7 @@ class Attributes:
         if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             if name == "__dict__":
                 return self.entries.dict_of(obj)
-            return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
+            return self.provenance.read(value, self.sources.make(source, "slot", name))
         return value
 
     # -- super() --
@@ -438,7 +420,7 @@ class Attributes:
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         cls = obj if isinstance(obj, type) and issubclass(obj, owner) else type(obj)
         if issubclass(cls, torch.Tensor):
-            self.tracer.break_graph("tensor_subclass", "super() in a tensor subclass")
+            raise Break("tensor_subclass", "super() in a tensor subclass")
         mro = cls.__mro__
         for base in mro[mro.index(owner) + 1 :]:
             if name in base.__dict__:

@@ -25,6 +25,7 @@ from tracer_core.natives.effects import CALLED_CODES, CALLED_PACKAGES, CALLED_TY
 from tracer_core.natives.symbolic_scalars import keeps_symbols
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import instances, torch_function
+from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, has_python
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
 
@@ -41,12 +42,13 @@ _C_FUNCTIONS = (
 _DEPTH_LIMIT, _NESTING_LIMIT = 900, 60
 
 
-class Calls:
+class Calls(Component):
     """Calls in a trace. Mutable. natives: code at its recompile limit, which is not inlined."""
 
     def __init__(self, tracer: Tracing, natives: Set[types.CodeType]) -> None:
-        self.tracer, self.provenance, self.natives = tracer, tracer.provenance, natives
-        self.entries, self.native_calls = tracer.entries, tracer.native_calls
+        super().__init__(tracer)
+        self.natives, self.entries = natives, tracer.entries
+        self.native_calls = tracer.native_calls
         #: Every code object that was run, with one of its functions.
         self.interpreted: dict[types.CodeType, types.FunctionType] = {}
         #: Generators with handlers (try, with), whose handlers may run on close.
@@ -151,7 +153,7 @@ class Calls:
         value = getattr(method, name)
         source = self.provenance.source_of(method)
         return value if source is None else self.provenance.read(
-            value, self.provenance.sources.make(source, "slot", name))  # fmt: skip
+            value, self.sources.make(source, "slot", name))  # fmt: skip
 
     def _marked(
         self, role: markers.FunctionRole, function: Any, args: list[Any], kwargs: dict[str, Any]
@@ -159,11 +161,11 @@ class Calls:
         if role is markers.FunctionRole.IS_COMPILING:
             return self.tracer.is_compiling()
         if role is markers.FunctionRole.GRAPH_BREAK:
-            self.tracer.break_graph(
+            raise Break(
                 "requested", str(args[0] if args else kwargs.get("message", "")) or "graph_break()"
             )
         if role is markers.FunctionRole.DISALLOW:
-            self.tracer.break_graph("disabled", f"{function!r} was marked with disallow_in_graph")
+            raise Break("disabled", f"{function!r} was marked with disallow_in_graph")
         if role is markers.FunctionRole.ALLOW:
             return self.native_calls.call_torch_node(function, args, kwargs)
         self.native_calls.native_reads(*args, *kwargs.values())
@@ -194,7 +196,7 @@ class Calls:
             plain = torch_private.before_tagging(function)
             if plain is not None:
                 return self.prepare(plain, args, kwargs)
-            self.tracer.break_graph(kind, reason)
+            raise Break(kind, reason)
         if decision is policy.Decision.NATIVE:
             if torch_function.any_acts_as_tensor(args) or torch_function.any_acts_as_tensor(
                 kwargs.values()
@@ -211,14 +213,14 @@ class Calls:
         if self.provenance.is_fresh(function) and not self.tracer.names.made_here(function):
             self.provenance.constant(function)
         if function.__code__ in self.natives:
-            self.tracer.break_graph(
+            raise Break(
                 "recompile_limit", f"{function.__qualname__} runs as plain Python from now on"
             )
         self.interpreted[function.__code__] = function
         self._guard_code(function)
         code = decode(function.__code__)
         if code.unsupported:
-            self.tracer.break_graph(
+            raise Break(
                 "unsupported_opcode",
                 f"{function.__qualname__} uses {code.unsupported}:"
                 f" {UNSUPPORTED.get(code.unsupported, 'no handler')}",
@@ -236,9 +238,7 @@ class Calls:
         """Guards a function's code, which can be replaced in the same function object."""
         source = self.provenance.source_of(function)
         if source is not None:
-            self.provenance.read(
-                function.__code__, self.provenance.sources.make(source, "slot", "__code__")
-            )
+            self.provenance.read(function.__code__, self.sources.make(source, "slot", "__code__"))
 
     # -- objects --
 
@@ -254,9 +254,7 @@ class Calls:
             and self.tracer.frames
             and self._has_backward_hooks(function)
         ):
-            self.tracer.break_graph(
-                "autograd_in_graph", f"a {cls.__name__} with backward hooks is called"
-            )
+            raise Break("autograd_in_graph", f"a {cls.__name__} with backward hooks is called")
         method = self.entries.static(cls, "__call__")
         if has_python(method):
             self.entries.class_entry(cls, "__call__")
@@ -270,9 +268,7 @@ class Calls:
             raise TypeError(
                 f"'{self.tracer.exceptions.type_name(function)}' object is not callable"
             )
-        self.tracer.break_graph(
-            "unknown_native", f"a {cls.__module__}.{cls.__qualname__} is called"
-        )
+        raise Break("unknown_native", f"a {cls.__module__}.{cls.__qualname__} is called")
 
     def _plain_module(self, module: torch.nn.Module) -> bool:
         """Returns whether calling the module only calls its forward: no hooks, guarded."""
@@ -291,7 +287,7 @@ class Calls:
             return False
         holder = self.provenance.constant(torch.nn.modules.module)
         for table in _GLOBAL_HOOKS:
-            source = self.provenance.sources.attribute(holder, table)
+            source = self.sources.attribute(holder, table)
             if self.provenance.source_of(names[table]) is None:
                 self.provenance.register(names[table], source)
             self.provenance.guard(GuardKind.EMPTY, source)

@@ -17,9 +17,10 @@ import torch
 
 from tracer_core.bytecode.code import UNSUPPORTED, decode
 from tracer_core.bytecode.frame import Frame
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.tracing import Tracing
-from tracer_core.trace.dict_entries import ABSENT, has_python
+from tracer_core.trace.dict_entries import has_python
 
 #: Entries that the class statement itself adds to a class.
 GENERATED = frozenset({"__dict__", "__weakref__", "__classcell__", "_abc_impl"})
@@ -106,7 +107,7 @@ def build_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
     """Traces ``__build_class__(body, name, *bases, metaclass=, **keywords)``."""
     body, name, *written = args
     if type(body) is not types.FunctionType or not isinstance(name, str):
-        tracer.break_graph("native_python", "the arguments do not fit __build_class__()")
+        raise Break("native_python", "the arguments do not fit __build_class__()")
     keywords = dict(kwargs)
     bases = _resolve_bases(tracer, written)
     meta = keywords.pop("metaclass", None)
@@ -164,11 +165,11 @@ def winner(meta: type, bases: tuple[Any, ...]) -> type:
 def _refuse(tracer: Tracing, bases: tuple[Any, ...], meta: Any, name: str) -> None:
     classes = [base for base in bases if isinstance(base, type)]
     if any(issubclass(base, torch.Tensor) for base in classes):
-        tracer.break_graph("tensor_subclass", f"the tensor subclass {name} is made")
+        raise Break("tensor_subclass", f"the tensor subclass {name} is made")
     if any(issubclass(base, torch.autograd.Function) for base in classes):
-        tracer.break_graph("higher_order", f"the autograd.Function {name} is made")
+        raise Break("higher_order", f"the autograd.Function {name} is made")
     if isinstance(meta, type) and has_python(_static(meta, "mro")):
-        tracer.break_graph("class_statement", f"the metaclass of {name} has its own mro()")
+        raise Break("class_statement", f"the metaclass of {name} has its own mro()")
 
 
 def _static(cls: type, name: str) -> Any:
@@ -196,7 +197,7 @@ def run_body(tracer: Tracing, body: types.FunctionType, namespace: Any) -> Any:
     code = decode(body.__code__)
     if code.unsupported:
         reason = UNSUPPORTED.get(code.unsupported, "no handler")
-        tracer.break_graph("unsupported_opcode", f"a class body uses {code.unsupported}: {reason}")
+        raise Break("unsupported_opcode", f"a class body uses {code.unsupported}: {reason}")
     tracer.calls.interpreted[body.__code__] = body
     frame = Frame(body, code)
     frame.namespace = namespace
@@ -222,10 +223,10 @@ def _check_cell(cell: types.CellType, made: type, name: str) -> None:
 def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Traces ``type.__new__(meta, name, bases, namespace, **keywords)``."""
     if len(args) != 4 or not isinstance(args[0], type):
-        tracer.break_graph("class_statement", "type.__new__ is called in an unusual way")
+        raise Break("class_statement", "type.__new__ is called in an unusual way")
     meta, name, bases, namespace = args
     if not (isinstance(name, str) and isinstance(bases, tuple) and isinstance(namespace, dict)):
-        tracer.break_graph("native_python", "the arguments do not fit type.__new__()")
+        raise Break("native_python", "the arguments do not fit type.__new__()")
     best = winner(meta, bases)
     if best is not meta:
         other = tracer.entries.class_entry(best, "__new__")[1]
@@ -271,7 +272,7 @@ def _make(
     try:
         return bare_class(meta, name, bases, entries)
     except BasesMustKnow as error:
-        tracer.break_graph("class_statement", str(error))
+        raise Break("class_statement", str(error)) from error
 
 
 def _set_name(tracer: Tracing, made: type, key: str, value: Any) -> None:
@@ -349,7 +350,7 @@ def _build_enum(
         if owner.__module__ != "enum"
     )
     if meta is not enum.EnumMeta or hooked:
-        tracer.break_graph(
+        raise Break(
             "class_statement", f"the enumeration {name} runs code of its own while it is made"
         )
     namespace: Any = meta.__prepare__(name, bases, **keywords)
@@ -359,7 +360,7 @@ def _build_enum(
         if not (
             is_constant(value) or isinstance(value, (types.FunctionType, *_WRAPPERS, property))
         ):
-            tracer.break_graph(
+            raise Break(
                 "class_statement", f"the enumeration {name} has {key!r}, which is not a plain value"
             )
     made = meta(name, bases, namespace, **keywords)
@@ -379,17 +380,3 @@ def make_enum(
     for key, value in entries:
         namespace[key] = value
     return meta(name, bases, namespace, **keywords)
-
-
-# -- setting attributes of classes made here
-# ----------------------------------------------------------------
-
-
-def set_class_attribute(tracer: Tracing, cls: type, name: str, value: Any) -> None:
-    """Traces ``type.__setattr__`` on a class made here; value: ABSENT deletes."""
-    if value is ABSENT:
-        type.__delattr__(cls, name)
-    else:
-        type.__setattr__(cls, name, value)
-        note_functions(tracer, value)
-    tracer.entries.forget_entries()

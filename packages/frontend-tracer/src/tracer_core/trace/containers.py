@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
+from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator
 from tracer_core.trace.host_objects import HostValue
@@ -54,13 +56,12 @@ _VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys",
                          "mappingproxy"})  # fmt: skip
 
 
-class Items:
+class Items(Component):
     """Containers and iterators in a trace. Mutable."""
 
     def __init__(self, tracer: Tracing, carried: LiveGenerators) -> None:
-        self.tracer, self.carried = tracer, carried
-        self.entries, self.operators = tracer.entries, tracer.operators
-        self.provenance, self.effects = tracer.provenance, tracer.effects
+        super().__init__(tracer)
+        self.entries, self.operators, self.carried = tracer.entries, tracer.operators, carried
         #: id of the iterator of a ``for`` loop -> the iterator, the list or tuple under it, and the
         #: items of that container.
         self.loops: dict[int, tuple[Any, Any, list[Any]]] = {}
@@ -71,7 +72,7 @@ class Items:
         if method is not None:
             return self.operators.truth(self.tracer.calls.call_value(method, [container, item], {}))
         if isinstance(container, torch.Tensor):
-            self.tracer.break_graph("data_dependent_value", "`in` on a tensor")
+            raise Break("data_dependent_value", "`in` on a tensor")
         item = self.tracer.scalars.concrete(item)
         if isinstance(container, dict):
             if is_constant(item):
@@ -111,14 +112,14 @@ class Items:
             "dict_values",
         ):
             return item in container
-        self.tracer.break_graph("unknown_native", f"`in` on a {type(container).__name__}")
+        raise Break("unknown_native", f"`in` on a {type(container).__name__}")
 
     def _contains_in_sequence(self, item: Any, container: Any) -> bool:
         for other in self.spread(container):
             if self.operators.same(item, other):
                 return True
             if isinstance(item, torch.Tensor) or isinstance(other, torch.Tensor):
-                self.tracer.break_graph("data_dependent_branch", "`in` compares tensors")
+                raise Break("data_dependent_branch", "`in` compares tensors")
             if self.operators.truth(self.operators.compare("==", other, item)):
                 return True
         return False
@@ -149,7 +150,7 @@ class Items:
             return self._class_getitem(container, key)
         parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
         if any(isinstance(part, torch.Tensor) for part in parts):
-            self.tracer.break_graph(
+            raise Break(
                 "data_dependent_value", f"a tensor is the index of a {type(container).__name__}"
             )
         if self.entries.lacks(container, "__getitem__"):
@@ -170,7 +171,7 @@ class Items:
             return self.tracer.calls.call_value(
                 types.MappingProxyType.__getitem__, [container, key], {}
             )
-        self.tracer.break_graph("unknown_native", f"subscript of a {type(container).__name__}")
+        raise Break("unknown_native", f"subscript of a {type(container).__name__}")
 
     def _class_getitem(self, cls: type, key: Any) -> Any:
         method = self.entries.python_method(cls, "__getitem__")
@@ -233,7 +234,7 @@ class Items:
                 if isinstance(container, bytearray) and not all(
                     type(item) is int for item in items
                 ):
-                    self.tracer.break_graph(
+                    raise Break(
                         "unsupported_mutation", "a slice of a bytearray is set to other than int"
                     )
                 return items
@@ -263,9 +264,7 @@ class Items:
                 or self.entries.lacks(container, name)
             ):
                 return  # the operation raises Python's own error
-            self.tracer.break_graph(
-                "unsupported_mutation", f"an item of a {type(container).__name__} is set"
-            )
+            raise Break("unsupported_mutation", f"an item of a {type(container).__name__} is set")
         self.tracer.side_effects.before_change(container)
 
     # -- iteration --
@@ -300,7 +299,7 @@ class Items:
             return iter(value)
         if isinstance(value, ARRAY) and self.provenance.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
             return iter(list(value))  # type: ignore[call-overload]
-        self.tracer.break_graph(
+        raise Break(
             "unknown_native", f"iteration over a {type(value).__module__}.{type(value).__name__}"
         )
 
@@ -378,14 +377,14 @@ class Items:
             known = self.carried.next_of(iterator) if self.tracer.nesting else None
             if known is not None:
                 return known
-            self.tracer.break_graph(
+            raise Break(
                 "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
             )
         if not isinstance(iterator, NATIVE_ITERATORS) and type(iterator).__module__ not in (
             "itertools",
             "builtins",
         ):
-            self.tracer.break_graph("unknown_native", f"a {type(iterator).__name__} is advanced")
+            raise Break("unknown_native", f"a {type(iterator).__name__} is advanced")
         try:
             return True, next(iterator)
         except StopIteration as stop:
@@ -424,7 +423,7 @@ class Items:
 
     def format(self, value: Any, spec: str) -> str:
         if isinstance(value, torch.Tensor):
-            self.tracer.break_graph("data_dependent_value", "a tensor is formatted")
+            raise Break("data_dependent_value", "a tensor is formatted")
         value = self.tracer.scalars.concrete(value)
         method = self.entries.python_method(value, "__format__")
         if method is not None:
@@ -462,7 +461,7 @@ class Items:
         if self.entries.python_method(iterator, "__next__"):
             return LazyIterator(self.tracer, type(iterator).__name__, lambda: _next(self, iterator))
         if not self.provenance.is_fresh(iterator):
-            self.tracer.break_graph(
+            raise Break(
                 "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
             )
         return iterator

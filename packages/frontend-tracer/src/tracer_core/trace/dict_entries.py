@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.component import Component
 
 ABSENT: Any = object()
 _NUMBERS = (int, float)
@@ -38,11 +40,11 @@ def is_tensor_like(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-class Entries:
+class Entries(Component):
     """Entries of classes and objects in a trace. Mutable."""
 
     def __init__(self, tracer: Tracing) -> None:
-        self.tracer, self.provenance, self.effects = tracer, tracer.provenance, tracer.effects
+        super().__init__(tracer)
         #: id -> classes that the trace made.
         self.classes: dict[int, Any] = {}
         #: (class, name) -> result of `class_entry`; emptied when the program changes a class.
@@ -82,7 +84,7 @@ class Entries:
         return bool(changes) and not self.made_class(owner)
 
     def entry_source(self, owner: type, name: str) -> Source:
-        return self.provenance.sources.make(self.namespace_of(owner), "key", name)
+        return self.sources.make(self.namespace_of(owner), "key", name)
 
     def _find_class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         self.guard_lineage(cls)
@@ -142,9 +144,7 @@ class Entries:
         if has_python(found):
             return found
         if isinstance(found, _WRAPPED) and not isinstance(obj, type):
-            self.tracer.break_graph(
-                "unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}"
-            )
+            raise Break("unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}")
         return None
 
     def lacks(self, value: Any, *names: str) -> bool:
@@ -164,7 +164,7 @@ class Entries:
             self.special(torch.Tensor, method)
 
     def namespace_of(self, cls: type) -> Source:
-        return self.provenance.sources.make(self.provenance.constant(cls), "dict")
+        return self.sources.make(self.provenance.constant(cls), "dict")
 
     @staticmethod
     def static(cls: type, name: str) -> Any:
@@ -196,13 +196,9 @@ class Entries:
             value = namespace[name]
             if decided or source is None:
                 return value
-            return self.provenance.read_varying(
-                value, self.provenance.sources.attribute(source, name)
-            )
+            return self.provenance.read_varying(value, self.sources.attribute(source, name))
         if not decided and source is not None:
-            self.provenance.guard(
-                GuardKind.HAS_NOT, self.provenance.sources.make(source, "dict"), name
-            )
+            self.provenance.guard(GuardKind.HAS_NOT, self.sources.make(source, "dict"), name)
         return ABSENT
 
     def _hidden_entry(self, obj: Any, name: str) -> Any:
@@ -215,7 +211,7 @@ class Entries:
         source = self.provenance.source_of(obj)
         if value is self.static(type(obj), name) or source is None:
             return value
-        return self.provenance.read(value, self.provenance.sources.make(source, "slot", name))
+        return self.provenance.read(value, self.sources.make(source, "slot", name))
 
     @staticmethod
     def instance_dict(obj: Any) -> dict[str, Any] | None:
@@ -235,7 +231,7 @@ class Entries:
             )
         source = self.provenance.source_of(obj)
         if source is not None and self.provenance.source_of(namespace) is None:
-            self.provenance.register(namespace, self.provenance.sources.make(source, "dict"))
+            self.provenance.register(namespace, self.sources.make(source, "dict"))
         return namespace
 
     def class_value(self, raw: Any) -> Any:

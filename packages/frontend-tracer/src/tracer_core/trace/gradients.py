@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives.queries import query
 from tracer_core.natives.tracing import Tracing
@@ -33,7 +34,7 @@ def read(tracer: Tracing, tensor: torch.Tensor) -> Any:
     source = tracer.provenance.source_of(tensor)
     if source is None:
         if not tensor.is_leaf:
-            tracer.break_graph(_KIND, "the gradient of an intermediate tensor is read")
+            raise Break(_KIND, "the gradient of an intermediate tensor is read")
         return tracer.attributes.attributes_of(tensor).get("grad")
     tracer.provenance.follows_late = True
     return tracer.provenance.read(tensor.grad, tracer.provenance.sources.make(source, "grad"))
@@ -42,7 +43,7 @@ def read(tracer: Tracing, tensor: torch.Tensor) -> Any:
 def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
     """Traces ``tensor.grad = value``; None deletes."""
     if value is not None and not _may_be_gradient(tracer, tensor, value):
-        tracer.break_graph(
+        raise Break(
             "tensor_metadata_mutation", "attribute 'grad' of a tensor is set to what is not like it"
         )
     tracer.side_effects.mutations += 1
@@ -51,7 +52,7 @@ def write(tracer: Tracing, tensor: torch.Tensor, value: Any) -> None:
     elif tensor.is_leaf:
         tracer.attributes.tensor_attributes.setdefault(id(tensor), {})["grad"] = value
     else:
-        tracer.break_graph(_KIND, "the gradient of an intermediate tensor is set")
+        raise Break(_KIND, "the gradient of an intermediate tensor is set")
 
 
 def _may_be_gradient(tracer: Tracing, tensor: torch.Tensor, value: Any) -> bool:
@@ -83,10 +84,10 @@ def backward(
     recorder = tracer.recorder
     for output in outputs:
         if not recorder.as_fake(output).requires_grad:
-            tracer.break_graph(_KIND, "backward() of a tensor that does not require gradients")
+            raise Break(_KIND, "backward() of a tensor that does not require gradients")
     leaves = _leaves(tracer, outputs) if inputs is None else _leaves_given(tracer, outputs, inputs)
     if not leaves:
-        tracer.break_graph(_KIND, "backward() of a graph without leaves")
+        raise Break(_KIND, "backward() of a graph without leaves")
     _require_alone(tracer, leaves)
     found = differentiate(
         tracer, list(outputs), leaves,
@@ -151,9 +152,7 @@ def _leaves(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
         real = recorder.fakes.real_of(fake)
         leaf = fake if real is None else real
         if not leaf.is_leaf or (real is None and recorder.node_of(fake) is None):
-            tracer.break_graph(
-                _KIND, "backward() reaches into a graph that was made before this segment"
-            )
+            raise Break(_KIND, "backward() reaches into a graph that was made before this segment")
         leaves.append(leaf)
     return leaves
 
@@ -164,7 +163,7 @@ def _leaves_given(tracer: Tracing, outputs: Sequence[Any], inputs: Sequence[Any]
     if not all(
         isinstance(one, torch.Tensor) and tracer.recorder.as_fake(one).is_leaf for one in unique
     ):
-        tracer.break_graph(_KIND, "backward(inputs=) of tensors that are no leaves")
+        raise Break(_KIND, "backward(inputs=) of tensors that are no leaves")
     return unique
 
 
@@ -175,9 +174,7 @@ def require_inside(
     program waits at the inputs."""
     for output in outputs:
         if not tracer.recorder.as_fake(output).requires_grad:
-            tracer.break_graph(
-                _KIND, "torch.autograd.grad() of a tensor that does not require gradients"
-            )
+            raise Break(_KIND, "torch.autograd.grad() of a tensor that does not require gradients")
     _leaves(tracer, outputs)
     for tensor in inputs:
         _require_no_hooks(tracer, tensor, ("_backward_hooks",))
@@ -190,7 +187,7 @@ def _require_no_hooks(tracer: Tracing, leaf: torch.Tensor, names: Sequence[str])
     for name in names:
         slot, hooks = tracer.provenance.sources.make(source, "slot", name), getattr(leaf, name)
         if hooks:
-            tracer.break_graph(_KIND, f"a gradient is computed with a hook on {source.name}")
+            raise Break(_KIND, f"a gradient is computed with a hook on {source.name}")
         if hooks is None:
             tracer.provenance.read(None, slot)
         else:
@@ -202,13 +199,13 @@ def _require_alone(tracer: Tracing, leaves: Sequence[torch.Tensor]) -> None:
     if query(tracer, torch.distributed.is_available) and query(
         tracer, torch.distributed.is_initialized
     ):
-        tracer.break_graph(
+        raise Break(
             _KIND,
             "backward() while torch.distributed is initialised: others may wait for gradients",
         )
     existing = [leaf for leaf in leaves if tracer.provenance.source_of(leaf) is not None]
     if torch_private.is_accumulator_held(existing):
-        tracer.break_graph(
+        raise Break(
             _KIND, "backward() while the program holds the gradient accumulator of a tensor"
         )
     for leaf in existing:
@@ -219,7 +216,7 @@ def _accumulate(tracer: Tracing, leaf: Any, gradient: Any, create: bool, own: bo
     """Accumulates a leaf's gradient as autograd does. own: no other code has this tensor."""
     recorder, held = tracer.recorder, read(tracer, leaf)
     if gradient.layout is not torch.strided:
-        tracer.break_graph(_KIND, "backward() makes a sparse gradient")
+        raise Break(_KIND, "backward() makes a sparse gradient")
     if held is None:
         write(
             tracer,

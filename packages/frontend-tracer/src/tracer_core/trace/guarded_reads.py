@@ -11,17 +11,19 @@ from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
+from tracer_core.trace.component import Component
 
 
-class GuardedReads:
+class GuardedReads(Component):
     """Guarded reads in a trace. Mutable."""
 
     def __init__(self, tracer: Tracing) -> None:
-        self.tracer, self.provenance, self.effects = tracer, tracer.provenance, tracer.effects
+        super().__init__(tracer)
         #: id of a dictionary that existed before the trace and is unchanged -> key -> its position;
         #: all keys are guarded.
         self.positions: dict[int, dict[Any, int]] = {}
@@ -29,7 +31,7 @@ class GuardedReads:
     def expand(self, obj: Any, depth: int = 8) -> None:
         """Guards everything that native code may read in a container from before the trace."""
         if depth == 0:
-            self.tracer.break_graph(
+            raise Break(
                 "unsupported_value", "a container nested more than 8 deep is read by native code"
             )
         if is_constant(obj) or isinstance(obj, torch.Tensor):
@@ -47,7 +49,7 @@ class GuardedReads:
             self._expand_set(obj)
             return
         elif isinstance(obj, _VIEWS) and not self.provenance.is_fresh(obj):
-            self.tracer.break_graph(
+            raise Break(
                 "unknown_native", f"a {type(obj).__name__} made before this segment is read"
             )
         else:
@@ -74,7 +76,7 @@ class GuardedReads:
 
     def guard_members(self, source: Any, members: Any) -> None:
         if not all(is_constant(member) or isinstance(member, type) for member in members):
-            self.tracer.break_graph(
+            raise Break(
                 "unsupported_value", "a set of objects that existed before the trace is read"
             )
         self.provenance.guard(GuardKind.KEYS, source, frozenset(members))
@@ -85,7 +87,7 @@ class GuardedReads:
         if source is None or self.effects.changed(obj) is not None:
             return
         if len(obj) > _BUFFER_LIMIT:
-            self.tracer.break_graph(
+            raise Break(
                 "unsupported_value", f"a {type(obj).__name__} of {len(obj)} elements is read"
             )
         self.provenance.guard(GuardKind.DATA, source, data_of(obj))
@@ -123,7 +125,7 @@ class GuardedReads:
         else:
             self.provenance.guard(GuardKind.LEN, source, len(found))
             for i, key in enumerate(found):
-                self.provenance.read(key, self.provenance.sources.make(source, "nth_key", i))
+                self.provenance.read(key, self.sources.make(source, "nth_key", i))
 
     def check_key(self, key: Any, container: Any) -> None:
         if type(key) not in _SIMPLE_KEYS or not _SIMPLE_KEYS.issuperset(map(type, container)):
@@ -161,9 +163,7 @@ class GuardedReads:
         if not all(
             is_constant(part) or _by_identity(part) or self._is_settled(part) for part in parts
         ):
-            self.tracer.break_graph(
-                "unknown_native", f"a dictionary is read by a {type(key).__name__}"
-            )
+            raise Break("unknown_native", f"a dictionary is read by a {type(key).__name__}")
         change = self.effects.peek(obj)
         known = self.positions.get(id(obj)) if change is None else None
         if known is None:  # an optimizer looks up its state for each parameter
@@ -178,7 +178,7 @@ class GuardedReads:
         value = dict.__getitem__(obj, key)
         if change is not None:
             return value  # `keys` has guarded every earlier entry
-        source = self.provenance.sources.make(self.provenance.source_of(obj), "nth_value", position)
+        source = self.sources.make(self.provenance.source_of(obj), "nth_value", position)
         return (
             self.provenance.read_varying(value, source)
             if varies

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tracer_core.bytecode.frame import NULL, Frame
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.natives.effects import effect_of
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.dict_entries import ABSENT, has_python
@@ -32,7 +33,7 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
     if issubclass(cls, torch.Tensor):
         if cls is torch.Tensor:
             return tracer.native_calls.call_torch(cls, args, kwargs)
-        tracer.break_graph("tensor_subclass", f"a {cls.__name__} is made")
+        raise Break("tensor_subclass", f"a {cls.__name__} is made")
     if isinstance(cls, enum.EnumMeta) or cls in _SAFE_CLASSES or issubclass(cls, enum.Enum):
         tracer.native_calls.native_reads(*args, *kwargs.values())
         # For the recorder: range(tensor) reads the tensor's value.
@@ -55,9 +56,9 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
 def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Traces type.__call__: ``__new__``, then ``__init__``."""
     if tracer.entries.static(cls, "__del__") is not ABSENT:
-        tracer.break_graph("finalizer", f"a {cls.__qualname__} is made")
+        raise Break("finalizer", f"a {cls.__qualname__} is made")
     if issubclass(cls, torch.autograd.Function):
-        tracer.break_graph("higher_order", f"{cls.__name__} is an autograd.Function")
+        raise Break("higher_order", f"{cls.__name__} is an autograd.Function")
     _, new = tracer.entries.class_entry(cls, "__new__")
     if isinstance(new, staticmethod):
         new = new.__func__
@@ -97,7 +98,7 @@ def new_object(
             args = [tracer.calls.call_value(owner, args, {})]
         tracer.native_calls.native_reads(*args)
         return owner.__new__(cls, *args, **kwargs)
-    tracer.break_graph(
+    raise Break(
         "unknown_native", f"{getattr(owner, '__qualname__', owner)}.__new__ for {cls.__name__}"
     )
 

@@ -13,17 +13,19 @@ import types
 from typing import Any
 
 from tracer_core.bytecode.frame import NULL, Frame, contents
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.class_creation import ENUM_HOOKS
+from tracer_core.trace.component import Component
 
 
-class Names:
+class Names(Component):
     """Names in a trace. Mutable."""
 
     def __init__(self, tracer: Tracing) -> None:
-        self.tracer, self.provenance, self.effects = tracer, tracer.provenance, tracer.effects
+        super().__init__(tracer)
         #: ids of the functions and cells that the trace made; the objects, to keep them alive.
         self._fresh_functions: set[int] = set()
         self._fresh_cells: set[int] = set()
@@ -43,9 +45,7 @@ class Names:
             value = scope[name]
             if decided:
                 return value
-            return self.provenance.read_varying(
-                value, self.provenance.sources.make(source, "key", name)
-            )
+            return self.provenance.read_varying(value, self.sources.make(source, "key", name))
         raise NameError(f"name '{name}' is not defined", name=name)
 
     def _builtins_of(self, namespace: dict[str, Any]) -> tuple[dict[str, Any], Source]:
@@ -54,8 +54,8 @@ class Names:
         source = self.provenance.source_of(found)
         if source is None:
             if found is builtins.__dict__:
-                holder = self.provenance.sources.make(None, "module", "builtins")
-                source = self.provenance.sources.make(holder, "dict")
+                holder = self.sources.make(None, "module", "builtins")
+                source = self.sources.make(holder, "dict")
             else:
                 source = self.provenance.constant(found)
             self.provenance.register(found, source)
@@ -73,8 +73,8 @@ class Names:
         if found is None:
             module = sys.modules.get(namespace.get("__name__", ""))
             if module is not None and module.__dict__ is namespace:
-                holder = self.provenance.sources.make(None, "module", module.__name__)
-                found = self.provenance.sources.make(holder, "dict")
+                holder = self.sources.make(None, "module", module.__name__)
+                found = self.sources.make(holder, "dict")
             else:
                 found = self.provenance.constant(namespace)
             self.provenance.register(namespace, found)
@@ -95,7 +95,7 @@ class Names:
     def store_name(self, namespace: Any, name: str, value: Any) -> None:
         if type(namespace) is enum._EnumDict:
             if name in ENUM_HOOKS:
-                self.tracer.break_graph("class_statement", f"an enumeration has its own {name}")
+                raise Break("class_statement", f"an enumeration has its own {name}")
             namespace[name] = value
             return
         self.tracer.containers.setitem(namespace, name, value)
@@ -119,7 +119,7 @@ class Names:
         if value is NULL:
             self.provenance.guard(GuardKind.UNBOUND, source)
             return value
-        return self.provenance.read_varying(value, self.provenance.sources.make(source, "contents"))
+        return self.provenance.read_varying(value, self.sources.make(source, "contents"))
 
     def store_cell(self, cell: Any, value: Any) -> None:
         self.tracer.side_effects.mutations += 1
@@ -140,9 +140,7 @@ class Names:
             for i, cell in enumerate(cells):
                 if self.provenance.source_of(cell) is None and id(cell) not in self._fresh_cells:
                     name = function.__code__.co_freevars[i]
-                    self.provenance.register(
-                        cell, self.provenance.sources.make(source, "cell", (i, name))
-                    )
+                    self.provenance.register(cell, self.sources.make(source, "cell", (i, name)))
         return cells
 
     # -- functions made in the trace, and their cells --
@@ -162,32 +160,16 @@ class Names:
     def made_here(self, function: types.FunctionType) -> bool:
         return id(function) in self._fresh_functions
 
-    def defaults_of(self, function: types.FunctionType) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return function.__defaults__ or (), function.__kwdefaults__ or {}
-
-    def default_item(
-        self, function: types.FunctionType, defaults: tuple[Any, ...], index: int
-    ) -> Any:
-        value = defaults[index]
+    def default(self, function: types.FunctionType, slot: str, key: Any) -> Any:
+        defaults = getattr(function, slot)
+        value = defaults[key]
         if self.made_here(function):
             return value
         holder = self.provenance.source_of(function) or self.provenance.constant(function)
-        slot = self.provenance.sources.make(holder, "slot", "__defaults__")
-        self.provenance.passes(defaults, slot)
-        return self.provenance.read_varying(
-            value, self.provenance.sources.make(slot, "item", index)
-        )
-
-    def keyword_default(
-        self, function: types.FunctionType, defaults: dict[str, Any], name: str
-    ) -> Any:
-        value = defaults[name]
-        if self.made_here(function):
-            return value
-        holder = self.provenance.source_of(function) or self.provenance.constant(function)
-        slot = self.provenance.sources.make(holder, "slot", "__kwdefaults__")
-        self.provenance.passes(defaults, slot)
-        return self.provenance.read_varying(value, self.provenance.sources.make(slot, "key", name))
+        source = self.sources.make(holder, "slot", slot)
+        self.provenance.passes(defaults, source)
+        step = "item" if slot == "__defaults__" else "key"
+        return self.provenance.read_varying(value, self.sources.make(source, step, key))
 
     # -- imports --
 
@@ -199,7 +181,7 @@ class Names:
             absolute = f"{base}.{name}" if name else base
         module = self._imported(absolute)
         if module is None:
-            self.tracer.break_graph("native_python", f"module {absolute} is imported")
+            raise Break("native_python", f"module {absolute} is imported")
         if not fromlist and not level:
             module = self._imported(absolute.partition(".")[0])
         if fromlist == ("*",):
@@ -209,19 +191,15 @@ class Names:
 
     def _imported(self, name: str) -> Any:
         """Returns the entry of sys.modules, which every import statement reads."""
-        modules = self.provenance.sources.attribute(
-            self.provenance.sources.make(None, "module", "sys"), "modules"
-        )
+        modules = self.sources.attribute(self.sources.make(None, "module", "sys"), "modules")
         if name not in sys.modules:
             self.provenance.guard(GuardKind.HAS_NOT, modules, name)
             return None
         self.provenance.guard(
-            GuardKind.IS, self.provenance.sources.make(modules, "key", name), sys.modules[name]
+            GuardKind.IS, self.sources.make(modules, "key", name), sys.modules[name]
         )
         return sys.modules[name]
 
     def _register_module(self, module: types.ModuleType) -> None:
         if self.provenance.source_of(module) is None:
-            self.provenance.register(
-                module, self.provenance.sources.make(None, "module", module.__name__)
-            )
+            self.provenance.register(module, self.sources.make(None, "module", module.__name__))

@@ -19,6 +19,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.tracebacks import raising_instruction
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives import policy, reading
@@ -29,6 +30,7 @@ from tracer_core.torch_private.modules import is_distributed
 from tracer_core.torch_private.names import MissingName
 from tracer_core.torch_private.needed import pytree
 from tracer_core.trace import instances, special_methods, torch_function
+from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import has_python, is_tensor_like
 from tracer_core.trace.generators import HOST_ITERATORS
 
@@ -52,11 +54,11 @@ _SAYS_AS_OPERATORS = frozenset(
 _TAKING = frozenset({"BINARY_SUBSCR", "UNPACK_SEQUENCE", "UNPACK_EX"})
 
 
-class NativeCalls:
+class NativeCalls(Component):
     """Calls of C and torch functions. Mutable."""
 
     def __init__(self, tracer: Tracing) -> None:
-        self.tracer, self.provenance, self.recorder = tracer, tracer.provenance, tracer.recorder
+        super().__init__(tracer)
         self.entries = tracer.entries
         #: id -> (step, object) of results of native code.
         self.allocation_sites: dict[int, tuple[int, Any]] = {}
@@ -88,9 +90,7 @@ class NativeCalls:
         if row.kind is EffectKind.SPECIAL:
             return self.apply_effect(row, function, [cls, *args], kwargs)
         if any(has_python(self.entries.static(cls, name)) for name in ("__new__", "__init__")):
-            self.tracer.break_graph(
-                "unknown_native", f"{function.__qualname__} makes a {cls.__name__}"
-            )
+            raise Break("unknown_native", f"{function.__qualname__} makes a {cls.__name__}")
         return self.apply_effect(row, function, args, kwargs)
 
     def unknown(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -120,10 +120,8 @@ class NativeCalls:
         module = getattr(function, "__module__", None) or getattr(
             getattr(function, "__objclass__", type(receiver)), "__module__", "?")  # fmt: skip
         if is_distributed(str(module)):
-            self.tracer.break_graph("processes", f"{name}() of torch.distributed is called")
-        self.tracer.break_graph(
-            "unknown_native", f"{module}.{getattr(function, '__qualname__', name)}"
-        )
+            raise Break("processes", f"{name}() of torch.distributed is called")
+        raise Break("unknown_native", f"{module}.{getattr(function, '__qualname__', name)}")
 
     def apply_effect(
         self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]
@@ -132,7 +130,7 @@ class NativeCalls:
             case EffectKind.SPECIAL:
                 return self._handled(row, function, args, kwargs)
             case EffectKind.BREAKS:
-                self.tracer.break_graph(
+                raise Break(
                     row.break_kind, f"{getattr(function, '__qualname__', function)}: {row.reason}"
                 )
             case EffectKind.PURE:
@@ -157,22 +155,22 @@ class NativeCalls:
         assert row.handler is not None
         name = getattr(function, "__qualname__", function)
         if not fits(function, args, kwargs):
-            self.tracer.break_graph("native_python", f"the arguments do not fit {name}()")
+            raise Break("native_python", f"the arguments do not fit {name}()")
         try:
             return row.handler(self.tracer, args, kwargs)
         except MissingName as error:
-            self.tracer.break_graph("missing_in_torch", f"{name}(): {error}")
+            raise Break("missing_in_torch", f"{name}(): {error}") from error
         except TypeError as error:
             # Argument errors use the function's own words, or the program's if it raised them.
             said = function in _SAYS_AS_OPERATORS or unbound(function) in _SAYS_AS_OPERATORS
             plain = said or _raised_beside(error, row.handler)
             if not (self.tracer.exceptions.was_raised(error) or plain):
-                self.tracer.break_graph("native_python", f"{name}() refuses its arguments")
+                raise Break("native_python", f"{name}() refuses its arguments") from error
             raise
         except (IndexError, ValueError) as error:
             # The handler itself found an argument missing, which Python would word in its own way.
             if _lacks_argument(error, row.handler):
-                self.tracer.break_graph("native_python", f"the arguments do not fit {name}()")
+                raise Break("native_python", f"the arguments do not fit {name}()") from error
             raise
 
     def _pure(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -206,7 +204,7 @@ class NativeCalls:
             ):
                 for name in _ASKED_BY_C:
                     if self.entries.python_method(value, name):
-                        self.tracer.break_graph(
+                        raise Break(
                             "unknown_native",
                             f"{getattr(function, '__qualname__', function)} may ask"
                             f" {type(value).__name__}.{name}",
@@ -239,7 +237,7 @@ class NativeCalls:
                 and not torch_private.is_fake(leaf)
                 and self.provenance.is_fresh(leaf)
             ):
-                self.tracer.break_graph(
+                raise Break(
                     "real_tensor_in_trace",
                     f"{getattr(function, '__name__', function)}() made a real tensor",
                 )
@@ -261,14 +259,14 @@ class NativeCalls:
             elif isinstance(value, (bytearray, array.array)):
                 self.tracer.reads.expand(value)
             elif _is_opaque_data(value) and not self.provenance.is_fresh(value):
-                self.tracer.break_graph(
+                raise Break(
                     "unsupported_value",
                     f"native code reads the contents of a {type(value).__name__}",
                 )
             elif isinstance(value, HOST_ITERATORS):
-                self.tracer.break_graph("unknown_native", "native code is handed a generator")
+                raise Break("unknown_native", "native code is handed a generator")
             elif hasattr(type(value), "__next__") and not self.provenance.is_fresh(value):
-                self.tracer.break_graph(
+                raise Break(
                     "live_iterator", "native code is handed an iterator from before this segment"
                 )
 
@@ -279,7 +277,7 @@ class NativeCalls:
             return torch_function.call(self.tracer, function, args, kwargs)
         refused = self.recorder.refused(function, tuple(args), kwargs)
         if refused is not None:
-            self.tracer.break_graph(*refused)
+            raise Break(*refused)
         args = [
             self.tracer.containers.spread(a) if isinstance(a, HOST_ITERATORS) else a for a in args
         ]

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY, DTYPE
@@ -24,6 +25,7 @@ from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import special_methods, torch_function
+from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, is_tensor_like
 from tracer_core.trace.scalars import SYMBOLS
 
@@ -59,11 +61,11 @@ def _only_constants(container: Any) -> bool:
     return all(is_constant(p) or (isinstance(p, CONTAINERS) and _only_constants(p)) for p in parts)
 
 
-class Operations:
+class Operations(Component):
     """Operators in a trace."""
 
     def __init__(self, tracer: Tracing) -> None:
-        self.tracer, self.provenance, self.recorder = tracer, tracer.provenance, tracer.recorder
+        super().__init__(tracer)
         self.entries, self.attributes = tracer.entries, tracer.attributes
 
     # -- helpers --
@@ -96,9 +98,7 @@ class Operations:
             if isinstance(value, enum.Enum) and not self.entries.python_method(value, "__eq__"):
                 return  # a member of a str or int enumeration compares as its value does
             if not isinstance(value, safe) and not self.is_identity_comparable(value):
-                self.tracer.break_graph(
-                    "unknown_native", f"an operator on a {cls.__module__}.{cls.__name__}"
-                )
+                raise Break("unknown_native", f"an operator on a {cls.__module__}.{cls.__name__}")
 
     def is_identity_comparable(self, value: Any) -> bool:
         """Returns whether an instance's operators are those of object, or of a known safe base."""
@@ -369,9 +369,7 @@ class Operations:
         if not isinstance(left, CONTAINERS) and not isinstance(right, CONTAINERS):
             self.same(left, right)
         elif type(left) is type(right) and not (_only_constants(left) or _only_constants(right)):
-            self.tracer.break_graph(
-                "unknown_native", "containers of objects are compared, and differ"
-            )
+            raise Break("unknown_native", "containers of objects are compared, and differ")
 
     def _plain(self, container: Any, depth: int = 6) -> bool:
         """Returns whether comparing the container runs no user code."""
@@ -408,7 +406,7 @@ class Operations:
             known = self.recorder.ranges.truth(value)
             if known is not None:
                 return known
-            self.tracer.break_graph(
+            raise Break(
                 "data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}"
             )
         if isinstance(value, CONTAINERS):
@@ -433,7 +431,7 @@ class Operations:
             or self.provenance.is_fresh(value)
             or isinstance(value, (enum.Enum, type))
         ):
-            self.tracer.break_graph("unknown_native", f"the truth of a {type(value).__name__}")
+            raise Break("unknown_native", f"the truth of a {type(value).__name__}")
         return bool(value)
 
     def _truth_of_container(self, value: Any) -> bool:

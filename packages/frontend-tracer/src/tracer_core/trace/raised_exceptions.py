@@ -18,8 +18,9 @@ from tracer_core.bytecode.tracebacks import (
     is_raised_again,
     raising_instruction,
 )
-from tracer_core.fx_capture.graph_breaks import Restart
+from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.component import Component
 from tracer_core.trace.generators import LazyIterator
 from tracer_core.trace.host_objects import Hashed, HostText, HostValue, SortKey
 from tracer_core.trace.scalars import SYMBOLS
@@ -67,12 +68,12 @@ class Raised(NamedTuple):
     passed: list[tuple[types.CodeType, int]]
 
 
-class RaisedExceptions:
+class RaisedExceptions(Component):
     """Exceptions in a trace. Mutable. raised: id -> an exception that passed a frame of the
     program."""
 
     def __init__(self, tracer: Tracing) -> None:
-        self.tracer, self.provenance = tracer, tracer.provenance
+        super().__init__(tracer)
         self.raised: dict[int, Raised] = {}
         #: id of a traceback that the program reads -> the traceback and its exception.
         self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
@@ -115,7 +116,7 @@ class RaisedExceptions:
         contents."""
         if isinstance(group, BaseExceptionGroup):
             if not self.provenance.is_fresh(group):
-                self.tracer.break_graph(
+                raise Break(
                     "unsupported_value", "an exception group from before this segment is split"
                 )
             for part in group.exceptions:
@@ -143,7 +144,7 @@ class RaisedExceptions:
     def traceback_of(self, error: BaseException) -> Any:
         source = self.provenance.source_of(error)
         if source is not None and id(error) not in self.raised:
-            slot = self.provenance.sources.make(source, "slot", "__traceback__")
+            slot = self.sources.make(source, "slot", "__traceback__")
             return self.provenance.read(error.__traceback__, slot)
         self.tracebacks[id(error.__traceback__)] = error.__traceback__, error
         return error.__traceback__

@@ -24,6 +24,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, payload
 from tracer_core.natives.symbolic_scalars import COMPUTED_CALLS
 from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.component import Component
 
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 #: Types of varying numbers, as symbols or as plain numbers.
@@ -51,12 +52,13 @@ _HOLDERS = (int, float, complex, str, bytes)
 _LARGEST = 2**31  # beyond, an int is no size or index, and graph arithmetic may overflow
 
 
-class Numbers:
+class Numbers(Component):
     """The symbolic scalars of a trace. Mutable. symbolic: whether sizes may be symbols in this
     trace."""
 
     def __init__(self, tracer: Tracing, symbolic: bool) -> None:
-        self.provenance, self.recorder, self.symbolic = tracer.provenance, tracer.recorder, symbolic
+        super().__init__(tracer)
+        self.symbolic = symbolic
         #: id of a symbol -> (symbol, its value now, its source).
         self.numbers: dict[int, tuple[Any, Any, Source]] = {}
         #: computed source -> number of operations in its whole text.
@@ -99,9 +101,7 @@ class Numbers:
             return value
         source, plain = self.provenance.source_of(value), payload(value)
         if source is not None:
-            self.provenance.guard(
-                GuardKind.EQ, self.provenance.sources.make(source, "payload"), plain
-            )
+            self.provenance.guard(GuardKind.EQ, self.sources.make(source, "payload"), plain)
         return plain
 
     def beside(self, value: Any, other: Any) -> Any:
@@ -218,7 +218,7 @@ class Numbers:
                 if isinstance(size, torch.SymInt) and size.node.expr == symbol:
                     base = self.provenance.source_of(real)
                     if base is not None:
-                        return self.provenance.sources.make(base, "computed", f"{{b}}.shape[{dim}]")
+                        return self.sources.make(base, "computed", f"{{b}}.shape[{dim}]")
         return None
 
     def _computed(self, template: str, parts: list[str | Source]) -> Source:
@@ -236,9 +236,9 @@ class Numbers:
             *(names[part] if isinstance(part, Source) else part for part in parts)
         )
         if len(bases) == 1:
-            return self.provenance.sources.make(bases[0], "computed", text)
+            return self.sources.make(bases[0], "computed", text)
         self.provenance.combines = True
-        return self.provenance.sources.make(bases[0], "computed", (text, tuple(bases[1:])))
+        return self.sources.make(bases[0], "computed", (text, tuple(bases[1:])))
 
     def _stays_size(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
         if function is operator.pow and len(operands) == 2:

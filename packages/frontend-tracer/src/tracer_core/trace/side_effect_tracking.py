@@ -11,6 +11,7 @@ import collections
 from collections.abc import Sequence
 from typing import Any
 
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.guard import GuardKind
@@ -43,7 +44,7 @@ class SideEffects:
     def _begin(self, target: Any) -> Change:
         change = self.effects.begin(target)
         if change is None:
-            self.tracer.break_graph("unsupported_mutation", f"a {type(target).__name__} is changed")
+            raise Break("unsupported_mutation", f"a {type(target).__name__} is changed")
         return change
 
     def _begin_entry(self, target: dict[Any, Any], owner: Any) -> Change | None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part
@@ -39,9 +40,7 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
     if isinstance(result, (torch.SymInt, torch.SymBool, torch.SymFloat)):
         return result
     if isinstance(result, torch.Tensor):
-        tracer.break_graph(
-            "data_dependent_value", f"{name} of a {type(obj).__name__} gives a tensor"
-        )
+        raise Break("data_dependent_value", f"{name} of a {type(obj).__name__} gives a tensor")
     if name == "__iter__":
         if not hasattr(type(result), "__next__"):
             iter(HostValue(result))  # raises Python's own error
@@ -84,7 +83,7 @@ def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
     if tracer.operators.same(left, right):
         return True
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
-        tracer.break_graph("data_dependent_branch", "tensors are compared inside containers")
+        raise Break("data_dependent_branch", "tensors are compared inside containers")
     return bool(tracer.operators.truth(tracer.operators.compare("==", left, right)))
 
 
@@ -139,10 +138,7 @@ def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
         return hash_of(tracer, value._name_)
     if inside:
         return hash(value)
-    tracer.break_graph(
-        "unknown_native", "the hash of an object is a number that differs between runs"
-    )
-    raise AssertionError
+    raise Break("unknown_native", "the hash of an object is a number that differs between runs")
 
 
 def has_own_hash(tracer: Tracing, value: Any) -> bool:
@@ -182,7 +178,7 @@ def realize_key(tracer: Tracing, key: Any, container: Any) -> None:
         if (own or has_own_hash(tracer, other)) and _key_hash(tracer, other) == number:
             tracer.operators.truth(tracer.operators.compare("==", other, key))
     if tracer.side_effects.activity() != before:
-        tracer.break_graph(
+        raise Break(
             "unknown_native", f"__hash__ or __eq__ of a {type(key).__name__} does more than read"
         )
 
@@ -260,7 +256,7 @@ _BRACKETS: dict[type, tuple[str, str, str]] = {
 def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
     """Returns repr(value), the objects in containers included."""
     if isinstance(value, torch.Tensor):
-        tracer.break_graph("data_dependent_value", "a tensor is turned into text")
+        raise Break("data_dependent_value", "a tensor is turned into text")
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__repr__")
     if method is not None:
@@ -277,7 +273,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
     if tracer.entries.static(type(value), "__repr__") is object.__dict__[
         "__repr__"
     ] and not isinstance(value, (type, types.ModuleType)):
-        tracer.break_graph(
+        raise Break(
             "unknown_native", "the text of an object is its address, which differs between runs"
         )
     if type(value) is types.SimpleNamespace:
@@ -290,7 +286,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
             and type(value) in _PRINTED_AS
         ):
             return repr(_with_texts(tracer, value))
-        tracer.break_graph("unknown_native", f"a {type(value).__name__} of objects is printed")
+        raise Break("unknown_native", f"a {type(value).__name__} of objects is printed")
     _check_printed(tracer, value)
     return repr(value)
 
@@ -310,7 +306,7 @@ def _check_printed(tracer: Tracing, value: Any) -> None:
         torch.SymFloat,
     )
     if not isinstance(value, known) and not tracer.provenance.is_fresh(value):
-        tracer.break_graph(
+        raise Break(
             "unsupported_value", f"the text of a {type(value).__name__} from before this segment"
         )
 
@@ -353,7 +349,7 @@ def _repr_container(tracer: Tracing, value: Any, inside: tuple[int, ...]) -> str
 def str_of(tracer: Tracing, value: Any) -> str:
     """Traces str(value)."""
     if isinstance(value, torch.Tensor):
-        tracer.break_graph("data_dependent_value", "a tensor is turned into text")
+        raise Break("data_dependent_value", "a tensor is turned into text")
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__str__")
     if method is not None:
@@ -377,7 +373,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
         return repr_of(tracer, only) if issubclass(type(value), KeyError) else str_of(tracer, only)
     if isinstance(value, BaseException):
         if not tracer.provenance.is_fresh(value):
-            tracer.break_graph(
+            raise Break(
                 "unsupported_value",
                 f"the text of a {type(value).__name__} from before this segment",
             )
@@ -401,7 +397,7 @@ def percent(tracer: Tracing, template: str, values: Any) -> str:
         parts = tuple(text_part(tracer, value) for value in tracer.containers.spread(values))
     else:
         if isinstance(values, collections.deque):  # it has items but C code takes it for no mapping
-            tracer.break_graph("unknown_native", "a deque is formatted by %")
+            raise Break("unknown_native", "a deque is formatted by %")
         parts = text_part(tracer, values)
         if parts is not values and not hasattr(type(values), "__getitem__"):
             parts = (parts,)

@@ -35,6 +35,7 @@ from tracer_core.torch_private.needed import function_modes
 from tracer_core.trace.attribute_writes import AttributeWrites
 from tracer_core.trace.attributes import Attributes
 from tracer_core.trace.calls import Calls
+from tracer_core.trace.component import Component
 from tracer_core.trace.containers import Items
 from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import acts_when_closed
@@ -248,20 +249,9 @@ class Tracer(Machine, Tracing):
     def forget(self) -> None:
         """Breaks the reference cycles of a finished trace, so that the program's objects die
         without the garbage collector."""
-        components = (
-            self.side_effects, self.scalars, self.reads, self.exceptions, self.entries,
-            self.attributes, self.attribute_writes,
-            self.operators, self.containers, self.names, self.native_calls, self.calls,
-        )  # fmt: skip
-        for part in (
-            self.recorder.mode,
-            self.recorder,
-            self.fakes,
-            self.provenance,
-            self.effects,
-            *components,
-            self,
-        ):
+        components = [one for one in vars(self).values() if isinstance(one, Component)]
+        others = (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects)
+        for part in (*components, *others, self.side_effects, self):
             vars(part).clear()
 
     def run_chain(self, frames: list[Frame]) -> Any:
@@ -310,7 +300,7 @@ class Tracer(Machine, Tracing):
                 function, args = _called_from_outside(function), [function, *args]
             frame = self.calls.frame_of(function, args, kwargs)
         if type(frame) is not Frame:
-            self.break_graph("native_python", "a module without a Python forward")
+            raise Break("native_python", "a module without a Python forward")
         return [frame]
 
     def start_inside(self, layouts: tuple[FrameLayout, ...], state: tuple[Any, ...]) -> list[Frame]:

@@ -83,4 +83,4 @@ def object_getattribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]
 @special(object.__delattr__)
 def object_delattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _is_name(args)
-    tracer.attribute_writes.generic_delattr(*args)
+    tracer.attribute_writes.generic_setattr(args[0], args[1], ABSENT)

@@ -236,7 +236,7 @@ def descriptor_get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
 def property_delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     if args[0].fdel is None:
         tracer.break_graph("native_python", "a property without a deleter says its name")
-    tracer.attribute_writes.delete_descriptor(args[0], args[1], "?")
+    tracer.calls.call_value(args[0].fdel, [args[1]], {})
 
 
 # -- identities
