@@ -56,7 +56,7 @@ def layout_of(
         if value is not NULL and (i in live or keeps(value))
     )
     rule = frame.on_return
-    kind = rule if rule is None or isinstance(rule, str) else rule[0]
+    kind = None if rule is None else rule[0]
     values = [frame.function, *(frame.locals[i] for i in bound)]
     values += [value for value in frame.stack if value is not NULL]
     values += frame.exceptions
@@ -97,7 +97,6 @@ def frames_of(layouts: tuple[FrameLayout, ...], values: Any) -> list[Frame]:
             position += present
         frame.exceptions = list(values[position : position + layout.n_exceptions])
         position += layout.n_exceptions
-        frame.on_return = layout.on_return
         if layout.on_return == "instance":
             frame.on_return = ("instance", values[position])
             position += 1

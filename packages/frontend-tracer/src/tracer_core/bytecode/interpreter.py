@@ -78,7 +78,7 @@ class Machine:
         rule = callee.on_return
         if rule is None:
             caller.stack.append(value)
-        elif rule != "discard":
+        else:
             if type(value) is LazyValue:
                 value = self.open(value)
             if value is not None:

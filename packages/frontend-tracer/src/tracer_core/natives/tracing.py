@@ -150,6 +150,10 @@ class TracedReads(Protocol):
     def list_item(self, obj: Any, index: int, varies: bool = False) -> Any:
         """obj[index] of a list or tuple, without user code. varies: a number may become a symbol."""
 
+    def items(self, obj: Any, varies: bool = False) -> list[Any]:
+        """Returns the items of a list, tuple or deque, guarded."""
+        ...
+
     def keys(self, obj: dict[Any, Any]) -> list[Any]:
         """Returns the keys of a dict, guarded."""
         ...

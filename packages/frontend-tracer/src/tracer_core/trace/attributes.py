@@ -104,7 +104,11 @@ class Attributes(Component):
             fallback = self.entries.special(cls, "__getattr__")
             if fallback is ABSENT:
                 raise
-        return self._fallback(obj, name, fallback)
+        if fallback is _MODULE_GETATTR:
+            return self._module_member(obj, name)
+        if has_python(fallback):
+            return self.tracer.calls.call_value(fallback, [obj, name], {})
+        raise Break("unknown_native", f"{type(obj).__name__}.__getattr__")
 
     def generic_getattr(self, obj: Any, name: str) -> Any:
         """Traces object.__getattribute__ for an instance of a Python class."""
@@ -125,9 +129,8 @@ class Attributes(Component):
         if owner is not None:
             return self.get_descriptor(raw, obj, cls, name)
         if self.entries.static(cls, name) is ABSENT:
-            object.__getattribute__(
-                obj, name
-            )  # raises Python's own error: "'collections.deque' object ..."
+            # Raises Python's own error: "'collections.deque' object ...".
+            object.__getattribute__(obj, name)
         raise AttributeError(
             f"'{cls.__name__}' object has no attribute '{name}'", name=name, obj=obj
         )
@@ -195,13 +198,6 @@ class Attributes(Component):
             return raw.__func__
         return self.provenance.read(raw.__func__, self.sources.make(source, "slot", "__func__"))
 
-    def _fallback(self, obj: Any, name: str, fallback: Any) -> Any:
-        if fallback is _MODULE_GETATTR:
-            return self._module_member(obj, name)
-        if has_python(fallback):
-            return self.tracer.calls.call_value(fallback, [obj, name], {})
-        raise Break("unknown_native", f"{type(obj).__name__}.__getattr__")
-
     def _module_member(self, obj: torch.nn.Module, name: str) -> Any:
         """Does the lookup of nn.Module.__getattr__: parameters, buffers, submodules."""
         for table in ("_parameters", "_buffers", "_modules"):
@@ -223,11 +219,7 @@ class Attributes(Component):
             return default
 
     def has_attribute(self, obj: Any, name: str) -> bool:
-        try:
-            self.getattr(obj, name)
-        except AttributeError:
-            return False
-        return True
+        return self.getattr_or(obj, name, ABSENT) is not ABSENT
 
     # -- tensors, modules, classes, builtins --
 
@@ -242,12 +234,10 @@ class Attributes(Component):
             return gradients.read(self.tracer, tensor)
         raw = self.entries.special(torch.Tensor, name)
         if not self.entries.is_data_descriptor(raw):
-            fake = torch_private.is_fake(tensor)
-            found = (
-                self.attributes_of(tensor).get(name, ABSENT)
-                if fake
-                else self.entries.instance_entry(tensor, name)
-            )
+            if torch_private.is_fake(tensor):
+                found = self.attributes_of(tensor).get(name, ABSENT)
+            else:
+                found = self.entries.instance_entry(tensor, name)
             if found is not ABSENT:
                 return found
         if raw is ABSENT:
@@ -339,14 +329,12 @@ class Attributes(Component):
                 return self._class_dict(cls)
             if name not in _CLASS_ENTRIES:
                 value = meta_raw.__get__(cls, meta)
-                return (
-                    value
-                    if is_constant(value) or isinstance(value, type)
-                    else self.entries.class_value(value)
-                )
+                if is_constant(value) or isinstance(value, type):
+                    return value
+                return self.entries.class_value(value)
         owner, raw = self.entries.read_entry(cls, name)
         if owner is not None:
-            return raw if type(raw) in NUMBERS else self._class_get(raw, cls, name)
+            return raw if type(raw) in NUMBERS else self._class_get(raw, cls)
         if meta_owner is not None:
             if meta_owner in (type, object):
                 return getattr(cls, name)
@@ -371,16 +359,14 @@ class Attributes(Component):
             raise Break("unknown_native", "a mappingproxy from before this segment is read")
         return entries
 
-    def _class_get(self, raw: Any, cls: type, name: str) -> Any:
+    def _class_get(self, raw: Any, cls: type) -> Any:
         kind = type(raw)
-        if kind is types.FunctionType:
+        if kind is types.FunctionType or kind is property:
             return raw
         if kind is staticmethod:
             return self._wrapped(raw)
         if kind is classmethod:
             return types.MethodType(self._wrapped(raw), cls)
-        if kind is property:
-            return raw
         getter = self.entries.type_has(raw, "__get__")
         if getter is ABSENT:
             return self.entries.class_value(raw)
@@ -431,13 +417,11 @@ class Attributes(Component):
                     return self.provenance.read_varying(raw, source) if guarded else raw
                 if guarded:
                     self.entries.read_class_entry(raw, self.entries.entry_source(base, name))
-                if cls is obj:
-                    return (
-                        self._wrapped(raw)
-                        if isinstance(raw, staticmethod)
-                        else self._class_get(raw, cls, name)
-                    )
-                return self.get_descriptor(raw, obj, cls, name)
+                if cls is not obj:
+                    return self.get_descriptor(raw, obj, cls, name)
+                if isinstance(raw, staticmethod):
+                    return self._wrapped(raw)
+                return self._class_get(raw, cls)
         if name == "__class__":
             return super
         raise AttributeError(f"'super' object has no attribute '{name}'")

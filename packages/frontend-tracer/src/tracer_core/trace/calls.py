@@ -92,7 +92,7 @@ class Calls(Component):
             self.tracer.nesting -= 1
         if type(value) is LazyValue:
             value = self.tracer.open(value)
-        if rule is None or rule == "discard":
+        if rule is None:
             return value
         if value is not None:
             raise TypeError(
@@ -105,9 +105,8 @@ class Calls(Component):
             return self.run_nested(frame, error)
         except Restart as restart:
             made = frame.generator
-            if restart.location and self.provenance.is_fresh(
-                made
-            ):  # a generator with a break in it runs in eager mode
+            # A generator with a break in it runs in eager mode.
+            if restart.location and self.provenance.is_fresh(made):
                 raise Restart(made.born, restart.kind, restart.reason, restart.location) from None
             raise
 
@@ -128,11 +127,9 @@ class Calls(Component):
             if issubclass(kind, type):
                 return instances.instantiate(self.tracer, function, args, kwargs)
             handler = CALLED_TYPES.get(kind)  # looking for marks would run the program's code
-            return (
-                handler(self.tracer, function, args, kwargs)
-                if handler
-                else self.call_object(function, args, kwargs)
-            )
+            if handler is not None:
+                return handler(self.tracer, function, args, kwargs)
+            return self.call_object(function, args, kwargs)
         role = markers.role(function) if kind is not type else None
         if role is not None:
             return self._marked(role, function, args, kwargs)
@@ -182,10 +179,6 @@ class Calls(Component):
         if handler is not None:
             return handler(self.tracer, function, args, kwargs)
         decision, kind, reason = policy.decide(function)
-        if decision is policy.Decision.BREAK:
-            behind = markers.compiled(function)
-            if behind is not None:
-                return self.prepare(behind.original, args, kwargs)
         behind = markers.compiled(function)
         if behind is not None:
             return self.prepare(behind.original, args, kwargs)
@@ -198,9 +191,7 @@ class Calls(Component):
                 return self.prepare(plain, args, kwargs)
             raise Break(kind, reason)
         if decision is policy.Decision.NATIVE:
-            if torch_function.any_acts_as_tensor(args) or torch_function.any_acts_as_tensor(
-                kwargs.values()
-            ):
+            if torch_function.any_acts_as_tensor((*args, *kwargs.values())):
                 return torch_function.call(self.tracer, function, args, kwargs)
             self.native_calls.native_reads(*args, *kwargs.values())
             return self.native_calls.native(function, *args, **kwargs)

@@ -11,7 +11,7 @@ import enum
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,7 +20,7 @@ from tracer_core.bytecode.frame import Frame
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.tracing import Tracing
-from tracer_core.trace.dict_entries import has_python
+from tracer_core.trace.dict_entries import Entries, has_python
 
 #: Entries that the class statement itself adds to a class.
 GENERATED = frozenset({"__dict__", "__weakref__", "__classcell__", "_abc_impl"})
@@ -74,7 +74,7 @@ def _quiet_bases(bases: tuple[type, ...]) -> Iterator[type]:
 
 def bare_class(meta: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
     """Runs ``type.__new__`` without a Python ``__init_subclass__``; for generated code too."""
-    if any(_hook(base) is not _OBJECT_HOOK for base in bases):
+    if _any_hooked(bases):
         return quiet_class(meta, name, bases, namespace)
     return type.__new__(meta, name, bases, dict(namespace))
 
@@ -85,14 +85,11 @@ def fill_class(cls: type, entries: list[tuple[str, Any]]) -> None:
         type.__setattr__(cls, name, value)
 
 
-def _hook(cls: type) -> Any:
-    for owner in cls.__mro__:
-        if "__init_subclass__" in owner.__dict__:
-            return owner.__dict__["__init_subclass__"]
-    return None
-
-
-_OBJECT_HOOK = object.__dict__["__init_subclass__"]
+def _any_hooked(bases: tuple[Any, ...]) -> bool:
+    """Returns whether a base has an ``__init_subclass__`` of its own."""
+    plain = object.__dict__["__init_subclass__"]
+    found = (Entries.static(one, "__init_subclass__") for one in bases if isinstance(one, type))
+    return any(hook is not plain for hook in found)
 
 
 class _Later:
@@ -131,11 +128,9 @@ def build_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
 def _resolve_bases(tracer: Tracing, written: list[Any]) -> tuple[Any, ...]:
     bases: list[Any] = []
     for base in written:
-        entries = (
-            None
-            if isinstance(base, type)
-            else tracer.attributes.getattr_or(base, "__mro_entries__", None)
-        )
+        entries = None
+        if not isinstance(base, type):
+            entries = tracer.attributes.getattr_or(base, "__mro_entries__", None)
         if entries is None:
             bases.append(base)
             continue
@@ -168,27 +163,18 @@ def _refuse(tracer: Tracing, bases: tuple[Any, ...], meta: Any, name: str) -> No
         raise Break("tensor_subclass", f"the tensor subclass {name} is made")
     if any(issubclass(base, torch.autograd.Function) for base in classes):
         raise Break("higher_order", f"the autograd.Function {name} is made")
-    if isinstance(meta, type) and has_python(_static(meta, "mro")):
+    if isinstance(meta, type) and has_python(Entries.static(meta, "mro")):
         raise Break("class_statement", f"the metaclass of {name} has its own mro()")
-
-
-def _static(cls: type, name: str) -> Any:
-    for owner in cls.__mro__:
-        if name in owner.__dict__:
-            return owner.__dict__[name]
-    return None
 
 
 def _prepare(
     tracer: Tracing, meta: Any, name: str, bases: tuple[Any, ...], keywords: dict[str, Any]
 ) -> Any:
-    if meta is type:
+    prepare = None
+    if meta is not type:
+        prepare = tracer.attributes.getattr_or(meta, "__prepare__", None)
+    if prepare is None or isinstance(prepare, types.BuiltinFunctionType):  # type.__prepare__
         return {}
-    prepare = tracer.attributes.getattr_or(meta, "__prepare__", None)
-    if prepare is None:
-        return {}
-    if isinstance(prepare, types.BuiltinFunctionType):
-        return {}  # type.__prepare__
     return tracer.calls.call_value(prepare, [name, bases], keywords)
 
 
@@ -235,18 +221,23 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         meta = best
     _refuse(tracer, bases, meta, name)
     entries = tracer.containers.mapping(namespace)
-    if "__module__" not in entries and "__name__" in tracer.frames[-1].globals:
-        entries["__module__"] = tracer.frames[-1].globals[
-            "__name__"
-        ]  # CPython reads it from the calling frame
+    calling = tracer.frames[-1].globals
+    if "__module__" not in entries and "__name__" in calling:
+        entries["__module__"] = calling["__name__"]
     later = {
         key: value
         for key, value in entries.items()
         if tracer.entries.python_method(value, "__set_name__")
     }
     entries.update(dict.fromkeys(later, _Later()))
-    hooked = any(_hook(base) is not _OBJECT_HOOK for base in bases if isinstance(base, type))
-    made = _make(tracer, meta, name, bases, entries, {} if hooked else kwargs)
+    hooked = _any_hooked(bases)
+    if kwargs and not hooked:
+        made: Any = type.__new__(meta, name, bases, entries, **kwargs)  # raises Python's own error
+    else:
+        try:
+            made = bare_class(meta, name, bases, entries)
+        except BasesMustKnow as error:
+            raise Break("class_statement", str(error)) from error
     note_class(tracer, made)
     for key, value in later.items():
         type.__setattr__(made, key, value)
@@ -257,22 +248,6 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             tracer.attributes.super_attribute(made, made, "__init_subclass__"), [], kwargs
         )
     return made
-
-
-def _make(
-    tracer: Tracing,
-    meta: type,
-    name: str,
-    bases: Any,
-    entries: dict[str, Any],
-    kwargs: dict[str, Any],
-) -> Any:
-    if kwargs:
-        return type.__new__(meta, name, bases, entries, **kwargs)  # raises Python's own error
-    try:
-        return bare_class(meta, name, bases, entries)
-    except BasesMustKnow as error:
-        raise Break("class_statement", str(error)) from error
 
 
 def _set_name(tracer: Tracing, made: type, key: str, value: Any) -> None:
@@ -301,19 +276,18 @@ def note_class(tracer: Tracing, made: type, **recipe: Any) -> None:
 def note_functions(tracer: Tracing, value: Any) -> None:
     if isinstance(value, _WRAPPERS):
         value = value.__func__
-    parts = (value.fget, value.fset, value.fdel) if isinstance(value, property) else (value,)
-    for part in parts:
-        if type(part) is types.FunctionType and tracer.provenance.source_of(part) is None:
-            tracer.names.made(part)
+    is_property = isinstance(value, property)
+    for one in (value.fget, value.fset, value.fdel) if is_property else (value,):
+        if type(one) is types.FunctionType and tracer.provenance.source_of(one) is None:
+            tracer.names.made(one)
 
 
-class MadeClass:
+class MadeClass(NamedTuple):
     """A class made by the trace. born: step of the class statement in the outermost chain."""
 
-    __slots__ = ("cls", "born", "recipe")
-
-    def __init__(self, cls: type, born: int, recipe: dict[str, Any]) -> None:
-        self.cls, self.born, self.recipe = cls, born, recipe
+    cls: type
+    born: int
+    recipe: dict[str, Any]
 
 
 # -- enumerations

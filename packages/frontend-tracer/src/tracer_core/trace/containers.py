@@ -88,11 +88,8 @@ class Items(Component):
             if is_constant(item):
                 return item in container
         if isinstance(container, (str, bytes, range)):
-            item, container = (
-                self.tracer.scalars.payload(self.operators.index(item)),
-                self.tracer.scalars.payload(container),
-            )
-            return item in container
+            payload = self.tracer.scalars.payload
+            return payload(self.operators.index(item)) in payload(container)
         if self.entries.python_method(container, "__iter__") or isinstance(
             container, NATIVE_ITERATORS
         ):
@@ -147,9 +144,9 @@ class Items(Component):
                 raise IndexError(f"{base.__name__} index out of range")
             return self.tracer.reads.list_item(container, key if key >= 0 else key + n, varies=True)
         if isinstance(container, type):
-            return self._class_getitem(container, key)
-        parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
-        if any(isinstance(part, torch.Tensor) for part in parts):
+            return container[key]  # type: ignore[index]
+        bounds = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
+        if any(isinstance(bound, torch.Tensor) for bound in bounds):
             raise Break(
                 "data_dependent_value", f"a tensor is the index of a {type(container).__name__}"
             )
@@ -173,12 +170,6 @@ class Items(Component):
             )
         raise Break("unknown_native", f"subscript of a {type(container).__name__}")
 
-    def _class_getitem(self, cls: type, key: Any) -> Any:
-        method = self.entries.python_method(cls, "__getitem__")
-        if method is not None:
-            return self.tracer.calls.call_value(method, [cls, key], {})
-        return cls[key]  # type: ignore[index]
-
     def _dict_item(self, container: dict[Any, Any], key: Any) -> Any:
         value = self.tracer.reads.dict_get(container, key, ABSENT, varies=True)
         if value is not ABSENT:
@@ -186,19 +177,13 @@ class Items(Component):
         missing = self.entries.python_method(container, "__missing__")
         if missing is not None:
             return self.tracer.calls.call_value(missing, [container, key], {})
-        if isinstance(container, collections.defaultdict):
-            return self._default_item(container, key)
+        if isinstance(container, collections.defaultdict) and container.default_factory is not None:
+            value = self.tracer.calls.call_value(container.default_factory, [], {})
+            self.setitem(container, key, value)
+            return value
         if isinstance(container, collections.Counter):
             return 0
         raise KeyError(key)
-
-    def _default_item(self, container: Any, key: Any) -> Any:
-        factory = container.default_factory
-        if factory is None:
-            raise KeyError(key)
-        value = self.tracer.calls.call_value(factory, [], {})
-        self.setitem(container, key, value)
-        return value
 
     def setitem(self, container: Any, key: Any, value: Any) -> None:
         method = self.entries.python_method(container, "__setitem__")
@@ -322,8 +307,7 @@ class Items(Component):
         if isinstance(value, dict):
             self.tracer.reads.keys(value)
         else:
-            for i in range(self.tracer.reads.length(value)):
-                self.tracer.reads.list_item(value, i)
+            self.tracer.reads.items(value)
         return iter(value)
 
     def loop(self, value: Any) -> Any:
@@ -335,10 +319,7 @@ class Items(Component):
             return self.iterate(value)
         if not any(type(item) in (int, float) for item in value):
             return self.iterate(value)
-        items = [
-            self.tracer.reads.list_item(value, i, varies=True)
-            for i in range(self.tracer.reads.length(value))
-        ]
+        items = self.tracer.reads.items(value, varies=True)
         if not any(type(item) in SYMBOLS for item in items):
             return self.iterate(value)
         iterator = iter(value)
@@ -392,10 +373,7 @@ class Items(Component):
 
     def spread(self, value: Any, varies: bool = False) -> list[Any]:
         if type(value) in (list, tuple) or (varies and self._is_sequence(value)):
-            return [
-                self.tracer.reads.list_item(value, i, varies)
-                for i in range(self.tracer.reads.length(value))
-            ]
+            return self.tracer.reads.items(value, varies)
         if type(value).__name__ in _VIEW_NAMES or is_constant(value):
             self.tracer.reads.expand(value)
             return list(value)

@@ -17,10 +17,10 @@ from tracer_core.bytecode import opcodes  # fills the handler table
 from tracer_core.bytecode.code import asks_for_locals
 from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.bytecode.interpreter import Machine
+from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
 from tracer_core.bytecode.tracebacks import extended, history
 from tracer_core.errors import TracerError
 from tracer_core.trace.instances import outside_class
-from tracer_core.trace.operators import _BINARY, _COMPARE, _INPLACE, _UNARY
 
 __all__ = ["RealMachine", "opcodes"]
 
@@ -79,14 +79,14 @@ class EagerOperators:
 
     def binary(self, symbol: str, left: Any, right: Any) -> Any:
         if symbol.endswith("="):
-            return _INPLACE[symbol[:-1]](left, right)
-        return _BINARY[symbol][1](left, right)
+            return INPLACE[symbol[:-1]](left, right)
+        return BINARY[symbol][1](left, right)
 
     def unary(self, symbol: str, value: Any) -> Any:
-        return _UNARY[symbol][1](value)
+        return UNARY[symbol][1](value)
 
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
-        return _COMPARE[symbol][2](left, right)
+        return COMPARE[symbol][2](left, right)
 
     def same(self, left: Any, right: Any) -> bool:
         return left is right
@@ -207,25 +207,14 @@ class EagerNames:
         return value
 
 
-_NAMES, _EXCEPTIONS, _OPERATORS = EagerNames(), EagerExceptions(), EagerOperators()
-_CONTAINERS, _ATTRIBUTES = EagerContainers(), EagerAttributes()
-
-
 class RealMachine(Machine):
     """Interprets graph breaks. Mutable. raised: the last instruction raised an exception."""
 
     raised = False
     outer_step = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names, self.exceptions, self.operators, self.containers = (
-            _NAMES,
-            _EXCEPTIONS,
-            _OPERATORS,
-            _CONTAINERS,
-        )
-        self.attributes = self.attribute_writes = _ATTRIBUTES
+    names, exceptions, operators = EagerNames(), EagerExceptions(), EagerOperators()
+    containers = EagerContainers()
+    attributes = attribute_writes = EagerAttributes()
 
     @property
     def calls(self) -> RealMachine:
@@ -302,12 +291,9 @@ class RealMachine(Machine):
                 if not args and not kwargs:
                     return self._names(function)
             elif len(args) < 2 or args[1] is None:
-                own = self.frames[-1].globals
-                args = [
-                    args[0],
-                    own,
-                    args[2] if len(args) > 2 and args[2] is not None else self._names(locals),
-                ]
+                given = args[2] if len(args) > 2 else None
+                local = self._names(locals) if given is None else given
+                args = [args[0], self.frames[-1].globals, local]
         handled = self.handled()
         if handled is None:
             return function(*args, **kwargs)

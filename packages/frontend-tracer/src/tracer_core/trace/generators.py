@@ -103,25 +103,24 @@ class TracedGenerator:
         """Throws an exception at ``yield from`` into the inner iterator first."""
         if isinstance(error, GeneratorExit):
             return self._resume(self._close_inner(inner) or error)
-        throw = (
-            inner.throw
-            if isinstance(inner, HOST_ITERATORS[:1])
-            else self.machine.attributes.getattr_or(inner, "throw", None)
-        )
+        throw = self._method_of(inner, "throw")
         if throw is None:
             return self._resume(error)
         try:
             self.yielded = True
             return self.machine.calls.call_value(throw, [error], {})
         except StopIteration as stop:
-            if (
-                "CLEANUP_THROW" in self.frame.code.names
-            ):  # 3.12: the bytecode takes the value itself
+            if "CLEANUP_THROW" in self.frame.code.names:  # 3.12: the bytecode takes the value
                 return self._resume(stop)
             self._finish_delegation(stop.value)
             return self._resume(None)
         except Exception as raised:
             return self._resume(raised)
+
+    def _method_of(self, inner: Any, name: str) -> Any:
+        if isinstance(inner, TracedGenerator):
+            return getattr(inner, name)
+        return self.machine.attributes.getattr_or(inner, name, None)
 
     def _finish_delegation(self, value: Any) -> None:
         """Completes the ``yield from`` expression with its value."""
@@ -132,11 +131,7 @@ class TracedGenerator:
 
     def _close_inner(self, inner: Any) -> BaseException | None:
         """Closes the inner iterator; returns the exception that close() raised."""
-        close = (
-            inner.close
-            if isinstance(inner, HOST_ITERATORS[:1])
-            else self.machine.attributes.getattr_or(inner, "close", None)
-        )
+        close = self._method_of(inner, "close")
         try:
             if close is not None:
                 self.machine.calls.call_value(close, [], {})
@@ -221,14 +216,11 @@ def acts_when_closed(frame: Frame) -> bool:
             if past is None:
                 break
             at = past
-        if (
-            code.names[at] == "CALL_INTRINSIC_1"
-        ):  # 3.12: converts a StopIteration that leaves a generator
+        # 3.12: the first converts a StopIteration that leaves a generator, the second protects
+        # every ``yield from``.
+        if code.names[at] == "CALL_INTRINSIC_1":
             return False
-        if code.names[at] not in (
-            "RERAISE",
-            "CLEANUP_THROW",
-        ):  # 3.12: the latter protects every ``yield from``
+        if code.names[at] not in ("CLEANUP_THROW", "RERAISE"):
             return True
 
 

@@ -8,6 +8,7 @@ other code wait for its gradients.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,9 +95,7 @@ def backward(
         list(given) if any(one is not None for one in given) else None,
         retain_graph=keep, create_graph=create, allow_unused=True,
     )  # fmt: skip
-    counts: dict[int, int] = {}
-    for gradient, _ in found:
-        counts[id(gradient)] = counts.get(id(gradient), 0) + 1
+    counts = Counter(id(gradient) for gradient, _ in found)
     own = not (create or _holds_python(tracer, outputs))
     for leaf, (gradient, is_new) in zip(leaves, found, strict=True):
         if gradient is not None:
@@ -218,15 +217,9 @@ def _accumulate(tracer: Tracing, leaf: Any, gradient: Any, create: bool, own: bo
     if gradient.layout is not torch.strided:
         raise Break(_KIND, "backward() makes a sparse gradient")
     if held is None:
-        write(
-            tracer,
-            leaf,
-            (
-                gradient
-                if own and _is_laid_out_like(tracer, gradient, leaf)
-                else _copy(tracer, gradient, leaf)
-            ),
-        )
+        if not (own and _is_laid_out_like(gradient, leaf)):
+            gradient = _copy(tracer, gradient, leaf)
+        write(tracer, leaf, gradient)
     elif create:
         write(tracer, leaf, recorder.run(torch.Tensor.add, (held, gradient), {}))
     else:
@@ -243,7 +236,7 @@ def _without_grad(tracer: Tracing, run: Any) -> None:
     tracer.recorder.state_call(set_grad_mode, (True,), ("grad",), {})
 
 
-def _is_laid_out_like(tracer: Tracing, gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
+def _is_laid_out_like(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
     """Returns whether a gradient has the strides of its leaf, or is contiguous."""
     if not torch_private.is_dense(leaf):
         return gradient.is_contiguous()

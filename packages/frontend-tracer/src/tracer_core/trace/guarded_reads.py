@@ -42,11 +42,13 @@ class GuardedReads(Component):
         if self.effects.changed(obj) is not None:
             children = list(obj.values()) if isinstance(obj, dict) else list(obj)
         elif isinstance(obj, (list, tuple, collections.deque)):
-            children = [self.list_item(obj, i) for i in range(self.length(obj))]
+            children = self.items(obj)
         elif isinstance(obj, dict):
             children = [self.dict_get(obj, key, None) for key in self.keys(obj)]
         elif isinstance(obj, (set, frozenset)):
-            self._expand_set(obj)
+            source = self.provenance.source_of(obj)
+            if source is not None:
+                self.guard_members(source, obj)
             return
         elif isinstance(obj, _VIEWS) and not self.provenance.is_fresh(obj):
             raise Break(
@@ -57,12 +59,6 @@ class GuardedReads(Component):
         for child in children:
             if isinstance(child, (list, tuple, dict, set, frozenset, collections.deque)):
                 self.expand(child, depth - 1)
-
-    def _expand_set(self, obj: Any) -> None:
-        source = self.provenance.source_of(obj)
-        if source is None:
-            return
-        self.guard_members(source, obj)
 
     def guard_order(self, obj: Any) -> None:
         """Guards the iteration order of a set: equal sets may differ in it."""
@@ -107,6 +103,10 @@ class GuardedReads(Component):
             return value
         return self.provenance.item(obj, index, value, varies=varies)
 
+    def items(self, obj: Any, varies: bool = False) -> list[Any]:
+        """Returns the items of a list, tuple or deque: its length and each item are guarded."""
+        return [self.list_item(obj, i, varies) for i in range(self.length(obj))]
+
     def keys(self, obj: dict[Any, Any]) -> list[Any]:
         """Returns the keys of a dict, guarded."""
         is_ordered = isinstance(obj, collections.OrderedDict)  # it keeps an order of its own
@@ -128,7 +128,7 @@ class GuardedReads(Component):
                 self.provenance.read(key, self.sources.make(source, "nth_key", i))
 
     def check_key(self, key: Any, container: Any) -> None:
-        if type(key) not in _SIMPLE_KEYS or not _SIMPLE_KEYS.issuperset(map(type, container)):
+        if type(key) not in SIMPLE_KEYS or not SIMPLE_KEYS.issuperset(map(type, container)):
             special_methods.realize_key(self.tracer, key, container)
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
@@ -148,21 +148,10 @@ class GuardedReads(Component):
             return default
         return self.provenance.item(obj, key, dict.__getitem__(obj, key), "key", varies)
 
-    def _is_settled(self, key: Any) -> bool:
-        """Returns whether `check_key` has interpreted or guarded the user code of a lookup of this
-        key."""
-        return (
-            special_methods.has_own_hash(self.tracer, key)
-            or self.tracer.scalars.payload(key) is not key
-        )
-
     def _get_by_object(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool) -> Any:
         """Returns the entry of a key that is compared by identity (or a tuple of such); guards
         every key."""
-        parts = key if type(key) is tuple else (key,)
-        if not all(
-            is_constant(part) or _by_identity(part) or self._is_settled(part) for part in parts
-        ):
+        if not all(map(self._is_stable, key if type(key) is tuple else (key,))):
             raise Break("unknown_native", f"a dictionary is read by a {type(key).__name__}")
         change = self.effects.peek(obj)
         known = self.positions.get(id(obj)) if change is None else None
@@ -179,10 +168,17 @@ class GuardedReads(Component):
         if change is not None:
             return value  # `keys` has guarded every earlier entry
         source = self.sources.make(self.provenance.source_of(obj), "nth_value", position)
+        read = self.provenance.read_varying if varies else self.provenance.read
+        return read(value, source)
+
+    def _is_stable(self, key: Any) -> bool:
+        """Returns whether C code may look the key up: it runs no user code, or only code that
+        `check_key` has interpreted or guarded."""
         return (
-            self.provenance.read_varying(value, source)
-            if varies
-            else self.provenance.read(value, source)
+            is_constant(key)
+            or _by_identity(key)
+            or special_methods.has_own_hash(self.tracer, key)
+            or self.tracer.scalars.payload(key) is not key
         )
 
     def has_key(self, obj: dict[Any, Any], key: Any) -> bool:
@@ -204,7 +200,7 @@ def _is_literal(key: Any) -> bool:
     return type(key) in _LITERALS or (type(key) is float and math.isfinite(key))
 
 
-_SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
+SIMPLE_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 
 

@@ -37,9 +37,7 @@ class Region:
         """Gives a tensor made by native code a node: the next operand of the part."""
         node = self.recorder.graph.call_function(_operand, (len(self.operands),))
         self.operands.append(node)
-        if (
-            self.recorder.node_of(value) is None
-        ):  # else it is a tensor of the outer graph, passed through unchanged
+        if self.recorder.node_of(value) is None:  # else a tensor of the outer graph, unchanged
             self.recorder.bind(value, node)
 
     def changed(self) -> str | None:
@@ -92,11 +90,8 @@ class Region:
     def _remove(self, moved: list[torch.fx.Node]) -> None:
         data = self.recorder.data
         if data is not None and not data.nodes.isdisjoint(moved):
-            raise Restart(
-                self.step,
-                "data_dependent_shape",
-                f"a size that depends on data, inside {self.what}",
-            )
+            reason = f"a size that depends on data, inside {self.what}"
+            raise Restart(self.step, "data_dependent_shape", reason)
         self.recorder.forget(moved, self.step, self.what)
         for node in reversed(moved):
             self.recorder.graph.erase_node(node)

@@ -50,9 +50,8 @@ class SortKey:
         self.tracer, self.key = tracer, key
 
     def __lt__(self, other: SortKey) -> bool:
-        return bool(
-            self.tracer.operators.truth(self.tracer.operators.compare("<", self.key, other.key))
-        )
+        operators = self.tracer.operators
+        return bool(operators.truth(operators.compare("<", self.key, other.key)))
 
 
 class HostText:
@@ -93,8 +92,5 @@ class HostText:
 def text_part(tracer: Tracing, value: Any) -> Any:
     """Returns `value` itself if C code may see it: text and numbers of Python's own types."""
     value = tracer.scalars.concrete(value)
-    return (
-        value
-        if type(value) in (str, int, float, bool, complex, bytes, type(None))
-        else HostText(tracer, value)
-    )
+    plain = type(value) in (str, int, float, bool, complex, bytes, type(None))
+    return value if plain else HostText(tracer, value)

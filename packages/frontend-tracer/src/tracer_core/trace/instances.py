@@ -24,6 +24,10 @@ _SAFE_CLASSES = (
     types.SimpleNamespace,
     types.MethodType, types.CellType, types.MappingProxyType,
 )  # fmt: skip
+#: Types whose ``__new__`` makes an empty container, whatever the arguments.
+_FILLED_BY_INIT = (
+    dict, list, set, collections.OrderedDict, collections.defaultdict, collections.deque
+)  # fmt: skip
 
 
 def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -36,20 +40,14 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
         raise Break("tensor_subclass", f"a {cls.__name__} is made")
     if isinstance(cls, enum.EnumMeta) or cls in _SAFE_CLASSES or issubclass(cls, enum.Enum):
         tracer.native_calls.native_reads(*args, *kwargs.values())
-        # For the recorder: range(tensor) reads the tensor's value.
-        return (
-            tracer.native_calls.native(cls, *args, **kwargs)
-            if holds_tensor((args, kwargs))
-            else cls(*args, **kwargs)
-        )
+        if holds_tensor((args, kwargs)):  # for the recorder: range(tensor) reads the value
+            return tracer.native_calls.native(cls, *args, **kwargs)
+        return cls(*args, **kwargs)
     meta = type(cls)
-    meta_call = (
-        tracer.entries.static(meta, "__call__")
-        if meta is type
-        else tracer.entries.special(meta, "__call__")
-    )
-    if has_python(meta_call):
-        return tracer.calls.prepare(meta_call, [cls, *args], kwargs)
+    if meta is not type:
+        meta_call = tracer.entries.special(meta, "__call__")
+        if has_python(meta_call):
+            return tracer.calls.prepare(meta_call, [cls, *args], kwargs)
     return construct(tracer, cls, args, kwargs)
 
 
@@ -80,14 +78,7 @@ def new_object(
     owner = getattr(new, "__self__", None)
     if owner is object:
         return object.__new__(cls)
-    if owner in (
-        dict,
-        list,
-        set,
-        collections.OrderedDict,
-        collections.defaultdict,
-        collections.deque,
-    ):
+    if owner in _FILLED_BY_INIT:
         return owner.__new__(cls)
     if owner in (tuple, frozenset):
         return owner.__new__(cls, *([tracer.containers.spread(args[0])] if args else []))
@@ -122,11 +113,8 @@ def _initialise(tracer: Tracing, obj: Any, args: list[Any], kwargs: dict[str, An
 
 def outside_class(frame: Frame) -> str:
     """Returns the error text of super() in a function that was not written in a class."""
-    return (
-        "super(): __class__ cell not found"
-        if frame.code.raw.co_argcount
-        else "super(): no arguments"
-    )
+    has_arguments = frame.code.raw.co_argcount > 0
+    return f"super(): {'__class__ cell not found' if has_arguments else 'no arguments'}"
 
 
 def zero_argument_super(tracer: Tracing) -> Any:

@@ -33,13 +33,16 @@ from tracer_core.trace import instances, special_methods, torch_function
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import has_python, is_tensor_like
 from tracer_core.trace.generators import HOST_ITERATORS
+from tracer_core.trace.guarded_reads import SIMPLE_KEYS
+from tracer_core.trace.operators import CONTAINERS
 
-_PLAIN_KEYS = frozenset({str, int, bool, float, type(None), bytes, type})
 #: Methods that store their arguments without calling them.
 _STORING = frozenset({"append", "appendleft", "clear", "popleft", "reverse"})
 _ASKED_BY_C = ("__index__", "__float__", "__int__", "__iter__", "__len__", "__bool__", "__str__",
 "__eq__", "__hash__",
                "__format__", "__getitem__", "__complex__", "__trunc__", "__contains__")  # fmt: skip
+#: Methods of enumeration members and exceptions that read or set their own fields alone.
+_OF_FIELDS = ("__reduce_ex__", "with_traceback")
 _PRIMITIVES = (int, float, complex, str, bytes)
 #: Functions that reject an argument in the words of the operation behind them (iteration, hashing,
 #: ...), or of the Python function behind them.
@@ -97,25 +100,14 @@ class NativeCalls(Component):
         """Handles slots that a class inherits from C bases; otherwise breaks the graph."""
         name = getattr(function, "__name__", "")
         receiver = getattr(function, "__self__", None)
-        if (
-            name == "__init__"
-            and isinstance(receiver, BaseException)
-            and self.provenance.is_fresh(receiver)
-        ):
-            return function(*args, **kwargs)
-        if (
-            name == "__init__"
-            and args
-            and isinstance(args[0], BaseException)
-            and self.provenance.is_fresh(args[0])
+        if name == "__init__" and any(
+            isinstance(one, BaseException) and self.provenance.is_fresh(one)
+            for one in (receiver, *args[:1])
         ):
             return function(*args, **kwargs)
         if name == "__new__" and args and isinstance(args[0], type):
             return instances.new_object(self.tracer, function, args[0], args[1:], kwargs)
-        if isinstance(receiver, (enum.Enum, BaseException)) and name in (
-            "__reduce_ex__",
-            "with_traceback",
-        ):
+        if isinstance(receiver, (enum.Enum, BaseException)) and name in _OF_FIELDS:
             return function(*args, **kwargs)
         module = getattr(function, "__module__", None) or getattr(
             getattr(function, "__objclass__", type(receiver)), "__module__", "?")  # fmt: skip
@@ -193,7 +185,7 @@ class NativeCalls(Component):
             elements = [item for a in args for item in (a if isinstance(a, (set, frozenset,
             dict)) else [a])
                         if not isinstance(a, (list, tuple)) and item is not args[0]]  # fmt: skip
-            if not _PLAIN_KEYS.issuperset(map(type, elements)):
+            if not SIMPLE_KEYS.issuperset(map(type, elements)):
                 special_methods.realize_keys(self.tracer, elements)
             return
         for value in asked:
@@ -246,7 +238,7 @@ class NativeCalls(Component):
     def native_reads(self, *values: Any) -> None:
         """Guards what a native function may read in its arguments."""
         for value in values:
-            if isinstance(value, (list, tuple, dict, set, frozenset, collections.deque)):
+            if isinstance(value, (*CONTAINERS, bytearray, array.array)):
                 self.tracer.reads.expand(value)
             elif is_constant(value) or is_tensor_like(value):
                 continue
@@ -256,8 +248,6 @@ class NativeCalls(Component):
                 and not self.provenance.is_fresh(value)
             ):
                 self.tracer.scalars.payload(value)
-            elif isinstance(value, (bytearray, array.array)):
-                self.tracer.reads.expand(value)
             elif _is_opaque_data(value) and not self.provenance.is_fresh(value):
                 raise Break(
                     "unsupported_value",
@@ -271,9 +261,7 @@ class NativeCalls(Component):
                 )
 
     def call_torch(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if torch_function.any_acts_as_tensor(args) or torch_function.any_acts_as_tensor(
-            kwargs.values()
-        ):
+        if torch_function.any_acts_as_tensor((*args, *kwargs.values())):
             return torch_function.call(self.tracer, function, args, kwargs)
         refused = self.recorder.refused(function, tuple(args), kwargs)
         if refused is not None:

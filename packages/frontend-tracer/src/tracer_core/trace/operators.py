@@ -12,11 +12,11 @@ import enum
 import functools
 import operator
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.guards.guard import GuardKind
@@ -29,36 +29,15 @@ from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, is_tensor_like
 from tracer_core.trace.scalars import SYMBOLS
 
-_BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
-    "+": ("add", operator.add), "-": ("sub", operator.sub), "*": ("mul", operator.mul),
-    "/": ("truediv", operator.truediv), "//": ("floordiv", operator.floordiv), "%": ("mod",
-    operator.mod),
-    "**": ("pow", operator.pow), "@": ("matmul", operator.matmul), "&": ("and", operator.and_),
-    "|": ("or", operator.or_), "^": ("xor", operator.xor), "<<": ("lshift", operator.lshift),
-    ">>": ("rshift", operator.rshift),
-}  # fmt: skip
-_INPLACE: dict[str, Callable[[Any, Any], Any]] = {
-    "+": operator.iadd, "-": operator.isub, "*": operator.imul, "/": operator.itruediv,
-    "//": operator.ifloordiv, "%": operator.imod, "**": operator.ipow, "@": operator.imatmul,
-    "&": operator.iand, "|": operator.ior, "^": operator.ixor, "<<": operator.ilshift,
-    ">>": operator.irshift,
-}  # fmt: skip
-_COMPARE: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
-    "<": ("__lt__", "__gt__", operator.lt), "<=": ("__le__", "__ge__", operator.le),
-    "==": ("__eq__", "__eq__", operator.eq), "!=": ("__ne__", "__ne__", operator.ne),
-    ">": ("__gt__", "__lt__", operator.gt), ">=": ("__ge__", "__le__", operator.ge),
-}  # fmt: skip
-_UNARY: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    "-": ("__neg__", operator.neg), "+": ("__pos__", operator.pos), "~": ("__invert__",
-    operator.invert),
-}  # fmt: skip
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 MUTABLE = (list, dict, set, collections.deque, bytearray, array.array)
 
 
 def _only_constants(container: Any) -> bool:
-    parts = [*container.keys(), *container.values()] if isinstance(container, dict) else container
-    return all(is_constant(p) or (isinstance(p, CONTAINERS) and _only_constants(p)) for p in parts)
+    return all(
+        is_constant(one) or (isinstance(one, CONTAINERS) and _only_constants(one))
+        for one in special_methods.held(container)
+    )
 
 
 class Operations(Component):
@@ -88,12 +67,7 @@ class Operations(Component):
         cls = type(value)
         if isinstance(value, (*ARRAY, *DTYPE)) and self.provenance.is_fresh(value):
             return  # made in the trace, of plain data
-        if cls.__flags__ & HEAP_TYPE or cls.__module__ not in (
-            "builtins",
-            "types",
-            "functools",
-            "collections",
-        ):
+        if cls.__flags__ & HEAP_TYPE or cls.__module__ not in _PLAIN_MODULES:
             safe = (type, types.ModuleType, torch.finfo, torch.iinfo, _COMPARED_BY_FUNCTION)
             if isinstance(value, enum.Enum) and not self.entries.python_method(value, "__eq__"):
                 return  # a member of a str or int enumeration compares as its value does
@@ -106,9 +80,8 @@ class Operations(Component):
         if isinstance(value, _SAFE_INSTANCES):
             return True
         # An enum member hashes by its name, which never changes.
-        hashes = (
-            isinstance(value, enum.Enum) or self.entries.special(cls, "__hash__") is object.__hash__
-        )
+        named = isinstance(value, enum.Enum)
+        hashes = named or self.entries.special(cls, "__hash__") is object.__hash__
         return hashes and self.entries.special(cls, "__eq__") is object.__eq__
 
     # -- operators --
@@ -128,14 +101,12 @@ class Operations(Component):
     def binary(self, symbol: str, left: Any, right: Any) -> Any:
         written, inplace = symbol, symbol.endswith("=")
         symbol = symbol.rstrip("=")
-        name, native = _BINARY[symbol]
-        if self.tracer.scalars.symbolic:
-            left, right = (
-                self.tracer.scalars.beside(left, right),
-                self.tracer.scalars.beside(right, left),
-            )
-            if self.tracer.scalars.operates(left, right):
-                return self.tracer.scalars.operate(native, (left, right))
+        name, native = BINARY[symbol]
+        scalars = self.tracer.scalars
+        if scalars.symbolic:
+            left, right = scalars.beside(left, right), scalars.beside(right, left)
+            if scalars.operates(left, right):
+                return scalars.operate(native, (left, right))
         if inplace:
             method = self.entries.python_method(left, f"__i{name}__")
             if method is not None:
@@ -143,15 +114,10 @@ class Operations(Component):
                 if result is not NotImplemented:
                     return result
             elif isinstance(left, torch.Tensor) or isinstance(left, MUTABLE):
-                reflected = (
-                    self.entries.python_method(right, f"__r{name}__")
-                    if isinstance(left, _EXTENDED)
-                    else None
-                )
-                if reflected is not None and symbol in (
-                    "+",
-                    "*",
-                ):  # for a sequence C calls the other operand first
+                reflected = None
+                if isinstance(left, _EXTENDED):  # C calls the other operand first for + and *
+                    reflected = self.entries.python_method(right, f"__r{name}__")
+                if reflected is not None and symbol in ("+", "*"):
                     result = self.tracer.calls.call_value(reflected, [right, left], {})
                     if result is not NotImplemented:
                         return result
@@ -163,9 +129,8 @@ class Operations(Component):
             if result is not NotImplemented:
                 return result
         if self._no_operator(name, left, right):
-            return (_INPLACE[symbol] if inplace else native)(
-                left, right
-            )  # raises Python's own error
+            # Raises Python's own error.
+            return (INPLACE[symbol] if inplace else native)(left, right)
         if self.entries.python_method(left, f"__{name}__") or self.entries.python_method(
             right, f"__r{name}__"
         ):
@@ -178,7 +143,7 @@ class Operations(Component):
             left, right = self._counts(left, right)
         self.native_operands(left, right)
         if inplace and not isinstance(right, torch.Tensor):
-            native = _INPLACE[symbol]  # the same operator, but with its own error text
+            native = INPLACE[symbol]  # the same operator, but with its own error text
         return self.apply(native, left, right)
 
     def _types_of(self, left: Any, right: Any) -> str:
@@ -187,35 +152,27 @@ class Operations(Component):
         )
 
     def _candidates(self, name: str, left: Any, right: Any) -> list[tuple[Any, list[Any]]]:
+        mine, kind = type(left), type(right)
         forward = (self.entries.python_method(left, f"__{name}__"), [left, right])
-        reflected = (
-            (
-                self.entries.python_method(right, f"__r{name}__")
-                if type(left) is not type(right)
-                else None
-            ),
-            [right, left],
-        )
+        other = None if mine is kind else self.entries.python_method(right, f"__r{name}__")
+        reflected = (other, [right, left])
         if symbol_is_text_formatting(name, left, right):
             return []
-        if reflected[0] is not None and issubclass(type(right), type(left)):
-            own = (
-                self.entries.special(type(left), f"__r{name}__")
-                if type(left).__flags__ & HEAP_TYPE
-                else None
-            )
-            return [reflected, forward] if own is not reflected[0] else [forward, reflected]
-        if forward[0] is None and reflected[0] is not None:
+        if other is not None and issubclass(kind, mine):
+            own = None
+            if mine.__flags__ & HEAP_TYPE:
+                own = self.entries.special(mine, f"__r{name}__")
+            return [reflected, forward] if own is not other else [forward, reflected]
+        if forward[0] is None and other is not None:
             if self._native_handles(name, left, right) or self._values_handle(name, left, right):
                 return []
         return [forward, reflected]
 
     def _no_operator(self, name: str, left: Any, right: Any) -> bool:
         """Returns whether neither operand's class has the operator, so that no code would run."""
-        known = (int, float, complex, str, list, tuple, dict, type(None))
         free = [self.entries.lacks(left, f"__{name}__"), self.entries.lacks(right, f"__r{name}__")]
         return any(free) and all(
-            lacking or type(value) in known for lacking, value in zip(free, (left, right),
+            lacking or type(value) in _KNOWN_TYPES for lacking, value in zip(free, (left, right),
             strict=True)
         ) and not (name == "mod" and isinstance(left, str))  # fmt: skip
 
@@ -246,7 +203,7 @@ class Operations(Component):
     def inplace(self, symbol: str, left: Any, right: Any) -> Any:
         if isinstance(left, torch.Tensor):
             self.native_operands(right)
-            return self.apply(_INPLACE[symbol], left, right)
+            return self.apply(INPLACE[symbol], left, right)
         if isinstance(left, (list, collections.deque)) and symbol == "+":
             items = self.tracer.containers.spread(right)
             self.tracer.side_effects.before_append(left, items)
@@ -254,10 +211,10 @@ class Operations(Component):
             return left
         self.tracer.side_effects.before_change(left)
         self.native_operands(right)
-        return _INPLACE[symbol](left, right)
+        return INPLACE[symbol](left, right)
 
     def unary(self, symbol: str, value: Any) -> Any:
-        name, native = _UNARY[symbol]
+        name, native = UNARY[symbol]
         if type(value) in SYMBOLS:
             return self.tracer.scalars.operate(native, (value,))
         method = self.entries.python_method(value, name)
@@ -269,12 +226,10 @@ class Operations(Component):
         return self.apply(native, value)
 
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
-        name, reflected, native = _COMPARE[symbol]
-        if self.tracer.scalars.symbolic:
-            left, right = (
-                self.tracer.scalars.beside(left, right),
-                self.tracer.scalars.beside(right, left),
-            )
+        name, reflected, native = COMPARE[symbol]
+        scalars = self.tracer.scalars
+        if scalars.symbolic:
+            left, right = scalars.beside(left, right), scalars.beside(right, left)
         order = [(left, name, right), (right, reflected, left)]
         if type(right) is not type(left) and issubclass(type(right), type(left)):
             order.reverse()
@@ -332,14 +287,13 @@ class Operations(Component):
         """Returns whether the comparison is known to find no method."""
         if is_tensor_like(left) or is_tensor_like(right):
             return False
-        known = (int, float, complex, str, list, tuple, dict, type(None))
         sides = ((left, name), (right, reflected))
         silent = [
             self.entries.python_method(value, method) or self.entries.lacks(value, method)
             for value, method in sides
         ]
         return any(silent) and all(
-            quiet or type(value) in known
+            quiet or type(value) in _KNOWN_TYPES
             for quiet, value in zip(silent, (left, right), strict=True)
         )
 
@@ -373,14 +327,11 @@ class Operations(Component):
 
     def _plain(self, container: Any, depth: int = 6) -> bool:
         """Returns whether comparing the container runs no user code."""
-        children = (
-            [*container.keys(), *container.values()] if isinstance(container, dict) else container
-        )
         return all(
             is_constant(child)
             or (isinstance(child, CONTAINERS) and depth > 0 and self._plain(child, depth - 1))
             or (not isinstance(child, torch.Tensor) and self.is_identity_comparable(child))
-            for child in children
+            for child in special_methods.held(container)
         )
 
     def same(self, left: Any, right: Any) -> bool:
@@ -409,16 +360,12 @@ class Operations(Component):
             raise Break(
                 "data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}"
             )
-        if isinstance(value, CONTAINERS):
-            method = self.entries.python_method(value, "__bool__") or self.entries.python_method(
-                value, "__len__"
-            )
-            if method is None:
-                return self._truth_of_container(value)
         for name in ("__bool__", "__len__"):
             method = self.entries.python_method(value, name)
             if method is not None:
                 return bool(special_methods.ask(self.tracer, method, value, name))
+        if isinstance(value, CONTAINERS):
+            return self._truth_of_container(value)
         value = self.tracer.scalars.payload(value)
         if isinstance(value, (bytearray, array.array)):
             self.tracer.reads.expand(value)
@@ -448,9 +395,13 @@ def symbol_is_text_formatting(name: str, left: Any, right: Any) -> bool:
     return name == "mod" and type(left) is str and not isinstance(right, str)
 
 
+#: Modules whose C types have operators that run no user code.
+_PLAIN_MODULES = ("builtins", "types", "functools", "collections")
 _EXTENDED = (list, collections.deque, bytearray, array.array)
 _HOLDERS = (int, float, complex, str, bytes)
 _COMPARED_BY_FUNCTION = type(functools.cmp_to_key(lambda a, b: 0))
+#: Types whose operators refuse objects that have none of their own.
+_KNOWN_TYPES = (int, float, complex, str, list, tuple, dict, type(None))
 _SEQUENCES = (list, tuple, str, bytes, collections.deque)
 _SAFE_INSTANCES = (
     type,

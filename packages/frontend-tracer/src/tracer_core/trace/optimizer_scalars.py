@@ -17,11 +17,9 @@ def is_optimizers(tracer: Tracing) -> bool:
 
 def number_in(tracer: Tracing, tensor: Any) -> Any:
     """Returns the number in a tensor that an optimizer reads, or None."""
-    value = (
-        tracer.recorder.scalars.value(tracer.recorder.as_fake(tensor))
-        if is_optimizers(tracer)
-        else None
-    )
+    if not is_optimizers(tracer):
+        return None
+    value = tracer.recorder.scalars.value(tracer.recorder.as_fake(tensor))
     return None if value is None else _number(tracer, value)
 
 
@@ -39,11 +37,8 @@ def _number(tracer: Tracing, value: Any) -> Any:
         return _applied(tracer, value.function, *operands)
     if value.function is second:
         return _applied(tracer, rounding, operands[1])
-    return _applied(
-        tracer,
-        rounding,
-        _applied(tracer, value.function, *(_applied(tracer, rounding, one) for one in operands)),
-    )
+    rounded = [_applied(tracer, rounding, operand) for operand in operands]
+    return _applied(tracer, rounding, _applied(tracer, value.function, *rounded))
 
 
 def _applied(tracer: Tracing, function: Any, *operands: Any) -> Any:

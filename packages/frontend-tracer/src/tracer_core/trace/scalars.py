@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, UNARY
 from tracer_core.fx_capture.size_nodes import VaryingNumber
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source, payload
@@ -32,16 +33,8 @@ NUMBERS = frozenset({int, float, *SYMBOLS})
 _NUMBERS = NUMBERS | {bool}
 _KINDS: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 #: operator -> its text.
-_TEXTS: dict[Callable[..., Any], str] = {
-    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/",
-    operator.floordiv: "//",
-    operator.mod: "%", operator.pow: "**", operator.lt: "<", operator.le: "<=", operator.eq: "==",
-    operator.ne: "!=", operator.gt: ">", operator.ge: ">=", operator.and_: "&", operator.or_: "|",
-    operator.xor: "^", operator.lshift: "<<", operator.rshift: ">>",
-}  # fmt: skip
-_UNARY_TEXTS: dict[Callable[..., Any], str] = {
-    operator.neg: "-", operator.pos: "+", operator.invert: "~",
-}  # fmt: skip
+_TEXTS = {function: symbol for symbol, (*_, function) in (*BINARY.items(), *COMPARE.items())}
+_UNARY_TEXTS = {function: symbol for symbol, (_, function) in UNARY.items()}
 #: Functions on ints that the shape environment computes as Python does.
 _OF_SIZES: frozenset[Callable[..., Any]] = frozenset(
     {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg,
@@ -93,11 +86,9 @@ class Numbers(Component):
     def payload(self, value: Any) -> Any:
         """Returns the guarded value of an object of a subclass of a number or text, as C code sees
         it. Other values unchanged."""
-        if (
-            not isinstance(value, _HOLDERS)
-            or type(value) in _HOLDERS
-            or isinstance(value, (enum.Enum, bool))
-        ):
+        if not isinstance(value, _HOLDERS) or type(value) in _HOLDERS:
+            return value
+        if isinstance(value, (enum.Enum, bool)):
             return value
         source, plain = self.provenance.source_of(value), payload(value)
         if source is not None:
@@ -155,19 +146,10 @@ class Numbers(Component):
             operand if origin is None else origin[0]
             for operand, origin in zip(operands, origins, strict=True)
         ]
-        known = all(
-            origin is not None or type(operand) not in SYMBOLS
-            for operand, origin in zip(operands, origins, strict=True)
-        )
-        if template is None or not known or not all(map(_is_number, values)):
+        # A loop that keeps computing goes on by value.
+        length = sum(self._sizes.get(origin[1], 1) for origin in origins if origin is not None)
+        if template is None or length > _MOST_OPERATIONS or not all(map(_is_number, values)):
             return function(*map(self.concrete, operands))
-        if (
-            sum(self._sizes.get(origin[1], 1) for origin in origins if origin is not None)
-            > _MOST_OPERATIONS
-        ):
-            return function(
-                *map(self.concrete, operands)
-            )  # a loop that keeps computing: by value from here on
         try:
             result = function(*values)
         except (ArithmeticError, ValueError):
@@ -223,22 +205,17 @@ class Numbers(Component):
 
     def _computed(self, template: str, parts: list[str | Source]) -> Source:
         """Returns the source of an expression. parts: replace {0}, {1}, ... in the template."""
-        made = self._source_of_text(template, parts)
-        self._sizes[made] = 1 + sum(
-            self._sizes.get(part, 1) for part in parts if isinstance(part, Source)
-        )
-        return made
-
-    def _source_of_text(self, template: str, parts: list[str | Source]) -> Source:
         bases = list(dict.fromkeys(part for part in parts if isinstance(part, Source)))
         names = {source: f"{{{i}}}" if i else "{b}" for i, source in enumerate(bases)}
         text = template.format(
             *(names[part] if isinstance(part, Source) else part for part in parts)
         )
-        if len(bases) == 1:
-            return self.sources.make(bases[0], "computed", text)
-        self.provenance.combines = True
-        return self.sources.make(bases[0], "computed", (text, tuple(bases[1:])))
+        self.provenance.combines |= len(bases) > 1
+        key = text if len(bases) == 1 else (text, tuple(bases[1:]))
+        made = self.sources.make(bases[0], "computed", key)
+        repeated = (part for part in parts if isinstance(part, Source))
+        self._sizes[made] = 1 + sum(self._sizes.get(part, 1) for part in repeated)
+        return made
 
     def _stays_size(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
         if function is operator.pow and len(operands) == 2:

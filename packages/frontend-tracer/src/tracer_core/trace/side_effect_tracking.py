@@ -17,6 +17,8 @@ from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives.tracing import Tracing
 
+_CONTAINERS = (dict, list, set, collections.OrderedDict, collections.deque)
+
 
 class SideEffects:
     """Side effects in a trace. Mutable. mutations: number of changes by the program, fresh objects
@@ -97,13 +99,7 @@ class SideEffects:
         """Guards the whole old contents of a changed object: the trace reads all of it."""
         change.whole = True
         source = self.provenance.source_of(change.obj)
-        if source is None or change.kind not in (
-            dict,
-            list,
-            set,
-            collections.OrderedDict,
-            collections.deque,
-        ):
+        if source is None or change.kind not in _CONTAINERS:
             return
         before = change.before
         if isinstance(before, dict):

@@ -20,6 +20,7 @@ from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part
+from tracer_core.trace.scalars import SYMBOLS
 
 _SEQUENCES = (list, tuple, collections.deque)
 _SETS = (set, frozenset)
@@ -37,7 +38,7 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
     result = tracer.calls.call_value(method, [obj], {})
     if name in ("__hash__", "__index__"):
         result = tracer.scalars.settled(result)  # C code uses the number itself
-    if isinstance(result, (torch.SymInt, torch.SymBool, torch.SymFloat)):
+    if isinstance(result, SYMBOLS):
         return result
     if isinstance(result, torch.Tensor):
         raise Break("data_dependent_value", f"{name} of a {type(obj).__name__} gives a tensor")
@@ -54,25 +55,18 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
 
 def equal(tracer: Tracing, left: Any, right: Any) -> bool:
     """Returns left == right for containers that may hold the program's objects."""
-    for kinds in (*((kind,) for kind in _SEQUENCES), (dict,), _SETS):
-        if isinstance(left, kinds) and isinstance(right, kinds):
-            if kinds == _SETS:
-                realize_keys(tracer, [*left, *right])
-                return bool(left == right)
-            return (
-                _equal_dicts(tracer, left, right)
-                if kinds == (dict,)
-                else _equal_items(tracer, left, right)
-            )
-    return False
-
-
-def _items(tracer: Tracing, container: Any) -> list[Any]:
-    return [tracer.reads.list_item(container, i) for i in range(tracer.reads.length(container))]
+    if isinstance(left, _SETS) and isinstance(right, _SETS):
+        realize_keys(tracer, [*left, *right])
+        return bool(left == right)
+    if isinstance(left, dict) and isinstance(right, dict):
+        return _equal_dicts(tracer, left, right)
+    return any(
+        isinstance(left, kind) and isinstance(right, kind) for kind in _SEQUENCES
+    ) and _equal_items(tracer, left, right)
 
 
 def _equal_items(tracer: Tracing, left: Any, right: Any) -> bool:
-    mine, others = _items(tracer, left), _items(tracer, right)
+    mine, others = tracer.reads.items(left), tracer.reads.items(right)
     return len(mine) == len(others) and all(
         same_value(tracer, a, b) for a, b in zip(mine, others, strict=True)
     )
@@ -107,7 +101,7 @@ def _equal_dicts(tracer: Tracing, left: Any, right: Any) -> bool:
 
 def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
     """Compares (<, <=, >, >=) two lists or two tuples: the first elements that differ decide."""
-    mine, others = _items(tracer, left), _items(tracer, right)
+    mine, others = tracer.reads.items(left), tracer.reads.items(right)
     for a, b in zip(mine, others, strict=False):
         if not same_value(tracer, a, b):
             return tracer.operators.compare(symbol, a, b)
@@ -127,8 +121,6 @@ def hash_of(tracer: Tracing, value: Any, inside: bool = False) -> int:
     value = tracer.scalars.payload(value)
     if is_constant(value):
         return hash(value)
-    if type(value) in (tuple, frozenset):
-        return hash(type(value)(Hashed(hash_of(tracer, item, inside)) for item in value))
     if isinstance(value, (tuple, frozenset)):
         kind = tuple if isinstance(value, tuple) else frozenset
         return hash(kind(Hashed(hash_of(tracer, item, inside)) for item in kind.__iter__(value)))  # type: ignore[arg-type]
@@ -164,11 +156,10 @@ def realize_key(tracer: Tracing, key: Any, container: Any) -> None:
     if type(key).__hash__ is None:
         hash(key)  # raises Python's own error
     if not tracer.provenance.is_fresh(container):
-        (
+        if isinstance(container, dict):
             tracer.reads.keys(container)
-            if isinstance(container, dict)
-            else tracer.reads.expand(container)
-        )
+        else:
+            tracer.reads.expand(container)
     for one in (key, *known):
         if has_own_hash(tracer, one):
             _realize_fields(tracer, one)
@@ -280,7 +271,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
         fields = tracer.containers.mapping(tracer.attributes.getattr(value, "__dict__")).items()
         return f"namespace({', '.join(f'{name}={repr_of(tracer, item, inside)}' for name, item in fields)})"
     tracer.native_calls.native_reads(value)
-    if isinstance(value, _PRINTED_AS) and not all(map(is_constant, _held(value))):
+    if isinstance(value, _PRINTED_AS) and not all(map(is_constant, held(value))):
         if (
             tracer.entries.special(type(value), "__repr__") is not object.__repr__
             and type(value) in _PRINTED_AS
@@ -293,19 +284,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
 
 def _check_printed(tracer: Tracing, value: Any) -> None:
     """Breaks for an object whose text shows contents that are not guarded."""
-    known = (
-        *IDENTITY_TYPES,
-        types.ModuleType,
-        *_PRINTED_AS,
-        dict,
-        set,
-        frozenset,
-        list,
-        tuple,
-        torch.SymInt,
-        torch.SymFloat,
-    )
-    if not isinstance(value, known) and not tracer.provenance.is_fresh(value):
+    if not isinstance(value, _PRINTED_AS_READ) and not tracer.provenance.is_fresh(value):
         raise Break(
             "unsupported_value", f"the text of a {type(value).__name__} from before this segment"
         )
@@ -313,9 +292,13 @@ def _check_printed(tracer: Tracing, value: Any) -> None:
 
 #: Containers that C code prints.
 _PRINTED_AS = (collections.deque, collections.OrderedDict, collections.defaultdict)
+#: Types of values whose text shows only what is guarded by then.
+_PRINTED_AS_READ = (*IDENTITY_TYPES, types.ModuleType, *_PRINTED_AS, *_BRACKETS, dict,
+                    torch.SymInt, torch.SymFloat)  # fmt: skip
 
 
-def _held(value: Any) -> list[Any]:
+def held(value: Any) -> list[Any]:
+    """Returns the keys and values of a dictionary, the items of another container."""
     return [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dis
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from tracer_core.bytecode.code import opcode
@@ -11,6 +13,29 @@ from tracer_core.bytecode.interpreter import Machine, handlers
 
 #: BINARY_OP's argument -> symbol (``+``, ``+=``).
 SYMBOLS: tuple[str, ...] = tuple(symbol for _, symbol in dis._nb_ops)  # type: ignore[attr-defined]
+_NAMES = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow",
+    "@": "matmul", "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+}  # fmt: skip
+#: Symbol -> (name without underscores, function).
+BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    symbol: (name, getattr(operator, f"__{name}__")) for symbol, name in _NAMES.items()
+}
+#: Symbol without "=" -> function.
+INPLACE: dict[str, Callable[[Any, Any], Any]] = {
+    symbol: getattr(operator, f"__i{name}__") for symbol, name in _NAMES.items()
+}
+#: Symbol -> (method, reflected method, function).
+COMPARE: dict[str, tuple[str, str, Callable[[Any, Any], Any]]] = {
+    "<": ("__lt__", "__gt__", operator.lt), "<=": ("__le__", "__ge__", operator.le),
+    "==": ("__eq__", "__eq__", operator.eq), "!=": ("__ne__", "__ne__", operator.ne),
+    ">": ("__gt__", "__lt__", operator.gt), ">=": ("__ge__", "__le__", operator.ge),
+}  # fmt: skip
+#: Symbol -> (method, function).
+UNARY: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "-": ("__neg__", operator.neg), "+": ("__pos__", operator.pos),
+    "~": ("__invert__", operator.invert),
+}  # fmt: skip
 
 
 @opcode("BINARY_OP")
