@@ -108,8 +108,8 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     # -- aliasing --
     Fault("shared memory of written inputs is not guarded", "aliasing",
     "execution/entry_builder.py",
-    "        if self._written():\n            self.variant.check_memory",
-    "        if False:\n            self.variant.check_memory"),
+    "        if self._written():\n            variant.check_memory",
+    "        if False:\n            variant.check_memory"),
     Fault("changed objects may be others that were read", "aliasing", "execution/entry_builder.py",
     "                if value is not holder:\n", "                if False:\n"),
     Fault("lists that are one become two", "rebuild", "reconstruct/values.py",

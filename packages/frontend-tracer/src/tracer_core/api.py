@@ -148,7 +148,7 @@ def compile(
 @functools.cache
 def _say_what_is_untested() -> None:
     """Says once that nobody tried this torch, and what follows."""
-    for text in filter(None, (torch_private.refusal() or torch_private.remark(),)):
+    if text := torch_private.refusal() or torch_private.remark():
         logs.logger().warning("%s", text)
 
 
@@ -177,10 +177,7 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Any]:
     from tracer_core.explanation import explain as implementation  # heavy: the tracer
 
     behind = compiled(fn)
-    explained: Callable[..., Any] = implementation(
-        uncompiled(fn), None if behind is None else behind.function
-    )
-    return explained
+    return implementation(uncompiled(fn), None if behind is None else behind.function)
 
 
 def reset() -> None:
@@ -211,14 +208,11 @@ def last_compile(fn: Callable[..., Any]) -> StageRecords:
     records = stages.records_of(behind.function)
     told = runs(behind.function.config, {record.graph for record in records if record.graph})
     lacking = torch_private.not_found()
-    text = (
-        f"torch {torch.__version__} has no {', '.join(lacking)}: what needs them ends the graph or"
-        " runs natively"
-    )
+    text = f"torch {torch.__version__} has no {', '.join(lacking)}: what needs them"
+    text += " ends the graph or runs natively"
     missing = (StageRecord("missing_in_torch", 0.0, text),) if lacking else ()
-    return StageRecords(
-        (*missing, *records, *(StageRecord("runs", 0.0, text, graph) for graph, text in told))
-    )
+    after = (StageRecord("runs", 0.0, text, graph) for graph, text in told)
+    return StageRecords((*missing, *records, *after))
 
 
 def save(compiled: Any, path: str | os.PathLike[str]) -> Any:
@@ -255,24 +249,19 @@ def _compile(model: Any, config: CompileConfig) -> Any:
     if disabled(model) is not None:
         return model
     model = _behind_torch_compile(model)
-    if _is_torch_compiled_module(model):
+    if isinstance(model, torch.nn.Module):
+        inner = _call_original if _is_torch_compiled_module(model) else None
         return share(
             model,
-            lambda call, module: _traced(_call_original, config),
+            lambda call, module: _traced(inner or call, config),
             _mark_method,
             _methods(config),
-        )
-    if isinstance(model, torch.nn.Module):
-        return share(
-            model, lambda call, module: _traced(call, config), _mark_method, _methods(config)
         )
     if isinstance(model, (staticmethod, classmethod)):
         return type(model)(_compile(model.__func__, config))
     if inspect.ismethod(model):
         return _compile(model.__func__, config).__get__(model.__self__)
-    if inspect.isfunction(model):
-        return _compiled_function(model, config)
-    return _compiled_object(model, config)
+    return _wrapper(model, config)
 
 
 def _behind_torch_compile(model: Any) -> Any:
@@ -295,16 +284,14 @@ def _is_torch_compiled_module(model: Any) -> bool:
 
 def _call_original(module: Any, /, *args: Any, **kwargs: Any) -> Any:
     """What is traced for a module that torch.compile returned."""
-    original = module.__dict__["_modules"][
-        "_orig_mod"
-    ]  # its class answers attributes in its own way
-    return original(*args, **kwargs)
+    # Its class answers attributes in its own way.
+    return module.__dict__["_modules"]["_orig_mod"](*args, **kwargs)
 
 
 def _methods(config: CompileConfig) -> dict[str, Callable[..., Any]]:
     """What compiled objects have besides: `choices` where several backends are tried, and `refresh`
     and `release_originals` where parameters are constants (``freeze=True``)."""
-    plan = None if config is None else plan_of(config)
+    plan = plan_of(config)
     if plan is not None:
         return {"choices": functools.partial(_choices, plan), **_frozen_methods(plan.frozen)}
     frozen = config.backend.params == "constants" and getattr(config.options, "freeze", False)
@@ -358,29 +345,17 @@ def _traced(function: Callable[..., Any], config: CompileConfig) -> Callable[...
     return traced
 
 
-def _compiled_function(function: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
-    traced = _traced(function, config)
+def _wrapper(target: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
+    """The compiled form of a Python function, or of another callable that is no module."""
+    traced = _traced(target if inspect.isfunction(target) else call_object, config)
+    run = traced if inspect.isfunction(target) else functools.partial(traced, target)
 
     # A real function, so that it binds as a method and passes inspect.isfunction.
     def call(*args: Any, **kwargs: Any) -> Any:
-        if (
-            torch_is_compiling()
-        ):  # torch.compile and torch.export trace the original, not our own code
-            return function(*args, **kwargs)
-        return traced(*args, **kwargs)
-
-    _mark_method(look_like(call, function), traced, function)
-    vars(call).update(_methods(config))
-    return call
-
-
-def _compiled_object(target: Callable[..., Any], config: CompileConfig) -> Callable[..., Any]:
-    traced = _traced(call_object, config)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
+        # torch.compile and torch.export trace the original, not our own code.
         if torch_is_compiling():
             return target(*args, **kwargs)
-        return traced(target, *args, **kwargs)
+        return run(*args, **kwargs)
 
     _mark_method(look_like(call, target), traced, target)
     vars(call).update(_methods(config))

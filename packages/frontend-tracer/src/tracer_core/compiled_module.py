@@ -89,14 +89,11 @@ def share(
         call = getattr(cls, name, None)
         if inspect.isfunction(call):  # a ScriptModule's forward is no function: it stays as it is
             namespace[name] = _method(call, module, replace, mark)
-    if isinstance(
-        module, fx.GraphModule
-    ):  # recompile() sets `forward` on type(self): the original's
+    if isinstance(module, fx.GraphModule):
+        # recompile() sets `forward` on type(self): the original's.
         namespace["recompile"] = lambda self: cast(fx.GraphModule, _plain(self)).recompile()
     try:
-        generated = types.new_class(
-            cls.__name__, (cls,), exec_body=lambda body: body.update(namespace)
-        )
+        generated = types.new_class(cls.__name__, (cls,), None, lambda body: body.update(namespace))
     except TypeError as error:
         raise OptionError(f"{cls.__qualname__} cannot be subclassed: {error}") from error
     shared: M = object.__new__(generated)

@@ -108,11 +108,9 @@ class RecompileLimit(Exception):
         self.function, self.count, self.reason = function, count, reason
         self.source, self.values, self.hint = source, values, hint
         shown = values if len(values) < 7 else (*values[:3], "...", *values[-2:])
-        why = (
-            f" because {source} kept changing ({', '.join(shown)})"
-            if source and len(values) > 2
-            else ""
-        )
+        why = ""
+        if source and len(values) > 2:
+            why = f" because {source} kept changing ({', '.join(shown)})"
         super().__init__(
             f"{function} was compiled {count} times{why}{self._then}; the guard that failed last:"
             f" {reason}" + (f"\n  What helps: {hint}" if hint else "")

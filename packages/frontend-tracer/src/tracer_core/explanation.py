@@ -100,17 +100,17 @@ def explain(function: Callable[..., Any], asked: Any = None) -> Callable[..., Ex
             made, choices=choices, runs=tuple(f"{graph}: {text}" for graph, text in told)
         )
 
+    followed: Callable[..., Any] = function
+    first: tuple[Any, ...] = ()
+    if isinstance(function, torch.nn.Module):
+        followed, first = type(function).__call__, (function,)
+    elif inspect.ismethod(function):
+        followed, first = function.__func__, (function.__self__,)
+    elif not inspect.isfunction(function):
+        followed, first = call_object, (function,)
+
     def explained(*args: Any, **kwargs: Any) -> Explanation:
-        if isinstance(function, torch.nn.Module):
-            compiled = CompiledFunction(type(function).__call__, config)
-            return told(compiled, compiled(function, *args, **kwargs))
-        if inspect.ismethod(function):
-            compiled = CompiledFunction(function.__func__, config)
-            return told(compiled, compiled(function.__self__, *args, **kwargs))
-        if not inspect.isfunction(function):
-            compiled = CompiledFunction(call_object, config)
-            return told(compiled, compiled(function, *args, **kwargs))
-        compiled = CompiledFunction(function, config)
-        return told(compiled, compiled(*args, **kwargs))
+        compiled = CompiledFunction(followed, config)
+        return told(compiled, compiled(*first, *args, **kwargs))
 
     return explained

@@ -97,9 +97,12 @@ def disable(fn: Any = None, *, reason: str = "") -> Any:
             lambda call, module: call,
             lambda method, replacement, call: put_mark(method, DISABLE, text),
         )
-    wrapper = _pass_on(fn)
-    put_mark(wrapper, DISABLE, text)
-    return wrapper
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    put_mark(look_like(call, fn), DISABLE, text)
+    return call
 
 
 def allow_in_graph(fn: F) -> F:
@@ -183,9 +186,8 @@ def disabled(fn: Any) -> str | None:
     fn = _marked_object(fn)
     reason: str | None = read_mark(fn, DISABLE)
     if reason is None and getattr(fn, "_torchdynamo_disable", False):
-        reason = (
-            getattr(fn, "_torchdynamo_disable_msg", None) or "marked with torch.compiler.disable"
-        )
+        said: str | None = getattr(fn, "_torchdynamo_disable_msg", None)
+        return said or "marked with torch.compiler.disable"
     return reason
 
 
@@ -270,22 +272,11 @@ def _marked_object(fn: Any) -> Any:
     return fn
 
 
-def _pass_on(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that looks like `fn` and calls it."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return fn(*args, **kwargs)
-
-    return look_like(call, fn)
-
-
 def look_like(wrapper: Callable[..., Any], fn: Callable[..., Any]) -> Callable[..., Any]:
     """Gives `wrapper` the name, documentation, signature and (for a function) attributes of
     `fn`.
     """
-    copied = (
-        ("__dict__",) if inspect.isfunction(fn) else ()
-    )  # another object's __dict__ is its state
+    copied = ("__dict__",) if inspect.isfunction(fn) else ()  # another object's is its state
     return functools.update_wrapper(wrapper, fn, updated=copied)
 
 

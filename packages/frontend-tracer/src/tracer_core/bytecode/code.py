@@ -114,7 +114,13 @@ _ASKS_LOCALS = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint"}
 )
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
-_JUMPS_ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
+JUMPS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
+#: Jumps by the truth of a value.
+BRANCHES = frozenset(
+    f"POP_JUMP_{way}IF_{what}"
+    for way in ("FORWARD_", "BACKWARD_", "")
+    for what in ("TRUE", "FALSE")
+)
 
 
 def _no_handler(name: str) -> Handler:
@@ -215,7 +221,7 @@ def _liveness(
     every instruction in the range."""
     if asks_for_locals(raw):
         return (frozenset(range(n_locals)),) * len(names)  # it may read its variables by name
-    jumps = [name in _JUMPS_ALWAYS for name in names]
+    jumps = [name in JUMPS for name in names]
     has_target = [
         dis.opmap.get(name) in dis.hasjrel or dis.opmap.get(name) in dis.hasjabs for name in names
     ]

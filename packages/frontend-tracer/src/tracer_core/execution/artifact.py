@@ -149,7 +149,7 @@ def _entry(key: Any, record: Captured, function: CompiledFunction) -> dict[str, 
         "guards": list(record.guards),
         "constants": {name: describe.constant(name, obj) for name, obj in record.constants.items()},
         "code": [
-            [describe.function(f), code_hash(f.__code__)]
+            [describe.describe(f), code_hash(f.__code__)]
             for f in record.portable.interpreted
             if describe.known(f)
         ],
@@ -212,7 +212,7 @@ def _load_graph(entry: dict[str, Any], function: CompiledFunction) -> Any:
     if stored is None:
         return None
     deserialize = resolve(function.config.backend.deserialize)
-    spec = _spec_from_json(stored["spec"], function.config.options)
+    spec = CompileSpec(options=function.config.options, **_from_json(stored["spec"]))
     runner = Runner.of(deserialize(base64.b64decode(stored["backend"]), spec), "deserialize()")
     run = versions_counted(runner.run, spec, runner.mutated_on_error)
     if stored["plan"] is not None:
@@ -230,19 +230,15 @@ def _to_json(value: Any) -> Any:
         return [_to_json(one) for one in value]
     if isinstance(value, enum.Enum):
         return value.value
-    return (
-        value
-        if value is None or isinstance(value, (int, str))
-        else str(value).removeprefix("torch.")
-    )
+    if value is None or isinstance(value, (int, str)):
+        return value
+    return str(value).removeprefix("torch.")
 
 
 def _spec_to_json(spec: CompileSpec) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in _to_json(dataclasses.replace(spec, options=None)).items()
-        if name != "options"
-    }
+    stored: dict[str, Any] = _to_json(dataclasses.replace(spec, options=None))
+    del stored["options"]
+    return stored
 
 
 #: Fields of the rows of a spec that JSON cannot hold directly -> function that restores the field's
@@ -258,19 +254,12 @@ _FROM_JSON: dict[str, Callable[[Any], Any]] = {
 
 
 def _from_json(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: _FROM_JSON.get(name, _same)(value) if value is not None else None
-        for name, value in row.items()
-    }
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _spec_from_json(stored: dict[str, Any], options: Any) -> CompileSpec:
-    """Restores the spec of a stored graph. Symbolic sizes of outputs are text (``"s0 + 1"``)."""
-    return CompileSpec(options=options, **_from_json(stored))
+    """Restores the fields of a row. Symbolic sizes of outputs are text (``"s0 + 1"``)."""
+    restored = dict(row)
+    for name, value in row.items():
+        if value is not None and name in _FROM_JSON:
+            restored[name] = _FROM_JSON[name](value)
+    return restored
 
 
 def code_hash(code: types.CodeType) -> str:
@@ -279,21 +268,15 @@ def code_hash(code: types.CodeType) -> str:
 
     def add(one: types.CodeType) -> None:
         digest.update(one.co_code)
-        digest.update(
-            repr(
-                (one.co_names, one.co_varnames, one.co_freevars, one.co_cellvars, one.co_flags)
-            ).encode()
-        )
+        names = one.co_names, one.co_varnames, one.co_freevars, one.co_cellvars
+        digest.update(repr((*names, one.co_flags)).encode())
         for constant in one.co_consts:
             if isinstance(constant, types.CodeType):
                 add(constant)
+            elif isinstance(constant, frozenset):
+                digest.update(str(sorted(map(repr, constant))).encode())
             else:
-                shown = (
-                    sorted(map(repr, constant))
-                    if isinstance(constant, frozenset)
-                    else repr(constant)
-                )
-                digest.update(str(shown).encode())
+                digest.update(repr(constant).encode())
 
     add(code)
     return digest.hexdigest()

@@ -55,11 +55,7 @@ def _import_path(obj: Any) -> str | None:
                 return f"{candidate}:{name}" + (f".{suffix}" if suffix else "")
     for candidate in ("torch", "torch.nn.functional", *C_MODULES):
         short = getattr(obj, "__name__", "")
-        if (
-            short
-            and candidate in sys.modules
-            and getattr(sys.modules[candidate], short, None) is obj
-        ):
+        if short and getattr(sys.modules.get(candidate), short, None) is obj:
             return f"{candidate}:{short}"
     return None
 
@@ -109,9 +105,6 @@ class Describer:
         makes is part of the code that makes it."""
         return _import_path(function) is not None or id(function) in self._by_object
 
-    def function(self, function: types.FunctionType) -> Any:
-        return self.describe(function)
-
     def code(self, code: types.CodeType) -> Any:
         function = self._functions.get(code)
         if function is None:
@@ -140,12 +133,7 @@ def _collection(describer: Describer, obj: Any) -> Any:
     literal = _literal(describer, obj)
     if literal is not None:
         return literal
-    kind = type(obj).__name__
-    return (
-        {"members": [kind, [describer.describe(one) for one in obj]]}
-        if isinstance(obj, (list, set))
-        else None
-    )
+    return {"members": [type(obj).__name__, [describer.describe(one) for one in obj]]}
 
 
 def _literal(_: Any, obj: Any) -> Any:
@@ -192,13 +180,9 @@ class Finder:
 
     def layouts(self, described: list[Any]) -> tuple[FrameLayout, ...]:
         def value(name: str, stored: Any) -> Any:
-            return (
-                self.find(stored)
-                if name == "code"
-                else tuple(stored)
-                if isinstance(stored, list)
-                else stored
-            )
+            if name == "code":
+                return self.find(stored)
+            return tuple(stored) if isinstance(stored, list) else stored
 
         return tuple(
             FrameLayout(**{name: value(name, one) for name, one in row.items()})
@@ -210,11 +194,8 @@ def _import(finder: Finder, path: str) -> Any:
     module, _, name = path.partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split(".") if name else ():
-        found = (
-            found.__dict__[part]
-            if isinstance(found, type) and part in found.__dict__
-            else getattr(found, part)
-        )
+        is_entry = isinstance(found, type) and part in found.__dict__
+        found = found.__dict__[part] if is_entry else getattr(found, part)
     return found
 
 

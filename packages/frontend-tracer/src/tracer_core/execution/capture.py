@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Set
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +95,8 @@ def capture(
         tracer = Tracer(shapes, forced, unbuildable, natives, as_eager)
         tracer.doubts = doubts
         try:
-            captured = _attempt(tracer, start, state, config, settings, name)
+            with closing(tracer), closing(tracer):  # twice: an interrupt may skip the first call
+                captured = _trace(tracer, start, state, config, settings, name)
         except Fails as failed:
             forced.clear()  # the other answer leads to other steps
             if as_eager:  # it fails in eager too
@@ -108,13 +110,11 @@ def capture(
         except CannotRebuild as error:
             if error.kind in unbuildable:
                 raise Abandoned(f"a value cannot be made again: {error}") from error
-            unbuildable.add(
-                error.kind
-            )  # the next trace breaks where the first value of its type appears
+            # The next trace breaks where the first value of its type appears.
+            unbuildable.add(error.kind)
         except Refused as error:
-            refused.add(
-                error.what
-            )  # the next trace, and later ones of this place, guard them by value
+            # The next trace, and later ones of this place, guard them by value.
+            refused.add(error.what)
         else:
             if as_eager and not answers.as_eager:
                 answers.as_eager = True
@@ -124,23 +124,6 @@ def capture(
         finally:
             tracer.forget()
     raise Abandoned("the trace was restarted too often")
-
-
-def _attempt(
-    tracer: Tracer,
-    start: StartFrames,
-    state: Any,
-    config: CompileConfig,
-    settings: torch_private.TorchState,
-    name: str,
-) -> Captured:
-    try:
-        try:
-            return _trace(tracer, start, state, config, settings, name)
-        finally:
-            tracer.close()
-    finally:
-        tracer.close()  # again: an interrupt may have skipped the first call
 
 
 def _doubt(tracer: Tracer, reason: str) -> None:

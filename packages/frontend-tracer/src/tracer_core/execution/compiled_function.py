@@ -153,11 +153,8 @@ class CompiledFunction:
         """Returns one line: the numbers of graphs and breaks, and the most frequent break."""
         n_graphs = sum(record.graph is not None for record in self.records)
         places = Counter((one.location, one.reason) for one in self.breaks)
-        text = (
-            f"{name or _name(self.function)}: {n_graphs} graph{'s' * (n_graphs != 1)},"
-            f" {len(places)} graph break"
-        )
-        text += "s" * (len(places) != 1)
+        text = f"{name or _name(self.function)}: {n_graphs} graph{'s' * (n_graphs != 1)}"
+        text += f", {len(places)} graph break{'s' * (len(places) != 1)}"
         if places:
             ((location, reason), _), *_ = places.most_common(1)
             text += f"; {'the worst' if len(places) > 1 else 'it is'} at {location}: {reason}"
@@ -178,9 +175,9 @@ class CompiledFunction:
             if not kwargs:
                 self._positional[len(args)] = segment
             captured_meanwhile = segment.version > max(version, 0)
-            attempt = (
-                None if captured_meanwhile else self._capture_start(segment, args, kwargs, state)
-            )
+            attempt = None
+            if not captured_meanwhile:
+                attempt = self._capture_start(segment, args, kwargs, state)
         if captured_meanwhile:
             return self(*args, **kwargs)
         result = MISS
@@ -207,9 +204,8 @@ class CompiledFunction:
         if isinstance(error, SizeDiffers) and self.config.fullgraph:
             reason = f"a size that depends on data is not what the graph was captured for: {error}"
             hint = BREAKS["data_dependent_shape"].hint
-            raise GraphBreakError(
-                "data_dependent_shape", reason, _name(self.function), hint
-            ) from error
+            where = _name(self.function)
+            raise GraphBreakError("data_dependent_shape", reason, where, hint) from error
         if exit is None:
             result = self.function(*args, **kwargs)
         else:
@@ -503,10 +499,8 @@ class CompiledFunction:
         segment.close(state, self.config.recompile_limit)
         if not self._warned:
             self._warned = True
-            told = RecompileLimitWarning(
-                **self._at_the_limit(segment, newest, state, max(count, 1))
-            )
-            warnings.warn(told, stacklevel=_levels_to_the_user())
+            facts = self._at_the_limit(segment, newest, state, max(count, 1))
+            warnings.warn(RecompileLimitWarning(**facts), stacklevel=_levels_to_the_user())
         return False
 
     def _failed(self, attempt: Any, state: Any) -> Failed | None:

@@ -68,13 +68,7 @@ class Generator:
         settings: torch_private.TorchState,
         name: str,
     ) -> None:
-        self.tracer, self.state, self.config, self.settings, self.name = (
-            tracer,
-            state,
-            config,
-            settings,
-            name,
-        )
+        self.tracer, self.config, self.settings, self.name = tracer, config, settings, name
         self.variant = CacheEntry(tracer.provenance, state)
         self.outputs: dict[torch.fx.Node, int] = {}
         self.written: set[int] = set()
@@ -168,12 +162,9 @@ class Generator:
     def finish(self, broken: Break | None, where: str) -> Captured:
         tracer, variant = self.tracer, self.variant
         runner, gm = self._compile()
-        is_break = broken is not None and broken.kind != "raises"
-        record = (
-            BreakRecord(broken.kind, broken.reason, where)
-            if broken is not None and is_break
-            else None
-        )
+        record = None
+        if broken is not None and broken.kind != "raises":
+            record = BreakRecord(broken.kind, broken.reason, where)
         with stage("segment", graph=self.name, suffix=".py") as stage_record:
             self._guards()
             if runner is not None:
@@ -266,10 +257,8 @@ class Generator:
         else:
             gm = Deferred({}, graph)
         needs_grad = grad_is_on_in(graph) and self._carries_gradients()
-        specs, values = (
-            tuple(map(_input_spec, recorder.inputs)),
-            tuple(one.value for one in recorder.inputs),
-        )
+        specs = tuple(map(_input_spec, recorder.inputs))
+        values = tuple(one.value for one in recorder.inputs)
         captured = CapturedGraph(gm, specs, values, needs_grad, self.name)
         try:
             runner = compile_graph.compile_graph(captured, self.config)
@@ -307,14 +296,14 @@ class Generator:
         broken = broken_promise(tracer.fakes.shape_env, tracer.fakes.promises)
         if broken is not None:
             raise broken
-        numbers = {
-            symbol: number.source for symbol, number in tracer.recorder.sizes.numbers.items()
-        }
-        for condition in size_conditions(
-            tracer.fakes.shape_env, inputs, numbers, torch_private.python_text
-        ):
+        symbols = tracer.recorder.sizes.numbers.items()
+        numbers = {symbol: number.source for symbol, number in symbols}
+        env, text = tracer.fakes.shape_env, torch_private.python_text
+        for condition in size_conditions(env, inputs, numbers, text):
             variant.check_late(condition)
-        self._alias_guards()
+        # The inputs that a graph mutates must still share memory with the same other inputs.
+        if self._written():
+            variant.check_memory({one.source: memory(one.value) for one in self._tensor_inputs()})
         self._distinct_guards()
 
     def _tensor_inputs(self) -> list[GraphInput]:
@@ -346,14 +335,6 @@ class Generator:
         carried: Any = [provenance.source_of(one) for one in self.tracer.carried.objects()]
         for one, another in itertools.combinations(carried, 2):
             self.variant.check_apart(one, another)
-
-    def _alias_guards(self) -> None:
-        """Guards that the inputs that a graph mutates still share memory with the same other
-        inputs."""
-        if self._written():
-            self.variant.check_memory(
-                {one.source: memory(one.value) for one in self._tensor_inputs()}
-            )
 
     # -- the function --
 
@@ -414,9 +395,8 @@ def _draws(node: torch.fx.Node) -> bool:
 def _input_spec(given: GraphInput) -> InputSpec:
     source, tensor, node = given.source, given.value, given.node
     if not isinstance(tensor, torch.Tensor):
-        return InputSpec(
-            node.name, Role.NUMBER if isinstance(tensor, float) else Role.SIZE, source.name
-        )
+        role = Role.NUMBER if isinstance(tensor, float) else Role.SIZE
+        return InputSpec(node.name, role, source.name)
     role = Role.USER_INPUT
     if isinstance(tensor, torch.nn.Parameter):
         role = Role.PARAMETER

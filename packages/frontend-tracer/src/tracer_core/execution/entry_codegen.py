@@ -13,7 +13,7 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -200,9 +200,8 @@ class CacheEntry:
         if source.kind == "applied":
             return f"{self.constants.text(self.provenance.constants[source.key[0]])}({base})"
         if source.kind == "computed":
-            return computed(
-                base, source.key, fetch=self.use if self.is_late(source) else self.fetch
-            )
+            fetch = self.use if self.is_late(source) else self.fetch
+            return computed(base, source.key, fetch=fetch)
         return source.text(base)
 
     def use(self, source: Source) -> str:
@@ -307,12 +306,9 @@ class CacheEntry:
         others = [guard.expected] if guard.kind in (GuardKind.SAME, GuardKind.NOT_SAME) else []
         stamped = [self.is_object(s) for s in (guard.source, *others)]
         if _fits_helper(guard):
-            name = f"t{guard.source.key[0]}"
-            text = guard.text(name, self.constants.text, self.fetch)
-            self.tensor_lines[guard.source.key[0]] = (
-                f"{name} = S[{guard.source.key[0]}]",
-                f"if not ({text}): return MISS",
-            )
+            at = guard.source.key[0]
+            text = guard.text(f"t{at}", self.constants.text, self.fetch)
+            self.tensor_lines[at] = f"t{at} = S[{at}]", f"if not ({text}): return MISS"
         elif not any(stamped) and not any(self.is_late(s) for s in (guard.source, *others)):
             self.direct_lines.append(f"if not ({text}): return MISS")
         elif all(stamped) and self._has_fast_path(guard, value):
@@ -373,47 +369,32 @@ class CacheEntry:
     def text(self, settings: list[str]) -> str:
         lines: list[str] = []
         if self.object_lines:
-            lines += ["def check(S):", "    try:"]
-            lines += [f"        {line}" for line in self.object_lines]
-            lines += [f"    except {_FAILURES}: return None"]
+            lines += ["def check(S):", *_tried(self.object_lines, "return None")]
             dicts = [
                 f"({name}, {None if keys is None else _tuple_text(list(keys))})"
                 for name, keys in self.keys_read.items()
             ]
-            given: dict[str, Collection[str]] = {
-                **self.watched,
-                "fetched": self.fetched.values(),
-                "dicts": dicts,
-            }
-            texts = ", ".join(
-                f"{name}={_tuple_text(values)}" for name, values in given.items() if values
-            )
+            given: dict[str, Collection[str]] = {**self.watched}
+            given |= {"fetched": self.fetched.values(), "dicts": dicts}
+            texts = ", ".join(f"{k}={_tuple_text(values)}" for k, values in given.items() if values)
             lines += [f"    return Checked({texts})", ""]
         if self.tensor_lines:
-            lines += [
-                "tensors_hold, tensors_learn ="
-                f" watch_tensors({_tuple_text(list(map(str, self.tensor_lines)))})"
-            ]
+            positions = _tuple_text(map(str, self.tensor_lines))
+            lines += [f"tensors_hold, tensors_learn = watch_tensors({positions})"]
         lines += ["def attempt(S):"]
         lines += [f"    if not ({' and '.join(settings)}): return MISS"]
         if self.tensor_lines:
-            checks = [line for both in self.tensor_lines.values() for line in both]
-            lines += [
-                "    if not tensors_hold(S):",
-                "        try:",
-                *(f"            {line}" for line in checks),
-            ]
-            lines += [f"        except {_FAILURES}: return MISS", "        tensors_learn(S)"]
+            checks = _tried([line for both in self.tensor_lines.values() for line in both])
+            lines += ["    if not tensors_hold(S):", *(f"    {line}" for line in checks)]
+            lines += ["        tensors_learn(S)"]
         if self.direct_lines:
-            lines += ["    try:", *(f"        {line}" for line in self.direct_lines)]
-            lines += [f"    except {_FAILURES}: return MISS"]
+            lines += _tried(self.direct_lines)
         if self.object_lines:
             lines += ["    F = stamps.fetch(S)", "    if F is None: return MISS"]
             if self.fetched:
                 lines += [f"    {_tuple_text(self.fetched)} = F"]
         if self.late_lines:
-            lines += ["    try:", *(f"        {line}" for line in self.late_lines)]
-            lines += [f"    except {_FAILURES}: return MISS"]
+            lines += _tried(self.late_lines)
         lines += [f"    {line}" for line in self.body]
         return "\n".join(lines) + "\n"
 
@@ -429,14 +410,17 @@ _WATCHED = {
 
 def _fits_helper(guard: Guard) -> bool:
     """Returns whether `tensor_check` has a fast answer for a guard."""
-    if (
-        guard.kind is not GuardKind.TENSOR
-        or guard.source.base is not None
-        or guard.source.kind != "state"
-    ):
+    source = guard.source
+    if guard.kind is not GuardKind.TENSOR or source.base is not None or source.kind != "state":
         return False
     facts = guard.expected
     return None not in facts.shape and facts.stride is not None and not facts.requires_grad
+
+
+def _tried(lines: Sequence[str], otherwise: str = "return MISS") -> list[str]:
+    """Returns the body of a function that runs these lines, and this statement if they fail."""
+    body = [f"        {line}" for line in lines]
+    return ["    try:", *body, f"    except {_FAILURES}: {otherwise}"]
 
 
 def _tuple_text(names: Iterable[str]) -> str:

@@ -14,9 +14,8 @@ from typing import Any
 def define(name: str, text: str, scope: dict[str, Any], title: str) -> Callable[..., Any]:
     """Returns the function called `name` that the text defines. scope: its globals, which it
     shares. title: describes the function in tracebacks."""
-    title = "".join(
-        one if one.isprintable() else "_" for one in title
-    )  # the program may use any name
+    # The program may use any name.
+    title = "".join(one if one.isprintable() else "_" for one in title)
     filename, number = f"<tracer_core {title}>", 1
     while filename in linecache.cache:
         number += 1

@@ -288,12 +288,4 @@ class GuardedCache:
 def _has_identity(value: Any) -> bool:
     """Returns whether a value is an object with a lifetime of its own: not a number, container,
     tensor or function."""
-    return (
-        not isinstance(value, DIRECT_ROOTS)
-        and not isinstance(value, type)
-        and _takes_references(value)
-    )
-
-
-def _takes_references(value: Any) -> bool:
-    return bool(type(value).__weakrefoffset__)
+    return not isinstance(value, (*DIRECT_ROOTS, type)) and bool(type(value).__weakrefoffset__)

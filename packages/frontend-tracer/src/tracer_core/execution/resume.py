@@ -58,11 +58,9 @@ class Transition:
     def _counted(self, values: tuple[Any, ...]) -> tuple[Exit | None, Any]:
         self._runs += 1
         if self._runs >= _COMPILE_AFTER:
-            self.run = (
-                self.interpret
-                if self.raises
-                else TransitionWriter(self).function() or self.interpret
-            )
+            named = (self.interpret, self.failed, self.dropping)
+            written = TransitionWriter(self.layouts, self.exit, named)
+            self.run = (None if self.raises else written.function()) or self.interpret
         return self.interpret(values)
 
     def interpret(self, values: tuple[Any, ...]) -> tuple[Exit | None, Any]:

@@ -6,13 +6,13 @@ what `RealMachine` would, and leaves opcodes without a row here to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from tracer_core.bytecode.code import Code, decode
+from tracer_core.bytecode.code import BRANCHES, JUMPS, Code, decode
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.bytecode.opcodes.operators import SYMBOLS
@@ -30,56 +30,40 @@ _END: Any = object()
 _ASKS_FRAME = {one.__name__: one for one in (super, globals, locals, vars, dir)}
 
 
-class Resumable(Protocol):
-    """The methods of a `transition.Transition` that the text calls."""
-
-    @property
-    def layouts(self) -> tuple[FrameLayout, ...]: ...
-
-    def interpret(self, values: tuple[Any, ...]) -> tuple[Any, Any]: ...
-
-    def failed(self, error: BaseException, layouts: Any, values: Any) -> tuple[Any, Any]: ...
-
-    def dropping(
-        self, layouts: tuple[FrameLayout, ...], values: tuple[Any, ...]
-    ) -> tuple[Any, Any]: ...
-
-    def exit(self, layouts: tuple[FrameLayout, ...]) -> Any: ...
-
-
 class TransitionWriter:
-    """Writes the source of one transition. Used once."""
+    """Writes the source of one transition. Used once. layouts: of the frames at the break.
+    exit_at(layouts): the exit there. named: methods of the transition that the text calls."""
 
-    def __init__(self, transition: Resumable) -> None:
-        self.transition = transition
-        *_, self.layout = transition.layouts
+    def __init__(
+        self,
+        layouts: tuple[FrameLayout, ...],
+        exit_at: Callable[[tuple[FrameLayout, ...]], Any],
+        named: Sequence[Callable[..., Any]],
+    ) -> None:
+        self.layouts, self.exit_at, self.layout = layouts, exit_at, layouts[-1]
         self.code: Code = decode(self.layout.code)
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
-            "failed": transition.failed, "interpret": transition.interpret, "END": _END,
-            "next": next, "type": type,
-            "SCALARS": SCALARS, "SAFE": SAFE_ITERATORS, "NULL": NULL,
-            "DROPPED": _DROPPED, "dropping": transition.dropping, "seen": end_is_seen,
-            **_ASKS_FRAME, "tuple": tuple, "len": len,
+            **{method.__name__: method for method in named}, **_ASKS_FRAME, "END": _END,
+            "next": next, "type": type, "tuple": tuple, "len": len, "SCALARS": SCALARS,
+            "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED, "seen": end_is_seen,
         }  # fmt: skip
         self.count = 0
         #: Whether the frame is the outermost one, whose value is the activation's.
         self.returns = (
-            len(transition.layouts) == 1
-            and self.layout.on_return is None
-            and not self.code.is_generator
+            len(layouts) == 1 and self.layout.on_return is None and not self.code.is_generator
         )
         #: Names of values that are plain on every path.
         self.scalars: set[str] = set()
 
     def function(self) -> Callable[[tuple[Any, ...]], tuple[Any, Any]] | None:
         """Returns the compiled transition, or None if its instruction is left to the machine."""
-        if any(layout.n_exceptions for layout in self.transition.layouts):
+        if any(layout.n_exceptions for layout in self.layouts):
             return None  # a callee could ask for the exception being handled
         write = _FIRST.get(self.code.names[self.layout.ip])
         if write is None:
             return None
-        n = sum(layout.size for layout in self.transition.layouts)
+        n = sum(layout.size for layout in self.layouts)
         names = [f"a{i}" for i in range(n)]
         inner = n - self.layout.size
         self.before, own = names[:inner], names[inner:]
@@ -126,7 +110,7 @@ class TransitionWriter:
     def _kept(self, names: list[str]) -> list[str]:
         """Returns the names of the dead variables of the state."""
         found, position = [], 0
-        for layout in self.transition.layouts:
+        for layout in self.layouts:
             live = decode(layout.code).live[layout.ip]
             found += [names[position + 1 + n] for n, i in enumerate(layout.locals) if i not in live]
             position += layout.size
@@ -143,21 +127,15 @@ class TransitionWriter:
             stack=tuple(v is not None for v in path.stack),
             kw_names=kw_names,
         )
-        values = [
-            self.function_name,
-            *(path.local[i] for i in bound),
-            *(v for v in path.stack if v is not None),
-        ]
-        return (
-            *self.transition.layouts[:-1],
-            layout,
-        ), f"({', '.join([*self.before, *values, *self.after])},)"
+        values = [*(path.local[i] for i in bound), *(v for v in path.stack if v is not None)]
+        state = ", ".join([*self.before, self.function_name, *values, *self.after])
+        return (*self.layouts[:-1], layout), f"({state},)"
 
     def at(self, path: _Path) -> str:
         """Returns the text of (exit, state) at a path's instruction."""
         live = self.code.live[path.ip]
         layouts, state = self._at(path, tuple(i for i in sorted(path.local) if i in live))
-        plain = f"{self.constant(self.transition.exit(layouts))}, {state}"
+        plain = f"{self.constant(self.exit_at(layouts))}, {state}"
         dead = [path.local[i] for i in sorted(path.local) if i not in live]
         if not dead:
             return plain
@@ -189,7 +167,7 @@ class TransitionWriter:
             if write is None or path.length >= _LONGEST or path.ip in path.seen:
                 self.leave(path)
                 return
-            path.length += 1
+            path.length, path.advance = path.length + 1, 1
             if name in _LOADS:
                 path.mark()
             if write(self, path, self.code.args[path.ip]):
@@ -235,49 +213,28 @@ class _Path:
 def _first_call(w: TransitionWriter, path: _Path) -> None:
     n = w.code.args[path.ip]
     names = w.layout.kw_names
-    values = [v for v in path.stack[len(path.stack) - n :]]
+    values = path.stack[len(path.stack) - n :]
     first, second = path.stack[-n - 2], path.stack[-n - 1]
     function: Any = second
     if first is not None:
         function, values = first, [second, *values]
     split = len(values) - len(names)
     arguments = [str(v) for v in values[:split]]
+    named = list(zip(names, values[split:], strict=True))
     if all(map(is_plain_name, names)):
-        arguments += [f"{name}={value}" for name, value in zip(names, values[split:], strict=True)]
+        arguments += [f"{name}={value}" for name, value in named]
     else:
-        pairs = ", ".join(
-            f"{name!r}: {value}" for name, value in zip(names, values[split:], strict=True)
-        )
-        arguments.append("**{" + pairs + "}")
+        arguments.append("**{" + ", ".join(f"{name!r}: {value}" for name, value in named) + "}")
     if not arguments:
-        w.add(
-            path,
-            f"if {' or '.join(f'{function} is {name}' for name in _ASKS_FRAME)}: return"
-            " interpret(S)",
-        )
+        asks = " or ".join(f"{function} is {name}" for name in _ASKS_FRAME)
+        w.add(path, f"if {asks}: return interpret(S)")
     result = w.risky(path, f"{function}({', '.join(arguments)})")
     w.follow(path.split(path.ip + 1, [*path.stack[: -n - 2], result]))
-
-
-def _first_for_iter(w: TransitionWriter, path: _Path) -> None:
-    _advance(w, path)
 
 
 def _first_jump(w: TransitionWriter, path: _Path) -> None:
     truth = w.risky(path, f"not {path.stack[-1]}")
     _branch(w, path, f"{truth}" if "FALSE" in w.code.names[path.ip] else f"not {truth}")
-
-
-#: opcode -> function that emits the breaking instruction and what follows.
-_FIRST: dict[str, Callable[[TransitionWriter, _Path], None]] = {
-    "CALL": _first_call,
-    "FOR_ITER": _first_for_iter,
-    **{
-        f"POP_JUMP_{way}IF_{what}": _first_jump
-        for way in ("FORWARD_", "BACKWARD_", "")
-        for what in ("TRUE", "FALSE")
-    },
-}
 
 
 # -- what may follow
@@ -301,31 +258,27 @@ def _branch(w: TransitionWriter, path: _Path, condition: str) -> None:
     w.follow(path.split(path.ip + 1, path.stack[:-1]))
 
 
-def _nop(w: TransitionWriter, path: _Path, arg: Any) -> bool:
-    path.advance = 1
-    return False
+def _nop(w: TransitionWriter, path: _Path, arg: Any) -> None:
+    pass
 
 
-def _pop_top(w: TransitionWriter, path: _Path, arg: Any) -> bool:
+def _pop_top(w: TransitionWriter, path: _Path, arg: Any) -> None:
     path.stack.pop()
     path.used()
-    return _nop(w, path, arg)
 
 
-def _store_fast(w: TransitionWriter, path: _Path, arg: int) -> bool:
+def _store_fast(w: TransitionWriter, path: _Path, arg: int) -> None:
     path.local[arg] = str(path.stack.pop())
     path.used()
-    return _nop(w, path, arg)
 
 
-def _load_const(w: TransitionWriter, path: _Path, arg: Any) -> bool:
+def _load_const(w: TransitionWriter, path: _Path, arg: Any) -> None:
     if type(arg) in (int, bool, type(None)):
         text = f"({arg!r})"
         w.scalars.add(text)
     else:
         text = w.constant(arg)
     path.stack.append(text)
-    return _nop(w, path, arg)
 
 
 def _load_fast(w: TransitionWriter, path: _Path, arg: int) -> bool:
@@ -336,26 +289,22 @@ def _load_fast(w: TransitionWriter, path: _Path, arg: int) -> bool:
     if w.code.names[path.ip + 1] != "RETURN_VALUE":
         w.add(path, f"if type({name}) not in SCALARS: return {w.at(path.rewound())}")
     path.stack.append(name)
-    return _nop(w, path, arg)
-
-
-def _jump(w: TransitionWriter, path: _Path, arg: int) -> bool:
-    path.seen.add(path.ip)
-    path.ip, path.advance = arg, 0
     return False
 
 
-def _unpack(w: TransitionWriter, path: _Path, arg: int) -> bool:
+def _jump(w: TransitionWriter, path: _Path, arg: int) -> None:
+    path.seen.add(path.ip)
+    path.ip, path.advance = arg, 0
+
+
+def _unpack(w: TransitionWriter, path: _Path, arg: int) -> None:
     value = path.stack[-1]
-    w.add(
-        path,
-        f"if type({value}) is not tuple or len({value}) != {arg}: return {w.at(path.rewound())}",
-    )
-    parts = [w.fresh() for _ in range(arg)]
-    w.add(path, f"{', '.join(parts)}, = {value}")
-    path.stack[-1:] = parts[::-1]
+    test = f"type({value}) is not tuple or len({value}) != {arg}"
+    w.add(path, f"if {test}: return {w.at(path.rewound())}")
+    items = [w.fresh() for _ in range(arg)]
+    w.add(path, f"{', '.join(items)}, = {value}")
+    path.stack[-1:] = items[::-1]
     path.used()
-    return _nop(w, path, arg)
 
 
 def _scalars_only(w: TransitionWriter, path: _Path, *values: Any) -> None:
@@ -366,23 +315,21 @@ def _scalars_only(w: TransitionWriter, path: _Path, *values: Any) -> None:
     w.add(path, f"if {tests}: return {w.at(path.rewound())}")
 
 
-def _operate(w: TransitionWriter, path: _Path, symbol: str) -> bool:
+def _operate(w: TransitionWriter, path: _Path, symbol: str) -> None:
     left, right = path.stack[-2:]
     _scalars_only(w, path, left, right)
     result = w.risky(path, f"{left} {symbol} {right}")
     path.stack[-2:] = [result]
     path.used()
-    return _nop(w, path, None)
 
 
-def _compare(w: TransitionWriter, path: _Path, arg: str) -> bool:
-    going = _operate(w, path, arg)
+def _compare(w: TransitionWriter, path: _Path, arg: str) -> None:
+    _operate(w, path, arg)
     w.scalars.add(str(path.stack[-1]))  # of two plain values
-    return going
 
 
-def _binary(w: TransitionWriter, path: _Path, arg: int) -> bool:
-    return _operate(w, path, SYMBOLS[arg].rstrip("="))
+def _binary(w: TransitionWriter, path: _Path, arg: int) -> None:
+    _operate(w, path, SYMBOLS[arg].rstrip("="))
 
 
 def _for_iter(w: TransitionWriter, path: _Path, arg: int) -> bool:
@@ -417,13 +364,18 @@ def _return_const(w: TransitionWriter, path: _Path, arg: Any) -> bool:
 
 
 _LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
+#: opcode -> function that emits the breaking instruction and what follows.
+_FIRST: dict[str, Callable[[TransitionWriter, _Path], None]] = {
+    "CALL": _first_call,
+    "FOR_ITER": _advance,
+    **dict.fromkeys(BRANCHES, _first_jump),
+}
 #: opcode -> function that emits it; True when the path ended. The same opcodes as
 #: `RealMachine.realize` follows.
-_FOLLOWING: dict[str, Callable[[TransitionWriter, _Path, Any], bool]] = {
+_FOLLOWING: dict[str, Callable[[TransitionWriter, _Path, Any], bool | None]] = {
     **dict.fromkeys(("NOP", "RESUME", "PRECALL"), _nop),
-    **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), _jump),
-    **{f"POP_JUMP_{way}IF_{what}": _pop_jump for way in ("FORWARD_", "BACKWARD_",
-    "") for what in ("TRUE", "FALSE")},
+    **dict.fromkeys(JUMPS, _jump),
+    **dict.fromkeys(BRANCHES, _pop_jump),
     "POP_TOP": _pop_top, "STORE_FAST": _store_fast, "LOAD_CONST": _load_const,
     "LOAD_FAST": _load_fast,
     "UNPACK_SEQUENCE": _unpack, "COMPARE_OP": _compare, "BINARY_OP": _binary, "FOR_ITER": _for_iter,

@@ -19,7 +19,7 @@ import torch
 
 from tracer_core.guards.constant_contents import words_of
 from tracer_core.guards.native_helper import helper
-from tracer_core.guards.object_layout import Layout, word
+from tracer_core.guards.object_layout import word
 from tracer_core.guards.tensor_versions import version_words, watchable
 
 
@@ -53,37 +53,21 @@ def watch_constants(
     found = watchable() if function is not None else None
     if found is None or not all(0 <= place < size for place in places):
         return never
-    facts = _Facts(*found, tensors, places, size, watched, contents)
-    hold: Any = functools.partial(function, ctypes.c_void_p(ctypes.addressof(facts.given)))
-    hold.facts = facts  # keeps the array alive while the helper reads it
+    offsets, version = found
+    depths: tuple[list[int], ...] = ([], [], [], list(words_of(contents)))
+    for k in watched:
+        for depth, address in version_words(tensors[k], offsets, version):
+            depths[depth].append(address)
+    addresses = [address for depth in depths for address in depth]
+    n, count = len(tensors), max(1, len(addresses))
+    at, ids = (ctypes.c_int64 * n)(*places), (ctypes.c_uint64 * n)(*map(id, tensors))
+    words = (ctypes.c_uint64 * count)(*addresses)
+    values = (ctypes.c_uint64 * count)(*map(word, addresses))
+    facts = _Constants(
+        n, size, id(list), ctypes.addressof(at), ctypes.addressof(ids),
+        (ctypes.c_int64 * 4)(*map(len, depths)), ctypes.addressof(words),
+        ctypes.addressof(values),
+    )  # fmt: skip
+    hold: Any = functools.partial(function, ctypes.c_void_p(ctypes.addressof(facts)))
+    hold.arrays = facts, at, ids, words, values  # kept alive while the helper reads them
     return hold  # type: ignore[no-any-return]
-
-
-class _Facts:
-    """The arrays that the C helper reads."""
-
-    def __init__(
-        self,
-        found: Layout,
-        version: tuple[int, int],
-        tensors: Sequence[torch.Tensor],
-        places: Sequence[int],
-        size: int,
-        watched: Sequence[int],
-        contents: Sequence[tuple[int, int]],
-    ) -> None:
-        depths: tuple[list[int], ...] = ([], [], [], list(words_of(contents)))
-        for k in watched:
-            for depth, address in version_words(tensors[k], found, version):
-                depths[depth].append(address)
-        addresses = [address for depth in depths for address in depth]
-        n = len(tensors)
-        self._at = (ctypes.c_int64 * n)(*places)
-        self._ids = (ctypes.c_uint64 * n)(*map(id, tensors))
-        self._words = (ctypes.c_uint64 * max(1, len(addresses)))(*addresses)
-        self._values = (ctypes.c_uint64 * max(1, len(addresses)))(*map(word, addresses))
-        self.given = _Constants(
-            n, size, id(list), ctypes.addressof(self._at), ctypes.addressof(self._ids),
-            (ctypes.c_int64 * 4)(*map(len, depths)), ctypes.addressof(self._words),
-            ctypes.addressof(self._values),
-        )  # fmt: skip

@@ -25,10 +25,8 @@ def spans_of(tensor: torch.Tensor, whole: bool) -> list[tuple[int, int]]:
     """Returns the spans of one constant. whole: compare a small one as a whole."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or not tensor.numel():
         return []
-    reach = (
-        sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        + 1
-    )
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    reach = sum((size - 1) * stride for size, stride in steps) + 1
     start, length = tensor.data_ptr(), reach * tensor.element_size()
     if length <= (MOST_BYTES if whole else 8 * SAMPLES):
         return [(start, length)]

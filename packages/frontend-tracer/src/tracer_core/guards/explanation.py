@@ -27,9 +27,8 @@ _COST = {kind: i for i, kind in enumerate((
 def _short(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         grad = ", requires_grad" if value.requires_grad else ""
-        return (
-            f"a {value.dtype} tensor of shape {tuple(value.shape)}, stride {value.stride()}{grad}"
-        )
+        shape, stride = tuple(value.shape), value.stride()
+        return f"a {value.dtype} tensor of shape {shape}, stride {stride}{grad}"
     try:
         text = repr(value)
     except Exception as error:  # a user's __repr__
@@ -140,12 +139,11 @@ class Failure:
             scope.update(self._constants.namespace)
             if eval(text, scope):
                 return None
-            now = _short(_NOW.get(guard.kind, _whole)(guard, value))
+            now = _short(_NOW[guard.kind](guard, value) if guard.kind in _NOW else value)
             if guard.kind is GuardKind.TENSOR:
                 return self._failed_tensor(guard, value, scope)
-            return Failed(
-                f"{guard}, but it is {now}", guard.source.name, _seen(guard), now, _hint(guard)
-            )
+            text = f"{guard}, but it is {now}"
+            return Failed(text, guard.source.name, _seen(guard), now, _hint(guard))
         except Exception as error:
             return Failed(f"{guard}, but {type(error).__name__}: {error}")
 
@@ -185,20 +183,13 @@ def _tensor_text(value: Any) -> str:
     return f"{value.dtype} [{', '.join(map(str, value.shape))}]"
 
 
-def _whole(guard: Guard, value: Any) -> Any:
-    return value
+#: Steps of sources that lead from an object to one of its parts.
+_PARTS_OF_OBJECTS = ("dict", "key", "item", "own_key", "own_item", "slot")
 
 
 def _owner(source: Source) -> str:
     """What people call the object that a source is read from."""
-    while source.base is not None and source.kind in (
-        "dict",
-        "key",
-        "item",
-        "own_key",
-        "own_item",
-        "slot",
-    ):
+    while source.base is not None and source.kind in _PARTS_OF_OBJECTS:
         if source.kind == "key" and isinstance(source.key, str) and source.base.kind == "dict":
             return source.base.name
         source = source.base

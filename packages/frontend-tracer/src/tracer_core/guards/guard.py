@@ -144,16 +144,11 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
         return f"(type({value}) is float and {value} == {text})"
     if kind is tuple:
         # Element by element: (True, -0.0) == (1, 0.0) in Python.
-        parts = [equality(f"{value}[{i}]", item, constant) for i, item in enumerate(expected)]
-        return (
-            "("
-            + " and ".join([f"type({value}) is tuple", f"len({value}) == {len(expected)}", *parts])
-            + ")"
-        )
-    if kind in REPR_TYPES:
+        checks = [f"type({value}) is tuple", f"len({value}) == {len(expected)}"]
+        checks += [equality(f"{value}[{i}]", item, constant) for i, item in enumerate(expected)]
+        return f"({' and '.join(checks)})"
+    if kind in REPR_TYPES or kind is complex:
         return f"(type({value}) is {constant(kind)} and repr({value}) == {repr(expected)!r})"
-    if kind is complex:
-        return f"(type({value}) is complex and repr({value}) == {repr(expected)!r})"
     if kind is frozenset:
         types = "{{(type(e), e) for e in {}}}"
         return (
@@ -236,17 +231,11 @@ def tensor_call(guard: Guard, value: str, constant: Callable[[Any], str]) -> str
     if None in facts.shape:
         return ""
     stride = None if facts.stride is None else tuple(facts.stride)
-    parts = [
-        value,
-        constant(facts.type),
-        constant(facts.dtype),
-        str(facts.keys),
-        str(facts.requires_grad),
-    ]
-    parts += [repr(tuple(facts.shape)), repr(stride)]
+    arguments = [value, constant(facts.type), constant(facts.dtype), str(facts.keys)]
+    arguments += [str(facts.requires_grad), repr(tuple(facts.shape)), repr(stride)]
     if facts.device.type not in _ONE_OF_A_KIND:
-        parts.append(constant(facts.device))
-    return f"tensor_is({', '.join(parts)})"
+        arguments.append(constant(facts.device))
+    return f"tensor_is({', '.join(arguments)})"
 
 
 def same_objects(now: Sequence[Any], before: Sequence[Any]) -> bool:

@@ -9,31 +9,19 @@ import ctypes
 import functools
 from typing import Any
 
-from tracer_core.guards.native_helper import library
+from tracer_core.guards.native_helper import helper
 from tracer_core.guards.object_layout import word
 from tracer_core.guards.watched_words import Words
-from tracer_core.options import env
 
 
 class _GuardWords(ctypes.Structure):
     _fields_ = [("n", ctypes.c_int64 * 3), ("words", ctypes.c_void_p), ("values", ctypes.c_void_p)]
 
 
-@functools.cache
-def _library() -> Any:
-    """Returns the C library, or None if it cannot be used here."""
-    loaded = library("guard_cache_check")
-    if loaded is not None:
-        loaded.guard_cache_holds.argtypes = [ctypes.c_void_p]
-        loaded.guard_cache_take.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
-        loaded.guard_cache_holds.restype, loaded.guard_cache_take.restype = ctypes.c_int, None
-    return loaded
-
-
 class NativeCheck:
     """Compares words of memory with their recorded values, in C."""
 
-    def __init__(self, loaded: Any, words: Words) -> None:
+    def __init__(self, holds: Any, take: Any, words: Words) -> None:
         addresses = [address for depth in words.depths for address in depth]
         self._words = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self._values = (ctypes.c_uint64 * max(1, len(addresses)))()
@@ -41,8 +29,8 @@ class NativeCheck:
         self._stamp = _GuardWords(
             counts, ctypes.addressof(self._words), ctypes.addressof(self._values)
         )
-        self.holds = functools.partial(loaded.guard_cache_holds, ctypes.addressof(self._stamp))
-        loaded.guard_cache_take(ctypes.addressof(self._stamp), 0, len(addresses))
+        self.holds = functools.partial(holds, ctypes.addressof(self._stamp))
+        take(ctypes.addressof(self._stamp), 0, len(addresses))
 
     def moved(self, addresses: list[int]) -> list[bool]:
         """Returns which of these words (of depth 0) changed."""
@@ -54,7 +42,7 @@ def native_check(words: Words) -> NativeCheck | None:
     """Returns a check in C, or None if the helper is missing or disabled
     (TRACER_PYTHON_GUARDS=1).
     """
-    if env().python_guards:
-        return None
-    loaded = _library()
-    return None if loaded is None else NativeCheck(loaded, words)
+    pointer, size = ctypes.c_void_p, ctypes.c_int64
+    holds = helper("guard_cache_check", "guard_cache_holds", [pointer])
+    take = helper("guard_cache_check", "guard_cache_take", [pointer, size, size])
+    return None if holds is None else NativeCheck(holds, take, words)

@@ -34,7 +34,7 @@ _ENTRIES = Entries(hashlib.sha256(f"{sys.platform} {platform.machine()}".encode(
 
 
 def helper(source: str, name: str, arguments: list[Any]) -> Any:
-    """Returns a C function that returns an int, or None if it is missing or disabled
+    """Returns a C function that returns an int or nothing, or None if it is missing or disabled
     (TRACER_PYTHON_GUARDS=1).
     """
     loaded = None if env().python_guards else library(source)
@@ -49,9 +49,8 @@ def helper(source: str, name: str, arguments: list[Any]) -> Any:
 def library(name: str) -> Any:
     """Returns the loaded library of a C file, or None if it can be neither found nor built."""
     source = Path(__file__).with_name(f"{name}.c")
-    compiler = (
-        os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    )
+    found = (os.environ.get("CC"), *map(shutil.which, ("cc", "gcc", "clang")))
+    compiler = next(filter(None, found), None)
     key = hashlib.sha256(f"{_ENTRIES.machine}\n".encode() + source.read_bytes()).hexdigest()[:16]
     try:
         while True:
@@ -71,13 +70,8 @@ def _loaded(target: Path, source: Path, compiler: str | None) -> Any:
         if compiler is None:
             return None
         _ENTRIES.write(target, _built(compiler, source, target.parent))
-    note(
-        "cache",
-        "guards' helper %s: %s (%s)",
-        source.name,
-        "hit" if problem is None else f"miss: {problem}",
-        target,
-    )
+    state = "hit" if problem is None else f"miss: {problem}"
+    note("cache", "guards' helper %s: %s (%s)", source.name, state, target)
     return ctypes.PyDLL(str(target))
 
 

@@ -112,10 +112,9 @@ def _dicts_are_tagged() -> bool:
 def _lists_and_cells() -> bool:
     a, b = object(), object()
     items, cell = [a, b], types.CellType(a)
-    if word(id(items) + LIST_SIZE) != 2 or _words(word(id(items) + LIST_ITEMS), 2) != [
-        id(a),
-        id(b),
-    ]:
+    if word(id(items) + LIST_SIZE) != 2:
+        return False
+    if _words(word(id(items) + LIST_ITEMS), 2) != [id(a), id(b)]:
         return False
     if word(id(cell) + CELL_CONTENTS) != id(a) or word(id(types.CellType()) + CELL_CONTENTS) != 0:
         return False
@@ -161,17 +160,12 @@ def member_slot(obj: Any, name: str) -> int | None:
     for owner in type(obj).__mro__:
         found = owner.__dict__.get(name)
         if found is not None:
-            return (
-                id(obj) + _member_offset(found)
-                if type(found) is types.MemberDescriptorType
-                else None
-            )
+            if type(found) is not types.MemberDescriptorType:
+                return None
+            # PyMemberDescrObject: PyObject_HEAD, d_type, d_name, d_qualname, d_member -> name,
+            # type, offset
+            return id(obj) + word(word(id(found) + 40) + 16)
     return None
-
-
-def _member_offset(descriptor: Any) -> int:
-    # PyMemberDescrObject: PyObject_HEAD, d_type, d_name, d_qualname, d_member -> name, type, offset
-    return word(word(id(descriptor) + 40) + 16)
 
 
 def _slots() -> bool:
@@ -180,9 +174,8 @@ def _slots() -> bool:
 
     obj: Any = Slotted()
     obj.a, obj.b = values = (object(), object())
-    return [word(member_slot(obj, name) or id(obj)) for name in ("a", "b")] == [
-        id(v) for v in values
-    ]
+    found = [word(member_slot(obj, name) or id(obj)) for name in ("a", "b")]
+    return found == list(map(id, values))
 
 
 def _order_offset() -> int | None:
@@ -220,6 +213,11 @@ def _mro_offset() -> int | None:
     return found[0] * 8 if word(id(C) + found[0] * 8) == id(C.__mro__) != id(before) else None
 
 
+_FUNCTION_SLOTS = (
+    "__code__", "__defaults__", "__kwdefaults__", "__closure__", "__name__", "__qualname__"
+)  # fmt: skip
+
+
 def _function_offsets() -> dict[str, int] | None:
     def make() -> Any:
         held = object()
@@ -233,14 +231,7 @@ def _function_offsets() -> dict[str, int] | None:
     two.__code__ = two.__code__.replace(co_name="other")
     count = types.FunctionType.__basicsize__ // 8
     offsets = {}
-    for name in (
-        "__code__",
-        "__defaults__",
-        "__kwdefaults__",
-        "__closure__",
-        "__name__",
-        "__qualname__",
-    ):
+    for name in _FUNCTION_SLOTS:
         if name == "__name__":
             one.__name__, one.__qualname__ = "probe one", "qualified one"
             two.__name__, two.__qualname__ = "probe two", "qualified two"
@@ -290,12 +281,8 @@ def _storage_offsets(impl: int, sizes: int) -> tuple[int, int] | None:
         own = one.untyped_storage()
         held = _words(word(id(one) + impl), sizes)
         at = [i for i, value in enumerate(held) if value == own._cdata]
-        inside = (
-            [i for i in range(8) if word(own._cdata + 8 * i) == own.data_ptr()]
-            if len(at) == 1
-            else []
-        )
-        if not inside:
+        inside = [i for i in range(8) if word(own._cdata + 8 * i) == own.data_ptr()]
+        if len(at) != 1 or not inside:
             return None
         found.append((at[0] * 8, inside[0] * 8))
         one.set_(other.untyped_storage(), 0, (3,), (1,))
@@ -354,9 +341,7 @@ def _kind_bits(impl: int, sizes: int) -> int:
     for name, result, arguments in _ALLOCATOR:
         function = getattr(libc, name, None)
         if function is None:
-            return (
-                -1 & _WORD
-            )  # unknown allocator: all bits count, and equal tensors may look different
+            return _WORD  # unknown allocator: all bits count; equal tensors may look different
         function.restype, function.argtypes = result, arguments
     unused = 0
     for value in (0x00, 0xFF, 0x55):

@@ -76,9 +76,8 @@ def computed(
     parts = {"b": base}
     for i, other in enumerate(others, 1):
         parts[str(i)] = fetch(other) if fetch else other.name if named else other.expression
-    return _PLACE.sub(
-        lambda found: parts[found[1]], template
-    )  # in one pass: a key of the program may contain a placeholder
+    # In one pass: a key of the program may contain a placeholder.
+    return _PLACE.sub(lambda found: parts[found[1]], template)
 
 
 _PLACE = re.compile(r"\{(b|\d+)\}")

@@ -29,7 +29,7 @@ def version_words(
     """
     counter, count = version
     yield 0, id(tensor) + found.impl
-    impl = word(id(tensor) + found.impl)
+    impl = _impl(tensor, found)
     yield 1, impl + found.sizes + _STORAGE_OFFSET
     yield 1, impl + counter
     yield 2, word(impl + counter) + count
@@ -51,13 +51,11 @@ def version_offsets() -> tuple[int, int] | None:
     with torch.inference_mode(False), torch.no_grad():
         places = {_counter(found) for _ in range(2)}
         counter = places.pop()
-        counts = (
-            {_count(found, counter) for _ in range(2)}
-            if counter is not None and not places
-            else {None}
-        )
+        if counter is None or places:
+            return None
+        counts = {_count(found, counter) for _ in range(2)}
         count = counts.pop()
-        if counter is None or count is None or counts:
+        if count is None or counts:
             return None
         version = (counter, count)
         return version if all(_is_seen(found, version, *case) for case in _CASES) else None
@@ -93,31 +91,22 @@ def _count(found: Layout, counter: int) -> int | None:
     before = list(map(word, addresses))
     for _ in range(3):
         tensor.add_(1)
-    steps = {
-        a - start: (word(a) - old)
-        for a, old in zip(addresses, before, strict=True)
-        if word(a) != old
-    }
-    ((offset, step),) = steps.items() if len(steps) == 1 else ((0, 0),)
-    return offset if step in (3, 3 << 32) else None
-
-
-def _changed(
-    found: Layout, version: tuple[int, int], tensor: torch.Tensor, work: Callable[[Any], Any]
-) -> bool:
-    words = [
-        (address, word(address)) for _, address in sorted(version_words(tensor, found, version))
-    ]
-    kept = work(tensor)
-    changed = any(word(address) != value for address, value in words)
-    del kept
-    return changed
+    grown = [(a - start, word(a) - old) for a, old in zip(addresses, before, strict=True)]
+    ((offset, step), *others) = [one for one in grown if one[1]] or [(0, 0)]
+    return offset if step in (3, 3 << 32) and not others else None
 
 
 def _is_seen(
     found: Layout, version: tuple[int, int], work: Callable[[Any], Any], changes: bool
 ) -> bool:
-    return _changed(found, version, torch.zeros(4, 6), work) is changes
+    """Returns whether a word changes with an operation that must bump the version, and only then."""
+    tensor = torch.zeros(4, 6)
+    addresses = [address for _, address in sorted(version_words(tensor, found, version))]
+    before = list(map(word, addresses))
+    kept = work(tensor)  # alive while the words are read again
+    changed = list(map(word, addresses)) != before
+    del kept
+    return changed is changes
 
 
 def _set_data(tensor: torch.Tensor) -> None:

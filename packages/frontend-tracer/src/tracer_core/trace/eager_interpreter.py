@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracer_core.bytecode import opcodes  # fills the handler table
-from tracer_core.bytecode.code import asks_for_locals
+from tracer_core.bytecode.code import BRANCHES, JUMPS, asks_for_locals
 from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
@@ -367,13 +367,12 @@ def _is_outermost(machine: RealMachine, frame: Frame, arg: Any) -> bool:
 
 _LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
 _KEEPS_LOADS = _LOADS | {"NOP", "RESUME", "PRECALL"}
-_REPEATING = frozenset({"FOR_ITER", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
+_REPEATING = JUMPS | {"FOR_ITER"}
 #: opcode -> whether `realize` may run it; the opcodes of a compiled transition.
 _REALIZES: dict[str, Callable[[RealMachine, Frame, Any], bool]] = {
     **dict.fromkeys(("NOP", "RESUME", "PRECALL", "POP_TOP", "STORE_FAST", "LOAD_CONST"), _always),
-    **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), _always),
-    **{f"POP_JUMP_{way}IF_{what}": _one_plain for way in ("FORWARD_", "BACKWARD_",
-    "") for what in ("TRUE", "FALSE")},
+    **dict.fromkeys(JUMPS, _always),
+    **dict.fromkeys(BRANCHES, _one_plain),
     "LOAD_FAST": _loads_plain, "UNPACK_SEQUENCE": _unpacks_tuple, "COMPARE_OP": _two_plain,
     "BINARY_OP": _two_plain,
     "FOR_ITER": _safe_iterator, "RETURN_VALUE": _is_outermost, "RETURN_CONST": _is_outermost,

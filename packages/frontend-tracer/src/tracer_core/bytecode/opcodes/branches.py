@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tracer_core.bytecode.code import opcode
+from tracer_core.bytecode.code import JUMPS, opcode
 from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.interpreter import Machine
 
@@ -13,7 +13,7 @@ from tracer_core.bytecode.interpreter import Machine
 _MATCH_SELF = 1 << 22
 
 
-@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+@opcode(*JUMPS)
 def jump(m: Machine, f: Frame, arg: int) -> None:
     f.ip = arg
 
