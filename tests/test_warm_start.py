@@ -117,7 +117,7 @@ def test_a_file_of_other_code_is_refused(tmp_path):
 def test_a_damaged_file_is_refused(tmp_path):
     path = tmp_path / "double.json"
     path.write_text("{")
-    with pytest.raises(StoredError, match="store the variants again"):
+    with pytest.raises(StoredError, match="store the entries again"):
         tracer_core.load(tracer_core.compile(double), path)
 
 

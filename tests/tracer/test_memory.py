@@ -66,7 +66,7 @@ def _left():
 
 def variants_of(fast):
     function = markers.compiled(fast).function
-    return sum(len(s.variants) for s in [*function._starts.values(), *function._segments.values()])
+    return sum(len(s.entries) for s in [*function._starts.values(), *function._segments.values()])
 
 
 def assert_flat(call, calls):
@@ -157,7 +157,7 @@ def test_many_short_lived_objects():
     function = markers.compiled(fast).function
     (segment,) = function._starts.values()
     assert len(segment._roots) <= 1
-    assert all(len(r.attempt.__globals__["stamps"]._stamps) <= 1 for r in function.records)
+    assert all(len(r.attempt.__globals__["guard_cache"]._fast_paths) <= 1 for r in function.records)
 
 
 def test_compiling_and_dropping_functions():

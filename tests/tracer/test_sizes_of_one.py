@@ -79,7 +79,7 @@ def shares(result, x):
 
 def graphs(fast):
     function = markers.compiled(fast).function
-    return sum(len(s.variants) for s in [*function._starts.values(), *function._segments.values()])
+    return sum(len(s.entries) for s in [*function._starts.values(), *function._segments.values()])
 
 
 def compared(program, backend):

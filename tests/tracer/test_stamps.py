@@ -40,7 +40,7 @@ def script(monkeypatch):
 
 def stamps_of(compiled):
     (record,) = markers.compiled(compiled).function.records
-    return record.attempt.__globals__["stamps"]
+    return record.attempt.__globals__["guard_cache"]
 
 
 def test_globals_that_change_every_turn_do_not_bring_the_full_check_back(script):

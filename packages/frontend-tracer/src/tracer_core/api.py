@@ -226,7 +226,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> Any:
 
 def load(compiled: Any, path: str | os.PathLike[str]) -> int:
     """Gives `compiled` (just made by `compile()`) what `save` stored at `path`, so that its first
-    call traces and compiles nothing. Returns how many variants there were. See
+    call traces and compiles nothing. Returns how many entries there were. See
     `tracer_core.execution.artifact`."""
     from tracer_core.execution.artifact import load as implementation  # heavy: the tracer
 

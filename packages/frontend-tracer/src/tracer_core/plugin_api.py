@@ -172,9 +172,9 @@ def add_value_check(
     total: Callable[[Any], Any] | None = None,
 ) -> Any:
     """For engines whose results are PyTorch's for all but a few values: adds one result to the
-    graph, the alarm, in place. faults: for each node the values for which the engine must not have
-    it, or None. Gives an object with the result's `name`, `is_hit(value)`, and `eager`, which gives
-    PyTorch's results for a call with such values; None where no node has a fault. See
+    graph, the value check, in place. faults: for each node the values for which the engine must not
+    have it, or None. Gives an object with the result's `name`, `is_hit(value)`, and `eager`, which
+    gives PyTorch's results for a call with such values; None where no node has a fault. See
     `tracer_core.engine_support.value_checks`."""
     from tracer_core.engine_support.value_checks import (
         add_value_check as implementation,  # heavy: torch
@@ -184,9 +184,8 @@ def add_value_check(
 
 
 def checks_indices(node: torch.fx.Node) -> bool:
-    """Whether an alarm can check the indices of an operator (`ValueClass.INDEX`), so that an engine
-    need not.
-    """
+    """Returns whether a value check covers the indices of an operator (`ValueClass.INDEX`), so that
+    an engine need not."""
     from tracer_core.engine_support.value_checks import checkable  # heavy: torch
 
     return checkable(node)

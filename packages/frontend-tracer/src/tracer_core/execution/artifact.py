@@ -41,7 +41,7 @@ from tracer_core.execution.generated_namespace import runtime_namespace
 from tracer_core.execution.guarded_cache import GuardedCache
 from tracer_core.guards.guard_cache import GuardCache
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> StoreReport:
     entries, left_out = [], []
     for key, segment in [*function._starts.items(), *function._segments.items()]:
         for record in function.records:
-            if record.attempt in segment.variants:
+            if record.attempt in segment.entries:
                 try:
                     entries.append(_entry(key, record, function))
                 except NotPortable as error:
@@ -93,7 +93,7 @@ def load(compiled: Any, path: str | os.PathLike[str]) -> int:
         if document["format"] != FORMAT:
             raise StoredError(f"{path}: format {document['format']}, this version reads {FORMAT}")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StoredError(f"{path} cannot be read ({error}); store the variants again") from error
+        raise StoredError(f"{path} cannot be read ({error}); store the entries again") from error
     here = _versions(function)
     for what, value in document["made_by"].items():
         if here.get(what) != value:
@@ -202,7 +202,7 @@ def _load_entry(
         namespace[name] = finder.find(described)
     attempt = define("attempt", entry["text"], namespace, f"{entry['name']}, stored")
     if "check" in namespace:
-        namespace["stamps"] = GuardCache(namespace["check"], tuple(entry["roots"]))
+        namespace["guard_cache"] = GuardCache(namespace["check"], tuple(entry["roots"]))
     key = tuple(entry["key"]) if entry["start"] else finder.layouts(entry["key"])
     return key, attempt, entry["start"]
 

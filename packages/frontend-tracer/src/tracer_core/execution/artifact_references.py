@@ -175,7 +175,7 @@ class Finder:
             return _FIND[kind](self, value)
         except (ImportError, AttributeError, KeyError, IndexError, TypeError) as error:
             raise StoredError(
-                f"{self.path}: cannot find {described}: {error}; store the variants again"
+                f"{self.path}: cannot find {described}: {error}; store the entries again"
             ) from error
 
     def layouts(self, described: list[Any]) -> tuple[FrameLayout, ...]:

@@ -36,7 +36,7 @@ from tracer_core.errors import (
 )
 from tracer_core.execution.capture import Abandoned, Answers, UserError, capture
 from tracer_core.execution.capture_result import BreakRecord, Captured
-from tracer_core.execution.guarded_cache import MOST_VARIANTS, GuardedCache
+from tracer_core.execution.guarded_cache import MOST_ENTRIES, GuardedCache
 from tracer_core.execution.resume import GRAPH_RAISED, Exit, NotRaised, Suspended
 from tracer_core.fx_capture.graph_breaks import BREAKS, RunNatively
 from tracer_core.fx_capture.unbacked import DATA_SIZES, SizeDiffers
@@ -483,13 +483,13 @@ class CompiledFunction:
 
     def _may_recompile(self, segment: GuardedCache, state: Any) -> bool:
         """Returns whether one more entry may be captured; logs why the present ones do not fit. The
-        limit counts the entries of the state's object (`GuardedCache.count`), `MOST_VARIANTS` all
+        limit counts the entries of the state's object (`GuardedCache.count`), `MOST_ENTRIES` all
         entries."""
         newest = segment.newest(state)
         if newest is None:
             return True
-        count, total = segment.count(state), len(segment.variants)
-        if count < self.config.recompile_limit and total < MOST_VARIANTS:
+        count, total = segment.count(state), len(segment.entries)
+        if count < self.config.recompile_limit and total < MOST_ENTRIES:
             failed = self._failed(newest, state)
             reason = "a guard failed" if failed is None else failed.text
             events.recompile(function=_name(self.function), reason=reason, count=total)

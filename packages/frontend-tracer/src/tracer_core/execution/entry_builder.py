@@ -69,14 +69,14 @@ class Generator:
         name: str,
     ) -> None:
         self.tracer, self.config, self.settings, self.name = tracer, config, settings, name
-        self.variant = CacheEntry(tracer.provenance, state)
+        self.entry = CacheEntry(tracer.provenance, state)
         self.outputs: dict[torch.fx.Node, int] = {}
-        self.written: set[int] = set()
+        self.replayed: set[int] = set()
         self.effects: list[str] = []
         self.result = ""
         self.rebuilder = Rebuilder(
-            fetch=self.variant.use,
-            constant=self.variant.constants.text,
+            fetch=self.entry.use,
+            constant=self.entry.constants.text,
             output=self._output,
             source_of=tracer.provenance.origin_of,
             frames_passed=tracer.exceptions.frames_passed,
@@ -95,13 +95,13 @@ class Generator:
                 raise CannotRebuild(
                     "an iterator over a container that changed, inside a change", type(obj)
                 )
-            if change.obj is obj and id(change) not in self.written:
-                self.written.add(id(change))
-                self.rebuilder.lines += self.variant.effect(self.rebuilder, change)
+            if change.obj is obj and id(change) not in self.replayed:
+                self.replayed.add(id(change))
+                self.rebuilder.lines += self.entry.effect(self.rebuilder, change)
 
     def forget(self) -> None:
         """Breaks the reference cycles between the parts: see `Tracer.forget`."""
-        for part in (self.rebuilder, self.variant, self):
+        for part in (self.rebuilder, self.entry, self):
             vars(part).clear()
 
     def _output(self, value: Any) -> str:
@@ -113,7 +113,7 @@ class Generator:
                 return repr(self.tracer.scalars.concrete(value))
             origin = self.tracer.scalars.origin(value)
             if origin is not None:
-                return self.variant.use(origin[1])
+                return self.entry.use(origin[1])
             node = recorder.sizes.node(value.node.expr)
             if not isinstance(node, torch.fx.Node):
                 return repr(node)
@@ -129,7 +129,7 @@ class Generator:
     def write(self, value: Any, broken: Break | None) -> None:
         """Emits the lines that make the result, or the state at the break, and that replay the
         changes."""
-        tracer, variant = self.tracer, self.variant
+        tracer, entry = self.tracer, self.entry
         self.rebuilder.suspends = broken is not None
         if broken is None:
             self.result = f"return {self.rebuilder.value(value)}"
@@ -137,17 +137,17 @@ class Generator:
             for live in flatten(tracer.frames, lambda _: False)[1]:
                 self.rebuilder.value(live)
         for change in tracer.effects.changes.values():
-            if id(change) not in self.written:
-                self.effects += variant.effect(self.rebuilder, change)
-        self.effects[:0] = tracer.carried.steps(variant.use)
+            if id(change) not in self.replayed:
+                self.effects += entry.effect(self.rebuilder, change)
+        self.effects[:0] = tracer.carried.steps(entry.use)
         self.effects += [
-            self.rebuilder.rewritten(variant.use(at), made) for at, made in tracer.carried.moved()
+            self.rebuilder.rewritten(entry.use(at), made) for at, made in tracer.carried.moved()
         ]
         if broken is not None:
             layouts, values = flatten(tracer.frames, self._held)
             parts = ", ".join(self.rebuilder.value(v) for v in values)
             transition = Transition(layouts, broken.reason if broken.kind == "raises" else "")
-            self.result = f"return Suspended({variant.constants.text(transition)}, ({parts},))"
+            self.result = f"return Suspended({entry.constants.text(transition)}, ({parts},))"
             tracer.check_generators(self.rebuilder.has_made)
 
     def _held(self, value: Any) -> bool:
@@ -160,7 +160,7 @@ class Generator:
         return end_is_seen(value) or (self.rebuilder.has_made(value) and can_be_watched(value))
 
     def finish(self, broken: Break | None, where: str) -> Captured:
-        tracer, variant = self.tracer, self.variant
+        tracer, entry = self.tracer, self.entry
         runner, gm = self._compile()
         record = None
         if broken is not None and broken.kind != "raises":
@@ -168,17 +168,17 @@ class Generator:
         with stage("segment", graph=self.name, suffix=".py") as stage_record:
             self._guards()
             if runner is not None:
-                lines, inputs = variant.graph_inputs([one.source for one in tracer.recorder.inputs])
-                variant.body += [*lines, *self._run_graph(inputs, runner)]
-            variant.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
-            variant.body += [*self._settings(), self.result]
+                lines, inputs = entry.graph_inputs([one.source for one in tracer.recorder.inputs])
+                entry.body += [*lines, *self._run_graph(inputs, runner)]
+            entry.body += [*self.rebuilder.lines, *self.effects, *self.rebuilder.late_lines]
+            entry.body += [*self._settings(), self.result]
             captured = self._captured(runner, gm, record)
             stage_record.text = captured.text
         return captured
 
     def _settings(self) -> list[str]:
         """Emits the lines that leave torch's settings and contexts as the program did."""
-        recorder, constant = self.tracer.recorder, self.variant.constants.text
+        recorder, constant = self.tracer.recorder, self.entry.constants.text
         lines = [
             f"put_setting({name!r}, {constant(value)})"
             for name, value in self.tracer.settings_after.items()
@@ -192,14 +192,14 @@ class Generator:
     def _run_graph(self, inputs: str, runner: CompiledGraph) -> list[str]:
         """Emits the graph call. If the graph raises, its mutations of inputs are undone and the
         program runs in eager mode instead, with its own effects, handlers and exception."""
-        written = self._written()
-        tensors = ", ".join(self.variant.use(one.source) for one in written)
-        draws = any(_draws(node) for node in self.tracer.recorder.graph.nodes)
+        mutated = self._mutated_inputs()
+        tensors = ", ".join(self.entry.use(one.source) for one in mutated)
+        uses_rng = any(_uses_rng(node) for node in self.tracer.recorder.graph.nodes)
         before = []
-        if written:
-            spare = self.variant.constants.text(self._spare(written, runner))
-            before += [f"kept = {spare}.keep(({tensors},))"]
-        before += ["drawn = rng_state()"] if draws else []
+        if mutated:
+            snapshot = self.entry.constants.text(self._snapshot(mutated, runner))
+            before += [f"kept = {snapshot}.keep(({tensors},))"]
+        before += ["rng = rng_state()"] if uses_rng else []
         call = f"graph({inputs})"
         if self.tracer.recorder.state_nodes:
             call = f"run_restoring(graph, {inputs})"
@@ -209,19 +209,19 @@ class Generator:
             # the backend is at fault; the program has no handler for it
             "except TracerError: raise",
             "except Exception as error:",
-            *([f"    if not {spare}.undo(kept): raise"] if written else []),
-            *(["    set_rng_state(drawn)"] if draws else []),
+            *([f"    if not {snapshot}.undo(kept): raise"] if mutated else []),
+            *(["    set_rng_state(rng)"] if uses_rng else []),
             "    return Suspended(GRAPH_RAISED, (error,))",
         ]
 
-    def _spare(self, written: list[GraphInput], runner: CompiledGraph) -> InputSnapshot:
+    def _snapshot(self, mutated: list[GraphInput], runner: CompiledGraph) -> InputSnapshot:
         lowered = runner.artifacts is not None and not runner.artifacts.modes
-        storages = [torch_private.storage_id(one.node.meta["val"]) for one in written]
-        risky = self._risky(runner, lowered)
-        always = {i for i, storage in enumerate(storages) if storage in risky}
+        storages = [torch_private.storage_id(one.node.meta["val"]) for one in mutated]
+        early = self._mutated_on_error(runner, lowered)
+        always = {i for i, storage in enumerate(storages) if storage in early}
         return InputSnapshot(frozenset(always), not lowered or bool(always))
 
-    def _risky(self, runner: CompiledGraph, lowered: bool) -> frozenset[int]:
+    def _mutated_on_error(self, runner: CompiledGraph, lowered: bool) -> frozenset[int]:
         """Finds the storages that the graph may already have mutated when one of its operators
         raises."""
         recorder, early = self.tracer.recorder, runner.mutated_on_error
@@ -233,7 +233,7 @@ class Generator:
             torch_private.storage_id(given[index]) for index in early if index < len(given)
         )
 
-    def _written(self) -> list[GraphInput]:
+    def _mutated_inputs(self) -> list[GraphInput]:
         was_written = self.tracer.fakes.was_written
         return [one for one in self._tensor_inputs() if was_written(one.node.meta["val"])]
 
@@ -279,15 +279,15 @@ class Generator:
         outputs = [node.meta.get("val") for node in self.outputs]
         if any(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs):
             return True
-        written = [one.node.meta["val"] for one in self._written()]
-        return any(fake.requires_grad and not fake.is_leaf for fake in written)
+        mutated = [one.node.meta["val"] for one in self._mutated_inputs()]
+        return any(fake.requires_grad and not fake.is_leaf for fake in mutated)
 
     # -- guards --
 
     def _guards(self) -> None:
-        tracer, variant = self.tracer, self.variant
+        tracer, entry = self.tracer, self.entry
         for guard in tracer.provenance.guards:
-            variant.guard(guard)
+            entry.guard(guard)
         inputs = {
             one.source: one.node.meta["val"]
             for one in self._tensor_inputs()
@@ -300,10 +300,10 @@ class Generator:
         numbers = {symbol: number.source for symbol, number in symbols}
         env, text = tracer.fakes.shape_env, torch_private.python_text
         for condition in size_conditions(env, inputs, numbers, text):
-            variant.check_late(condition)
+            entry.check_late(condition)
         # The inputs that a graph mutates must still share memory with the same other inputs.
-        if self._written():
-            variant.check_memory({one.source: memory(one.value) for one in self._tensor_inputs()})
+        if self._mutated_inputs():
+            entry.check_memory({one.source: memory(one.value) for one in self._tensor_inputs()})
         self._distinct_guards()
 
     def _tensor_inputs(self) -> list[GraphInput]:
@@ -316,7 +316,7 @@ class Generator:
         changes = list(self.tracer.effects.changes.values())
         if any(change.kind is Gradient for change in changes):
             # One check for all: a model has hundreds of parameters.
-            self.variant.check_distinct(
+            self.entry.check_distinct(
                 [source for source, tensor in provenance.tensors.items()
                  if tensor.requires_grad and provenance.source_of(tensor) is source]
             )  # fmt: skip
@@ -331,27 +331,27 @@ class Generator:
             mine = source.base if is_namespace else source
             for other, value in provenance.objects_of(type(holder)):
                 if value is not holder:
-                    self.variant.check_apart(mine, other)
+                    self.entry.check_apart(mine, other)
         carried: Any = [provenance.source_of(one) for one in self.tracer.carried.objects()]
         for one, another in itertools.combinations(carried, 2):
-            self.variant.check_apart(one, another)
+            self.entry.check_apart(one, another)
 
     # -- the function --
 
     def _captured(
         self, runner: CompiledGraph | None, gm: Any, record: BreakRecord | None
     ) -> Captured:
-        variant, tracer = self.variant, self.tracer
-        roots = tuple(variant.roots)
-        settings = settings_checks(self.settings, variant.constants.text)
-        text = variant.text(settings)
+        entry, tracer = self.entry, self.tracer
+        roots = tuple(entry.roots)
+        settings = settings_checks(self.settings, entry.constants.text)
+        text = entry.text(settings)
         graph = None if runner is None else runner.run
-        namespace = {**runtime_namespace(), **variant.constants.namespace, "graph": graph}
+        namespace = {**runtime_namespace(), **entry.constants.namespace, "graph": graph}
         attempt = define("attempt", text, namespace, self.name)
-        if variant.object_lines:
-            namespace["stamps"] = GuardCache(namespace["check"], roots)
+        if entry.object_lines:
+            namespace["guard_cache"] = GuardCache(namespace["check"], roots)
         failure = Failure(
-            settings, tuple(tracer.provenance.guards), tuple(variant.others), variant.constants,
+            settings, tuple(tracer.provenance.guards), tuple(entry.others), entry.constants,
             tracer.provenance.constants, namespace,
         )  # fmt: skip
         if enabled("guards"):
@@ -365,7 +365,7 @@ class Generator:
             shapes=tracer.shapes.shapes,
             numbers=tracer.shapes.numbers,
             name=self.name,
-            constants=variant.constants.namespace,
+            constants=entry.constants.namespace,
             runner=runner,
             check_first=failure,
             portable=self._portable(roots),
@@ -378,7 +378,7 @@ class Generator:
             if guard.kind is GuardKind.IS and guard.source.root.kind != "state"
         }
         paths: dict[str, Source] = {}
-        for name, obj in self.variant.constants.namespace.items():
+        for name, obj in self.entry.constants.namespace.items():
             source = guarded.get(id(obj)) or self.tracer.provenance.source_of(obj)
             if source is not None and source.root.kind != "state" and source.base is not None:
                 paths[name] = source
@@ -386,7 +386,7 @@ class Generator:
         return Portable(roots, paths, functions, tuple(self.tracer.provenance.constants))
 
 
-def _draws(node: torch.fx.Node) -> bool:
+def _uses_rng(node: torch.fx.Node) -> bool:
     """Returns whether a node of a graph may use random numbers."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return any(stem in name for stem in _RANDOM)

@@ -216,16 +216,16 @@ class CacheEntry:
     def graph_inputs(self, sources: list[Source]) -> tuple[list[str], str]:
         """Returns (lines, text) of the list of a graph's inputs. Inputs under the fast-path guard
         are put into a list once."""
-        stamped = [source.base is not None and self.is_object(source) for source in sources]
-        if sum(stamped) < 4:
+        cached = [source.base is not None and self.is_object(source) for source in sources]
+        if sum(cached) < 4:
             return [], f"[{', '.join(map(self.use, sources))}]"
         texts = [
-            self.fetch(s) if known else "None" for s, known in zip(sources, stamped, strict=True)
+            self.fetch(s) if known else "None" for s, known in zip(sources, cached, strict=True)
         ]
         self.fetched["G"] = f"[{', '.join(texts)}]"
         lines = [
             f"G[{i}] = {self.use(source)}"
-            for i, (source, known) in enumerate(zip(sources, stamped, strict=True))
+            for i, (source, known) in enumerate(zip(sources, cached, strict=True))
             if not known
         ]
         return ["G = G.copy()", *lines], "G"
@@ -304,14 +304,14 @@ class CacheEntry:
         value = self.fetch(guard.source)
         text = guard.text(value, self.constants.text, self.fetch)
         others = [guard.expected] if guard.kind in (GuardKind.SAME, GuardKind.NOT_SAME) else []
-        stamped = [self.is_object(s) for s in (guard.source, *others)]
+        cached = [self.is_object(s) for s in (guard.source, *others)]
         if _fits_helper(guard):
             at = guard.source.key[0]
             text = guard.text(f"t{at}", self.constants.text, self.fetch)
             self.tensor_lines[at] = f"t{at} = S[{at}]", f"if not ({text}): return MISS"
-        elif not any(stamped) and not any(self.is_late(s) for s in (guard.source, *others)):
+        elif not any(cached) and not any(self.is_late(s) for s in (guard.source, *others)):
             self.direct_lines.append(f"if not ({text}): return MISS")
-        elif all(stamped) and self._has_fast_path(guard, value):
+        elif all(cached) and self._has_fast_path(guard, value):
             if guard.kind is GuardKind.TENSOR:
                 text = tensor_call(guard, value, self.constants.text) or text
             self.object_lines.append(f"if not ({text}): return None")
@@ -390,7 +390,7 @@ class CacheEntry:
         if self.direct_lines:
             lines += _tried(self.direct_lines)
         if self.object_lines:
-            lines += ["    F = stamps.fetch(S)", "    if F is None: return MISS"]
+            lines += ["    F = guard_cache.fetch(S)", "    if F is None: return MISS"]
             if self.fetched:
                 lines += [f"    {_tuple_text(self.fetched)} = F"]
         if self.late_lines:

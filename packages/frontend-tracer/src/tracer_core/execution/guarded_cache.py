@@ -33,7 +33,7 @@ RECENT = 16
 #: remembered.
 SHORT_LIVED, SAMPLED = 8, 64
 #: How many entries one code region may have, over all objects.
-MOST_VARIANTS = 2048
+MOST_ENTRIES = 2048
 #: In a closed region, n failed lookups (at most this many count) let the next 2**n - 2 calls skip
 #: the lookup. OUTWEIGH successful lookups cancel a failed one.
 MOST_FAILED, OUTWEIGH = 8, 16
@@ -94,19 +94,19 @@ class Closed:
 
 
 class GuardedCache:
-    """The cache entries of one code region. Mutable. key: start arguments or layouts. variants:
+    """The cache entries of one code region. Mutable. key: start arguments or layouts. entries:
     entries, newest last. version: grows with each entry. seen: what they were captured with.
     limit_hit: no more entries are captured for any object. raised: by the last trace. loose:
     entries captured for no object, or for a dead one. other_sizes: how often an unbacked SymInt
     differed from what a graph was captured for."""
 
-    __slots__ = ("key", "variants", "version", "seen", "limit_hit", "raised", "loose",
+    __slots__ = ("key", "entries", "version", "seen", "limit_hit", "raised", "loose",
     "other_sizes", "_at", "_roots", "_recent",
                  "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
     def __init__(self, key: Any) -> None:
         self.key = key
-        self.variants: list[Attempt] = []
+        self.entries: list[Attempt] = []
         self.version = 0
         self.seen = Seen()
         self.limit_hit = False
@@ -133,7 +133,7 @@ class GuardedCache:
             if result is not MISS:
                 return result
         if self._at is None:
-            return self._run_all(state, self, self.variants)
+            return self._run_all(state, self, self.entries)
         attempts: Sequence[Attempt] = () if isinstance(found, GuardedCache) else found.attempts
         result = self._run_all(state, found, attempts)
         return self._run_others(state, attempts) if result is MISS else result
@@ -163,7 +163,7 @@ class GuardedCache:
 
     def add(self, attempt: Attempt, state: Any) -> None:
         """Adds an entry that was captured for this state."""
-        self.variants.append(attempt)
+        self.entries.append(attempt)
         self.version += 1
         root = self._root(state)
         if root is None:
@@ -174,13 +174,13 @@ class GuardedCache:
 
     def add_loaded(self, attempt: Attempt) -> None:
         """Adds an entry that another process captured."""
-        self.variants.append(attempt)
+        self.entries.append(attempt)
         self.version += 1
         self._recent = (attempt, *self._recent)[:RECENT]
 
     def remove(self, attempt: Attempt) -> None:
         """Drops an entry."""
-        self.variants.remove(attempt)
+        self.entries.remove(attempt)
         self.hot = None
         self._recent = tuple(one for one in self._recent if one is not attempt)
         for root in list(self._roots.values()):
@@ -190,7 +190,7 @@ class GuardedCache:
 
     def forget(self) -> None:
         """Drops every entry, as if none had been captured."""
-        for attempt in list(self.variants):
+        for attempt in list(self.entries):
             self.remove(attempt)
         self.loose = 0
         for root in self._roots.values():
@@ -206,13 +206,13 @@ class GuardedCache:
         """Returns the entry whose failed guard is reported: the last one of the state's object, or
         of all."""
         root = self._root(state)
-        candidates = root.attempts if root is not None and root.attempts else self.variants
+        candidates = root.attempts if root is not None and root.attempts else self.entries
         return candidates[-1] if candidates else None
 
     def known(self, state: Any) -> list[Attempt]:
         """Returns the entries that calls with this state's object are looked up in."""
         if self._at is None:
-            return list(self.variants)
+            return list(self.entries)
         root = self._roots.get(id(state[self._at]))
         own = [] if root is None else root.attempts
         return [*own, *(one for one in self._recent if one not in own)]
@@ -228,7 +228,7 @@ class GuardedCache:
         """Stops capturing for this state's object; for every object if the state has none or
         `limit` entries belong to no object, as those count for every object."""
         root = self._root(state)
-        if root is None or self.loose >= limit or len(self.variants) >= MOST_VARIANTS:
+        if root is None or self.loose >= limit or len(self.entries) >= MOST_ENTRIES:
             self.limit_hit = True
         else:
             root.limit_hit = True
@@ -241,7 +241,7 @@ class GuardedCache:
             self.limit_hit = True
         else:
             root.limit_hit = True
-        for attempt in list(self.variants if root is None else root.attempts):
+        for attempt in list(self.entries if root is None else root.attempts):
             self.remove(attempt)
 
     def serve(self, state: Any, native: Attempt) -> None:

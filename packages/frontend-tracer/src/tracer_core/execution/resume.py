@@ -72,7 +72,7 @@ class Transition:
             # The first run has the values of the trace. Later ones need not raise: the cause of the
             # exception is not guarded.
             raise NotRaised(self.raises, frames, value)
-        return self._settled(machine, frames, returned, value)
+        return self._outcome(machine, frames, returned, value)
 
     def failed(self, error: BaseException, layouts: Any, values: Any) -> tuple[Exit | None, Any]:
         """Continues after `error` was raised by the instruction that `layouts` stands at."""
@@ -81,9 +81,9 @@ class Transition:
         frames[-1].last = frames[-1].ip
         frames[-1].ip += 1
         machine.unwind(error, 0)
-        return self._settled(machine, frames, False, None)
+        return self._outcome(machine, frames, False, None)
 
-    def _settled(
+    def _outcome(
         self, machine: RealMachine, frames: list[Frame], returned: bool, value: Any
     ) -> tuple[Exit | None, Any]:
         if not returned:

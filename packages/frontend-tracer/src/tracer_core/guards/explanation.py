@@ -49,7 +49,7 @@ _NOW: dict[GuardKind, Callable[[Guard, Any], Any]] = {
 @dataclass(frozen=True, slots=True)
 class Failed:
     """A guard that a state does not meet. text: for people. source: of the value ("" for a relation
-    of several); seen, now: texts of what the variant was captured with, and of what it is. hint:
+    of several); seen, now: texts of what the entry was captured with, and of what it is. hint:
     what keeps it from failing."""
 
     text: str
@@ -85,7 +85,7 @@ def _hint(guard: Guard) -> str:
 
 
 class Failure:
-    """Says which guard of a variant fails for a state, with the old and the new value. settings:
+    """Says which guard of a cache entry fails for a state, with the old and the new value. settings:
     conditions on torch's settings. guards: of the trace. others: what else was checked. constants:
     text for an object. scope: of the generated code."""
 
@@ -169,7 +169,7 @@ def _evaluated(source: Source) -> str:
 
 
 def _seen(guard: Guard) -> str:
-    """What a variant was captured with, in the words of `Failed.now`."""
+    """Returns what a cache entry was captured with, in the words of `Failed.now`."""
     expected = guard.expected
     if guard.kind is GuardKind.TENSOR:
         sizes = ", ".join("any" if size is None else str(size) for size in expected.shape)

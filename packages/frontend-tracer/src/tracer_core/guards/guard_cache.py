@@ -71,7 +71,7 @@ class GuardCache:
     def __init__(self, check: Callable[[Any], Checked | None], roots: tuple[int, ...]) -> None:
         self._check = check
         self._roots = roots
-        self._stamps: dict[Any, FastPathGuard] = {}
+        self._fast_paths: dict[Any, FastPathGuard] = {}
         self._moved: dict[int, int] = {}
         self._volatile: frozenset[int] = frozenset()
         #: Full checks since a fast-path guard last held.
@@ -88,22 +88,22 @@ class GuardCache:
             key = tuple([id(state[i]) for i in self._roots])
         else:
             key = 0
-        stamp = self._stamps.get(key)
-        if stamp is not None:
-            if stamp.unchanged() and (stamp.rest is None or stamp.rest()):
+        guard = self._fast_paths.get(key)
+        if guard is not None:
+            if guard.unchanged() and (guard.rest is None or guard.rest()):
                 self._since = 0
-                return stamp.fetched
-        return self._check_fully(state, key, stamp)
+                return guard.fetched
+        return self._check_fully(state, key, guard)
 
-    def _check_fully(self, state: Any, key: Any, stamp: FastPathGuard | None) -> Any:
+    def _check_fully(self, state: Any, key: Any, guard: FastPathGuard | None) -> Any:
         checked = self._check(state)
         if checked is None:
             return None
-        if stamp is not None:
-            self._note(stamp)
+        if guard is not None:
+            self._note(guard)
         self._since += 1
         if self._since > self.WASTED and self._since % self.SELDOM:
-            self._stamps.pop(key, None)
+            self._fast_paths.pop(key, None)
             return checked.fetched
         found = layout()
         if found is not None:
@@ -112,29 +112,29 @@ class GuardCache:
             self._remember(key, FastPathGuard(found, checked, mortal, self._volatile), roots)
         return checked.fetched
 
-    def _remember(self, key: Any, stamp: FastPathGuard, roots: list[Any]) -> None:
+    def _remember(self, key: Any, guard: FastPathGuard, roots: list[Any]) -> None:
         """Caches a fast-path guard until one of its roots dies: their ids may then be reused, and
         the cache must not keep them alive.
         """
-        if len(self._stamps) >= self.LIMIT:
-            self._stamps.clear()
-        stamps = self._stamps
+        if len(self._fast_paths) >= self.LIMIT:
+            self._fast_paths.clear()
+        fast_paths = self._fast_paths
 
         def forget(_: Any) -> None:
-            stamps.pop(key, None)
+            fast_paths.pop(key, None)
 
         for root in roots:
             # An object without weak references lives as long as the fast-path guard.
-            stamp.references.append(
+            guard.references.append(
                 OwnReference(root, forget) if type(root).__weakrefoffset__ else root
             )
-        stamps[key] = stamp
+        fast_paths[key] = guard
 
-    def _note(self, stamp: FastPathGuard) -> None:
+    def _note(self, guard: FastPathGuard) -> None:
         """Switches dictionaries whose version changed although the check still held to comparison
         by entry.
         """
-        for one in stamp.changed_dicts():
+        for one in guard.changed_dicts():
             self._moved[one] = self._moved.get(one, 0) + 1
             if self._moved[one] >= 2:
                 self._volatile |= {one}

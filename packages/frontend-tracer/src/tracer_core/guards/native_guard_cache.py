@@ -26,11 +26,11 @@ class NativeCheck:
         self._words = (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
         self._values = (ctypes.c_uint64 * max(1, len(addresses)))()
         counts = (ctypes.c_int64 * 3)(*map(len, words.depths))
-        self._stamp = _GuardWords(
+        self._facts = _GuardWords(
             counts, ctypes.addressof(self._words), ctypes.addressof(self._values)
         )
-        self.holds = functools.partial(holds, ctypes.addressof(self._stamp))
-        take(ctypes.addressof(self._stamp), 0, len(addresses))
+        self.holds = functools.partial(holds, ctypes.addressof(self._facts))
+        take(ctypes.addressof(self._facts), 0, len(addresses))
 
     def moved(self, addresses: list[int]) -> list[bool]:
         """Returns which of these words (of depth 0) changed."""

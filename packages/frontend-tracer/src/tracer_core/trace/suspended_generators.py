@@ -80,17 +80,17 @@ def _interned(facts: Facts) -> Facts:
 _FINISHED = _interned(Facts(None, True))
 
 
-def _run(shell: SuspendedGenerator) -> Generator[Any, Any, Any]:
+def _run(suspended: SuspendedGenerator) -> Generator[Any, Any, Any]:
     """The body of every suspended generator."""
     sent, error = None, None
-    if shell.primed:
+    if suspended.primed:
         try:
             sent = yield
         except BaseException as raised:
             error = raised
     while True:
         try:
-            value = shell.advance(sent, error)
+            value = suspended.advance(sent, error)
         except StopIteration as stop:
             return stop.value
         sent, error = None, None
@@ -106,10 +106,10 @@ def _run(shell: SuspendedGenerator) -> Generator[Any, Any, Any]:
 
 def new_suspended_generator(name: str, qualname: str) -> Any:
     """Makes a suspended generator without a frame."""
-    shell = SuspendedGenerator()
-    made: Any = _run(shell)
+    suspended = SuspendedGenerator()
+    made: Any = _run(suspended)
     made.__name__, made.__qualname__ = name, qualname
-    SUSPENDED_GENERATORS[made] = shell
+    SUSPENDED_GENERATORS[made] = suspended
     return made
 
 
@@ -121,13 +121,13 @@ def set_frame(
     finished: bool,
 ) -> None:
     """Sets where the generator stands from now on."""
-    shell: SuspendedGenerator = SUSPENDED_GENERATORS[generator]
+    suspended: SuspendedGenerator = SUSPENDED_GENERATORS[generator]
     if finished:
-        shell.facts, shell.values = _FINISHED, ()
+        suspended.facts, suspended.values = _FINISHED, ()
     else:
-        shell.facts, shell.values = _interned(Facts(layout, started)), values
-    if started and not shell.primed and generator.gi_frame is not None:
-        shell.primed = True
+        suspended.facts, suspended.values = _interned(Facts(layout, started)), values
+    if started and not suspended.primed and generator.gi_frame is not None:
+        suspended.primed = True
         if not generator_has_begun(generator):
             next(generator)
 
@@ -149,8 +149,8 @@ _FIRST_INSTRUCTION = _first_instruction()
 def generator_facts(generator: Any) -> Facts | None:
     """Returns what a later trace guards: where the frame stands. None for other generators, and for
     one that runs at the moment."""
-    shell = SUSPENDED_GENERATORS.get(generator)
-    return None if shell is None or generator.gi_running else shell.facts
+    suspended = SUSPENDED_GENERATORS.get(generator)
+    return None if suspended is None or generator.gi_running else suspended.facts
 
 
 def generator_values(generator: Any) -> tuple[Any, ...]:
