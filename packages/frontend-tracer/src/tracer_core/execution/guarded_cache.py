@@ -37,6 +37,7 @@ MOST_ENTRIES = 2048
 #: In a closed region, n failed lookups (at most this many count) let the next 2**n - 2 calls skip
 #: the lookup. OUTWEIGH successful lookups cancel a failed one.
 MOST_FAILED, OUTWEIGH = 8, 16
+_NO_ROOTS = (*DIRECT_ROOTS, type)
 
 
 @dataclass(slots=True)
@@ -288,4 +289,4 @@ class GuardedCache:
 def _has_identity(value: Any) -> bool:
     """Returns whether a value is an object with a lifetime of its own: not a number, container,
     tensor or function."""
-    return not isinstance(value, (*DIRECT_ROOTS, type)) and bool(type(value).__weakrefoffset__)
+    return not isinstance(value, _NO_ROOTS) and bool(type(value).__weakrefoffset__)

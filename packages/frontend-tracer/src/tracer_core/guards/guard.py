@@ -147,8 +147,10 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
         checks = [f"type({value}) is tuple", f"len({value}) == {len(expected)}"]
         checks += [equality(f"{value}[{i}]", item, constant) for i, item in enumerate(expected)]
         return f"({' and '.join(checks)})"
-    if kind in REPR_TYPES or kind is complex:
+    if kind in REPR_TYPES:
         return f"(type({value}) is {constant(kind)} and repr({value}) == {repr(expected)!r})"
+    if kind is complex:
+        return f"(type({value}) is complex and repr({value}) == {repr(expected)!r})"
     if kind is frozenset:
         types = "{{(type(e), e) for e in {}}}"
         return (

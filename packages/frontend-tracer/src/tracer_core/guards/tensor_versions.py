@@ -104,7 +104,8 @@ def _is_seen(
     addresses = [address for _, address in sorted(version_words(tensor, found, version))]
     before = list(map(word, addresses))
     kept = work(tensor)  # alive while the words are read again
-    changed = list(map(word, addresses)) != before
+    # In order of depth: behind a pointer that changed, the old memory may be gone.
+    changed = any(word(address) != old for address, old in zip(addresses, before, strict=True))
     del kept
     return changed is changes
 
