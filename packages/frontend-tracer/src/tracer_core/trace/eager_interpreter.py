@@ -207,14 +207,22 @@ class EagerNames:
         return value
 
 
+_NAMES, _EXCEPTIONS, _OPERATORS = EagerNames(), EagerExceptions(), EagerOperators()
+_CONTAINERS, _ATTRIBUTES = EagerContainers(), EagerAttributes()
+
+
 class RealMachine(Machine):
     """Interprets graph breaks. Mutable. raised: the last instruction raised an exception."""
 
     raised = False
     outer_step = 0
-    names, exceptions, operators = EagerNames(), EagerExceptions(), EagerOperators()
-    containers = EagerContainers()
-    attributes = attribute_writes = EagerAttributes()
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Of the instance: CPython reads these faster than attributes of the class.
+        self.names, self.exceptions, self.operators = _NAMES, _EXCEPTIONS, _OPERATORS
+        self.containers, self.attributes = _CONTAINERS, _ATTRIBUTES
+        self.attribute_writes = _ATTRIBUTES
 
     @property
     def calls(self) -> RealMachine:
