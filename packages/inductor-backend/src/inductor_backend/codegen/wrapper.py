@@ -15,7 +15,7 @@ import torch
 
 from inductor_backend.codegen.common.module import Run
 from inductor_backend.codegen.common.writer import CodeWriter, literal, plain
-from inductor_backend.codegen.own_calls import OWN_CALLS, call_text
+from inductor_backend.codegen.own_calls import OWN_CALLS, OwnCall, call_text
 from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, simplify
 from inductor_backend.ir.nodes import (
@@ -216,7 +216,7 @@ class Wrapper:
         (name,) = node.writes
         result = Strided(name, self.program.buffers[name].layout)
         launcher, numbers = OWN_CALLS[self.choices[node.name].form or name_of(node.target)](
-            self.program, node, self.address, result, node.post, node.residual
+            OwnCall(self.program, node, self.address, result)
         )
         self.definitions[f"{launcher} = native.function({launcher!r})"] = None
         self.natives[launcher] = None

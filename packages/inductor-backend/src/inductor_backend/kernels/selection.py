@@ -162,7 +162,7 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
         return aten_choice(target, "operands are not dense")
     batch, channels, height, width = (hint(size) for size in x.sizes)
     count, _, kh, kw = (hint(size) for size in weight.sizes)
-    if _is_last_only(weight) and not _is_last_only(x) and (kh, kw) != (1, 1) and channels == 1:
+    if is_last_only(weight) and not is_last_only(x) and (kh, kw) != (1, 1) and channels == 1:
         return aten_choice(target, "ambiguous layout")
     oh, ow = (
         (size + 2 * pad - dil * (kernel - 1) - 1) // step + 1
@@ -171,7 +171,7 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
         )
     )
     pixels, depth = batch * oh * ow, channels * kh * kw
-    contiguous = not (_is_last_only(x) or _is_last_only(weight))
+    contiguous = not (is_last_only(x) or is_last_only(weight))
     plain = _is_contiguous(x) and _is_contiguous(weight)
     if plain and winograd.pays(channels, count, (oh, ow), ((kh, kw), stride, padding, dilation)):
         return _on_planes("convolution")
@@ -265,10 +265,11 @@ def _same_strides(operand: Operand, strides: Sequence[Any]) -> bool:
 
 
 def _is_image(operand: Operand) -> bool:
-    return _same_strides(operand, _contiguous_strides(operand.sizes)) or _is_last_only(operand)
+    return _same_strides(operand, _contiguous_strides(operand.sizes)) or is_last_only(operand)
 
 
-def _is_last_only(operand: Operand) -> bool:
+def is_last_only(operand: Operand) -> bool:
+    """Returns whether the strides are channels-last and not also contiguous."""
     return _same_strides(operand, _last_strides(operand.sizes)) and not _same_strides(
         operand, _contiguous_strides(operand.sizes)
     )
