@@ -18,7 +18,7 @@ from inductor_backend.ir.index_expr import contiguous_strides as dense_strides
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.pools import (
     LARGEST_WINDOW,
     Element,
@@ -107,7 +107,7 @@ def _adaptive_avg(rank: int) -> Any:
             return ctx.pointwise(lambda at: make("div", total.at(at), size), label="avg_pool")
         widest = [_widest(n, o) for n, o in zip(spatial, outputs, strict=True)]
         if any(w is None for w in widest):
-            return call_fallback(ctx, ctx.node.target, [x, list(sizes)], {})
+            return call_aten(ctx, x, list(sizes))
 
         def divisor(at: At) -> Value:
             return window_size(at, lead, spatial, outputs, dtype)
@@ -127,7 +127,7 @@ def _adaptive_avg(rank: int) -> Any:
         if (
             uneven and ctx.strides()[-1] == 1
         ):  # computing each element's window by division is slower
-            return call_fallback(ctx, ctx.node.target, [x, list(sizes)], {})
+            return call_aten(ctx, x, list(sizes))
         total = _window_sum(ctx, x, outputs, counts, dtype)
         return ctx.pointwise(lambda at: make("div", total.at(at), divisor(at)), label="avg_pool")
 
@@ -167,7 +167,7 @@ def _adaptive_max(rank: int) -> Any:
         outputs, spatial = ctx.shape(0)[-rank:], x.sizes[-rank:]
         widest = [_widest(n, o) for n, o in zip(spatial, outputs, strict=True)]
         if any(w is None for w in widest) or product(widest) > LARGEST_WINDOW:
-            return call_fallback(ctx, ctx.node.target, [x, list(sizes)], {})
+            return call_aten(ctx, x, list(sizes))
         used, least = ctx.used_outputs(), least_value(x.dtype)
         combine = greatest_and_where if 1 in used else greatest
 

@@ -22,7 +22,7 @@ from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.kernels import rng
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
@@ -34,7 +34,7 @@ def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> R
         return ctx.pointwise(lambda at: cast(kept.at(at), dtype), label="bernoulli")
     if not (_is_ours(ctx) and isinstance(p, float) and 0 <= p <= 1 and generator is None):
         given = {} if generator is None else {"generator": generator}
-        return call_fallback(ctx, ctx.node.target, (x, p), given)
+        return call_aten(ctx, x, p, **given)
     drawn = ctx.buffer(sizes, torch.bool, kind=BufferKind.EXTERN)
     ctx.program.nodes.append(
         ExternNode(
@@ -59,7 +59,7 @@ def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> R
 @lower(aten.native_dropout.default)
 def native_dropout(ctx: Lowering, x: Ref, p: float, train: bool | None) -> Any:
     if not (ctx.draws and is_drawn_by_kernels(ctx.node)):
-        return call_fallback(ctx, ctx.node.target, (x, p, train), {})
+        return call_aten(ctx, x, p, train)
     dtype = compute_dtype(x.dtype)
     kept = _kept(ctx, 1.0 - p)
 

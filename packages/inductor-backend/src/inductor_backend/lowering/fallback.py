@@ -36,9 +36,9 @@ def argument(ctx: Lowering, value: Any, node: Any) -> Any:
     return value
 
 
-def call_fallback(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> Ref:
-    """Calls `call_any` for an operator with one result."""
-    found: Ref = call_any(ctx, target, args, kwargs)
+def call_aten(ctx: Lowering, *args: Any, **kwargs: Any) -> Ref:
+    """Calls the node's own operator, which has one result."""
+    found: Ref = call_any(ctx, ctx.node.target, args, kwargs)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.registry import LOWERINGS, Lowering, aten, lower
 
 
@@ -63,7 +63,7 @@ def _of_lists(target: Any) -> Callable[..., Any]:
         node = ctx.node
         results = node.meta["val"]
         if target not in ANY_DTYPE and not _alike(results, (*node.args, *node.kwargs.values())):
-            return call_fallback(ctx, target, list(args), kwargs)
+            return call_aten(ctx, *args, **kwargs)
         made = []
         try:
             for place, fake in enumerate(results):

@@ -14,7 +14,7 @@ from inductor_backend.ir.index_expr import At, Index
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.indexing import indirect
 from inductor_backend.lowering.reduction import as_number, reduced_input
 from inductor_backend.lowering.registry import Lowering, aten, lower, normalize_dims
@@ -57,9 +57,7 @@ def vector_norm(
         or not result.is_floating_point
         or (math.isinf(order) and not filled)
     ):
-        return call_fallback(
-            ctx, ctx.node.target, [x, order, dim, keepdim], {"dtype": dtype} if dtype else {}
-        )
+        return call_aten(ctx, x, order, dim, keepdim, **({"dtype": dtype} if dtype else {}))
     dims = normalize_dims(dim, len(x.sizes))
     source = reduced_input(x, result)
     kind = norm_term(const(0, result), order)[0]
@@ -91,7 +89,7 @@ def cdist(ctx: Lowering, a: Ref, b: Ref, order: float, mode: Any) -> Ref:
     by_product = order == 2 and (mode == 1 or (mode in (None, 0) and many))
     filled = all(ctx.sizes.is_positive(size) for size in (*a.sizes, *b.sizes))
     if by_product or not filled or a.dtype != b.dtype:
-        return call_fallback(ctx, ctx.node.target, [a, b, order, mode], {})
+        return call_aten(ctx, a, b, order, mode)
     dtype, shape = compute_dtype(a.dtype), ctx.shape()
     lead = len(shape) - 2
     left, right = a.expand((*shape[:lead], *a.sizes[-2:])), b.expand((*shape[:lead], *b.sizes[-2:]))
@@ -122,7 +120,7 @@ def multi_margin_loss(
 ) -> Ref:
     filled = all(ctx.sizes.is_positive(size) for size in x.sizes)
     if not filled or len(x.sizes) != 2 or len(target.sizes) != 1 or p not in (1, 2):
-        return call_fallback(ctx, ctx.node.target, [x, target, p, margin, weight, reduction], {})
+        return call_aten(ctx, x, target, p, margin, weight, reduction)
     rows, classes = x.sizes
     dtype = compute_dtype(x.dtype)
 

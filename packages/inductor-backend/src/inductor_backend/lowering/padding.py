@@ -16,7 +16,7 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.pools import both, inside, number, read_if
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import zeros
@@ -76,7 +76,7 @@ def _pads(ctx: Lowering, pads: Sequence[Any]) -> tuple[list[Expr], list[bool]]:
 def _pad(where: Where) -> Any:
     def lowering(ctx: Lowering, x: Ref, pads: Sequence[Any]) -> Ref:
         if product(x.sizes) == 0:
-            return call_fallback(ctx, ctx.node.target, [x, list(pads)], {})
+            return call_aten(ctx, x, list(pads))
         before, padded = _pads(ctx, pads)
         static = (
             isinstance(x.sizes[-1], int)
@@ -118,7 +118,7 @@ def _by_rows(
 def _pad_backward(where: Where) -> Any:
     def lowering(ctx: Lowering, dy: Ref, x: Ref, pads: Sequence[Any]) -> Ref:
         if product(x.sizes) == 0:
-            return call_fallback(ctx, ctx.node.target, [dy, x, list(pads)], {})
+            return call_aten(ctx, dy, x, list(pads))
         before, padded = _pads(ctx, pads)
         dtype = compute_dtype(dy.dtype)
         target = zeros(ctx, ctx.shape(), ctx.strides())
@@ -169,7 +169,7 @@ def pixel_unshuffle(ctx: Lowering, x: Ref, factor: int) -> Ref:
 def channel_shuffle(ctx: Lowering, x: Ref, groups: int) -> Ref:
     n, channels, *rest = x.sizes
     if not isinstance(channels, int):
-        return call_fallback(ctx, ctx.node.target, [x, groups], {})
+        return call_aten(ctx, x, groups)
     split = x.reshape((n, groups, channels // groups, *rest))
     return split.permute([0, 2, 1, *range(3, len(split.sizes))]).reshape(x.sizes)
 
@@ -198,7 +198,7 @@ def im2col(ctx: Lowering, x: Ref, kernel: Any, dilation: Any, padding: Any, stri
     ]
     outputs = [n for n in spans if n is not None]
     if len(outputs) < 2:
-        return call_fallback(ctx, ctx.node.target, [x, kernel, dilation, padding, stride], {})
+        return call_aten(ctx, x, kernel, dilation, padding, stride)
     n, dtype = len(batch), compute_dtype(x.dtype)
 
     def body(at: At) -> Value:
@@ -226,9 +226,7 @@ def col2im(
     ]
     outputs = [n for n in spans if n is not None]
     if len(outputs) < 2:
-        return call_fallback(
-            ctx, ctx.node.target, [x, list(sizes), kernel, dilation, padding, stride], {}
-        )
+        return call_aten(ctx, x, list(sizes), kernel, dilation, padding, stride)
     n, dtype = len(batch), compute_dtype(x.dtype)
     domain = _column_domain(batch, channels, kernel, outputs)
     columns = x.reshape(domain)

@@ -7,56 +7,33 @@ promoted dtype for comparisons); 16-bit floats compute in float32.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
 from inductor_backend.ir.errors import unsupported
+from inductor_backend.ir.index_expr import At
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from tracer_core.plugin_api import operators
 
-UNARY = {
-    "exp": aten.exp.default,
-    "exp2": aten.exp2.default,
-    "expm1": aten.expm1.default,
-    "log": aten.log.default,
-    "log2": aten.log2.default,
-    "log10": aten.log10.default,
-    "log1p": aten.log1p.default,
-    "sqrt": aten.sqrt.default,
-    "rsqrt": aten.rsqrt.default,
-    "sin": aten.sin.default,
-    "cos": aten.cos.default,
-    "tan": aten.tan.default,
-    "asin": aten.asin.default,
-    "acos": aten.acos.default,
-    "atan": aten.atan.default,
-    "sinh": aten.sinh.default,
-    "cosh": aten.cosh.default,
-    "tanh": aten.tanh.default,
-    "asinh": aten.asinh.default,
-    "acosh": aten.acosh.default,
-    "atanh": aten.atanh.default,
-    "erf": aten.erf.default,
-    "erfc": aten.erfc.default,
-    "sigmoid": aten.sigmoid.default,
-    "silu": aten.silu.default,
-    "neg": aten.neg.default,
-    "abs": aten.abs.default,
-    "relu": aten.relu.default,
-}
+_Values = TypeVar("_Values", bound=Callable[..., Value])
 
-#: Operators that return integers unchanged.
-ROUNDING = {
-    "floor": aten.floor.default,
-    "ceil": aten.ceil.default,
-    "trunc": aten.trunc.default,
-    "round": aten.round.default,
-    "sign": aten.sign.default,
-}
+#: Operators of one operand that are one op of the same name.
+UNARY = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan asin acos atan sinh cosh tanh asinh"
+    " acosh atanh erf erfc sigmoid silu neg abs relu sign"
+)
+
+#: The same, but integers are returned unchanged.
+ROUNDING = "floor ceil trunc round"
+
+#: Comparisons of a tensor with a tensor or a scalar, each one op of the same name.
+COMPARISONS = "eq ne lt le gt ge"
 
 BINARY = {
     "mul": [aten.mul.Tensor, aten.mul.Scalar],
@@ -65,9 +42,8 @@ BINARY = {
     "bit_and": [aten.bitwise_and.Tensor, aten.bitwise_and.Scalar],
     "bit_or": [aten.bitwise_or.Tensor, aten.bitwise_or.Scalar],
     "bit_xor": [aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar],
-    "fmod": [aten.fmod.Tensor, aten.fmod.Scalar],
-    "mod": [aten.remainder.Tensor, aten.remainder.Scalar],
     "atan2": [aten.atan2.default],
+    "pow": [aten.pow.Tensor_Tensor, aten.pow.Scalar],
     "floor_div": [aten.floor_divide.default, aten.floor_divide.Scalar],
     "shift_left": [
         *(aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar),
@@ -79,32 +55,30 @@ BINARY = {
     ],
 }
 
-COMPARISON = {
-    "eq": [aten.eq.Tensor, aten.eq.Scalar],
-    "ne": [aten.ne.Tensor, aten.ne.Scalar],
-    "lt": [aten.lt.Tensor, aten.lt.Scalar],
-    "le": [aten.le.Tensor, aten.le.Scalar],
-    "gt": [aten.gt.Tensor, aten.gt.Scalar],
-    "ge": [aten.ge.Tensor, aten.ge.Scalar],
-}
 
-LOGICAL = {
-    "bit_and": aten.logical_and.default,
-    "bit_or": aten.logical_or.default,
-    "bit_xor": aten.logical_xor.default,
-}
+def elementwise(operands: int, *targets: Any) -> Callable[[_Values], _Values]:
+    """Registers a function of values as the lowering of operators. Its first `operands` arguments
+    are the elements of tensors and scalars, converted to the dtype in which eager computes the
+    result (None stays None); it gets the other arguments as they are."""
+
+    def register(fn: _Values) -> _Values:
+        def lowering(ctx: Lowering, *args: Any, **kwargs: Any) -> Ref:
+            dtype = compute_dtype(ctx.meta().dtype)
+
+            def body(at: At) -> Value:
+                given = (None if x is None else ctx.element(x, at, dtype) for x in args[:operands])
+                return fn(*given, *args[operands:], **kwargs)
+
+            return ctx.pointwise(body)
+
+        lower(*targets)(lowering)
+        return fn
+
+    return register
 
 
-def _elementwise(name: str, integers_pass: bool = False) -> Any:
-    """Returns a lowering that converts all operands to the result's dtype and applies one op."""
-
-    def lowering(ctx: Lowering, *operands: Any) -> Ref:
-        dtype = compute_dtype(ctx.meta().dtype)
-        if integers_pass and not dtype.is_floating_point:
-            return ctx.pointwise(lambda at: ctx.element(operands[0], at, dtype))
-        return ctx.pointwise(lambda at: make(name, *(ctx.element(x, at, dtype) for x in operands)))
-
-    return lowering
+def _rounding(name: str) -> Callable[[Value], Value]:
+    return lambda x: make(name, x) if x.dtype.is_floating_point else x
 
 
 def _remainder(name: str) -> Any:
@@ -154,16 +128,18 @@ def _logical(name: str) -> Any:
     return lowering
 
 
-for _name, _target in UNARY.items():
-    lower(_target)(_elementwise(_name))
-for _name, _target in ROUNDING.items():
-    lower(_target)(_elementwise(_name, integers_pass=_name != "sign"))
+for _name in UNARY.split():
+    elementwise(1, getattr(aten, _name).default)(partial(make, _name))
+for _name in ROUNDING.split():
+    elementwise(1, getattr(aten, _name).default)(_rounding(_name))
 for _name, _targets in BINARY.items():
-    lower(*_targets)(_remainder(_name) if _name in ("mod", "fmod") else _elementwise(_name))
-for _name, _targets in COMPARISON.items():
-    lower(*_targets)(_comparison(_name))
-for _name, _target in LOGICAL.items():
-    lower(_target)(_logical(_name))
+    elementwise(2, *_targets)(partial(make, _name))
+for _name in COMPARISONS.split():
+    lower(getattr(aten, _name).Tensor, getattr(aten, _name).Scalar)(_comparison(_name))
+for _name in ("and", "or", "xor"):
+    lower(getattr(aten, f"logical_{_name}").default)(_logical(f"bit_{_name}"))
+lower(aten.fmod.Tensor, aten.fmod.Scalar)(_remainder("fmod"))
+lower(aten.remainder.Tensor, aten.remainder.Scalar)(_remainder("mod"))
 
 
 def scaled_by(value: Value, alpha: Any) -> Value:
@@ -171,70 +147,38 @@ def scaled_by(value: Value, alpha: Any) -> Value:
     return value if alpha == 1 else make("mul", value, const(alpha, value.dtype))
 
 
-@lower(aten.add.Tensor, aten.add.Scalar)
-def add(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-    name = "bit_or" if dtype == torch.bool else "add"
-    return ctx.pointwise(
-        lambda at: make(
-            name, ctx.element(a, at, dtype), scaled_by(ctx.element(b, at, dtype), alpha)
-        )
-    )
+@elementwise(2, aten.add.Tensor, aten.add.Scalar)
+def add(a: Value, b: Value, alpha: Any = 1) -> Value:
+    return make("bit_or" if a.dtype == torch.bool else "add", a, scaled_by(b, alpha))
 
 
-@lower(aten.sub.Tensor, aten.sub.Scalar)
-def sub(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-    return ctx.pointwise(
-        lambda at: make(
-            "sub", ctx.element(a, at, dtype), scaled_by(ctx.element(b, at, dtype), alpha)
-        )
-    )
+@elementwise(2, aten.sub.Tensor, aten.sub.Scalar)
+def sub(a: Value, b: Value, alpha: Any = 1) -> Value:
+    return make("sub", a, scaled_by(b, alpha))
 
 
-@lower(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(ctx: Lowering, a: Any, b: Any, alpha: Any = 1) -> Ref:
-    return (
-        sub(ctx, b, a)
-        if alpha == 1
-        else ctx.pointwise(
-            lambda at: make(
-                "sub",
-                ctx.element(b, at, ctx.meta().dtype),
-                scaled_by(ctx.element(a, at, ctx.meta().dtype), alpha),
-            )
-        )
-    )
+@elementwise(2, aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub(a: Value, b: Value, alpha: Any = 1) -> Value:
+    return sub(b, a, alpha)
 
 
 _DIVISIONS = {None: "div", "trunc": "trunc_div", "floor": "floor_div"}
 
 
-@lower(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
-def div(ctx: Lowering, a: Any, b: Any) -> Ref:
-    return div_mode(ctx, a, b, rounding_mode=None)
+@elementwise(2, aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, aten.div.Tensor_mode,
+             aten.div.Scalar_mode)  # fmt: skip
+def div(a: Value, b: Value, rounding_mode: str | None = None) -> Value:
+    return make(_DIVISIONS[rounding_mode], a, b)
 
 
-@lower(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def div_mode(ctx: Lowering, a: Any, b: Any, rounding_mode: str | None = None) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-    name = _DIVISIONS[rounding_mode]
-    return ctx.pointwise(
-        lambda at: make(name, ctx.element(a, at, dtype), ctx.element(b, at, dtype))
-    )
+@elementwise(1, aten.reciprocal.default)
+def reciprocal(x: Value) -> Value:
+    return make("div", const(1, x.dtype), x)
 
 
-@lower(aten.reciprocal.default)
-def reciprocal(ctx: Lowering, x: Ref) -> Ref:
-    return div(ctx, 1, x)
-
-
-@lower(aten.square.default)
-def square(ctx: Lowering, x: Ref) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-    return ctx.pointwise(
-        lambda at: make("mul", ctx.element(x, at, dtype), ctx.element(x, at, dtype))
-    )
+@elementwise(1, aten.square.default)
+def square(x: Value) -> Value:
+    return make("mul", x, x)
 
 
 @lower(aten.logical_not.default)
@@ -279,15 +223,9 @@ def power_of(x: Value, exponent: float | int) -> Value:
     return make("pow", x, const(exponent, x.dtype))
 
 
-@lower(aten.pow.Tensor_Scalar)
-def pow_scalar(ctx: Lowering, x: Ref, exponent: Any) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-    if exponent == 0:
-        return ctx.pointwise(lambda at: const(1, dtype))
-    return ctx.pointwise(lambda at: power_of(ctx.element(x, at, dtype), exponent))
-
-
-lower(aten.pow.Tensor_Tensor, aten.pow.Scalar)(_elementwise("pow"))
+@elementwise(1, aten.pow.Tensor_Scalar)
+def pow_scalar(x: Value, exponent: Any) -> Value:
+    return const(1, x.dtype) if exponent == 0 else power_of(x, exponent)
 
 
 @lower(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
@@ -308,27 +246,16 @@ def masked_fill(ctx: Lowering, x: Ref, mask: Ref, value: Any) -> Ref:
     return where(ctx, mask, value, x)
 
 
-@lower(aten.clamp.default, aten.clamp.Tensor)
-def clamp(ctx: Lowering, x: Ref, low: Any = None, high: Any = None) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        value = ctx.element(x, at, dtype)
-        if low is not None:
-            value = make("maximum", value, ctx.element(low, at, dtype))
-        return make("minimum", value, ctx.element(high, at, dtype)) if high is not None else value
-
-    return ctx.pointwise(body)
+@elementwise(3, aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default,
+             aten.clamp_min.Tensor)  # fmt: skip
+def clamp(x: Value, low: Value | None = None, high: Value | None = None) -> Value:
+    x = x if low is None else make("maximum", x, low)
+    return x if high is None else make("minimum", x, high)
 
 
-@lower(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(ctx: Lowering, x: Ref, low: Any) -> Ref:
-    return clamp(ctx, x, low)
-
-
-@lower(aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(ctx: Lowering, x: Ref, high: Any) -> Ref:
-    return clamp(ctx, x, None, high)
+@elementwise(2, aten.clamp_max.default, aten.clamp_max.Tensor)
+def clamp_max(x: Value, high: Value) -> Value:
+    return clamp(x, None, high)
 
 
 def _convert(ctx: Lowering, x: Ref, dtype: torch.dtype) -> Any:
@@ -359,60 +286,34 @@ def convert_element_type(ctx: Lowering, x: Ref, dtype: torch.dtype) -> Ref:
     return ctx.pointwise(_convert(ctx, x, dtype), label="to")
 
 
-@lower(aten.addcmul.default)
-def addcmul(ctx: Lowering, x: Ref, a: Ref, b: Ref, value: Any = 1) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        factor = make("mul", scaled_by(ctx.element(a, at, dtype), value), ctx.element(b, at, dtype))
-        return make("add", ctx.element(x, at, dtype), factor)
-
-    return ctx.pointwise(body)
+def _scaled_term(name: str) -> Callable[..., Value]:
+    """Returns x + value * a * b, or x + value * a / b."""
+    return lambda x, a, b, value=1: make("add", x, make(name, scaled_by(a, value), b))
 
 
-@lower(aten.addcdiv.default)
-def addcdiv(ctx: Lowering, x: Ref, a: Ref, b: Ref, value: Any = 1) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        factor = make("div", scaled_by(ctx.element(a, at, dtype), value), ctx.element(b, at, dtype))
-        return make("add", ctx.element(x, at, dtype), factor)
-
-    return ctx.pointwise(body)
+elementwise(3, aten.addcmul.default)(_scaled_term("mul"))
+elementwise(3, aten.addcdiv.default)(_scaled_term("div"))
 
 
-@lower(aten.lerp.Scalar, aten.lerp.Tensor)
-def lerp(ctx: Lowering, a: Ref, b: Ref, weight: Any) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        start, end, w = (ctx.element(x, at, dtype) for x in (a, b, weight))
-        distance = make("sub", end, start)
-        near = make("add", start, make("mul", w, distance))
-        far = make("sub", end, make("mul", distance, make("sub", const(1, dtype), w)))
-        return make("where", make("lt", make("abs", w), const(0.5, dtype)), near, far)
-
-    return ctx.pointwise(body)
+@elementwise(3, aten.lerp.Scalar, aten.lerp.Tensor)
+def lerp(start: Value, end: Value, weight: Value) -> Value:
+    distance, dtype = make("sub", end, start), weight.dtype
+    near = make("add", start, make("mul", weight, distance))
+    far = make("sub", end, make("mul", distance, make("sub", const(1, dtype), weight)))
+    return make("where", make("lt", make("abs", weight), const(0.5, dtype)), near, far)
 
 
-def _other_if_nan(kind: str) -> Any:
-    """Returns a lowering of fmax/fmin, which prefer a number to NaN."""
+def _other_if_nan(kind: str) -> Callable[[Value, Value], Value]:
+    """Returns fmax or fmin, which prefer a number to NaN."""
 
-    def lowering(ctx: Lowering, a: Any, b: Any) -> Ref:
-        dtype = compute_dtype(ctx.meta().dtype)
+    def body(x: Value, y: Value) -> Value:
+        best = make(kind, x, y)
+        if not x.dtype.is_floating_point:
+            return best
+        return make("where", make("ne", x, x), y, make("where", make("ne", y, y), x, best))
 
-        def body(at: Any) -> Value:
-            x, y = ctx.element(a, at, dtype), ctx.element(b, at, dtype)
-            if not dtype.is_floating_point:
-                return make(kind, x, y)
-            return make(
-                "where", make("ne", x, x), y, make("where", make("ne", y, y), x, make(kind, x, y))
-            )
-
-        return ctx.pointwise(body)
-
-    return lowering
+    return body
 
 
-lower(aten.fmax.default)(_other_if_nan("maximum"))
-lower(aten.fmin.default)(_other_if_nan("minimum"))
+elementwise(2, aten.fmax.default)(_other_if_nan("maximum"))
+elementwise(2, aten.fmin.default)(_other_if_nan("minimum"))

@@ -20,7 +20,7 @@ from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.adaptive_pools import window_size
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.pools import Windows, both, inside, number, reach, read_if, windows
 from inductor_backend.lowering.reduction import as_number
 from inductor_backend.lowering.registry import Lowering, aten, lower
@@ -67,12 +67,7 @@ def _max_backward(rank: int) -> Any:
         for one in steps:
             count *= len(one)
         if count > MOST_WINDOWS:
-            return call_fallback(
-                ctx,
-                ctx.node.target,
-                [dy, x, kernel, stride, padding, dilation, ceil_mode, indices],
-                {},
-            )
+            return call_aten(ctx, dy, x, kernel, stride, padding, dilation, ceil_mode, indices)
         places = offsets_of(ctx.node.args[-1])  # type: ignore[arg-type]
         chosen = indices if places is None else ctx.refs[places]
         dtype, sizes = compute_dtype(dy.dtype), ctx.shape()
@@ -187,8 +182,8 @@ def _avg_backward(rank: int) -> Any:
         dtype = compute_dtype(dy.dtype)
         lead, spatial, outputs = len(x.sizes) - rank, x.sizes[-rank:], dy.sizes[-rank:]
         if any(-(-k // s) > 8 for k, s in zip(w.kernel, w.stride, strict=True)):
-            args = [dy, x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override]
-            return call_fallback(ctx, ctx.node.target, args, {})
+            how = (kernel, stride, padding, ceil_mode, count_include_pad, divisor_override)
+            return call_aten(ctx, dy, x, *how)
 
         def size_of(position: At) -> Value:
             if divisor_override is not None:
@@ -238,9 +233,7 @@ def _adaptive_avg_backward(rank: int) -> Any:
         known = all(isinstance(v, int) for v in (*spatial, *outputs))
         whole = all(size == 1 for size in outputs)
         if not whole and (not known or any(n % o for n, o in zip(spatial, outputs, strict=True))):
-            return call_fallback(
-                ctx, ctx.node.target, [dy, x], {}
-            )  # uneven: divisions cost more than they save
+            return call_aten(ctx, dy, x)  # uneven: divisions cost more than they save
 
         def choices(here: Index, size: Expr, output: Expr) -> list[tuple[Index, Value | None]]:
             """Returns the one window that contains an element."""

@@ -20,7 +20,7 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.fallback import call_any, call_fallback
+from inductor_backend.lowering.fallback import call_any, call_aten
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
@@ -325,16 +325,8 @@ def _avg_pool(rank: int) -> Any:
     ) -> Ref:
         w = windows(rank, kernel, stride, padding)
         if len(w.offsets) > LARGEST_WINDOW:
-            args = [
-                x,
-                w.kernel,
-                w.stride,
-                w.padding,
-                ceil_mode,
-                count_include_pad,
-                divisor_override,
-            ]
-            return call_fallback(ctx, ctx.node.target, args, {})
+            sizes = (w.kernel, w.stride, w.padding)
+            return call_aten(ctx, x, *sizes, ceil_mode, count_include_pad, divisor_override)
         dtype = compute_dtype(x.dtype)
         lead = len(x.sizes) - rank
 

@@ -19,7 +19,7 @@ from inductor_backend.ir.index_expr import contiguous_strides as dense_strides
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.padding import known, position_dtype
 from inductor_backend.lowering.pools import both, number, read_if
 from inductor_backend.lowering.registry import Lowering, aten, lower
@@ -184,7 +184,7 @@ def _resize(kind: str, rank: int) -> Any:
         if not x.dtype.is_floating_point or not all(
             s is None or isinstance(s, float) for s in rest[kind in ("linear", "cubic") :]
         ):
-            return call_fallback(ctx, ctx.node.target, [x, list(output_size), *rest], named)
+            return call_aten(ctx, x, list(output_size), *rest, **named)
         options = _options(kind, rank, [*rest, *named.values()], x.dtype)
         dtype = compute_dtype(x.dtype)
         whole = _by_rows(ctx, kind, x, options, rank)
@@ -193,7 +193,7 @@ def _resize(kind: str, rank: int) -> Any:
         if kind == "linear" and _contiguous_rows(
             ctx, x
         ):  # two gathers per element: ATen's are faster
-            return call_fallback(ctx, ctx.node.target, [x, list(output_size), *rest], named)
+            return call_aten(ctx, x, list(output_size), *rest, **named)
 
         def body(at: At) -> Value:
             taps = _taps(ctx, kind, at, lead, sizes, outputs, options)
@@ -241,18 +241,14 @@ def _resize_backward(kind: str, rank: int) -> Any:
         options = _options(kind, rank, [*rest, *named.values()], dy.dtype)
         dtype = compute_dtype(dy.dtype)
         if not all(s is None or isinstance(s, float) for s in options[1]):
-            return call_fallback(
-                ctx, ctx.node.target, [dy, list(output_size), list(input_size), *rest], named
-            )
+            return call_aten(ctx, dy, list(output_size), list(input_size), *rest, **named)
         factors = [
             whole_factor(n, o, s) for n, o, s in zip(sizes, outputs, options[1], strict=True)
         ]
         if kind in ("nearest", "exact") and None not in factors:
             return nearest_gradient(ctx, dy, [f for f in factors if f is not None])
         if kind == "linear" and _contiguous_rows(ctx, dy):
-            return call_fallback(
-                ctx, ctx.node.target, [dy, list(output_size), list(input_size), *rest], named
-            )
+            return call_aten(ctx, dy, list(output_size), list(input_size), *rest, **named)
         count = {"nearest": 1, "exact": 1, "linear": 2, "cubic": 4}[kind]
 
         def one(choice: tuple[int, ...]) -> Any:
@@ -330,7 +326,7 @@ def grid_sampler_2d(
     channels-last operands."""
     rows = _contiguous_rows(ctx, x)  # ATen's gathers are faster there
     if mode not in (0, 1) or padding not in (0, 1) or rows:
-        return call_fallback(ctx, ctx.node.target, [x, grid, mode, padding, corners], {})
+        return call_aten(ctx, x, grid, mode, padding, corners)
     dtype = compute_dtype(x.dtype)
     h, w = x.sizes[-2:]
 

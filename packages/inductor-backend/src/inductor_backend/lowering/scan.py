@@ -16,7 +16,7 @@ from inductor_backend.ir.nodes import Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.fallback import call_any, call_fallback
+from inductor_backend.lowering.fallback import call_any, call_aten
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
 #: On a GPU one program scans a row: ENOUGH_ROWS fill the device, and LONGEST_ROW fits in registers.
@@ -125,9 +125,7 @@ def _running(kind: str) -> Any:
         result = ctx.meta().dtype
 
         if not x.sizes and dim not in (0, -1):
-            return call_fallback(
-                ctx, ctx.node.target, [x, dim], {"dtype": dtype} if dtype else {}
-            )  # eager's error
+            return call_aten(ctx, x, dim, **({"dtype": dtype} if dtype else {}))  # eager's error
 
         def body(at: Sequence[Index]) -> Value:
             return cast(x.at(at), result)

@@ -18,7 +18,7 @@ from inductor_backend.ir.nodes import Buffer, Store
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref, broadcast
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_any, call_aten
 from inductor_backend.lowering.indexing import indirect
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
@@ -160,10 +160,6 @@ def _reduced_into(
     return ctx.pointwise(mean)
 
 
-def _as_aten(ctx: Lowering, *args: Any, **kwargs: Any) -> Ref:
-    return call_fallback(ctx, ctx.node.target, list(args), kwargs)
-
-
 # scatter along a dimension -----------------------------------------------------------------------
 
 
@@ -192,7 +188,7 @@ def _source(ctx: Lowering, source: Any) -> Body:
 )
 def scatter(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Any, *, reduce: str = "") -> Ref:
     if not x.sizes or len(index.sizes) != len(x.sizes):
-        return _as_aten(ctx, x, dim, index, source, **({"reduce": reduce} if reduce else {}))
+        return call_aten(ctx, x, dim, index, source, **({"reduce": reduce} if reduce else {}))
     added = ctx.node.target is aten.scatter_add.default
     combine = "add" if added else REDUCES[reduce] if reduce else "set"
     dim = dim % len(x.sizes)
@@ -213,7 +209,7 @@ def scatter_reduce(
     include_self: bool = True,
 ) -> Ref:
     if not x.sizes or len(index.sizes) != len(x.sizes):
-        return _as_aten(ctx, x, dim, index, source, reduce, include_self=include_self)
+        return call_aten(ctx, x, dim, index, source, reduce, include_self=include_self)
     dim = dim % len(x.sizes)
     place = _along(x, dim, index)
     return _reduced_into(ctx, x, reduce, index.sizes, place, _source(ctx, source), include_self)
@@ -242,7 +238,7 @@ def _is_rows(x: Ref, dim: int, index: Ref, source: Ref) -> bool:
 @lower(aten.index_add.default)
 def index_add(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref, *, alpha: Any = 1) -> Ref:
     if not _is_rows(x, dim, index, source):
-        return _as_aten(ctx, x, dim, index, source, alpha=alpha)
+        return call_aten(ctx, x, dim, index, source, alpha=alpha)
     body, dim = _source(ctx, source), dim % len(x.sizes)
 
     def scaled(at: Sequence[Index]) -> Value:
@@ -260,7 +256,7 @@ def index_add(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref, *, alpha
 @lower(aten.index_copy.default)
 def index_copy(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref) -> Ref:
     if not _is_rows(x, dim, index, source):
-        return _as_aten(ctx, x, dim, index, source)
+        return call_aten(ctx, x, dim, index, source)
     target = Target.like(ctx, x)
     target.scatter("set", source.sizes, _rows(x, dim % len(x.sizes), index), _source(ctx, source))
     return target.result()
@@ -269,7 +265,7 @@ def index_copy(ctx: Lowering, x: Ref, dim: int, index: Ref, source: Ref) -> Ref:
 @lower(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(ctx: Lowering, x: Ref, dim: int, index: Ref, value: Any) -> Ref:
     if not x.sizes:
-        return _as_aten(ctx, x, dim, index, value)
+        return call_aten(ctx, x, dim, index, value)
     dim, dtype = dim % len(x.sizes), compute_dtype(x.dtype)
     domain = list(x.sizes)
     domain[dim] = index.sizes[0] if index.sizes else 1
@@ -291,7 +287,7 @@ def index_reduce(
     include_self: bool = True,
 ) -> Ref:
     if not _is_rows(x, dim, index, source):
-        return _as_aten(ctx, x, dim, index, source, reduce, include_self=include_self)
+        return call_aten(ctx, x, dim, index, source, reduce, include_self=include_self)
     place = _rows(x, dim % len(x.sizes), index)
     return _reduced_into(ctx, x, reduce, source.sizes, place, _source(ctx, source), include_self)
 
@@ -340,9 +336,10 @@ def index_put(
         single = values.reshape(())
         return _masked(ctx, x, indices[masks[0]], masks[0], single, accumulate)  # type: ignore[arg-type]
     if masks or not given or len(indices) > len(x.sizes):
-        return call_fallback(
+        found: Ref = call_any(
             ctx, aten.index_put.default, [x, list(indices), values, accumulate], {}
         )
+        return found
     indices = [*indices, *[None] * (len(x.sizes) - len(indices))]
     adjacent = given == list(range(given[0], given[-1] + 1))
     shared = _common([indices[k].sizes for k in given])  # type: ignore[union-attr]
@@ -385,7 +382,7 @@ def put(ctx: Lowering, x: Ref, index: Ref, source: Ref, accumulate: bool = False
     """Writes at positions that count all elements in row-major order."""
     total = product(x.sizes)
     if total == 0 or product(index.sizes) != product(source.sizes):
-        return _as_aten(ctx, x, index, source, accumulate)
+        return call_aten(ctx, x, index, source, accumulate)
     target = Target.filled(ctx, x.reshape((total,)).at, (total,), None, ctx.meta().dtype)
     number = (product(index.sizes),)
     places, values = index.reshape(number), source.reshape(number)
@@ -410,7 +407,7 @@ def embedding_dense_backward(
     ctx: Lowering, dy: Ref, indices: Ref, rows: Any, padding: Any, scale_by_frequency: bool
 ) -> Ref:
     if scale_by_frequency:
-        return _as_aten(ctx, dy, indices, rows, padding, scale_by_frequency)
+        return call_aten(ctx, dy, indices, rows, padding, scale_by_frequency)
     return embedding_gradient(ctx, zeros(ctx, ctx.shape(), ctx.strides()), dy, indices, padding)
 
 
@@ -473,7 +470,7 @@ lower(
 @lower(aten.unfold_backward.default)
 def unfold_backward(ctx: Lowering, dy: Ref, sizes: Any, dim: int, size: int, step: int) -> Ref:
     if not ctx.shape():
-        return _as_aten(ctx, dy, list(sizes), dim, size, step)
+        return call_aten(ctx, dy, list(sizes), dim, size, step)
     dim = dim % len(ctx.shape())
 
     def place(at: Sequence[Index]) -> Sequence[Index]:

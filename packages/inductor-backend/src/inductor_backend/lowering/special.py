@@ -7,6 +7,7 @@ NaN, infinities and signed zeros come out as in eager.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ import torch
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, const, make
 from inductor_backend.ir.views import Ref
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_aten
+from inductor_backend.lowering.pointwise import elementwise
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
 #: Unary operators whose own form is float32 only.
@@ -31,7 +33,6 @@ SINGLE = {
 PAIRS = {
     "copysign": [aten.copysign.Tensor, aten.copysign.Scalar],
     "hypot": [aten.hypot.default],
-    "nextafter": [aten.nextafter.default],
     "gcd": [aten.gcd.default],
     "lcm": [aten.lcm.default],
 }
@@ -41,74 +42,47 @@ def _single(name: str) -> Any:
     def lowering(ctx: Lowering, x: Ref) -> Ref:
         dtype = compute_dtype(ctx.meta().dtype)
         if dtype != torch.float32:
-            return call_fallback(ctx, ctx.node.target, [x], {})
+            return call_aten(ctx, x)
         return ctx.pointwise(lambda at: make(name, ctx.element(x, at, dtype)))
 
     return lowering
 
 
-def _pair(name: str) -> Any:
-    def lowering(ctx: Lowering, a: Any, b: Any) -> Ref:
-        dtype = compute_dtype(ctx.meta().dtype)
-        if (
-            name == "nextafter" and ctx.meta().dtype != dtype
-        ):  # nextafter of 16-bit floats is not that of float32
-            return call_fallback(ctx, ctx.node.target, [a, b], {})
-        return ctx.pointwise(
-            lambda at: make(name, ctx.element(a, at, dtype), ctx.element(b, at, dtype))
-        )
-
-    return lowering
+@lower(aten.nextafter.default)
+def nextafter(ctx: Lowering, a: Ref, b: Ref) -> Ref:
+    dtype = ctx.meta().dtype
+    if compute_dtype(dtype) != dtype:  # nextafter of 16-bit floats is not that of float32
+        return call_aten(ctx, a, b)
+    return ctx.pointwise(
+        lambda at: make("nextafter", ctx.element(a, at, dtype), ctx.element(b, at, dtype))
+    )
 
 
 for _name, _target in SINGLE.items():
     lower(_target)(_single(_name))
 for _name, _targets in PAIRS.items():
-    lower(*_targets)(_pair(_name))
+    elementwise(2, *_targets)(partial(make, _name))
 
 
-@lower(aten.heaviside.default)
-def heaviside(ctx: Lowering, x: Ref, at_zero: Ref) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        value, zero = ctx.element(x, at, dtype), const(0, dtype)
-        step = make("where", make("gt", value, zero), const(1, dtype), zero)
-        return make("where", make("eq", value, zero), ctx.element(at_zero, at, dtype), step)
-
-    return ctx.pointwise(body)
+@elementwise(2, aten.heaviside.default)
+def heaviside(x: Value, at_zero: Value) -> Value:
+    zero = const(0, x.dtype)
+    step = make("where", make("gt", x, zero), const(1, x.dtype), zero)
+    return make("where", make("eq", x, zero), at_zero, step)
 
 
-@lower(
-    aten.special_xlog1py.default,
-    aten.special_xlog1py.other_scalar,
-    aten.special_xlog1py.self_scalar,
-)
-def xlog1py(ctx: Lowering, x: Any, y: Any) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        a, b = ctx.element(x, at, dtype), ctx.element(y, at, dtype)
-        zero = make(
-            "where",
-            make("eq", a, const(0, dtype)),
-            const(0, dtype),
-            make("mul", a, make("log1p", b)),
-        )
-        return make("where", make("ne", b, b), const(math.nan, dtype), zero)
-
-    return ctx.pointwise(body)
+@elementwise(2, aten.special_xlog1py.default, aten.special_xlog1py.other_scalar,
+             aten.special_xlog1py.self_scalar)  # fmt: skip
+def xlog1py(x: Value, y: Value) -> Value:
+    zero, product = const(0, x.dtype), make("mul", x, make("log1p", y))
+    value = make("where", make("eq", x, zero), zero, product)
+    return make("where", make("ne", y, y), const(math.nan, x.dtype), value)
 
 
-@lower(aten.special_entr.default)
-def entr(ctx: Lowering, x: Ref) -> Ref:
-    dtype = compute_dtype(ctx.meta().dtype)
-
-    def body(at: Any) -> Value:
-        a, zero = ctx.element(x, at, dtype), const(0, dtype)
-        inner = make("mul", make("neg", a), make("log", a))
-        outside = make("where", make("eq", a, zero), zero, const(-math.inf, dtype))
-        value = make("where", make("gt", a, zero), inner, outside)
-        return make("where", make("ne", a, a), a, value)
-
-    return ctx.pointwise(body)
+@elementwise(1, aten.special_entr.default)
+def entr(x: Value) -> Value:
+    zero = const(0, x.dtype)
+    inner = make("mul", make("neg", x), make("log", x))
+    outside = make("where", make("eq", x, zero), zero, const(-math.inf, x.dtype))
+    value = make("where", make("gt", x, zero), inner, outside)
+    return make("where", make("ne", x, x), x, value)

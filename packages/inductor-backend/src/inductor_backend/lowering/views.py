@@ -12,7 +12,7 @@ from inductor_backend.ir.errors import unsupported
 from inductor_backend.ir.index_expr import Expr, Index, mod, product, simplify, variables
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.concatenation import store_parts
-from inductor_backend.lowering.fallback import call_fallback
+from inductor_backend.lowering.fallback import call_aten
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
@@ -159,7 +159,7 @@ def roll(ctx: Lowering, x: Ref, shifts: Any, dims: Any = ()) -> Ref:
     if not rank or not all(
         isinstance(n, int) for n in (*moves, *(flat.sizes[dim] for dim in moved))
     ):
-        return call_fallback(ctx, aten.roll.default, [x, shifts, dims], {})
+        return call_aten(ctx, x, shifts, dims)
     result = flat
     for dim, shift in zip(moved, moves, strict=True):
         size = result.sizes[dim]
