@@ -152,10 +152,10 @@ def _packed_convolution(call: OwnCall) -> Launch:
 
 def _packed_linear(call: OwnCall) -> Launch:
     x, weight, bias, count = call.node.args
-    residual = call.node.residual
+    residual, post, final = call.node.residual, call.node.post, call.node.final
+    (m, k), ldx = x.layout.sizes, x.layout.strides[0]
     ldr = 0 if residual is None else residual.layout.strides[0]
-    strides = (x.layout.strides[0], count, ldr)
-    values = packed.linear_call(*x.layout.sizes, count, *strides, call.node.post, call.node.final)
+    values = packed.linear_call(m, k, count, ldx, count, ldr, post, final)
     tensors = call.addresses(x, weight, bias, residual, call.result)
     return packed.dense_launcher(count), [*tensors, *values, 0]
 

@@ -34,7 +34,7 @@ def convolution_backward(
         if wanted[k]:
             arguments = [*operands, bias_sizes, *how, [k == 0, k == 1, False]]
             strides = last_strides(ctx.shape(k)) if last else None
-            results[k] = ctx.extern(ctx.node.target, arguments, used={k}, strides=strides)[k]
+            results[k] = ctx.externs(ctx.node.target, arguments, used={k}, strides=strides)[k]
     if wanted[2]:
         results[2] = _bias(ctx, dy)
     return tuple(results)
@@ -48,6 +48,4 @@ def _bias(ctx: Lowering, dy: Ref) -> Ref:
         "sum", lambda at: cast(dy.at(at), wide), dy.sizes, dims, wide, "bias_gradient"
     )
     shaped = total.reshape(ctx.shape(2))
-    return ctx.pointwise(
-        lambda at: cast(shaped.at(at), dtype), ctx.shape(2), dtype, label="bias_gradient"
-    )
+    return ctx.pointwise(shaped.at, shaped.sizes, dtype, label="bias_gradient")

@@ -17,8 +17,7 @@ def convolution(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, *rest: Any
     if ctx.node in ctx.last:
         images = [ctx.strided(ref, last_strides(ref.sizes)) for ref in (x, weight)]
         offset = None if bias is None else ctx.strided(bias)
-        found: Ref = ctx.extern(ctx.node.target, [*images, offset, *rest], strides=ctx.strides())
-        return found
+        return ctx.extern(ctx.node.target, [*images, offset, *rest], strides=ctx.strides())
     fakes = [
         argument.meta["val"] if isinstance(argument, torch.fx.Node) else None
         for argument in ctx.node.args[:3]
@@ -27,5 +26,4 @@ def convolution(ctx: Lowering, x: Ref, weight: Ref, bias: Ref | None, *rest: Any
         None if ref is None or fake is None else ctx.strided(ref, ctx.sizes.exprs(fake.stride()))
         for ref, fake in zip((x, weight, bias), fakes, strict=True)
     ]
-    found = ctx.extern(ctx.node.target, [*operands, *rest])
-    return found
+    return ctx.extern(ctx.node.target, [*operands, *rest])

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.index_expr import Index, contiguous_strides, flatten
-from inductor_backend.ir.nodes import BufferKind, ExternNode
+from inductor_backend.ir.nodes import BufferKind
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, const, make
 from inductor_backend.ir.views import Ref
@@ -36,18 +36,7 @@ def bernoulli(ctx: Lowering, x: Ref, p: float = 0.5, generator: Any = None) -> R
         given = {} if generator is None else {"generator": generator}
         return call_aten(ctx, x, p, **given)
     drawn = ctx.buffer(sizes, torch.bool, kind=BufferKind.EXTERN)
-    ctx.program.nodes.append(
-        ExternNode(
-            ctx.new_name("op"),
-            rng.bernoulli,
-            (tuple(sizes), p),
-            {},
-            (drawn.name,),
-            False,
-            ctx.origin("bernoulli"),
-            sequential=True,
-        )
-    )
+    ctx.add_call(rng.bernoulli, [tuple(sizes), p], [drawn], label="bernoulli", sequential=True)
     bits = Ref.of(drawn)
     if dtype is torch.bool:
         return bits
@@ -103,18 +92,9 @@ def _seeds(ctx: Lowering) -> Ref:
     """Returns one seed per dropout of the graph, generated at the first dropout."""
     if ctx.seeds is None:
         made = ctx.buffer((ctx.draws,), torch.int64, kind=BufferKind.EXTERN)
-        ctx.program.nodes.append(
-            ExternNode(
-                ctx.new_name("op"),
-                aten.randint.low,
-                (0, 2**63 - 1, [ctx.draws]),
-                {"dtype": torch.int64, "device": ctx.program.device},
-                (made.name,),
-                False,
-                ctx.origin("seeds"),
-                sequential=True,
-            )
-        )
+        like = {"dtype": torch.int64, "device": ctx.program.device}
+        bounds = (0, 2**63 - 1, [ctx.draws])
+        ctx.add_call(aten.randint.low, bounds, [made], like, "seeds", sequential=True)
         ctx.seeds = Ref.of(made)
     return ctx.seeds
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode
+from inductor_backend.ir.nodes import Buffer, BufferKind
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.fallback import argument
 from inductor_backend.lowering.registry import Lowering, aten
@@ -83,17 +83,7 @@ def write_in_place(
     own = target.buffer
     result = Buffer(ctx.new_name("buf"), own.dtype, own.layout, BufferKind.INPUT)
     ctx.program.buffers[result.name] = result
-    ctx.program.nodes.append(
-        ExternNode(
-            ctx.new_name("op"),
-            IN_PLACE[node.target],
-            (ctx.strided(written), *made),
-            named,
-            (result.name,),
-            False,
-            ctx.origin(),
-            fallback=True,
-            in_place=own.name,
-        )
-    )
+    args = (ctx.strided(written), *made)
+    traits = {"fallback": True, "in_place": own.name}
+    ctx.add_call(IN_PLACE[node.target], args, [result], named, **traits)
     return Ref.of(result)

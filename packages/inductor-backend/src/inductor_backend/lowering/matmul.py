@@ -46,23 +46,19 @@ def matrix(ctx: Lowering, x: Ref) -> Strided:
 
 @lower(aten.mm.default, aten.bmm.default)
 def mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
-    found: Ref = ctx.extern(ctx.node.target, [matrix(ctx, a), matrix(ctx, b)])
-    return found
+    return ctx.extern(ctx.node.target, [matrix(ctx, a), matrix(ctx, b)])
 
 
 @lower(unaligned_gemm.mm)
 def interleaved_mm(ctx: Lowering, a: Ref, b: Ref) -> Ref:
-    found: Ref = ctx.extern(unaligned_gemm.mm, [matrix(ctx, a), matrix(ctx, b)], label="mm")
-    return found
+    return ctx.extern(unaligned_gemm.mm, [matrix(ctx, a), matrix(ctx, b)], label="mm")
 
 
 @lower(aten.addmm.default, aten.baddbmm.default)
 def addmm(ctx: Lowering, bias: Ref, a: Ref, b: Ref, beta: Any = 1, alpha: Any = 1) -> Ref:
     scale = {} if (beta, alpha) == (1, 1) else {"beta": beta, "alpha": alpha}
-    found: Ref = ctx.extern(
-        ctx.node.target, [ctx.strided(bias), matrix(ctx, a), matrix(ctx, b)], scale
-    )
-    return found
+    operands = [ctx.strided(bias), matrix(ctx, a), matrix(ctx, b)]
+    return ctx.extern(ctx.node.target, operands, scale)
 
 
 @lower(aten._scaled_dot_product_flash_attention_for_cpu.default)
@@ -76,13 +72,9 @@ def attention(ctx: Lowering, query: Ref, key: Ref, value: Ref, *rest: Any, **kwa
     given: Any = ctx.node.args[0]
     asked = ctx.strided(query, ctx.sizes.exprs(given.meta["val"].stride()))
     first = asked if asked.layout.strides[-1] == 1 else operand(query)
-    return ctx.extern(
-        ctx.node.target,
-        [first, *(operand(x) for x in (key, value, *rest))],
-        {name: operand(x) for name, x in kwargs.items()},
-        used=used,
-        label="attention",
-    )
+    args = [first, *(operand(x) for x in (key, value, *rest))]
+    named = {name: operand(x) for name, x in kwargs.items()}
+    return ctx.externs(ctx.node.target, args, named, used=used, label="attention")
 
 
 def last_dense(ctx: Lowering, x: Ref) -> Strided:

@@ -12,6 +12,7 @@ everything else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -25,16 +26,9 @@ from inductor_backend.lowering.reduction import as_number, count
 from inductor_backend.lowering.registry import Lowering, aten, lower
 
 
-def _mul(*factors: Value | None) -> Value:
-    """Multiplies the factors that are not None, from the left."""
-    first, *rest = [factor for factor in factors if factor is not None]
-    for factor in rest:
-        first = make("mul", first, factor)
-    return first
-
-
-def _read(x: Ref | None, at: At, dtype: torch.dtype) -> Value | None:
-    return None if x is None else cast(x.at(at), dtype)
+def _mul(*factors: Value) -> Value:
+    """Multiplies from the left."""
+    return reduce(partial(make, "mul"), factors)
 
 
 def _sum(
@@ -43,17 +37,6 @@ def _sum(
     wide = ctx.sum_dtype(terms(variables(sizes)).dtype)
     (total,) = ctx.reduction("sum", lambda at: cast(terms(at), wide), sizes, dims, wide, label)
     return total
-
-
-def _result(ctx: Lowering, position: int, value: Ref) -> Ref:
-    """Returns a sum in the shape and dtype of an output."""
-    shaped = value.reshape(ctx.shape(position))
-    dtype = ctx.meta(position).dtype
-    if shaped.dtype == dtype:
-        return shaped
-    return ctx.pointwise(
-        lambda at: cast(shaped.at(at), dtype), ctx.shape(position), dtype, label="to"
-    )
 
 
 @lower(aten.native_batch_norm_backward.default)
@@ -103,7 +86,9 @@ def batch_norm_backward(
 
     def dx(at: At) -> Value:
         c = at[1]
-        scale = _mul(inverse(c), _read(weight, [c], dtype))
+        scale = inverse(c)
+        if weight is not None:
+            scale = _mul(scale, ctx.element(weight, [c], dtype))
         if not training:
             return _mul(slope(at), scale)
         assert total is not None and dot is not None
@@ -127,32 +112,56 @@ def batch_norm_backward(
         )
     if mask[2]:
         assert total is not None
-        grad_bias = _result(ctx, 2, total)
+        grad_bias = ctx.as_output(total, 2)
     return grad_x, grad_weight, grad_bias
 
 
-def _rows(
+def _row_gradients(
     ctx: Lowering,
-    sizes: Sequence[Any],
-    dims: list[int],
-    slope: Callable[[At], Value],
-    normal: Callable[[At], Value],
-    inverse: Callable[[At], Value],
-    dtype: torch.dtype,
+    dy: Ref,
+    x: Ref,
+    mean: Ref,
+    rstd: Ref,
+    weight: Ref | None,
+    inner: list[int],
+    outer: list[int],
+    mask: Sequence[bool],
+    strides: Sequence[Any] | None,
     label: str,
-) -> Callable[[At], Value]:
-    """Returns dx of rows that were normalized over `dims`. slope: dy * weight; normal: x^."""
-    total = _sum(ctx, slope, sizes, dims, label)
-    dot = _sum(ctx, lambda at: _mul(slope(at), normal(at)), sizes, dims, label)
-    size = as_number(count(sizes, dims), dtype)
+) -> tuple[Ref | None, ...]:
+    """Returns the gradients of x, whose rows were normalized over the dimensions `inner`, and of
+    weight and bias, which are sums over the dimensions `outer`. The operands broadcast to x."""
+    dtype, sizes = compute_dtype(x.dtype), x.sizes
 
-    def body(at: At) -> Value:
-        row = broadcast(at, total.sizes)
-        average, pull = (make("div", cast(part.at(row), dtype), size) for part in (total, dot))
-        inner = make("sub", make("sub", slope(at), average), _mul(normal(at), pull))
-        return _mul(inner, inverse(at))
+    def plain(at: At) -> Value:
+        return ctx.element(dy, at, dtype)
 
-    return body
+    def slope(at: At) -> Value:
+        return plain(at) if weight is None else _mul(plain(at), ctx.element(weight, at, dtype))
+
+    def normal(at: At) -> Value:
+        centered = make("sub", ctx.element(x, at, dtype), ctx.element(mean, at, dtype))
+        return _mul(centered, ctx.element(rstd, at, dtype))
+
+    grad_x = grad_weight = grad_bias = None
+    if mask[0]:
+        total = _sum(ctx, slope, sizes, inner, label)
+        dot = _sum(ctx, lambda at: _mul(slope(at), normal(at)), sizes, inner, label)
+        size = as_number(count(sizes, inner), dtype)
+
+        def body(at: At) -> Value:
+            row = broadcast(at, total.sizes)
+            average, pull = (make("div", cast(part.at(row), dtype), size) for part in (total, dot))
+            rest = make("sub", make("sub", slope(at), average), _mul(normal(at), pull))
+            return _mul(rest, ctx.element(rstd, at, dtype))
+
+        grad_x = ctx.pointwise(body, sizes, ctx.meta(0).dtype, strides, label)
+    if mask[1]:
+        of_weight = _sum(ctx, lambda at: _mul(plain(at), normal(at)), sizes, outer, label)
+        grad_weight = ctx.as_output(of_weight, 1)
+    if mask[2]:
+        grad_bias = ctx.as_output(_sum(ctx, plain, sizes, outer, label), 2)
+    return grad_x, grad_weight, grad_bias
 
 
 @lower(aten.native_layer_norm_backward.default)
@@ -161,47 +170,16 @@ def layer_norm_backward(
     dy: Ref,
     x: Ref,
     normalized: Sequence[Any],
-    saved_mean: Ref,
-    saved_inverse: Ref,
+    mean: Ref,
+    rstd: Ref,
     weight: Ref | None,
     bias: Ref | None,
     mask: Sequence[bool],
 ) -> tuple[Ref | None, ...]:
-    dtype = compute_dtype(x.dtype)
     lead = len(x.sizes) - len(normalized)
     outer, inner = list(range(lead)), list(range(lead, len(x.sizes)))
-    label = "layer_norm_backward"
-
-    def inverse(at: At) -> Value:
-        return cast(saved_inverse.at(broadcast(at, saved_inverse.sizes)), dtype)
-
-    def normal(at: At) -> Value:
-        mean = cast(saved_mean.at(broadcast(at, saved_mean.sizes)), dtype)
-        return _mul(make("sub", cast(x.at(at), dtype), mean), inverse(at))
-
-    def plain(at: At) -> Value:
-        return cast(dy.at(at), dtype)
-
-    grad_x = grad_weight = grad_bias = None
-    if mask[0]:
-        body = _rows(
-            ctx,
-            x.sizes,
-            inner,
-            lambda at: _mul(plain(at), _read(weight, at[lead:], dtype)),
-            normal,
-            inverse,
-            dtype,
-            label,
-        )
-        grad_x = ctx.pointwise(body, x.sizes, ctx.meta(0).dtype, ctx.strides(0), label)
-    if mask[1]:
-        grad_weight = _result(
-            ctx, 1, _sum(ctx, lambda at: _mul(plain(at), normal(at)), x.sizes, outer, label)
-        )
-    if mask[2]:
-        grad_bias = _result(ctx, 2, _sum(ctx, plain, x.sizes, outer, label))
-    return grad_x, grad_weight, grad_bias
+    strides, label = ctx.strides(0) if mask[0] else None, "layer_norm_backward"
+    return _row_gradients(ctx, dy, x, mean, rstd, weight, inner, outer, mask, strides, label)
 
 
 @lower(aten.native_group_norm_backward.default)
@@ -209,8 +187,8 @@ def group_norm_backward(
     ctx: Lowering,
     dy: Ref,
     x: Ref,
-    saved_mean: Ref,
-    saved_inverse: Ref,
+    mean: Ref,
+    rstd: Ref,
     weight: Ref | None,
     n: Any,
     c: Any,
@@ -218,41 +196,10 @@ def group_norm_backward(
     groups: int,
     mask: Sequence[bool],
 ) -> tuple[Ref | None, ...]:
-    dtype = compute_dtype(x.dtype)
     sizes = (x.sizes[0], groups, simplify(ctx.sizes.expr(c) // groups), product(x.sizes[2:]))
-    grouped, slopes = x.reshape(sizes), dy.reshape(sizes)
-    scale = None if weight is None else weight.reshape(sizes[1:3])
-    label = "group_norm_backward"
-
-    def inverse(at: At) -> Value:
-        return cast(saved_inverse.at(at[:2]), dtype)
-
-    def normal(at: At) -> Value:
-        return _mul(
-            make("sub", cast(grouped.at(at), dtype), cast(saved_mean.at(at[:2]), dtype)),
-            inverse(at),
-        )
-
-    def plain(at: At) -> Value:
-        return cast(slopes.at(at), dtype)
-
-    grad_x = grad_weight = grad_bias = None
-    if mask[0]:
-        body = _rows(
-            ctx,
-            sizes,
-            [2, 3],
-            lambda at: _mul(plain(at), _read(scale, at[1:3], dtype)),
-            normal,
-            inverse,
-            dtype,
-            label,
-        )
-        grad_x = ctx.pointwise(body, sizes, ctx.meta(0).dtype, label=label).reshape(x.sizes)
-    if mask[1]:
-        grad_weight = _result(
-            ctx, 1, _sum(ctx, lambda at: _mul(plain(at), normal(at)), sizes, [0, 3], label)
-        )
-    if mask[2]:
-        grad_bias = _result(ctx, 2, _sum(ctx, plain, sizes, [0, 3], label))
-    return grad_x, grad_weight, grad_bias
+    rows, slopes = x.reshape(sizes), dy.reshape(sizes)
+    scale = None if weight is None else weight.reshape(sizes[1:3]).unsqueeze(2)
+    mean, rstd = (one.unsqueeze(2).unsqueeze(3) for one in (mean, rstd))
+    dims, label = ([2, 3], [0, 3]), "group_norm_backward"
+    grad_x, *rest = _row_gradients(ctx, slopes, rows, mean, rstd, scale, *dims, mask, None, label)
+    return None if grad_x is None else grad_x.reshape(x.sizes), *rest

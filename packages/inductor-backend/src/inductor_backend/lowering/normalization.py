@@ -134,14 +134,6 @@ def _infer(
     )
 
 
-def _saved(ctx: Lowering, position: int, statistic: Ref) -> Ref:
-    """Returns a statistic that the backward reads, in eager's dtype and shape."""
-    shaped, dtype = statistic.reshape(ctx.shape(position)), ctx.meta(position).dtype
-    if shaped.dtype == dtype:
-        return shaped
-    return ctx.pointwise(shaped.at, shaped.sizes, dtype, label="saved")
-
-
 def _empty(ctx: Lowering, position: int) -> Ref:
     return ctx.pointwise(
         lambda at: const(0, ctx.meta(position).dtype), ctx.shape(position), ctx.meta(position).dtype
@@ -167,7 +159,13 @@ def batch_norm_functional(
     used = ctx.used_outputs()
     new_mean = _running(ctx, running_mean, at_mean, momentum) if 3 in used else None
     new_var = _running(ctx, running_var, at_var, momentum) if 4 in used else None
-    return output, _saved(ctx, 1, mean), _saved(ctx, 2, saved), new_mean, new_var
+    return (
+        output,
+        ctx.as_output(mean, 1, "saved"),
+        ctx.as_output(saved, 2, "saved"),
+        new_mean,
+        new_var,
+    )
 
 
 @lower(aten._native_batch_norm_legit_no_training.default)
@@ -203,7 +201,7 @@ def _trained(
     ctx: Lowering, x: Ref, weight: Ref | None, bias: Ref | None, eps: float
 ) -> tuple[Ref, Ref, Ref]:
     output, mean, saved, *_ = _train(ctx, x, weight, bias, eps)
-    return output, _saved(ctx, 1, mean), _saved(ctx, 2, saved)
+    return output, ctx.as_output(mean, 1, "saved"), ctx.as_output(saved, 2, "saved")
 
 
 @lower(aten.native_batch_norm.default)
@@ -261,7 +259,7 @@ def native_layer_norm(
         )
 
     output = ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="layer_norm")
-    return output, _saved(ctx, 1, average), _saved(ctx, 2, saved)
+    return output, ctx.as_output(average, 1, "saved"), ctx.as_output(saved, 2, "saved")
 
 
 @lower(aten.native_group_norm.default)
@@ -302,7 +300,11 @@ def native_group_norm(
         )
 
     output = ctx.pointwise(body, rows, ctx.meta(0).dtype, label="group_norm")
-    return output.reshape(x.sizes), _saved(ctx, 1, average), _saved(ctx, 2, saved)
+    return (
+        output.reshape(x.sizes),
+        ctx.as_output(average, 1, "saved"),
+        ctx.as_output(saved, 2, "saved"),
+    )
 
 
 @lower(aten._fused_rms_norm.default)
@@ -335,6 +337,6 @@ def rms_norm(
         scale = _parameter(ctx, weight, at[lead:], dtype)
         return value if scale is None else make("mul", value, scale)
 
-    return ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="rms_norm"), _saved(
-        ctx, 1, saved
-    )
+    return ctx.pointwise(
+        body, x.sizes, first.dtype, ctx.strides(0), label="rms_norm"
+    ), ctx.as_output(saved, 1, "saved")

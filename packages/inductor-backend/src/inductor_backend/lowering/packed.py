@@ -40,7 +40,7 @@ def convolution(
     offset = None if bias is None else ctx.strided(bias)
     factor = None if scale is None else ctx.strided(scale)
     arguments = [operand, ctx.strided(weight), offset, list(numbers), planes, factor]
-    found: Ref = ctx.extern(
+    return ctx.extern(
         ctx.node.target,
         arguments,
         strides=last_strides(sizes),
@@ -48,7 +48,6 @@ def convolution(
         residual=added,
         final=final,
     )
-    return found
 
 
 @lower(packed_ops.pack)
@@ -62,8 +61,7 @@ def pack(ctx: Lowering, weight: Ref, numbers: Sequence[Any]) -> Ref:
 
 
 def _pack(ctx: Lowering, weight: Strided, numbers: Sequence[Any]) -> Ref:
-    found: Ref = ctx.extern(ctx.node.target, [weight, list(numbers)], strides=(1,))
-    return found
+    return ctx.extern(ctx.node.target, [weight, list(numbers)], strides=(1,))
 
 
 @lower(packed_ops.linear)
@@ -80,7 +78,7 @@ def linear(
     sizes = ctx.shape()
     added = None if residual is None else _rows(ctx, residual)
     offset = None if bias is None else ctx.strided(bias)
-    found: Ref = ctx.extern(
+    return ctx.extern(
         ctx.node.target,
         [_rows(ctx, x), ctx.strided(weight), offset, count],
         strides=contiguous_strides(sizes),
@@ -88,7 +86,6 @@ def linear(
         residual=added,
         final=final,
     )
-    return found
 
 
 @lower(packed_ops.lstm)
@@ -98,8 +95,7 @@ def lstm(
     tensors = [
         ctx.strided(one, contiguous_strides(one.sizes)) for one in (inputs, weight, hidden, cells)
     ]
-    found: Ref = ctx.extern(ctx.node.target, [*tensors, steps, backwards], strides=(1,))
-    return found
+    return ctx.extern(ctx.node.target, [*tensors, steps, backwards], strides=(1,))
 
 
 @lower(packed_ops.attention)
@@ -115,13 +111,12 @@ def attention(
 ) -> Ref:
     tensors = [last_dense(ctx, one) for one in (query, key, value)]
     given = None if mask is None else ctx.strided(mask)
-    found: Ref = ctx.extern(
+    return ctx.extern(
         ctx.node.target,
         [*tensors, given, scale, causal, empty],
         strides=result_strides(ctx.shape()),
         label="attention",
     )
-    return found
 
 
 def _rows(ctx: Lowering, x: Ref) -> Strided:

@@ -36,22 +36,12 @@ def reduced_input(x: Ref, dtype: torch.dtype) -> Callable[[Sequence[Index]], Val
     return lambda at: cast(x.at(at), dtype)
 
 
-def _finish(ctx: Lowering, result: Ref, dtype: torch.dtype) -> Ref:
-    """Returns the kept-dims result in the node's shape and dtype."""
-    shaped = result.reshape(ctx.shape())
-    return (
-        shaped
-        if result.dtype == dtype
-        else ctx.pointwise(lambda at: cast(shaped.at(at), dtype), ctx.shape(), dtype, label="to")
-    )
-
-
 @lower(aten.sum.default, aten.sum.dim_IntList)
 def sum_(ctx: Lowering, x: Ref, dims: Any = None, keepdim: bool = False, dtype: Any = None) -> Ref:
     kept = normalize_dims(dims, len(x.sizes))
     result = compute_dtype(ctx.meta().dtype)
     (total,) = ctx.reduction("sum", reduced_input(x, result), x.sizes, kept, result)
-    return _finish(ctx, total, ctx.meta().dtype)
+    return ctx.as_output(total)
 
 
 @lower(aten.mean.default, aten.mean.dim)
@@ -69,7 +59,7 @@ def prod(ctx: Lowering, x: Ref, dim: Any = None, keepdim: bool = False, dtype: A
     result = compute_dtype(ctx.meta().dtype)
     dims = normalize_dims(dim, len(x.sizes))
     (total,) = ctx.reduction("prod", reduced_input(x, result), x.sizes, dims, result)
-    return _finish(ctx, total, ctx.meta().dtype)
+    return ctx.as_output(total)
 
 
 def _plain(kind: str) -> Any:
@@ -78,7 +68,7 @@ def _plain(kind: str) -> Any:
         (result,) = ctx.reduction(
             kind, reduced_input(x, dtype), x.sizes, normalize_dims(dims, len(x.sizes)), dtype
         )
-        return _finish(ctx, result, ctx.meta().dtype)
+        return ctx.as_output(result)
 
     return lowering
 

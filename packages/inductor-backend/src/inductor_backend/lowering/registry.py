@@ -6,6 +6,7 @@ returns a `Ref` (or a tuple of them) with the sizes and dtype of ``node.meta["va
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -100,7 +101,7 @@ class Lowering:
 
     def used_outputs(self) -> set[int]:
         """Returns which outputs of a node with several have readers."""
-        places = [user.args[1] for user in self.node.users if user.target is _getitem]
+        places = [user.args[1] for user in self.node.users if user.target is operator.getitem]
         return {place for place in places if isinstance(place, int)}
 
     def origin(self, label: str | None = None) -> Origin:
@@ -177,6 +178,13 @@ class Lowering:
             label,
         )
         return Ref.of(buffer)
+
+    def as_output(self, value: Ref, position: int | None = None, label: str = "to") -> Ref:
+        """Returns a value in the shape and dtype of an output of the node."""
+        shaped, dtype = value.reshape(self.shape(position)), self.meta(position).dtype
+        if shaped.dtype == dtype:
+            return shaped
+        return self.pointwise(shaped.at, shaped.sizes, dtype, label=label)
 
     @classmethod
     def dense(cls, sizes: Sequence[Expr], strides: Sequence[Expr] | None) -> tuple[Expr, ...]:
@@ -294,7 +302,13 @@ class Lowering:
             layout = Layout(layout.sizes, tuple(strides), layout.offset)
         return Strided(ref.buffer.name, layout)
 
-    def extern(
+    def extern(self, target: Any, args: Sequence[Any], *more: Any, **how: Any) -> Ref:
+        """Calls an operator that returns one tensor: see `externs`."""
+        (found,) = self.externs(target, args, *more, **how)
+        assert found is not None
+        return found
+
+    def externs(
         self,
         target: Any,
         args: Sequence[Any],
@@ -302,19 +316,14 @@ class Lowering:
         *,
         used: set[int] | None = None,
         label: str | None = None,
-        fallback: bool = False,
-        sequential: bool = False,
         strides: Sequence[Expr] | None = None,
-        post: str = "none",
-        residual: Strided | None = None,
-        final: str = "none",
-    ) -> Any:
+        **traits: Any,
+    ) -> tuple[Ref | None, ...]:
         """Calls an ATen operator with the node's result metadata. used: the needed outputs (None:
-        the operator returns one tensor). strides: of the only result, where they are not those of
-        the metadata. Returns a Ref, or a tuple with None for unused outputs."""
+        all). strides: of the results, where they are not those of the metadata. traits: see
+        `add_call`. Returns None for unused outputs."""
         values = self.node.meta["val"]
-        unpack = isinstance(values, (tuple, list))
-        metas = list(values) if unpack else [values]
+        metas = list(values) if isinstance(values, (tuple, list)) else [values]
         buffers = [
             self.buffer(
                 self.sizes.exprs(m.shape),
@@ -329,23 +338,28 @@ class Lowering:
         for made, value in zip(buffers, metas, strict=True):
             if made is not None and value.device != self.program.device:
                 self.program.elsewhere.add(made.name)
-        node = ExternNode(
-            self.new_name("op"),
-            target,
-            tuple(args),
-            dict(kwargs or {}),
-            tuple(None if b is None else b.name for b in buffers),
-            unpack,
-            self.origin(label),
-            sequential,
-            fallback,
-            post=post,
-            residual=residual,
-            final=final,
+        self.add_call(
+            target, args, buffers, kwargs, label, unpack=isinstance(values, (tuple, list)), **traits
         )
-        self.program.nodes.append(node)
-        refs = tuple(Ref.of(buffer) if buffer is not None else None for buffer in buffers)
-        return refs if unpack else refs[0]
+        return tuple(Ref.of(buffer) if buffer is not None else None for buffer in buffers)
+
+    def add_call(
+        self,
+        target: Any,
+        args: Sequence[Any],
+        outputs: Sequence[Buffer | None],
+        kwargs: dict[str, Any] | None = None,
+        label: str | None = None,
+        unpack: bool = False,
+        **traits: Any,
+    ) -> None:
+        """Adds the node of an operator that fills these buffers. traits: the other fields of
+        `ExternNode`."""
+        names = tuple(None if buffer is None else buffer.name for buffer in outputs)
+        name, origin = self.new_name("op"), self.origin(label)
+        self.program.nodes.append(
+            ExternNode(name, target, tuple(args), kwargs or {}, names, unpack, origin, **traits)
+        )
 
     def meta_device(self) -> torch.device | None:
         """Returns the device of the node's (first) result."""
@@ -362,17 +376,8 @@ class Lowering:
             layout = ref.strided()
             assert layout is not None
             made = self.buffer(ref.sizes, ref.dtype, layout.strides, BufferKind.EXTERN)
-            self.program.nodes.append(
-                ExternNode(
-                    self.new_name("op"),
-                    aten._to_copy.default,
-                    (Strided(ref.buffer.name, layout),),
-                    {"device": self.program.device},
-                    (made.name,),
-                    False,
-                    self.origin("to"),
-                )
-            )
+            given, to = Strided(ref.buffer.name, layout), {"device": self.program.device}
+            self.add_call(aten._to_copy.default, [given], [made], to, "to")
             self.copies[key] = Ref.of(made)
         return self.copies[key]
 
@@ -412,15 +417,6 @@ class Lowering:
         return (
             result.dtype if isinstance(result, torch.Tensor) else torch.result_type(result, result)
         )
-
-
-def _getitem_target() -> Any:
-    import operator
-
-    return operator.getitem
-
-
-_getitem = _getitem_target()
 
 
 def last_strides(sizes: Sequence[Expr]) -> tuple[Expr, ...]:

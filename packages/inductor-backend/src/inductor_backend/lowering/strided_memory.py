@@ -45,13 +45,12 @@ def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = No
     if memory is None and x.buffer.kind is not BufferKind.INPUT:
         x = _input_there(ctx, offset) or x
     if memory is None and _is_read_only_input(ctx, x):
-        copy: Ref = ctx.extern(
+        return ctx.extern(
             aten.as_strided_copy.default,
             [ctx.strided(x), list(sizes), list(strides), offset],
             strides=contiguous_strides(ctx.shape()),
             fallback=True,
         )
-        return copy
     if memory is None:
         raise unsupported(
             "lower", "as_strided of a tensor that is not dense, or beyond its elements", ctx.node
@@ -89,8 +88,7 @@ def _by_aten(ctx: Lowering, x: Ref, source: Ref, sizes: Any, strides: Any, offse
     """Calls ATen: without an offset at the operand's begin, or anywhere in an input's memory."""
     if _is_read_only_input(ctx, x):
         given = [ctx.strided(x), ctx.strided(source), list(sizes), list(strides), offset]
-        read: Ref = ctx.extern(ctx.node.target, given, fallback=True)
-        return read
+        return ctx.extern(ctx.node.target, given, fallback=True)
     if _counts_in_an_input(ctx, x, offset):
         raise unsupported("lower", "as_strided_scatter into an input that is written to", ctx.node)
     value = ctx.node.args[0].meta["val"]  # type: ignore[union-attr]
@@ -98,8 +96,7 @@ def _by_aten(ctx: Lowering, x: Ref, source: Ref, sizes: Any, strides: Any, offse
     if offset is not None and simplify(ctx.sizes.expr(offset) - start) != 0:
         raise unsupported("lower", "as_strided_scatter into a tensor that is not dense", ctx.node)
     operands = [ctx.strided(x, ctx.sizes.exprs(value.stride())), ctx.strided(source)]
-    found: Ref = ctx.extern(ctx.node.target, [*operands, list(sizes), list(strides)])
-    return found
+    return ctx.extern(ctx.node.target, [*operands, list(sizes), list(strides)])
 
 
 def _owner_of_memory(ctx: Lowering) -> torch.fx.Node | None:
