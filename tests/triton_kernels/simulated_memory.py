@@ -20,7 +20,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from inductor_backend import pipeline
-from inductor_backend.codegen.wrapper import EXAMPLE
 from inductor_backend.compilation import Compilation
 from inductor_backend.ir.target import Target
 from inductor_backend.lowering import graph as lowering
@@ -187,7 +186,7 @@ def _no_kernels() -> Iterator[None]:
 
 def function_of(c: Compilation) -> Callable[[list[Any]], list[Any]]:
     """The generated module's `call`, whose kernels do nothing."""
-    text = c.text.partition(f"\n{EXAMPLE}")[0].replace("arena.data_ptr()", "0")
+    text = c.code.replace("arena.data_ptr()", "0")
     namespace: dict[str, Any] = {"__name__": "simulated", "CONSTANTS": c.program.constants}
     with _no_kernels():
         exec(compile(text, f"<simulated {c.spec.name}>", "exec"), namespace)

@@ -33,7 +33,8 @@ class Compilation:
     gm: the graph as rewritten so far; given: before any rewrite. wraps: wrappers that rewrites put
     around the runner, outermost first. editor: of a graph that is being frozen; prepared: the nodes
     of its constant part. cut: the graph without repeated subgraphs; cut_late: they are looked for
-    after packing; go_on_at: the stage after it."""
+    after packing; go_on_at: the stage after it. text: of the generated module; code: the part of it
+    that is executed."""
 
     gm: torch.fx.GraphModule
     spec: CompileSpec
@@ -52,6 +53,7 @@ class Compilation:
     steps: list[Step] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     text: str = ""
+    code: str = ""
     summary: str = ""
     natives: tuple[str, ...] = ()
     runner: ModuleRunner | None = None

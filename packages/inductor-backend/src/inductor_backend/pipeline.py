@@ -16,7 +16,7 @@ import torch
 
 from inductor_backend.autotune import matmul
 from inductor_backend.codegen.common.op_table import KNOWN_OPS
-from inductor_backend.codegen.wrapper import EXAMPLE, Step
+from inductor_backend.codegen.wrapper import Step
 from inductor_backend.compilation import Compilation
 from inductor_backend.debug import printer, verify
 from inductor_backend.device_codegen import codegen_of
@@ -288,7 +288,7 @@ def _module_text(c: Compilation) -> None:
     assert c.module is not None
     wrapper, kernels = codegen_of(c.target).wrapper(c), len(c.module.kernels)
     c.text = wrapper.module(c.steps, c.sources, c.spec.name, kernels)
-    c.summary = wrapper.summary(c.steps, c.spec.name, kernels)
+    c.code, c.summary = wrapper.code, wrapper.summary(c.steps, c.spec.name, kernels)
     c.natives = tuple(wrapper.natives)
     if enabled("output_code"):
         note("output_code", "%s:\n%s", c.spec.name, c.text)
@@ -315,7 +315,7 @@ class Artifact:
 
 def _load(c: Compilation) -> None:
     """Builds the library and executes the module."""
-    namespace = load_module(c.text, None, c.program.constants, c.spec.name)
+    namespace = load_module(c.code, None, c.program.constants, c.spec.name)
     externs = [step.extern for step in c.steps if step.extern is not None]
     artifact = Artifact(
         c.text,
@@ -342,7 +342,7 @@ def load_module(
         "LIBRARY": library,
         "CONSTANTS": constants,
     }
-    exec(compile(text.partition(f"\n{EXAMPLE}")[0], f"<inductor {name}>", "exec"), namespace)
+    exec(compile(text, f"<inductor {name}>", "exec"), namespace)
     return namespace
 
 

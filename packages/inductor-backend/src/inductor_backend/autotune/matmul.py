@@ -157,7 +157,7 @@ def _rest(
     """Returns the kernel that the operator would need for the rest of the fused group; a lone bias
     needs none."""
     product, *others = group.loops
-    if all(node.name == f"{product.name}_bias" for node in others) or group.domain is None:
+    if all(node.origin == product.origin for node in others) or group.domain is None:
         return None
     outer = group.domain.outer
     nodes = [replace(node, sizes=outer, reduced=(False,) * len(outer)) for node in others]

@@ -48,8 +48,6 @@ HEADER = (
     "\n\nMade by inductor_backend; runs alone: python output_code.py makes random inputs and prints"
     " its time.\n"
 )
-#: Start of the part of a module that is needed only when it is run alone.
-EXAMPLE = "def example_inputs():"
 
 
 @dataclass(slots=True)
@@ -114,6 +112,7 @@ class Wrapper:
         self.body = CodeWriter()
         #: Positions of the inputs that `call` may have mutated when it raises; None: unknown.
         self.early: tuple[int, ...] | None = None
+        self.code = ""
         self.natives: dict[str, None] = {}  # hand-written native functions that the module calls
         self.expects = False  # whether the body checks an operator's result
         #: False also for an arena of size 0 whose buffers have symbolic sizes.
@@ -261,7 +260,8 @@ class Wrapper:
     # the module ----------------------------------------------------------------------------------
 
     def module(self, steps: Sequence[Step], sources: Sequence[str], name: str, kernels: int) -> str:
-        """Returns the text of the whole module. kernels: number of distinct kernels."""
+        """Returns the text of the whole module, and sets `code` to the part without what is needed
+        only when it is run alone. kernels: number of distinct kernels."""
         self._write_steps(steps)
         out = CodeWriter()
         out.raw('"""' + self.summary(steps, name, kernels) + HEADER + '"""')
@@ -282,6 +282,7 @@ class Wrapper:
         out.line()
         self._call(out)
         out.line()
+        self.code = out.text()
         self._main(out)
         return out.text()
 
@@ -391,7 +392,7 @@ class Wrapper:
 
     def _main(self, out: CodeWriter) -> None:
         """Writes random inputs and a timing, for a module that is run alone."""
-        with out.block_python(EXAMPLE):
+        with out.block_python("def example_inputs():"):
             hints = {spec.symbol: spec.hint for spec in self.specs}
             for symbol, hint in hints.items():
                 out.line(f"{symbol} = {hint}")

@@ -12,7 +12,8 @@ class KernelText:
     """text: the functions, with `@NAME@` for the name. pointers: storages, in argument order.
     sizes: the int64 arguments that follow. label: for the name. written: places of those pointers
     that it writes to. fails: whether it may report an error. reusable: (place of a pointer that is
-    written, places of those that are only read, at the same points)."""
+    written, places of those that are only read, at the same points). headers: of the prelude, that
+    the text needs beside `prelude.h`."""
 
     text: str
     pointers: tuple[str, ...]
@@ -21,3 +22,4 @@ class KernelText:
     written: tuple[int, ...] = ()
     fails: bool = False
     reusable: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    headers: frozenset[str] = frozenset()

@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any
 
-import torch
-
 from inductor_backend.ir.index_expr import Index, product, simplify, variables
 from inductor_backend.ir.ops import compute_dtype
 from inductor_backend.ir.values import Value, cast, make

@@ -17,7 +17,7 @@ from typing import Any
 
 from inductor_backend.ir.graph_meta import instance_of
 from inductor_backend.ir.kernel_text import KernelText
-from inductor_backend.ir.nodes import Buffer, BufferKind, ExternNode, Node, Program, Strided
+from inductor_backend.ir.nodes import BufferKind, ExternNode, Node, Program, Strided
 from inductor_backend.ir.views import Ref
 from inductor_backend.kernels.selection import Choice
 from inductor_backend.lowering.graph import GraphLowering
@@ -88,6 +88,7 @@ class _Names:
     """Maps the buffers of one instance to those of the next. Mutable: pairs are added as they are
     found.
 
+    copies: name of a buffer of an instance that was not lowered -> the third instance's buffer.
     number: buffer -> the instance (of four) whose nodes made it. inputs: for each real instance,
     the graph inputs that it reads in place of those of the third. roles: input -> the instances of
     the four that read it, and as what.
@@ -100,6 +101,7 @@ class _Names:
         self.count = cut.repeats.count
         self.next: dict[str, str] = {}
         self.before: dict[str, str] = {}
+        self.copies: dict[str, str] = {}
         self.inputs = self._inputs()
         self.roles: dict[str, set[tuple[int, str]]] = {}
         for number, real in enumerate((*range(LAST), self.count - 1)):
@@ -312,7 +314,11 @@ class _Names:
             return template
         if real == THIRD - 1:
             return self.before[template]
-        return self.next[template] if real == self.count - 1 else f"{template}_r{real}"
+        if real == self.count - 1:
+            return self.next[template]
+        name = f"{template}_r{real}"
+        self.copies[name] = template
+        return name
 
     def at_the_end(self, name: str) -> str:
         """Returns the last instance's name for a buffer of the third, which precedes it in the cut
@@ -436,7 +442,8 @@ def _written(
             continue
         add(place, names.at_the_end if kinds[place] == LAST else str, "")
         place += 1
-    _complete(program, groups, kernels, outputs)
+    for name, template in names.copies.items():
+        program.buffers[name] = replace(program.buffers[template], name=name, storage=name)
     names.made.plan.groups[:] = groups
     names.made.choices.update(choices)
     program.outputs[:] = outputs
@@ -445,21 +452,3 @@ def _written(
     }
     program.output_names = {name for item in outputs for name in _names(item)}
     return kernels
-
-
-def _complete(
-    program: Program, groups: list[Group], kernels: Sequence[KernelText | None], outputs: list[Any]
-) -> None:
-    """Adds a buffer for every new name."""
-    wanted = [pointer for kernel in kernels if kernel is not None for pointer in kernel.pointers]
-    wanted += [
-        name
-        for g in groups
-        if g.extern is not None
-        for name in (*g.extern.reads(), *g.extern.writes)
-    ]
-    wanted += [name for item in outputs for name in _names(item)]
-    for name in dict.fromkeys(wanted):
-        if name not in program.buffers:
-            template = program.buffers[name.rpartition("_r")[0]]
-            program.buffers[name] = Buffer(name, template.dtype, template.layout, template.kind)

@@ -18,11 +18,13 @@ from inductor_backend.codegen.triton import expressions as triton
 class OpText:
     """cpp, triton: functions from (value, argument texts) to the result's text; triton None: an
     operator that needs the op stays with ATen. vectors: the C++ text for floats also works for
-    vectors of them (`cpp.vectors`)."""
+    vectors of them (`cpp.vectors`). special: the C++ text calls a function of
+    prelude_special.h."""
 
     cpp: Spelling
     triton: Spelling | None
     vectors: bool = False
+    special: bool = False
 
 
 def _table() -> dict[str, OpText]:
@@ -38,8 +40,8 @@ def _table() -> dict[str, OpText]:
         "bit_or": OpText(infix("|"), infix("|")),
         "bit_xor": OpText(infix("^"), infix("^")),
         "bit_not": OpText(cpp.bit_not, triton.bit_not),
-        "shift_left": OpText(call("ts_shift_left"), triton.shift("<<")),
-        "shift_right": OpText(call("ts_shift_right"), triton.shift(">>")),
+        "shift_left": OpText(call("ts_shift_left"), triton.shift("<<"), special=True),
+        "shift_right": OpText(call("ts_shift_right"), triton.shift(">>"), special=True),
         "trunc_div": OpText(
             call("tc_truncdiv"), by_kind("libdevice.trunc({0} / {1})", "{0} // {1}")
         ),
@@ -60,8 +62,8 @@ def _table() -> dict[str, OpText]:
         "cast": OpText(cpp.cast, triton.cast),
         "round_to": OpText(cpp.round_to, triton.round_to),
         "sqrt": OpText(call("tc_sqrt"), triton.sqrt, True),
-        "erfinv": OpText(call("ts_erfinv"), libdevice("erfinv")),
-        "philox": OpText(call("ts_philox"), call("uniform")),
+        "erfinv": OpText(call("ts_erfinv"), libdevice("erfinv"), special=True),
+        "philox": OpText(call("ts_philox"), call("uniform"), special=True),
     }
     for name, sign in {
         "eq": "==",
@@ -82,9 +84,9 @@ def _table() -> dict[str, OpText]:
     for name in plain.split():
         rows[name] = OpText(call(f"tc_{name}"), libdevice(name))
     for name in ("copysign", "hypot", "nextafter"):
-        rows[name] = OpText(call(f"ts_{name}"), libdevice(name))
+        rows[name] = OpText(call(f"ts_{name}"), libdevice(name), special=True)
     for name in ("gcd", "lcm", "digamma", "i0", "i0e", "i1", "i1e"):
-        rows[name] = OpText(call(f"ts_{name}"), None)
+        rows[name] = OpText(call(f"ts_{name}"), None, special=True)
     return rows
 
 
@@ -94,6 +96,9 @@ CPP_OPS: dict[str, Spelling] = {name: row.cpp for name, row in OP_TABLE.items()}
 TRITON_OPS: dict[str, Spelling] = {
     name: row.triton for name, row in OP_TABLE.items() if row.triton is not None
 }
+
+#: Ops whose C++ text needs prelude_special.h.
+SPECIAL_OPS = frozenset(name for name, row in OP_TABLE.items() if row.special)
 
 #: Ops that the kernel writer writes itself: they use buffers, loop variables or sizes.
 KERNEL_OPS = frozenset({"load", "masked_load", "constant", "index", "check_index", "wrap_index"})

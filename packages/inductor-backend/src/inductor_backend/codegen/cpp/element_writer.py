@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from inductor_backend.codegen.common.index_text import index_text
-from inductor_backend.codegen.common.op_table import CPP_OPS
+from inductor_backend.codegen.common.op_table import CPP_OPS, SPECIAL_OPS
 from inductor_backend.codegen.common.value_writer import ValueWriter
 from inductor_backend.codegen.cpp.expressions import C_TYPES, constant_text, memory_type
 from inductor_backend.codegen.cpp.loops import COLUMN_TILE, WIDEST_TILE, LoopNest, walk
@@ -24,6 +24,9 @@ from inductor_backend.ir.ops import OPS
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.ir.values import Value, topological
 from inductor_backend.schedule.fused_body import KernelBody, Phase
+
+#: The prelude's part with special functions.
+SPECIAL_HEADER = "prelude_special.h"
 
 #: Constants up to this size stay in the text; larger ones become arguments.
 LITERAL = 8
@@ -47,6 +50,7 @@ class ElementWriter(ValueWriter):
         self.rows, self.inner = self._split()
         self.variables = self._name_loops()
         self.in_vectors = False
+        self.headers: set[str] = set()
         # A kernel that rereads its tile must find it in the cache.
         once = sum(bool(phase.loop) for phase in body.phases) == 1
         self.widest = WIDEST_TILE if once else COLUMN_TILE
@@ -112,6 +116,11 @@ class ElementWriter(ValueWriter):
         if self.nest.column in loops:
             return len(self.inner) + 1
         return max((self.inner.index(k) + 1 for k in loops if k in self.inner), default=0)
+
+    def value_text(self, value: Value, names: dict[Value, str]) -> str:
+        if value.name in SPECIAL_OPS:
+            self.headers.add(SPECIAL_HEADER)
+        return super().value_text(value, names)
 
     def index_value(self, index: Index, names: dict[Value, str]) -> str:
         text = index_text(walk(index, self.nest), self.variables, names.__getitem__, self.size, "/")

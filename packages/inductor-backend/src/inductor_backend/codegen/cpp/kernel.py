@@ -56,7 +56,7 @@ class KernelWriter(ColumnWriter):
         return KernelText(
             head.text(), tuple(self.pointers), tuple(self.arguments), self.label,
             tuple(place for place, storage in enumerate(self.pointers) if storage in self.written),
-            any(map(may_fail, topological(self.body.values()))),
+            any(map(may_fail, topological(self.body.values()))), headers=frozenset(self.headers),
         )  # fmt: skip
 
     def _parameters(self) -> str:
@@ -205,15 +205,15 @@ class KernelWriter(ColumnWriter):
         """Reads the tile of each operand along its contiguous dimension."""
         turned = [load for load in tiles.staged if count == str(ACROSS) and vectors.turns(load)]
         self.variables[tiles.across], self.variables[self.inner[-1]] = "tile_start", "b"
+        if turned:
+            self.headers.add(vectors.HEADER)
         for load in turned:
             flat = walk(self.program.buffers[load.buffer].layout.flat(load.attr[1]), self.nest)
             source = (
                 f"{self.pointer(load.buffer)} + ({self.address(load.buffer, load.attr[1], {})})"
             )
             step = self.size(flat.coefficient(self.inner[-1]))
-            self.out.line(
-                f"{vectors.TURN}({tiles.staged[load]}, {ALONG}, {source}, {step}, length);"
-            )
+            self.out.line(f"tc_turn({tiles.staged[load]}, {ALONG}, {source}, {step}, length);")
         self.variables[tiles.across], self.variables[self.inner[-1]] = row, along
         others = [load for load in tiles.staged if load not in turned]
         if not others:

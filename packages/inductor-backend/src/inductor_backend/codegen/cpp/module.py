@@ -6,11 +6,8 @@ touches (and symbolic sizes) and makes its kernel calls in order. Kernels of equ
 
 from __future__ import annotations
 
-import re
-
 from inductor_backend.codegen.common.module import KernelModule, Run
 from inductor_backend.codegen.common.writer import CodeWriter
-from inductor_backend.codegen.cpp import vectors
 from inductor_backend.codegen.cpp.expressions import memory_type
 from inductor_backend.ir.index_expr import Expr
 from inductor_backend.ir.kernel_text import KernelText
@@ -35,17 +32,14 @@ static inline int64_t tc_width(int64_t cells, int64_t columns, bool many, int64_
 #: After a kernel that may fail: later kernels must not write its results into the caller's tensors.
 STOP = "if (tc_failures() != failures) return;"
 
-#: Placeholder of a run's argument in a call.
-SLOT = re.compile("@([^@]+)@")
-
 
 class CppModule(KernelModule):
     """Writes kernels and runs as C++."""
 
     comment = "//"
 
-    def key(self, kernel: KernelText) -> str:
-        return kernel.text
+    def key(self, kernel: KernelText) -> tuple[str, frozenset[str]]:
+        return kernel.text, kernel.headers
 
     def new_name(self, kernel: KernelText) -> str:
         return f"fused_{kernel.label}_{len(self.kernels)}"
@@ -58,18 +52,13 @@ class CppModule(KernelModule):
             run.lines.append(STOP)
             run.fails = True
 
-    @staticmethod
-    def _slot(run: Run, name: str) -> str:
-        run.slot(name)
-        return f"@{name}@"
-
     def _pointer(self, run: Run, storage: str) -> str:
         kind = memory_type(self.program.buffers[storage].dtype)
         offset = self.offset(storage)
         if offset is None:
-            return f"({kind}*){self._slot(run, storage)}"
+            return f"({kind}*)a[{run.slot(storage)}]"
         run.in_arena = True
-        return f"({kind}*)({self._slot(run, 'arena')} + {self._size(run, offset)})"
+        return f"({kind}*)(a[{run.slot('arena')}] + {self._size(run, offset)})"
 
     def _size(self, run: Run, size: Expr) -> str:
         if not isinstance(size, int):
@@ -84,20 +73,14 @@ class CppModule(KernelModule):
                 out.line(f"const int64_t {symbol} = a[{len(run.arguments) + place}];")
             if run.fails:
                 out.line("const int failures = tc_failures();")
-            for line in self._calls(run):
+            for line in run.lines:
                 out.line(line)
-
-    @staticmethod
-    def _calls(run: Run) -> tuple[str, ...]:
-        """Returns the run's calls in terms of its arguments."""
-        places = {argument: f"a[{place}]" for place, argument in enumerate(run.arguments)}
-        return tuple(SLOT.sub(lambda found: places[found[1]], line) for line in run.lines)
 
     def _share_runs(self) -> None:
         """Merges runs that make the same calls, as those of equal layers do, into one function."""
         first: dict[tuple[object, ...], Run] = {}
         for run in self.runs:
-            same = first.setdefault((len(run.arguments), *run.symbols, *self._calls(run)), run)
+            same = first.setdefault((len(run.arguments), *run.symbols, *run.lines), run)
             run.name = same.name
         self.runs = list(first.values())
 
@@ -105,7 +88,7 @@ class CppModule(KernelModule):
         """Returns the translation units: runs stay with the kernels they call; two units where
         there is enough to compile for two processor cores."""
         self._share_runs()
-        names = {name: text for text, (name, _) in self.kernels.items()}
+        names = {name: text for (text, _), (name, _) in self.kernels.items()}
         uses = [(run, [name for name in names if name in run.called]) for run in self.runs]
         if not uses:
             return []
@@ -133,17 +116,12 @@ class CppModule(KernelModule):
         out = CodeWriter()
         out.raw(PREAMBLE)
         wanted = {name for _, used in uses for name in used}
-        texts = [text for text, (name, _) in self.kernels.items() if name in wanted]
-        marks = (
-            ((vectors.MARK, vectors.TURN), "prelude_vector.h"),
-            (("ts_",), "prelude_special.h"),
-        )
-        for called, header in marks:
-            if any(mark in text for text in texts for mark in called):
-                out.raw(f'#include "{header}"\n')
-        for text, (name, comments) in self.kernels.items():
-            if name in wanted:
-                out.raw(self.text_of(text, name, comments))
+        kernels = [one for one in self.kernels.items() if one[1][0] in wanted]
+        included = frozenset[str]().union(*(headers for (_, headers), _ in kernels))
+        for header in sorted(included, reverse=True):
+            out.raw(f'#include "{header}"\n')
+        for (text, _), (name, comments) in kernels:
+            out.raw(self.text_of(text, name, comments))
         for run, _ in uses:
             self._function(run, out)
         return out.text()

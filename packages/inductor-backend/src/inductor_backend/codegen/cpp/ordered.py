@@ -80,6 +80,9 @@ SCANNERS: dict[str, Callable[[str, torch.dtype, torch.dtype], Scanner]] = {
     "logsumexp": _logsumexp,
 }
 
+#: Scans that use a function of prelude_special.h.
+SPECIAL_SCANS = frozenset({"logsumexp"})
+
 #: Scatter -> text of the new content from (old content, value).
 COMBINERS: dict[str, Callable[[str, str], str]] = {
     "set": lambda old, value: value,

@@ -22,12 +22,13 @@ class Reducer:
     """The statements of one reduction over a row (`{v}` is the element's text, `{at}` its
     position).
 
-    start: once per row. open: once per block. clause: for ``#pragma omp simd`` (None: the loop
+    name: prefix of its variables. start: once per row. open: once per block. clause: for ``#pragma omp simd`` (None: the loop
     cannot be vectorized). step: for each element. close: after a block (`{length}` elements;
     `{squares}`: the prelude's function that adds squared distances). results: final text for each
     output. state: (type, name) of the accumulators of a chunk of a long row. merge: adds chunk `q`,
     whose state is in arrays ``<name>s`` (empty: such a row cannot be split)."""
 
+    name: str
     start: tuple[str, ...]
     open: tuple[str, ...]
     clause: str | None
@@ -51,6 +52,7 @@ def _sum(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
     wide = "double" if value.is_floating_point else "int64_t"
     part = C_TYPES[value] if value.is_floating_point else "int64_t"
     return Reducer(
+        n,
         (f"{wide} {n}_sum = 0;",),
         (f"{part} {n}_part = 0;",),
         f"reduction(+:{n}_part)",
@@ -66,6 +68,7 @@ def _sum(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
 def _prod(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
     kind = C_TYPES[result]
     return Reducer(
+        n,
         (f"{kind} {n}_prod = 1;",),
         (f"{kind} {n}_part = 1;",),
         f"reduction(*:{n}_part)",
@@ -86,6 +89,7 @@ def _extreme(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
         clause = f"reduction({name}:{n}_part)" + (f" reduction(|:{n}_nan)" if mark else "")
         opened = (f"{kind} {n}_part = {identity};",) + ((f"{flag} {n}_nan = 0;",) if mark else ())
         return Reducer(
+            n,
             (f"{kind} {n}_{name} = {identity};",),
             opened,
             clause,
@@ -102,6 +106,7 @@ def _extreme(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
 def _logical(sign: str, identity: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
     def make(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         return Reducer(
+            n,
             (f"int32_t {n}_all = {identity};",),
             (f"int32_t {n}_part = {identity};",),
             f"reduction({sign}:{n}_part)",
@@ -118,6 +123,7 @@ def _arg(sign: str) -> Callable[[str, torch.dtype, torch.dtype], Reducer]:
         kind = C_TYPES[value]
         better = f"{{v}} {sign} {n}_best || ({{v}} != {{v}} && {n}_best == {n}_best) || {n}_at < 0"
         return Reducer(
+            n,
             (f"{kind} {n}_best = 0;", f"int64_t {n}_at = -1;"),
             (),
             None,
@@ -134,6 +140,7 @@ def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
     combines blocks in double by Chan's formula."""
     kind, double = C_TYPES[value], "double"
     return Reducer(
+        n,
         (f"{double} {n}_mean = 0, {n}_m2 = 0, {n}_count = 0;",),
         (f"{kind} {n}_block[{BLOCK}];", f"{kind} {n}_part = 0;"),
         f"reduction(+:{n}_part)",

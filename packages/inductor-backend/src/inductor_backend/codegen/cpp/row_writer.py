@@ -10,9 +10,9 @@ from __future__ import annotations
 import contextlib
 
 from inductor_backend.codegen.cpp import vectors
-from inductor_backend.codegen.cpp.element_writer import ElementWriter
+from inductor_backend.codegen.cpp.element_writer import SPECIAL_HEADER, ElementWriter
 from inductor_backend.codegen.cpp.expressions import C_TYPES, memory_type
-from inductor_backend.codegen.cpp.ordered import SCANNERS, Scanner
+from inductor_backend.codegen.cpp.ordered import SCANNERS, SPECIAL_SCANS, Scanner
 from inductor_backend.codegen.cpp.reducers import BLOCK, REDUCERS, Reducer
 from inductor_backend.ir.index_expr import product
 from inductor_backend.ir.nodes import Store
@@ -208,6 +208,8 @@ class RowWriter(ElementWriter):
             name = self.out.fresh("a")
             dtype = self.program.buffers[store.buffers[0]].dtype
             scanner = SCANNERS[store.scan or ""](name, store.value.dtype, dtype)
+            if store.scan in SPECIAL_SCANS:
+                self.headers.add(SPECIAL_HEADER)
             for kind, state, start in scanner.state:
                 self.out.line(declaration.format(type=kind, name=state, start=start))
             found.append((store, scanner))

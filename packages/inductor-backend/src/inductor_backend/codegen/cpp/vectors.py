@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 #: Elements of a vector. Shorter rows keep the plain loop.
 LANES = 16
 
-#: Functions of vector loops and of transposed tiles: kernels that call one include
-#: prelude_vector.h.
-MARK, TURN = "tc_walk", "tc_turn"
+#: The prelude's part with vector loops and transposed tiles.
+HEADER = "prelude_vector.h"
 
 #: Ops on floats whose text is the same for vectors.
 FLOAT_OPS = frozenset(name for name, row in OP_TABLE.items() if row.vectors)
@@ -58,7 +57,7 @@ def available() -> bool:
 
 
 def turns(load: Value) -> bool:
-    """Returns whether `TURN` transposes a tile of what the load reads."""
+    """Returns whether ``tc_turn`` transposes a tile of what the load reads."""
     return available() and load.attr[2] == torch.float32
 
 
@@ -190,7 +189,8 @@ def write(
         if near:
             out.line("return true;")
     out.line("};")
-    out.line(f"{MARK}{'_near' if near else ''}<{unrolled}>({bounds[0]}, {bounds[1]}, {step});")
+    writer.headers.add(HEADER)
+    out.line(f"tc_walk{'_near' if near else ''}<{unrolled}>({bounds[0]}, {bounds[1]}, {step});")
     for store, reducer in reducers:
         _close(writer, store, reducer, bounds[2])
     for store in streams:
@@ -286,13 +286,8 @@ def _open_stream(writer: ElementWriter, store: Store, loop: int, start: str) -> 
 # ---- reductions. `{n}_part` and what else the reducer's own close reads is made from the vectors.
 
 
-def _number(reducer: Reducer) -> str:
-    """Returns the reducer's name: the prefix of its state."""
-    return reducer.state[0][1].rsplit("_", 1)[0]
-
-
 def _open(writer: ElementWriter, store: Store, reducer: Reducer, unrolled: int) -> None:
-    n, out = _number(reducer), writer.out
+    n, out = reducer.name, writer.out
     if store.reduce in ("max", "min"):
         edge = "-TC_INF_F" if store.reduce == "max" else "TC_INF_F"
         out.line(f"tc_v {n}_parts[{unrolled}] = {{{', '.join([f'tc_splat({edge})'] * unrolled)}}};")
@@ -306,7 +301,7 @@ def _open(writer: ElementWriter, store: Store, reducer: Reducer, unrolled: int) 
 def _step(
     writer: ElementWriter, store: Store, reducer: Reducer, text: str, variable: str, start: str
 ) -> None:
-    n, out = _number(reducer), writer.out
+    n, out = reducer.name, writer.out
     if store.reduce in ("max", "min"):
         edge, better = (
             ("-TC_INF_F", "tc_greater") if store.reduce == "max" else ("TC_INF_F", "tc_lesser")
@@ -320,7 +315,7 @@ def _step(
 
 
 def _close(writer: ElementWriter, store: Store, reducer: Reducer, length: str) -> None:
-    n, out = _number(reducer), writer.out
+    n, out = reducer.name, writer.out
     join = {"max": "tc_greatest", "min": "tc_least"}.get(store.reduce or "", "tc_total")
     out.line(f"const float {n}_part = {join}({n}_parts);")
     if store.reduce in ("max", "min"):
