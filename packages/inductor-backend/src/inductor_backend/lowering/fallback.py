@@ -56,7 +56,7 @@ def call_any(ctx: Lowering, target: Any, args: Any, kwargs: dict[str, Any]) -> A
         name: argument(ctx, value, ctx.node.kwargs.get(name)) for name, value in kwargs.items()
     }
     sequential = torch.Tag.nondeterministic_seeded in target.tags
-    how = {"fallback": True, "sequential": sequential}
+    how: dict[str, Any] = {"fallback": True, "sequential": sequential}
     if not isinstance(ctx.node.meta["val"], (tuple, list)):
         return ctx.extern(target, made, named, **how)
     used = ctx.used_outputs() if isinstance(ctx.node.meta["val"], tuple) else None

@@ -83,7 +83,6 @@ def write_in_place(
     own = target.buffer
     result = Buffer(ctx.new_name("buf"), own.dtype, own.layout, BufferKind.INPUT)
     ctx.program.buffers[result.name] = result
-    args = (ctx.strided(written), *made)
-    traits = {"fallback": True, "in_place": own.name}
-    ctx.add_call(IN_PLACE[node.target], args, [result], named, **traits)
+    form, args = IN_PLACE[node.target], (ctx.strided(written), *made)
+    ctx.add_call(form, args, [result], named, fallback=True, in_place=own.name)
     return Ref.of(result)
