@@ -159,7 +159,7 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
     after = {"slow": recorded(product), "wrong": recorded(product)}  # as written: no tiles
     assert chosen() == {"slow", "wrong"}  # nothing was measured
     target = tvm.target.Target.from_device("cpu")
-    schedule_selection.weigh(plain, tvm.IRModule(dict(after)), target, tmp_path)
+    schedule_selection.benchmark(plain, tvm.IRModule(dict(after)), target, tmp_path)
     assert chosen() == set()
     path = tmp_path / schedule_selection.FILE
     figures = json.loads(path.read_text())
@@ -172,14 +172,14 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
     path.write_text(json.dumps(figures))
     before = path.read_bytes()
     assert chosen() == {"slow"}
-    schedule_selection.weigh(
+    schedule_selection.benchmark(
         plain, tvm.IRModule(dict(after)), target, tmp_path
     )  # known: not measured again
     assert path.read_bytes() == before
     for broken in ("", "[1]", json.dumps({"0": {"agree": True}})):
         path.write_text(broken)
         assert chosen() == set()  # nobody knows which are right
-    schedule_selection.weigh(plain, tvm.IRModule(dict(after)), target, tmp_path)
+    schedule_selection.benchmark(plain, tvm.IRModule(dict(after)), target, tmp_path)
     assert json.loads(path.read_text()).keys() == figures.keys()
 
 

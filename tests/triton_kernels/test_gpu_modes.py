@@ -33,7 +33,7 @@ def quick_device(monkeypatch):
     """Recordings pay, as on a device that nobody else keeps busy: what other tests do on it
     meanwhile does not count.
     """
-    monkeypatch.setattr(cpu_bound.Pace, "_judged", lambda pace: "")
+    monkeypatch.setattr(cpu_bound.CpuBoundCheck, "_judged", lambda check: "")
 
 
 @pytest.fixture(autouse=True)

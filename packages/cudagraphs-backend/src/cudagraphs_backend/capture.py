@@ -39,7 +39,7 @@ class Kind(enum.Enum):
 class Plan:
     """How a graph is captured. copied: inputs that are copied into buffers. direct: inputs that are
     read at their own addresses. written: inputs that the graph mutates. kinds: one for each output.
-    generators: beside the default one. lends: results that the program sees stay
+    generators: beside the default one. keeps_outputs: results that the program sees stay
     (`output_lifetime`)."""
 
     copied: tuple[int, ...]
@@ -47,7 +47,7 @@ class Plan:
     written: tuple[int, ...]
     kinds: tuple[Kind, ...]
     generators: tuple[torch.Generator, ...] = ()
-    lends: bool = False
+    keeps_outputs: bool = False
 
     @property
     def keeps(self) -> bool:
@@ -59,7 +59,7 @@ class Plan:
         return tuple([inputs[index].data_ptr() for index in self.direct])
 
 
-class NotRecordable(Exception):
+class AliasingChanged(Exception):
     """The results of the capture alias its inputs in another way than the plain run's did."""
 
 
@@ -68,7 +68,7 @@ class Misplaced(Exception):
     where the real ones do not."""
 
 
-class Recording:
+class CapturedGraph:
     """Mutable: one captured CUDA graph. places: `run` says where its results are allocated
     (`pool_assignment`). used: tick of the last replay. closed: thrown away. nbytes: of its memory.
     place: see `Plan.place`. streamed: `record_stream` was called on a kept result, whose memory may
@@ -93,9 +93,8 @@ class Recording:
         for index, buffer in zip(plan.copied, self._buffers, strict=True):
             given[index] = buffer
             with torch.no_grad():
-                buffer.copy_(
-                    inputs[index]
-                )  # launches must not depend on values, but indices have to be in range
+                # launches must not depend on values, but indices have to be in range
+                buffer.copy_(inputs[index])
         self.place = plan.place(inputs)
         self._direct = list(plan.direct)
         self._pointers = [one.data_ptr() if isinstance(one, torch.Tensor) else 0 for one in given]
@@ -123,16 +122,15 @@ class Recording:
             torch_private.storage_key(s): s.nbytes() for s in (one.untyped_storage() for one in own)
         }
         buffers = sum(buffer.untyped_storage().nbytes() for buffer in self._buffers)
-        self.nbytes = (
-            max(taken, sum(results.values())) + buffers
-        )  # a shared pool may already have had free memory
+        # a shared pool may already have had free memory
+        self.nbytes = max(taken, sum(results.values())) + buffers
         del own
         self._results(outputs, given)
         state.add(self)
 
     def _results(self, outputs: list[Any], given: list[Any]) -> None:
         """Remembers the results' memory and how many owners it has while nobody else holds it.
-        Raises NotRecordable."""
+        Raises AliasingChanged."""
         kinds = self.plan.kinds
         facts = results_of(outputs, given)
         if len(outputs) != len(kinds) or any(
@@ -140,7 +138,7 @@ class Recording:
             for kind, fact in zip(kinds, facts, strict=True)
         ):
             self.close()
-            raise NotRecordable(
+            raise AliasingChanged(
                 "its results do not share memory with its inputs as in the run before"
             )
         self._views: dict[int, tuple[int, tuple[Any, ...]]] = {}
@@ -223,9 +221,8 @@ class Recording:
         keep, copy = Kind.KEEP, (None if self._together else Kind.COPY)
         results = [
             one.data if kind is keep else one.clone() if kind is copy else one
-            for one, kind in zip(
-                self._outputs, self.plan.kinds, strict=False
-            )  # of equal length: `_results` checked it
+            # of equal length: `_results` checked it
+            for one, kind in zip(self._outputs, self.plan.kinds, strict=False)
         ]
         if self._together:
             self._copy_together(results)

@@ -1,6 +1,6 @@
 """CPU-bound check: a CUDA graph pays only where the host, not the device, limits a graph's speed.
 
-`Pace` asks for timed plain runs until it can decide. Nothing waits for the device: a run that the
+`CpuBoundCheck` asks for timed plain runs until it can decide. Nothing waits for the device: a run that the
 device has not finished when `against` reads its timing counts as device-bound."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Timing:
 
 
 @dataclass(slots=True)
-class Pace:
+class CpuBoundCheck:
     """Mutable: the timed runs of one size."""
 
     timings: list[Timing] = field(default_factory=list)

@@ -32,9 +32,8 @@ class WithNumbers:
         values = self._numbers(inputs)
         given = [0.0 if isinstance(value, float) else value for value in inputs]
         inputs.clear()  # runners may clear their inputs, which frees them early
-        if (
-            state.device.capturing()
-        ):  # somebody else's capture: this call's scalars become constants in it
+        # somebody else's capture: this call's scalars become constants in it
+        if state.device.capturing():
             given.append(self._constant(values))
             return self.runner(given)
         with state.lock:

@@ -17,7 +17,7 @@ import torch
 
 from cudagraphs_backend import torch_private
 
-#: Storage key -> the `Recording` that keeps the storage.
+#: Storage key -> the `CapturedGraph` that keeps the storage.
 _kept: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
@@ -46,16 +46,16 @@ def _watched() -> bool:
 
 
 def _seen(key: int) -> None:
-    recording = _kept.get(key)
-    if recording is not None:
-        recording.streamed = True
+    graph = _kept.get(key)
+    if graph is not None:
+        graph.streamed = True
 
 
-def watch(recording: Any, keys: list[int]) -> None:
-    """Sets the recording's `streamed` when `record_stream` is called on one of these storages."""
+def watch(graph: Any, keys: list[int]) -> None:
+    """Sets the CUDA graph's `streamed` when `record_stream` is called on one of these storages."""
     if keys and _watched():
         for key in keys:
-            _kept[key] = recording
+            _kept[key] = graph
 
 
 def forget(keys: list[int]) -> None:

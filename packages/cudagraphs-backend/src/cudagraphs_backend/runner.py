@@ -16,8 +16,8 @@ import torch
 
 from cudagraphs_backend import output_lifetime, pool_assignment, torch_private
 from cudagraphs_backend.capturability import Traits
-from cudagraphs_backend.capture import Kind, Misplaced, NotRecordable, Plan, Recording
-from cudagraphs_backend.cpu_bound import Pace
+from cudagraphs_backend.capture import AliasingChanged, CapturedGraph, Kind, Misplaced, Plan
+from cudagraphs_backend.cpu_bound import CpuBoundCheck
 from cudagraphs_backend.layout import Result, can_be_copied, results_of
 from cudagraphs_backend.options import CudaGraphsOptions
 from cudagraphs_backend.state import DeviceState
@@ -88,19 +88,19 @@ class Row:
 class Entry:
     """Mutable: the CUDA graphs of one set of sizes. runs: plain runs so far. pointers: input
     addresses of the last call that had no CUDA graph. copied: inputs whose addresses change between
-    calls. seen: address tuples of the other inputs. pace: timed runs, under the option `measured`.
+    calls. seen: address tuples of the other inputs. timed: timed runs, under the option `measured`.
     """
 
-    __slots__ = ("copied", "pace", "pointers", "reason", "recordings", "results", "runs", "seen")
+    __slots__ = ("copied", "pointers", "reason", "recordings", "results", "runs", "seen", "timed")
 
     def __init__(self) -> None:
-        self.recordings: list[Recording] = []
+        self.recordings: list[CapturedGraph] = []
         self.runs = 0
         self.pointers: list[int] | None = None
         self.copied: set[int] = set()
         self.seen: set[tuple[int, ...]] = set()
         self.results: tuple[Result, ...] = ()
-        self.pace = Pace()
+        self.timed = CpuBoundCheck()
         self.reason = ""
 
 
@@ -132,9 +132,8 @@ class GraphedRunner:
         self._device, self._lock = state.device, state.lock
         self._tensors = (
             *traits.tensors,
-            *range(
-                traits.inputs, len(spec.inputs)
-            ),  # what the runner is given beside the graph's inputs
+            # what the runner is given beside the graph's inputs
+            *range(traits.inputs, len(spec.inputs)),
         )
         #: Inputs whose addresses are expected to be stable: a new address means a new capture, not
         #: a copy.
@@ -151,7 +150,7 @@ class GraphedRunner:
         self._entries: OrderedDict[Any, Entry] = OrderedDict()
         self._reasons: dict[str, None] = {}
         self._replays = self._plain = 0
-        self._lends = options.outputs == "saved" and spec.phase is Phase.BACKWARD
+        self._keeps_gradients = options.outputs == "saved" and spec.phase is Phase.BACKWARD
         # set once a program used a kept result on another stream: results are copied from then on
         self._streamed = False
         _runners[id(self)] = self
@@ -163,10 +162,10 @@ class GraphedRunner:
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
-                recording = self._ready(entry, inputs)
-                if recording is not None:
+                graph = self._ready(entry, inputs)
+                if graph is not None:
                     self._replays += 1
-                    return recording.replay(inputs)
+                    return graph.replay(inputs)
         return self._run_plainly(key, inputs)
 
     def _key(self, inputs: list[Any]) -> Any:
@@ -176,20 +175,20 @@ class GraphedRunner:
         numbers = tuple([_exact(inputs[i]) for i in self._numbers])
         return torch.is_inference_mode_enabled(), torch_private.numeric_settings(), sizes, numbers
 
-    def _ready(self, entry: Entry, inputs: list[Any]) -> Recording | None:
+    def _ready(self, entry: Entry, inputs: list[Any]) -> CapturedGraph | None:
         """Returns a CUDA graph for this call: an existing one, or a new one if capturing is due;
         else None."""
         busy = 0
-        may_lend = self._may_lend()
-        for recording in tuple(entry.recordings):
-            self._streamed |= recording.streamed
-            lost = recording.closed or recording.streamed or recording.moved()
-            if lost or (recording.plan.lends and not may_lend):
-                entry.recordings.remove(recording)
-                recording.close()
-            elif recording.matches(inputs):
-                if recording.free():
-                    return recording
+        may_keep = self._may_keep()
+        for graph in tuple(entry.recordings):
+            self._streamed |= graph.streamed
+            lost = graph.closed or graph.streamed or graph.moved()
+            if lost or (graph.plan.keeps_outputs and not may_keep):
+                entry.recordings.remove(graph)
+                graph.close()
+            elif graph.matches(inputs):
+                if graph.free():
+                    return graph
                 busy += 1
         if entry.reason or entry.runs < self._options.warmup or len(self._reasons) >= GIVE_UP:
             return None
@@ -202,22 +201,23 @@ class GraphedRunner:
         )
         return self._record(entry, inputs, keep)
 
-    def _may_lend(self) -> bool:
+    def _may_keep(self) -> bool:
         """Returns whether results that the program sees may stay in a CUDA graph's pool
         (`output_lifetime`)."""
         if self._options.outputs == "auto":
             return not output_lifetime.sent()
-        return self._lends and output_lifetime.gradients_may_stay(self._device.current_stream())
+        stream = self._device.current_stream()
+        return self._keeps_gradients and output_lifetime.gradients_may_stay(stream)
 
     def _pays(self, entry: Entry) -> bool:
         """Returns whether timed runs show that capturing this size pays. A negative verdict is
         final."""
-        entry.reason = entry.pace.against() or ""
+        entry.reason = entry.timed.against() or ""
         if entry.reason:
             logger().info("%s, cudagraphs: not recorded: %s", self._spec.name, entry.reason)
-        elif entry.pace.decided:
+        elif entry.timed.decided:
             entry.reason = self._costly(entry)
-        return entry.pace.decided and not entry.reason
+        return entry.timed.decided and not entry.reason
 
     def _costly(self, entry: Entry) -> str:
         """Returns which limit of the option `measured` forbids a capture, or ""."""
@@ -250,11 +250,10 @@ class GraphedRunner:
             entry.seen.clear()
         if moved:
             entry.copied |= moved
-            for (
-                recording
-            ) in entry.recordings:  # these read the moved inputs in place: unlikely to fit again
-                if not moved.isdisjoint(recording.plan.direct):
-                    recording.close()
+            # these read the moved inputs in place: unlikely to fit again
+            for graph in entry.recordings:
+                if not moved.isdisjoint(graph.plan.direct):
+                    graph.close()
             entry.recordings = [one for one in entry.recordings if not one.closed]
         anchor = self._anchor(entry, pointers)
         if anchor in entry.seen:
@@ -292,7 +291,7 @@ class GraphedRunner:
             pointers[index] = inputs[index].data_ptr()
         return pointers
 
-    def _record(self, entry: Entry, inputs: list[Any], keep: bool) -> Recording | None:
+    def _record(self, entry: Entry, inputs: list[Any], keep: bool) -> CapturedGraph | None:
         """Captures a CUDA graph; returns None where the call has to run plainly."""
         plan = self._plan(entry, keep)
         places = {one.place for one in entry.recordings} | {plan.place(inputs)}
@@ -310,28 +309,27 @@ class GraphedRunner:
         self._state.admit(made, self._options)
         return made
 
-    def _made(self, plan: Plan, inputs: list[Any]) -> Recording | str:
+    def _made(self, plan: Plan, inputs: list[Any]) -> CapturedGraph | str:
         """Returns a captured CUDA graph, or why the capture failed."""
         try:
             made = self._recorded(plan, inputs)
-        except NotRecordable as error:
+        except AliasingChanged as error:
             return str(error)
-        except (
-            Exception
-        ) as error:  # the plain run that follows raises it again if it is the program's own
+        # the plain run that follows raises it again if it is the program's own
+        except Exception as error:
             return f"{type(error).__name__}: {error}".splitlines()[0]
         if made.nbytes > self._state.limit(self._options):
             made.close()
             return f"one recording takes {made.nbytes / 2**20:.0f} MiB, more than memory_mib allows"
         return made
 
-    def _recorded(self, plan: Plan, inputs: list[Any]) -> Recording:
+    def _recorded(self, plan: Plan, inputs: list[Any]) -> CapturedGraph:
         """Captures with scratch memory shared between CUDA graphs where the runner says what is
         scratch."""
         run_placed = self._run_placed
         if run_placed is not None:
             try:
-                return Recording(
+                return CapturedGraph(
                     self._state,
                     lambda given: run_placed(given, pool_assignment.to),
                     inputs,
@@ -340,17 +338,17 @@ class GraphedRunner:
                 )
             except Misplaced:
                 self._run_placed = None
-        return Recording(self._state, self._run, inputs, plan)
+        return CapturedGraph(self._state, self._run, inputs, plan)
 
     def _plan(self, entry: Entry, keep: bool) -> Plan:
         copied = tuple(sorted(entry.copied))
         direct = tuple(i for i in self._tensors if i not in entry.copied)
         kinds = self._kinds(entry.results, keep)
-        lends = any(
+        keeps_outputs = any(
             kind is Kind.KEEP and not spec.saved
             for kind, spec in zip(kinds, self._spec.outputs, strict=True)
         )
-        return Plan(copied, direct, self._spec.mutations, kinds, self._generators, lends)
+        return Plan(copied, direct, self._spec.mutations, kinds, self._generators, keeps_outputs)
 
     def _kinds(self, results: Sequence[Result], keep: bool) -> tuple[Kind, ...]:
         """Returns what the caller gets for each result. Results that only the backward reads, and
@@ -359,7 +357,7 @@ class GraphedRunner:
         limit = min(COPIED_PER_OPERATOR * self._operators, COPIED_AT_MOST)
         visible = [r.nbytes for i, r in enumerate(results) if not self._stays(i) and r.nbytes]
         few = len(visible) <= COPIES_AT_MOST
-        anything = self._options.outputs == "auto" and self._may_lend()
+        anything = self._options.outputs == "auto" and self._may_keep()
         kinds = []
         for index, result in enumerate(results):
             if not result.nbytes:
@@ -380,7 +378,7 @@ class GraphedRunner:
     def _stays(self, index: int) -> bool:
         """Returns whether a result stays in the pool however small it is."""
         return self._spec.outputs[index].saved or (
-            self._spec.phase is Phase.BACKWARD and self._may_lend()
+            self._spec.phase is Phase.BACKWARD and self._may_keep()
         )
 
     def _say(self, reason: str) -> None:
@@ -391,7 +389,7 @@ class GraphedRunner:
                 "%s, cudagraphs: runs without a recording: %s", self._spec.name, reason
             )
 
-    def _described(self, plan: Plan, made: Recording) -> str:
+    def _described(self, plan: Plan, made: CapturedGraph) -> str:
         kinds = ", ".join(f"{sum(k is kind for k in plan.kinds)} {kind.value}" for kind in Kind)
         return (
             f"{self._spec.name} ({self._spec.phase.value}): {len(plan.direct)} inputs read in"
@@ -402,12 +400,11 @@ class GraphedRunner:
     def _run_plainly(self, key: Any, inputs: list[Any]) -> Sequence[Any]:
         entry = self._entries.get(key)
         warming = entry is None or entry.runs < self._options.warmup or not entry.results
-        given = (
-            list(inputs) if warming else []
-        )  # else inputs are not held: a backward's can be freed after their last use
+        # else inputs are not held: a backward's can be freed after their last use
+        given = list(inputs) if warming else []
         timing = None
         try:
-            if self._options.measured and entry is not None and entry.runs and entry.pace.wanted:
+            if self._options.measured and entry is not None and entry.runs and entry.timed.wanted:
                 outputs, timing = self._device.timed(lambda: self._run(inputs))
             else:
                 outputs = self._run(inputs)
@@ -418,7 +415,7 @@ class GraphedRunner:
             self._plain += 1
             entry = self._entries.get(key)
             if entry is not None and timing is not None:
-                entry.pace.add(timing)
+                entry.timed.add(timing)
             if entry is None:
                 entry = self._entries[key] = Entry()
                 if len(self._entries) > SIZES:
@@ -441,8 +438,8 @@ class GraphedRunner:
         """Throws the CUDA graphs away; every size is warmed up again."""
         with self._lock:
             for entry in self._entries.values():
-                for recording in entry.recordings:
-                    recording.close()
+                for graph in entry.recordings:
+                    graph.close()
             self._entries.clear()
             self._reasons.clear()
             self._replays = self._plain = 0

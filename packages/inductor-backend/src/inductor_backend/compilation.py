@@ -68,7 +68,7 @@ class Compilation:
     cut: Cut | None = None
     cut_late: bool = False
     go_on_at: str = ""
-    stamped: str = "no region of the graph repeats"
+    replication: str = "no region of the graph repeats"
 
     def groups_with_readers(self) -> Iterator[tuple[Group, Callable[[str], bool]]]:
         """Yields each group with a predicate: must a buffer that it writes be in memory afterwards?"""

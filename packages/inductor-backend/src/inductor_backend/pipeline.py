@@ -52,7 +52,7 @@ from inductor_backend.schedule.kernel_choice import choose_externs
 from inductor_backend.schedule.memory_plan import plan_memory
 from inductor_backend.schedule.split_reductions import split_reductions
 from inductor_backend.subgraphs.check import same_plans
-from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, stamp
+from inductor_backend.subgraphs.replication import NotEqual, Scheduled, note_instances, replicate
 from tracer_core.plugin_api import (
     BackendError,
     CompileSpec,
@@ -206,7 +206,7 @@ def _kernels(c: Compilation) -> None:
     c.kernels = codegen_of(c.target).kernels(c)
 
 
-def _stamp(c: Compilation) -> None:
+def _replicate(c: Compilation) -> None:
     """Lowers four repeated subgraphs and replicates them; lowers the whole graph if they differ."""
     if c.cut is None:
         return
@@ -214,13 +214,13 @@ def _stamp(c: Compilation) -> None:
     repeats = c.cut.repeats
     size = f"{repeats.period} nodes {repeats.count} times"
     try:
-        c.kernels = stamp(c.cut, Scheduled(c.program, c.plan, c.kernels, c.choices, c.lowered))
-        c.stamped = f"{size}: four are lowered"
+        c.kernels = replicate(c.cut, Scheduled(c.program, c.plan, c.kernels, c.choices, c.lowered))
+        c.replication = f"{size}: four are lowered"
     except NotEqual as reason:
         whole = _whole(c)
         for part in fields(Compilation):
             setattr(c, part.name, getattr(whole, part.name))
-        c.stamped = f"{size}: all are lowered, because {reason}"
+        c.replication = f"{size}: all are lowered, because {reason}"
 
 
 def _whole(c: Compilation) -> Compilation:
@@ -229,7 +229,7 @@ def _whole(c: Compilation) -> Compilation:
     return run_stages(whole, "kernels", first=c.go_on_at)
 
 
-def _verify_stamp(c: Compilation) -> None:
+def _verify_replication(c: Compilation) -> None:
     if c.cut is not None:
         whole = _whole(c)
         same_plans((c.program, c.plan, c.kernels), (whole.program, whole.plan, whole.kernels))
@@ -429,7 +429,7 @@ PIPELINE = (
     Stage("bodies", _bodies, "", lambda c: verify.bodies(c.program, c.bodies),
     lambda c: printer.bodies(c.bodies)),
     Stage("kernels", _kernels, "", lambda c: verify.reusable(c.program, c.bodies, c.kernels)),
-    Stage("replicate", _stamp, "", _verify_stamp, lambda c: c.stamped),
+    Stage("replicate", _replicate, "", _verify_replication, lambda c: c.replication),
     Stage("memory", _memory, "", _verify_memory, lambda c: printer.memory(c.memory)),
     Stage("group_runs", _group_runs, "", None, lambda c: "\n".join(c.sources), suffix=""),
     Stage("module", _module_text, "", None, lambda c: c.text, lambda c: c.summary, "py"),

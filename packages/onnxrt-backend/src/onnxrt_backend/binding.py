@@ -24,18 +24,18 @@ from tracer_core.plugin_api import CompileSpec
 class Binding:
     """Mutable: an IOBinding and what is bound. bound: address and shape of each input, in the
     order of `BoundSession`'s inputs. written: addresses of the outputs with static sizes, by
-    index. alarm: the tensor that the session writes its value check to, if it has one; heard:
+    index. check: the tensor that the session writes its value check to, if it has one; read_check:
     reads that tensor."""
 
-    __slots__ = ("alarm", "bound", "heard", "input", "output", "run", "written")
+    __slots__ = ("check", "bound", "read_check", "input", "output", "run", "written")
 
     def __init__(self, session: Any, n_inputs: int) -> None:
         raw, self.run = raw_binding(session)
         self.input, self.output = raw.bind_input, raw.bind_output
         self.bound: list[tuple[int, Any] | None] = [None] * n_inputs
         self.written: dict[int, int] = {}
-        self.alarm: torch.Tensor | None = None
-        self.heard: Callable[[], float] | None = None
+        self.check: torch.Tensor | None = None
+        self.read_check: Callable[[], float] | None = None
 
 
 class BoundSession:
@@ -71,7 +71,7 @@ class BoundSession:
         self._finish = exported.graph.finish
         #: Whether every buffer is a result without further work.
         self._plain = all(form.plain is not None for form in self._forms)
-        self._alarm = exported.alarm
+        self._check = exported.check
         self._idle: deque[Binding] = deque()
         nowhere = torch.empty(1, device=spec.device)
         self._held = (held, nowhere)
@@ -87,8 +87,8 @@ class BoundSession:
         binding.run()
         del kept
         outputs: Sequence[Any] = buffers
-        if binding.heard is not None and self._alarm.is_hit(binding.heard()):
-            outputs = self._alarm.eager(*inputs)
+        if binding.read_check is not None and self._check.is_hit(binding.read_check()):
+            outputs = self._check.eager(*inputs)
         elif not self._plain:
             outputs = self._finish(self._forms, buffers, inputs)
         self._idle.append(binding)
@@ -106,9 +106,8 @@ class BoundSession:
             else:
                 buffer = torch.empty(sizes, dtype=dtype, device=device)
                 address = buffer.data_ptr() or nowhere
-                if (
-                    binding.written.get(index) != address
-                ):  # the allocator often returns the memory of a result that was dropped
+                # the allocator often returns the memory of a result that was dropped
+                if binding.written.get(index) != address:
                     bind(name, place, kind, sizes, address)
                     binding.written[index] = address
             buffers.append(buffer)
@@ -116,19 +115,19 @@ class BoundSession:
 
     def _new_binding(self) -> Binding:
         binding = Binding(self._session, len(self._inputs))
-        if self._alarm is not None:
-            alarm = binding.alarm = torch.zeros((), device=self._device)
+        if self._check is not None:
+            check = binding.check = torch.zeros((), device=self._device)
             binding.output(
-                self._alarm.name,
+                self._check.name,
                 self._place,
-                element_type(alarm.dtype),
-                alarm.shape,
-                alarm.data_ptr(),
+                element_type(check.dtype),
+                check.shape,
+                check.data_ptr(),
             )
-            binding.heard = (
-                functools.partial(_float_at, alarm.data_ptr())
-                if alarm.device.type == "cpu"
-                else alarm.item
+            binding.read_check = (
+                functools.partial(_float_at, check.data_ptr())
+                if check.device.type == "cpu"
+                else check.item
             )
         return binding
 

@@ -22,12 +22,12 @@ from tracer_core.plugin_api import add_value_check, contiguous_graph, promote
 @dataclass(frozen=True, slots=True)
 class Exported:
     """model: serialised ONNX. graph: a `tracer_core.engine_support.contiguous.ContiguousGraph`
-    with the model's inputs and results. alarm: the graph's value check
+    with the model's inputs and results. check: the graph's value check
     (`tracer_core.engine_support.value_checks.ValueCheck`), or None."""
 
     model: bytes
     graph: Any
-    alarm: Any
+    check: Any
 
 
 def export(graph: torch.fx.GraphModule, name: str) -> Exported:
@@ -36,7 +36,7 @@ def export(graph: torch.fx.GraphModule, name: str) -> Exported:
     made = contiguous_graph(graph)
     forbidden_rows_are_zeros(made.graph)
     single_bounds(made.graph)
-    alarm = add_value_check(made.graph, fault, graph, total)
+    check = add_value_check(made.graph, fault, graph, total)
     means_are_pools(made.graph)
     promote(made.graph)
-    return Exported(torch_private.translate(made.graph, name), made, alarm)
+    return Exported(torch_private.translate(made.graph, name), made, check)

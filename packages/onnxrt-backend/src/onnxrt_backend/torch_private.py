@@ -56,13 +56,11 @@ def translate(graph: torch.fx.Graph, name: str) -> bytes:
         producer_name="tracer onnxrt-backend",
     )
     for node in graph.nodes:
-        node.meta.setdefault(
-            "nn_module_stack", {}
-        )  # the translator warns about each node without one
+        # the translator warns about each node without one
+        node.meta.setdefault("nn_module_stack", {})
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # the translator's own deprecation warnings would confuse the user
+        # the translator's own deprecation warnings would confuse the user
+        warnings.simplefilter("ignore")
         _core._translate_fx_graph(
             graph,
             model,

@@ -16,7 +16,7 @@ from tvm_backend.build import build, target_of, with_constants
 from tvm_backend.machine import Machine, aligned
 
 
-def freezable(module: Any, graph: Any, alarm: Any, spec: CompileSpec) -> Runner:
+def freezable(module: Any, graph: Any, check: Any, spec: CompileSpec) -> Runner:
     """Returns a runner whose `bind_constants` compiles the module; see `CompileSpec.constants`.
     The runner reads all constants, because bound tensors are not copied."""
 
@@ -33,7 +33,7 @@ def freezable(module: Any, graph: Any, alarm: Any, spec: CompileSpec) -> Runner:
         with stage("tvm freeze", graph=spec.name):
             target = target_of(spec.options.target, spec.device.type)
             executable = build(with_constants(module, values), target, spec.options, spec.name)
-        return Machine(executable, graph, alarm, spec, frozenset(values), values)
+        return Machine(executable, graph, check, spec, frozenset(values), values)
 
     return Runner(
         run, bind_constants=bind_constants, constants_read=frozenset(range(len(spec.constants)))

@@ -26,7 +26,7 @@ ALIGNMENT = 64
 
 
 class Machine:
-    """The runner. Mutable: keeps idle virtual machines. alarm: the value check, the executable's
+    """The runner. Mutable: keeps idle virtual machines. check: the value check, the executable's
     last result (None: none). frozen: names of graph inputs that are constants of the executable;
     held: objects that must live as long as these."""
 
@@ -34,14 +34,14 @@ class Machine:
         self,
         executable: Any,
         graph: Any,
-        alarm: Any,
+        check: Any,
         spec: CompileSpec,
         frozen: Container[str] = (),
         held: Any = None,
     ) -> None:
         import tvm
 
-        self._executable, self._graph, self._alarm = executable, graph, alarm
+        self._executable, self._graph, self._check = executable, graph, check
         self._device = tvm.device(spec.device.type, spec.device.index or 0)
         self._inputs = [index for index, name, _ in graph.inputs if name not in frozen]
         self._held = held
@@ -61,8 +61,8 @@ class Machine:
         ]
         self._idle.append(main)
         outputs: Sequence[Any]
-        if self._alarm is not None and self._alarm.is_hit(results.pop()):
-            outputs = self._alarm.eager(*inputs)
+        if self._check is not None and self._check.is_hit(results.pop()):
+            outputs = self._check.eager(*inputs)
             return outputs
         outputs = self._graph.finish(self._forms, self._apart(results, inputs), inputs)
         return outputs

@@ -53,18 +53,18 @@ def compile_graph(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
 
     with stage("tvm import", graph=spec.name):
         made = contiguous_graph(graph)
-        alarm = add_value_check(made.graph, fault, graph)
+        check = add_value_check(made.graph, fault, graph)
         promote(made.graph)
         constants = frozenset(spec.constants)
         module = relax_module(
             made.graph, [name for index, name, _ in made.inputs if index in constants]
         )
     if spec.constants:
-        return freezable(module, made, alarm, spec)
+        return freezable(module, made, check, spec)
     with stage("tvm build", graph=spec.name):
         target = target_of(spec.options.target, spec.device.type)
         executable = build(module, target, spec.options, spec.name)
-    return Runner(Machine(executable, made, alarm, spec), mutated_on_error=frozenset())
+    return Runner(Machine(executable, made, check, spec), mutated_on_error=frozenset())
 
 
 @hookimpl

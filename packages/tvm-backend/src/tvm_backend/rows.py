@@ -34,9 +34,8 @@ def _over_rows(
 
     *batch, length = x.shape
     size = getattr(length, "value", length)
-    if (
-        not isinstance(size, int) or size < 2 * LANES
-    ):  # at least one vector: a TVM reduction over no elements leaves memory uninitialised
+    # at least one vector: a TVM reduction over no elements leaves memory uninitialised
+    if not isinstance(size, int) or size < 2 * LANES:
         k = te.reduce_axis((0, length), name="k")
         return te.compute(tuple(batch), lambda *at: reduce(x[(*at, k)], axis=k), name=name)
     whole, left = divmod(size, LANES)

@@ -1,7 +1,7 @@
 """Schedule selection: chooses between recorded and default schedules, the faster one per
 function.
 
-`weigh` benchmarks both schedules of every function that has a record, in turns in this process,
+`benchmark` benchmarks both schedules of every function that has a record, in turns in this process,
 and keeps the times beside the records (``weighed.json``). `choose` drops records whose default
 was faster or whose results differed; it measures nothing, so that the same folder always gives
 the same schedules. A function without a benchmark keeps its record; if the file cannot be read,
@@ -32,7 +32,7 @@ ROUNDS, SECONDS, APART = 5, 0.02, 1e-3
 log = logger("stages")
 
 
-def weigh(plain: Any, recorded: Any, target: Any, where: Path) -> None:
+def benchmark(plain: Any, recorded: Any, target: Any, where: Path) -> None:
     """Benchmarks what was not measured yet. After an interruption, finished measurements are
     kept."""
     import tvm
@@ -178,7 +178,7 @@ def _known(where: Path) -> dict[str, Any] | None:
             bool(entry["agree"]), float(entry["us"]["recorded"]), float(entry["us"]["default"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning(
-            "tvm: %s cannot be read (%s): no record is used until a search weighs them again",
+            "tvm: %s cannot be read (%s): no record is used until a search benchmarks them again",
             path,
             error,
         )

@@ -128,9 +128,8 @@ def _rows_by_columns(
         places[form.rows], row = schedule.split(loops[form.rows], factors=[None, height])
         inner = [row, vector]
     order = [i for i in spatial if i not in (form.rows, form.column)] if form.matrix else spatial
-    if (
-        form.matrix
-    ):  # columns before rows: what a tile of columns reads stays in the cache for all rows
+    # columns before rows: what a tile of columns reads stays in the cache for all rows
+    if form.matrix:
         order = [*order, form.column, *(() if form.rows is None else (form.rows,))]
     outer = [places.get(i, loops[i]) for i in order]
     schedule.reorder(*outer, *sums, *inner)

@@ -29,9 +29,8 @@ def relax_module(graph: torch.fx.Graph, frozen: Collection[str] = ()) -> Any:
         if not isinstance(value, torch.SymInt):
             return int(value)
         expr = value.node.expr
-        if (
-            not expr.free_symbols <= symbols.keys()
-        ):  # no argument binds all its symbols: it gets a variable of its own
+        # no argument binds all its symbols: it gets a variable of its own
+        if not expr.free_symbols <= symbols.keys():
             return symbols.setdefault(expr, tirx.Var(f"d{len(symbols)}", "int64"))
         return _expression(expr, symbols, tirx)
 

@@ -61,8 +61,8 @@ def scheduled(module: Any, target: Any, options: Options, name: str) -> Any:
     if not options.default_schedules or target.kind.name != "llvm":
         return recorded
     if options.trials:
-        with stage("tvm weigh", graph=name):
-            schedule_selection.weigh(module, recorded, target, where)
+        with stage("tvm benchmark", graph=name):
+            schedule_selection.benchmark(module, recorded, target, where)
     return schedule_selection.choose(module, recorded, where)
 
 

@@ -65,9 +65,8 @@ def choose_matmuls(c: Compilation) -> None:
             call = calls[group.loops[0].name]
             try:
                 choices.append((call, *_possible(c, trial, group, needed, call)))
-            except (
-                BackendError
-            ) as error:  # e.g. an operand that is broadcast along the outer dimension
+            # e.g. an operand that is broadcast along the outer dimension
+            except BackendError as error:
                 logger().debug("%s stays an operator: %s", call.name, error)
     build_all(c, [choice for _, _, choice in choices])
     for call, tried, choice in choices:

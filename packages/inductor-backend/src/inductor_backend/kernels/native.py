@@ -127,9 +127,8 @@ def prepare(launchers: Iterable[str]) -> None:
 @functools.cache
 def _started(family: str) -> None:
     def work() -> None:
-        with contextlib.suppress(
-            BackendError
-        ):  # raised again, and then seen, where the library is used
+        # raised again, and then seen, where the library is used
+        with contextlib.suppress(BackendError):
             library(family)
 
     threading.Thread(target=work, name=f"inductor own kernels: {family}", daemon=True).start()

@@ -30,9 +30,8 @@ def bernoulli(sizes: Sequence[int], p: float) -> torch.Tensor:
         state = generator.get_state()
         before = state.clone()
         drawn = _draw(state, sizes, p)
-        if torch.equal(
-            generator.get_state(), before
-        ):  # else another thread drew random numbers meanwhile: retry
+        # else another thread drew random numbers meanwhile: retry
+        if torch.equal(generator.get_state(), before):
             generator.set_state(state)
             return drawn
 

@@ -124,9 +124,8 @@ def _adaptive_avg(rank: int) -> Any:
 
             return ctx.pointwise(average, label="avg_pool")
         uneven = any(n % o for n, o in zip(spatial, outputs, strict=True))
-        if (
-            uneven and ctx.strides()[-1] == 1
-        ):  # computing each element's window by division is slower
+        # computing each element's window by division is slower
+        if uneven and ctx.strides()[-1] == 1:
             return call_aten(ctx, x, list(sizes))
         total = _window_sum(ctx, x, outputs, counts, dtype)
         return ctx.pointwise(lambda at: make("div", total.at(at), divisor(at)), label="avg_pool")

@@ -64,9 +64,8 @@ def _range(ctx: Lowering, start: Any, step: Any) -> Ref:
             return cast(make("add", steps, ctx.element(start, at, torch.float64)), dtype)
 
         return ctx.pointwise(body, label="arange")
-    start, step = (
-        int(x) if isinstance(x, float) else x for x in (start, step)
-    )  # eager computes these in integers, too
+    # eager computes these in integers, too
+    start, step = (int(x) if isinstance(x, float) else x for x in (start, step))
     return ctx.pointwise(
         lambda at: cast(make("index", attr=at[0] * step + Index(start)), dtype), label="arange"
     )

@@ -92,13 +92,11 @@ class GraphLowering:
             self.ctx.draws = sum(map(is_drawn_by_kernels, gm.graph.nodes))
         self.env: dict[torch.fx.Node, Any] = {}
         self.ctx.refs = self.env
-        self.views: dict[
-            str, list[torch.fx.Node]
-        ] = {}  # buffer -> the nodes that were lowered to views of it
+        # buffer -> the nodes that were lowered to views of it
+        self.views: dict[str, list[torch.fx.Node]] = {}
         self.mutated: set[str] = set()
-        self.instances: dict[
-            str, int
-        ] = {}  # buffer -> the instance of a cut graph (`passes.subgraph_cut`) that it was made for
+        # buffer -> the instance of a cut graph (`passes.subgraph_cut`) that it was made for
+        self.instances: dict[str, int] = {}
         self.in_place = in_place_writes(gm.graph)
         self.saved = {
             number for number, one in enumerate(spec.outputs) if one.saved and self.target.triton

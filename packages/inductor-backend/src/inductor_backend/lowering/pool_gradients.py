@@ -202,9 +202,8 @@ def _avg_backward(rank: int) -> Any:
                 return const(w.kernel[k], dtype)
             end = make("minimum", number(begin + w.kernel[k]), number(Index(spatial[k])))
             first = make("maximum", number(begin), const(0, torch.int64))
-            return cast(
-                make("maximum", make("sub", end, first), const(1, torch.int64)), dtype
-            )  # 0: no window
+            # 0: no window
+            return cast(make("maximum", make("sub", end, first), const(1, torch.int64)), dtype)
 
         def body(at: At) -> Value:
             choices = [_candidates(w, k, at[lead + k], spatial[k], outputs[k]) for k in range(rank)]

@@ -132,9 +132,8 @@ def _var_like(
     dtype = compute_dtype(first.dtype)
     dims = normalize_dims(dim, len(x.sizes))
     shape = ctx.sizes.exprs(first.shape)
-    if (
-        count(x.sizes, dims) == 0
-    ):  # whatever the divisor: Welford's running mean and squares start at 0
+    # whatever the divisor: Welford's running mean and squares start at 0
+    if count(x.sizes, dims) == 0:
         return tuple(
             ctx.pointwise(lambda at: const(float("nan"), dtype), shape, meta.dtype)
             for meta in ([first, ctx.meta(1)] if with_mean else [first])

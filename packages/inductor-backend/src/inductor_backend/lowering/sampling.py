@@ -190,9 +190,8 @@ def _resize(kind: str, rank: int) -> Any:
         whole = _by_rows(ctx, kind, x, options, rank)
         if whole is not None:
             return whole
-        if kind == "linear" and _contiguous_rows(
-            ctx, x
-        ):  # two gathers per element: ATen's are faster
+        # two gathers per element: ATen's are faster
+        if kind == "linear" and _contiguous_rows(ctx, x):
             return call_aten(ctx, x, list(output_size), *rest, **named)
 
         def body(at: At) -> Value:

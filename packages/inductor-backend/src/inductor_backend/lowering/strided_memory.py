@@ -105,9 +105,8 @@ def _owner_of_memory(ctx: Lowering) -> torch.fx.Node | None:
     node: Any = ctx.node.args[0]
     while node.op == "call_function":
         given = node.all_input_nodes
-        if given and isinstance(
-            given[0].meta.get("val"), (tuple, list)
-        ):  # an item of a tuple, such as split's
+        # an item of a tuple, such as split's
+        if given and isinstance(given[0].meta.get("val"), (tuple, list)):
             given = given[0].all_input_nodes
         sources = [one for one in given if isinstance(one.meta.get("val"), torch.Tensor)]
         mine = storage_key(node.meta["val"])

@@ -98,9 +98,8 @@ def _results(graph: torch.fx.Graph) -> list[Node]:
         )
     for node, is_dear in dear.items():
         size = node.meta["val"].numel() if is_dear else 0
-        held = (
-            is_dear and node.meta["val"].dtype in MEMORY_DTYPES
-        )  # by loops, which copy what is returned
+        # by loops, which copy what is returned
+        held = is_dear and node.meta["val"].dtype in MEMORY_DTYPES
         if held and node.target not in VIEWS and size <= MOST and _is_read(node, known):
             found.append(node)
             elements += size

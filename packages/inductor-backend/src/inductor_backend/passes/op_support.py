@@ -48,9 +48,8 @@ def _nothing_to_choose(node: torch.fx.Node) -> str | None:
 #: Operator -> check for arguments that its lowering does not support.
 LIMITS: dict[Any, Callable[[torch.fx.Node], str | None]] = {
     aten.index.Tensor: _boolean_mask,
-    aten._unsafe_index.Tensor: (
-        _boolean_mask
-    ),  # of torch's own decompositions, whose positions are in range
+    # of torch's own decompositions, whose positions are in range
+    aten._unsafe_index.Tensor: _boolean_mask,
     aten.nll_loss_forward.default: _one_class,
     aten.nll_loss2d_forward.default: _one_class,
     aten.max.default: _nothing_to_choose,

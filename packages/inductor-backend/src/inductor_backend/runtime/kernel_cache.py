@@ -43,17 +43,15 @@ def one_builder(directory: Path, key: str, part: bool = False) -> Iterator[None]
     """
     descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     _descriptors.add(descriptor)
-    slot = (
-        int(key[:8], 16) % _SLOTS + part * _SLOTS
-    )  # one byte of the lock file per key, not one file per key
+    # one byte of the lock file per key, not one file per key
+    slot = int(key[:8], 16) % _SLOTS + part * _SLOTS
     try:
         with contextlib.suppress(OSError):
             _lock(descriptor, slot, fcntl.F_WRLCK)
         yield
     finally:
-        with contextlib.suppress(
-            OSError
-        ):  # a forked child may also have it open, so closing does not unlock
+        # a forked child may also have it open, so closing does not unlock
+        with contextlib.suppress(OSError):
             _lock(descriptor, slot, fcntl.F_UNLCK)
         _descriptors.discard(descriptor)
         os.close(descriptor)

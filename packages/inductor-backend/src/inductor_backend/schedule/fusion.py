@@ -100,9 +100,8 @@ class Fusion:
         fuel: int | None = None,
         limits: FusionLimits = FusionLimits(),
     ) -> None:
-        self.open: dict[
-            Any, Group
-        ] = {}  # key (`kind_of`) -> the group of updates or copies that may still grow
+        # key (`kind_of`) -> the group of updates or copies that may still grow
+        self.open: dict[Any, Group] = {}
         self.program, self.sizes, self.fuel, self.limits = program, sizes, fuel, limits
         self.deps: Dependencies = dependencies(program)
         self.groups: list[Group] = []

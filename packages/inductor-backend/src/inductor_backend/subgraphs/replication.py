@@ -44,7 +44,7 @@ class Scheduled:
     lowered: GraphLowering
 
 
-def stamp(cut: Cut, made: Scheduled) -> list[KernelText | None]:
+def replicate(cut: Cut, made: Scheduled) -> list[KernelText | None]:
     """Turns program, plan and choices into the whole graph's, and returns its kernels. Raises
     NotEqual before it changes anything.
     """
@@ -371,9 +371,8 @@ def note_instances(program: Program, instances: dict[str, int], new: Sequence[st
     for node in program.nodes:
         for name in node.reads():
             readers.setdefault(name, []).append(node)
-    for name in reversed(
-        new
-    ):  # parts are read by what was made after them, or by the node that was split
+    # parts are read by what was made after them, or by the node that was split
+    for name in reversed(new):
         found = {instances.get(other) for node in readers[name] for other in node.writes}
         (number,) = found if len(found) == 1 else (None,)
         if number is not None:

@@ -181,9 +181,8 @@ class RowWriter(ElementWriter):
         self._open(reducers)
         clauses = [r.clause for _, r in reducers]
         one_by_one = phase.in_order and self.nest.reduced
-        fills = all(
-            s.value.name == "constant" for s in phase.loop
-        )  # GCC makes memset of it, unless told how
+        # GCC makes memset of it, unless told how
+        fills = all(s.value.name == "constant" for s in phase.loop)
         if not one_by_one and not fills and all(clause is not None for clause in clauses):
             self.out.line(" ".join(["#pragma omp simd", *(c for c in clauses if c)]))
         with self.out.block(

@@ -168,9 +168,8 @@ def _built_by_any_compiler(
 def _link_for_any_compiler(units: Sequence[Unit], path: Path) -> None:
     """Adds a second name for the entry, without the compiler in its key."""
     other = path.with_name(f"{key_of(units, None)}.so")
-    with contextlib.suppress(
-        OSError
-    ):  # a file system without hard links: the second name is a convenience
+    # a file system without hard links: the second name is a convenience
+    with contextlib.suppress(OSError):
         other.unlink(missing_ok=True)
         os.link(path, other)
 

@@ -60,9 +60,8 @@ class LoadedKernel:
     def unaligned(self) -> LoadedKernel:
         """Returns the same kernel for pointers of any alignment."""
         if self._unaligned is None:
-            here = capability(
-                self.device.index
-            )  # called within a run: the current device must not change
+            # called within a run: the current device must not change
+            here = capability(self.device.index)
             found = kernel_store.load(self.kernel, here, aligned=False)
             if found is None:
                 found = _binary(binary_of, self.kernel, target_of(here), False)

@@ -176,9 +176,8 @@ class Workers:
         """Resets to no workers."""
         self._lock = threading.Lock()
         self._all: list[Worker] = []
-        self._idle: queue.SimpleQueue[Worker | None] = (
-            queue.SimpleQueue()
-        )  # None: there are none any more
+        # None: there are none any more
+        self._idle: queue.SimpleQueue[Worker | None] = queue.SimpleQueue()
         self._waiting = 0
         self._rest: threading.Timer | None = None
         self._ended = False
