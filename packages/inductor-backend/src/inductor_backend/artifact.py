@@ -20,7 +20,7 @@ from inductor_backend.runtime.cpp.build import load_binary
 from inductor_backend.runtime.cuda.graphs import recorded
 from tracer_core.plugin_api import BackendError, CompileSpec, Runner
 
-FORMAT = 6
+FORMAT = 7
 
 
 def _tensor_to_json(tensor: torch.Tensor) -> dict[str, Any]:

@@ -135,9 +135,9 @@ class Fakes:
     @contextlib.contextmanager
     def sizes_of_one(self, given: list[Any]) -> Iterator[list[Any]]:
         """Context for a torch function that runs on fakes; the caller appends its results to the
-        yielded list. A test whether a size is 1 needs no guard if the results are views of the
-        arguments (for size 1 they are views too, even where other sizes give copies), or if only
-        operators asked."""
+        yielded list. A test whether a size is 1 needs no guard if every tensor among the results
+        shares its storage with an argument (for size 1 it is a view too, even where other sizes
+        give copies), or if only operators asked."""
         results: list[Any] = []
         if self.shape_env is None or not self.shape_env.from_one:
             yield results

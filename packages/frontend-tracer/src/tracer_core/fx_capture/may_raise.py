@@ -67,8 +67,8 @@ _INDEXING = {
 class MayRaise:
     """Storages that a graph may have mutated when it raises. in_order: in program order, by or
     before a node that may raise. lowered: in a functional form of the graph, whose kernels have an
-    order of their own; there only a write that depends on the gradients of all nodes that may raise
-    surely comes after them."""
+    order of their own; only the writes that depend on the last node that may raise, if that is an
+    ``autograd.grad``, surely come after every such node."""
 
     in_order: frozenset[int]
     lowered: frozenset[int]

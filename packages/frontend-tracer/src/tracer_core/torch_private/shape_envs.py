@@ -72,16 +72,18 @@ def _data_env_class() -> Any:
     refusal = symbolic_shapes.GuardOnDataDependentSymNode
 
     class DataEnv(size_env_class()):  # type: ignore[misc]
-        """A ShapeEnv that keeps every fact that it was told, or assumed, about an unbacked symbol.
+        """A ShapeEnv that notes the facts about unbacked symbols that a graph relies on, whether
+        they were asserted or assumed.
 
         unread: new symbols that no node reads yet. read_by: symbol -> that node. beginnings:
         symbols of view storage offsets, which no graph reads and whose facts need no assertion,
         since the view op ensures them. facts: relied on since they were last taken, in order.
         makes_numbers: the running operator reads a scalar, which may be any integer, while a size
-        is assumed to be at least 2. views: how many more sizes the running operator may create;
-        None unless its fake answers undecidable queries safely (slices and elements at an unknown
-        index). inside_operator: torch may catch a rejected guard. Elsewhere refused(expression) is
-        called for a rejected guard, and told() for a new fact. undecided(expression) must raise.
+        is assumed to be at least 2. views: how many more sizes the running operator creates before
+        a storage offset; None unless its fake answers undecidable queries safely (slices and
+        elements at an unknown index). inside_operator: torch may catch a rejected guard. Elsewhere refused(expression) is
+        called for a rejected guard, and told() for a new fact. undecided(expression) is called
+        where any assumption would contradict those about sizes, and must raise.
         """
 
         def __init__(self) -> None:

@@ -1,8 +1,10 @@
-"""Splits one reduction in two: chunks in parallel, then a reduction over the chunks.
+"""Splits one reduction into a reduction of each chunk, in parallel, and loops over the chunks'
+results: one for most reductions, more for argmax, argmin and variances.
 
-The order of additions is fixed. Chunks of equal length need no mask, and their means have equal
-weight. Where the last chunk is shorter its missing elements are masked, and a variance takes two
-passes. `split_reductions` decides where to cut.
+The order of additions is fixed. Chunks of equal length need no mask. Where the last chunk may be
+shorter, its missing elements are masked. A variance is combined from the chunks' means and squares
+where all chunks have one static length, and else computed in two passes over the operand.
+`split_reductions` decides where to cut.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Writes loops over contiguous floats explicitly in vectors of 16 (`prelude_vector.h`).
 
-Used where processor and compiler support it and every value is a float or a mask. Elements equal
-those of the plain loop, up to the order of additions in sums; a row's last step touches no memory
-beyond its elements. Other kernels keep the plain loop, which GCC vectorizes.
+Used with GCC on AVX-512 processors, for loops whose values are float32 or masks (16-bit floats exist
+in memory only) and whose loads and stores are contiguous. Sums add their elements in another order
+than the plain loop; a row's last step touches no memory beyond its elements. Other kernels keep the
+plain loop, which GCC vectorizes.
 """
 
 from __future__ import annotations

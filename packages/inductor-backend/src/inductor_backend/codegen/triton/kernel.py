@@ -7,7 +7,7 @@ computes where the elements are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -38,7 +38,8 @@ class TritonKernel:
     a point may be computed more than once. stages: of software pipelining. reusable: (written
     pointer, pointers only read, at the same points), by their numbers. matrices: tensor
     descriptors, arguments after the sizes. most: limit on programs of a persistent kernel (0: one
-    program per block). written: numbers of the pointers that it stores to."""
+    program per block). written: numbers of the pointers that it stores to. asserts: it
+    checks indices by device assertions."""
 
     text: str
     pointers: tuple[str, ...]
@@ -54,6 +55,7 @@ class TritonKernel:
     matrices: tuple[Matrix, ...] = ()
     most: int = 0
     written: tuple[int, ...] = ()
+    asserts: bool = field(default=False, repr=False)  # the kernel's name is made from its repr
 
 
 class TritonKernelWriter(Addressing):
@@ -62,6 +64,7 @@ class TritonKernelWriter(Addressing):
     spellings = TRITON_OPS
     stages = 1
     most = 0
+    asserts = False
 
     def __init__(
         self, program: Program, body: KernelBody, sizes: SizeVars, tile: Tile | None = None
@@ -101,6 +104,7 @@ class TritonKernelWriter(Addressing):
         inside = f"({index} >= 0) & ({index} < {size})"
         mask = self.mask(self.axes(value.variables))
         checked = f"({inside}) | (({mask}) == 0)" if mask else inside
+        self.asserts = True
         self.out.line(f'tl.device_assert({checked}, "index out of range in self")')
         return f"tl.where({inside}, {index}, 0)"
 
@@ -186,6 +190,7 @@ class TritonKernelWriter(Addressing):
             self.stages,
             matrices=tuple(self.matrices),
             most=self.most,
+            asserts=self.asserts,
             written=tuple(
                 number for number, storage in enumerate(self.pointers) if storage in self.written
             ),
@@ -206,7 +211,7 @@ class TritonKernelWriter(Addressing):
         if self.tile.reduced is None:
             (phase,) = self.body.phases
             stores = (*phase.row, *phase.stores)
-            self.emit(_needed(stores), 1, names)
+            self.emit(needed(stores), 1, names)
             self._wait(stores)
             for store in stores:
                 self.store(store, names, self.tile.outer)
@@ -215,7 +220,7 @@ class TritonKernelWriter(Addressing):
             self._phase(phase, names)
 
     def _phase(self, phase: Phase, names: dict[Value, str]) -> None:
-        self.emit(_needed(phase.row), 0, names)
+        self.emit(needed(phase.row), 0, names)
         self._wait(phase.row)
         for store in phase.row:
             self.store(store, names, self.tile.outer)
@@ -223,7 +228,7 @@ class TritonKernelWriter(Addressing):
             return
         reducers = [self._reducer(store) for store in phase.reductions]
         scanners = [self._scanner(store) for store in phase.scans]
-        stored = _needed([*phase.stores, *phase.scans])
+        stored = needed([*phase.stores, *phase.scans])
         values = topological([*stored, *(value for _, value, _ in reducers)])
         self.emit(values, 0, names)
         if self.tile.looped:
@@ -325,7 +330,7 @@ class TritonKernelWriter(Addressing):
             self.out.line(text)
 
 
-def _needed(stores: Iterable[Store]) -> list[Value]:
+def needed(stores: Iterable[Store]) -> list[Value]:
     """Returns the values of stores and of their indices, operands first."""
     stores = list(stores)
     indirect = [v for s in stores for i in s.index for v in i.indirect_values()]

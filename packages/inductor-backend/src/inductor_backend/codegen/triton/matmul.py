@@ -14,7 +14,7 @@ import torch
 
 from inductor_backend.codegen.cpp.loops import walk
 from inductor_backend.codegen.triton.expressions import pointer_type
-from inductor_backend.codegen.triton.kernel import TritonKernelWriter
+from inductor_backend.codegen.triton.kernel import TritonKernelWriter, needed
 from inductor_backend.codegen.triton.tensor_descriptors import BULK, Matrix, Place, place_of
 from inductor_backend.codegen.triton.tiling import Axis, Tile
 from inductor_backend.ir.errors import unsupported
@@ -160,7 +160,7 @@ class MatmulKernelWriter(TritonKernelWriter):
         for phase in self.body.phases:
             if phase.stores or phase.scans:
                 raise unsupported("codegen", "a product's kernel stores its results only")
-            self.emit(_row_values(phase.row), 1, names)
+            self.emit(needed(phase.row), 1, names)
             for store in phase.row:
                 self.store(store, names, results.axes)
             if phase.reductions:
@@ -295,8 +295,3 @@ def _product_of(body: KernelBody) -> tuple[Store, tuple[Value, Value]]:
         raise unsupported("codegen", "a product's kernel with other reductions")
     left, right = found[0].value.args
     return found[0], (left, right)
-
-
-def _row_values(stores: list[Store]) -> list[Value]:
-    indirect = [v for s in stores for i in s.index for v in i.indirect_values()]
-    return topological([*indirect, *(s.value for s in stores)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 
 from inductor_backend.codegen.common.module import NAME, KernelModule, Run
 from inductor_backend.codegen.common.writer import CodeWriter
@@ -108,7 +109,8 @@ class TritonModule(KernelModule):
                         out.line(
                             f"Kernel({name!r}, SOURCE_{number}, {list(kernel.types)},"
                             f" {len(kernel.sizes)}, {dict(kernel.constants)}, {kernel.warps},"
-                            f" {kernel.stages}, {blocks_of(kernel)}),"
+                            f" {kernel.stages}, {blocks_of(kernel)}"
+                            f"{', asserts=True' if kernel.asserts else ''}),"
                         )
                 out.line("],")
                 out.line("device,")
@@ -124,17 +126,16 @@ class TritonModule(KernelModule):
 
 def _text_of(kernel: TritonKernel) -> TritonKernel:
     """Returns the kernel without what differs from launch to launch."""
-    return TritonKernel(
-        kernel.text,
-        (),
-        kernel.types,
-        tuple(range(len(kernel.sizes))),
-        (),
-        kernel.constants,
-        kernel.warps,
-        kernel.label,
-        stages=kernel.stages,
+    return replace(
+        kernel,
+        pointers=(),
+        sizes=tuple(range(len(kernel.sizes))),
+        grid=(),
+        looped=False,
+        reusable=(),
         matrices=tuple(matrix.form() for matrix in kernel.matrices),
+        most=0,
+        written=(),
     )
 
 
@@ -156,14 +157,14 @@ def blocks_of(kernel: TritonKernel) -> list[tuple[str, int, int]]:
 
 def specification(kernel: TritonKernel, name: str, text: str) -> Kernel:
     """Returns what is compiled. text: including the name."""
-    constants = dict(kernel.constants)
     return Kernel(
         name,
         text,
         kernel.types,
         len(kernel.sizes),
-        constants,
+        dict(kernel.constants),
         kernel.warps,
         kernel.stages,
         blocks_of(kernel),
+        kernel.asserts,
     )

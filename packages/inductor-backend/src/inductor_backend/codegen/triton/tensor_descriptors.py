@@ -1,9 +1,10 @@
 """Decides which blocks of a matmul's operands TMA (from sm_90 on) can load through tensor
 descriptors.
 
-From a load's address over the axes of a block it derives a `Matrix`, and the block's place in it.
-Row strides are multiples of 16 bytes. TMA reads 0 beyond the matrix's ends, so K needs no mask.
-Where a call's memory is not aligned to 16 bytes, the launch uses the kernel without TMA.
+`place_of` derives from a load's address over the axes of a block where the blocks lie in a matrix;
+the kernel's writer makes a `Matrix` of it. Starts and row strides are multiples of 16 bytes. TMA
+reads 0 beyond the matrix's ends, so K needs no mask. Where a call's memory is not aligned to 16
+bytes, the launch uses the kernel without TMA.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class Kernel:
     """name: of the function in the text. pointers: their types (``*fp32``). sizes: number of int64
     arguments after them. constants: block sizes. warps: of a program. stages: of software
     pipelining. matrices: element type and block (rows, columns) of each tensor descriptor:
-    arguments d0, d1, ... after the sizes."""
+    arguments d0, d1, ... after the sizes. asserts: it has device assertions."""
 
     name: str
     text: str
@@ -33,6 +33,7 @@ class Kernel:
     warps: int
     stages: int = 1
     matrices: Sequence[tuple[str, int, int]] = ()
+    asserts: bool = False
 
     def key(self) -> str:
         """Returns the key of what is compiled, without comments (the user's lines)."""
@@ -215,7 +216,7 @@ def _options(kernel: Kernel, target: Any) -> dict[str, Any]:
         "enable_fp_fusion": False,
         "sanitize_overflow": False,
     }
-    if "tl.device_assert" in kernel.text:
+    if kernel.asserts:
         options["debug"] = True
     known = CUDAOptions.__dataclass_fields__
     return {name: value for name, value in options.items() if name in known}
