@@ -159,13 +159,8 @@ def batch_norm_functional(
     used = ctx.used_outputs()
     new_mean = _running(ctx, running_mean, at_mean, momentum) if 3 in used else None
     new_var = _running(ctx, running_var, at_var, momentum) if 4 in used else None
-    return (
-        output,
-        ctx.as_output(mean, 1, "saved"),
-        ctx.as_output(saved, 2, "saved"),
-        new_mean,
-        new_var,
-    )
+    statistics = ctx.as_output(mean, 1, "saved"), ctx.as_output(saved, 2, "saved")
+    return output, *statistics, new_mean, new_var
 
 
 @lower(aten._native_batch_norm_legit_no_training.default)
@@ -300,11 +295,8 @@ def native_group_norm(
         )
 
     output = ctx.pointwise(body, rows, ctx.meta(0).dtype, label="group_norm")
-    return (
-        output.reshape(x.sizes),
-        ctx.as_output(average, 1, "saved"),
-        ctx.as_output(saved, 2, "saved"),
-    )
+    statistics = ctx.as_output(average, 1, "saved"), ctx.as_output(saved, 2, "saved")
+    return output.reshape(x.sizes), *statistics
 
 
 @lower(aten._fused_rms_norm.default)
@@ -337,6 +329,5 @@ def rms_norm(
         scale = _parameter(ctx, weight, at[lead:], dtype)
         return value if scale is None else make("mul", value, scale)
 
-    return ctx.pointwise(
-        body, x.sizes, first.dtype, ctx.strides(0), label="rms_norm"
-    ), ctx.as_output(saved, 1, "saved")
+    output = ctx.pointwise(body, x.sizes, first.dtype, ctx.strides(0), label="rms_norm")
+    return output, ctx.as_output(saved, 1, "saved")

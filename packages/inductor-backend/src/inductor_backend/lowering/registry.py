@@ -302,9 +302,11 @@ class Lowering:
             layout = Layout(layout.sizes, tuple(strides), layout.offset)
         return Strided(ref.buffer.name, layout)
 
-    def extern(self, target: Any, args: Sequence[Any], *more: Any, **how: Any) -> Ref:
+    def extern(
+        self, target: Any, args: Sequence[Any], kwargs: dict[str, Any] | None = None, **how: Any
+    ) -> Ref:
         """Calls an operator that returns one tensor: see `externs`."""
-        (found,) = self.externs(target, args, *more, **how)
+        (found,) = self.externs(target, args, kwargs, **how)
         assert found is not None
         return found
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inductor_backend.passes.constant_folding import made_of
+from inductor_backend.passes.constant_subgraph import made_of
 from inductor_backend.passes.fx_edit import Editor, aten, copy_of, makes_known_values
 from tracer_core.plugin_api import CompileSpec, Phase, logger
 

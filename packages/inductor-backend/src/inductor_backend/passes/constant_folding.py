@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from inductor_backend.ir.ops import MEMORY_DTYPES
-from inductor_backend.passes.constant_subgraph import VIEWS
+from inductor_backend.passes.constant_subgraph import VIEWS, made_of
 from inductor_backend.passes.fx_edit import aten, copy_of, makes_known_values
 from tracer_core.plugin_api import CompileSpec, Phase
 
@@ -111,17 +111,6 @@ def _is_read(node: Node, known: dict[Node, bool]) -> bool:
     return any(
         not known[user] or (user.target in VIEWS and _is_read(user, known)) for user in node.users
     )
-
-
-def made_of(results: list[Node]) -> set[Node]:
-    """Returns these nodes and all that they are computed from."""
-    needed, stack = set(), list(results)
-    while stack:
-        node = stack.pop()
-        if node not in needed:
-            needed.add(node)
-            stack.extend(node.all_input_nodes)
-    return needed
 
 
 def _computed(gm: torch.fx.GraphModule, results: list[Node]) -> dict[Node, Any]:

@@ -74,7 +74,7 @@ def split(editor: Editor, constants: Sequence[torch.fx.Node]) -> Folded:
         outside = [user for user in node.users if user not in editor.constant]
         for user in outside:
             user.replace_input_with(node, last)
-    needed = _needed(results)
+    needed = made_of(results)
     steps = tuple(node for node in graph.nodes if node in needed and node.op == "call_function")
     uses = {
         node: sum(source is node for step in steps for source in step.all_input_nodes)
@@ -136,15 +136,15 @@ def _is_worth_it(editor: Editor, node: torch.fx.Node) -> bool:
         root = root.args[0]  # type: ignore[assignment]
     if root.op == "placeholder":
         return False
-    sources = [one for one in _needed([node]) if one.op == "placeholder"]
+    sources = [one for one in made_of([node]) if one.op == "placeholder"]
     return bool(
         node.meta["val"].numel()
         <= max(SMALL, GROWTH * sum(one.meta["val"].numel() for one in sources))
     )
 
 
-def _needed(roots: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
-    """Returns these nodes and all that they depend on."""
+def made_of(roots: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
+    """Returns these nodes and all that they are computed from."""
     found: set[torch.fx.Node] = set()
     stack = list(roots)
     while stack:
