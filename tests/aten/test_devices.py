@@ -64,9 +64,8 @@ def built(program: Callable, backend):
         given,
         Lowered(
             gm,
-            request.spec(gm, default_specs(gm), (), outputs),
-            lambda run: run,
-            OutputPlan(()),
+            request.spec(gm, default_specs(gm, given), (), outputs),
+            OutputPlan.of_graph(len(results)),
             "aten",
         ),
     )

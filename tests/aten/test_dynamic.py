@@ -36,7 +36,7 @@ def test_one_lowering_serves_many_sizes(name):
     captured, low = lowered(fn, randn(3, 6), dynamic=True)
     sizes = [(size.input_index, size.dim, size.hint) for size in low.spec.sizes]
     assert sizes in ([(0, 0, 3), (0, 1, 6)], [(0, 0, 3)])  # a matmul fixes the second one
-    runner = low.finish(interpreter(low.graph, low.spec))
+    runner = low.plan.bind(interpreter(low.graph, low.spec))
     for rows in (3, 5, 9):
         ours, eager = randn(rows, 6), randn(rows, 6)
         expected = fn(eager)
@@ -50,7 +50,7 @@ def test_one_lowering_serves_many_sizes(name):
 def test_convolution_over_batches():
     fn = lambda x, w: F.conv2d(x, w, padding=1).relu()
     low = lowered(fn, randn(2, 3, 8, 8), randn(4, 3, 3, 3), dynamic=True)[1]
-    runner = low.finish(interpreter(low.graph, low.spec))
+    runner = low.plan.bind(interpreter(low.graph, low.spec))
     w = randn(4, 3, 3, 3)
     for batch in (2, 5):
         x = randn(batch, 3, 8, 8)

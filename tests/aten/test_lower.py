@@ -40,7 +40,7 @@ def targets(low) -> list[str]:
 
 def run_both(program: Program, backend: Backend, calls: int = 2) -> None:
     captured, low = lowered(program.fn, *program.inputs(), backend=backend)
-    runner = low.finish(interpreter(low.graph, low.spec))
+    runner = low.plan.bind(interpreter(low.graph, low.spec))
     extra = captured.real_inputs[len(program.inputs()) :]
     for _ in range(calls):
         ours, eager = program.inputs(), program.inputs()
@@ -111,7 +111,7 @@ def test_attributes_of_the_captured_module_become_inputs():
     x = randn(2, 3)
     low = plugin_api.lower(gm, [x], ATEN)
     assert [spec.role for spec in low.spec.inputs] == [Role.USER_INPUT, Role.PARAMETER]
-    (result,) = low.finish(interpreter(low.graph, low.spec))([x])
+    (result,) = low.plan.bind(interpreter(low.graph, low.spec))([x])
     torch.testing.assert_close(result, gm(x)[0])
 
 
@@ -196,7 +196,7 @@ def test_a_write_whose_value_is_another_input_is_not_overtaken_by_a_write_to_tha
     backend = Backend(name="own", compile=interpreter, decompositions=table)
     low = lowered(shift, randn(3), randn(4)[1:], backend=backend)[1]
     y, x = torch.zeros(3), torch.full((3,), 5.0)
-    low.finish(interpreter(low.graph, low.spec))([y, x])
+    low.plan.bind(interpreter(low.graph, low.spec))([y, x])
     assert torch.equal(x, torch.zeros(3)) and torch.equal(y, torch.ones(3))
 
 

@@ -70,7 +70,7 @@ def compiled(
         )
     extra = list(captured.real_inputs[len(inputs) :])
     return Compiled(
-        run_stages(start(low.graph, low.spec), until, first="lower"), low.finish, extra, low
+        run_stages(start(low.graph, low.spec), until, first="lower"), low.plan.bind, extra, low
     )
 
 

@@ -139,7 +139,7 @@ def test_a_cast_on_the_cpu_is_no_part_of_the_device(monkeypatch):
     gm, spec = g.done([g.call(aten.add.Tensor, x, there)], ())
     assert "a result on cpu" in supports(cast) and supports(there) is None
 
-    lowered, kept = [], Lowered(gm, spec, lambda runner: runner, OutputPlan((), (), {}, 1), "aten")
+    lowered, kept = [], Lowered(gm, spec, OutputPlan.of_graph(1), "aten")
 
     def lower_only(part, its):
         lowered.append(run_stages(start(part, its), "lower", first="lower"))

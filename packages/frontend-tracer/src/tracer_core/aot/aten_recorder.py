@@ -22,7 +22,7 @@ from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_fixups import CORRECTIONS
 from tracer_core.aot.lazy_graph_module import add_node
 from tracer_core.aot.rng import RecomputedRng
-from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of, size_origins
+from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of
 from tracer_core.torch_private.names import operators
 from tracer_core.torch_private.needed import TorchDispatchMode
 
@@ -71,7 +71,7 @@ class AtenRecorder(TorchDispatchMode):
         self.graph = torch.fx.Graph()
         self.frame = ""
         self.out_of_place = False
-        self.draws: RecomputedRng | None = None  # set where the graph is differentiated
+        self.rng: RecomputedRng | None = None  # set where the graph is differentiated
         self.inputs: list[Any] = []
         self.placeholders: list[torch.fx.Node] = []
         self.constants: list[torch.Tensor] = []
@@ -143,7 +143,7 @@ class AtenRecorder(TorchDispatchMode):
             return node
         if isinstance(value, SYM_TYPES):
             if self._sizes is None:
-                self._sizes = SizeNodes(self.graph, self.placeholders, size_origins(self.inputs))
+                self._sizes = SizeNodes(self.graph, self.placeholders)
             return self._sizes.node(value)
         if isinstance(value, torch.Generator):
             raise LoweringUnsupported("an operator takes a torch.Generator", self.frame)
@@ -174,9 +174,7 @@ class AtenRecorder(TorchDispatchMode):
         if plain is None:
             plain = self._plain[func] = self._is_plain(func)
         if plain:
-            return self._called(
-                func, map_aggregate(args, self._as_fake), map_aggregate(kwargs, self._as_fake)
-            )
+            return self._called(func, args, kwargs)
         if func.namespace in QUERIES:
             return func(*args, **kwargs)
         table = self._table.get(func)
@@ -212,9 +210,9 @@ class AtenRecorder(TorchDispatchMode):
         return known
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags and self.draws is not None:
+        if torch.Tag.nondeterministic_seeded in func.tags and self.rng is not None:
             call = f"{func}{map_aggregate((args, kwargs), _described)}"
-            return self.draws.drawn(call, lambda: self._node(func, args, kwargs))
+            return self.rng.drawn(call, lambda: self._node(func, args, kwargs))
         return self._node(func, args, kwargs)
 
     def _node(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -238,12 +236,12 @@ class AtenRecorder(TorchDispatchMode):
                 )
         if func in ONE_FOR_ALL:
             args = _for_each_dimension(args, *ONE_FOR_ALL[func])
-        return self._called(
-            func, map_aggregate(args, self._as_fake), map_aggregate(kwargs, self._as_fake)
-        )
+        return self._called(func, args, kwargs)
 
-    def _called(self, func: Any, fake_args: Any, fake_kwargs: Any) -> Any:
+    def _called(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs an operator on fakes and records it."""
+        fake_args = map_aggregate(args, self._as_fake)
+        fake_kwargs: Any = map_aggregate(kwargs, self._as_fake)
         result = func(*fake_args, **fake_kwargs)
         if func in CORRECTIONS:
             result = CORRECTIONS[func](self._fake_mode, fake_args, result)
@@ -256,13 +254,15 @@ class AtenRecorder(TorchDispatchMode):
             )
         if not _has_tensor(result):
             return result  # symbolic answers of shape queries are computed from the inputs
-        node_args = map_aggregate(fake_args, self.node_of)
-        node_kwargs = map_aggregate(fake_kwargs, self.node_of)
+        node_args: Any = map_aggregate(fake_args, self.node_of)
+        node_kwargs: Any = map_aggregate(fake_kwargs, self.node_of)
         node = self.call(func, node_args, node_kwargs, result)
         if isinstance(result, torch.Tensor):
             self.bind(result, node)
             return result
-        self._bind_items(node, result)
+        for index, item in enumerate(result):
+            if isinstance(item, torch.Tensor):
+                self.bind(item, self.call(operator.getitem, (node, index), {}, item))
         return result
 
     def _bernoulli(self, order: list[int], like: Any, p: float = 0.5, **kwargs: Any) -> Any:
@@ -276,11 +276,6 @@ class AtenRecorder(TorchDispatchMode):
             packed = aten.permute.default(like, order)
             drawn = aten.bernoulli.p(packed, p, **kwargs)
             return aten.permute.default(drawn, inverse)
-
-    def _bind_items(self, node: torch.fx.Node, items: Any) -> None:
-        for index, item in enumerate(items):
-            if isinstance(item, torch.Tensor):
-                self.bind(item, self.call(operator.getitem, (node, index), {}, item))
 
     def _as_fake(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and not torch_private.is_fake(value):

@@ -26,17 +26,18 @@ from tracer_core.aot.ddp_buckets import Part
 from tracer_core.aot.double_backward import Differentiated
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.joint_graph import Joint, JointLowering
+from tracer_core.aot.lower import output_args, verified
 from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.partitioner import Partitioner, Split
 from tracer_core.aot.request import Lowered, Request, output_specs
-from tracer_core.aot.symbolic_sizes import SYM_TYPES, size_origins, size_reader
+from tracer_core.aot.symbolic_sizes import SYM_TYPES, size_reader
 from tracer_core.contract.backend import resolve
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, InputSpec, Phase, Role
+from tracer_core.debug.graph_names import derived_name
 from tracer_core.debug.stages import continued
 from tracer_core.errors import BackendError
-from tracer_core.options import env
 from tracer_core.torch_private.names import names
 
 
@@ -70,15 +71,14 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
     except Exception as error:
         if choose is None:
             raise
-        name = request.backend.name
-        raise BackendError(
-            name, "partition", f"{request.name}: {type(error).__name__}: {error}"
-        ) from error
+        detail = f"{request.name}: {type(error).__name__}: {error}"
+        raise BackendError(request.backend.name, "partition", detail) from error
     forward = _lowered(
         split.forward, joint.inputs, joint.mutations, replace(request, phase=Phase.FORWARD)
     )
     forward = replace(forward, spec=_with_saved(forward.spec, split.outputs))
-    later = replace(request, phase=Phase.BACKWARD, name=f"{request.name}_backward")
+    name = derived_name(request.name, "backward")
+    later = replace(request, phase=Phase.BACKWARD, name=name)
     backward = _lowered(split.backward, _backward_inputs(split, joint), (), later)
     return TrainingGraphs(forward, backward, split, joint, later)
 
@@ -100,32 +100,20 @@ def _lowered(
     returned = [node.meta["val"] for node in output.args[0]]
     given = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
     spec = request.spec(gm, inputs, mutations, output_specs(returned, given))
-    plan = OutputPlan((), (), size_origins(given), len(returned))
-    lowered = Lowered(gm, spec, lambda runner: runner, plan, request.backend.ir)
-    if env().check:
-        from tracer_core.aot.verify import verify_lowered  # imported only when checking is on
-
-        verify_lowered(lowered)
-    return lowered
+    plan = OutputPlan.of_graph(len(returned))
+    return verified(Lowered(gm, spec, plan, request.backend.ir))
 
 
 def _backward_inputs(split: Split, joint: Joint) -> tuple[InputSpec, ...]:
     placeholders = split.backward.find_nodes(op="placeholder")
     saved = len(split.saved_inputs) + len(split.saved_outputs)
     specs = [
-        InputSpec(
-            node.name,
-            joint.inputs[index].role,
-            joint.inputs[index].source,
-            joint.inputs[index].stable_address,
-        )
+        replace(joint.inputs[index], name=node.name)
         for node, index in zip(placeholders, split.saved_inputs, strict=False)
     ]
     for position, node in enumerate(placeholders[len(specs) :], len(specs)):
-        if position < saved:
-            role = Role.SAVED_ACTIVATION
-        else:
-            role = Role.SIZE if isinstance(node.meta["val"], SYM_TYPES) else Role.USER_INPUT
+        later = Role.SIZE if isinstance(node.meta["val"], SYM_TYPES) else Role.USER_INPUT
+        role = Role.SAVED_ACTIVATION if position < saved else later
         specs.append(InputSpec(node.name, role, node.name))
     return tuple(specs)
 
@@ -136,10 +124,9 @@ def take_channels_last(graphs: TrainingGraphs, outputs: Collection[int]) -> None
     """
     if not outputs:
         return
-    given = graphs.backward.graph.graph.find_nodes(op="placeholder")[
-        len(graphs.split.saved_inputs) :
-    ]
-    for node, number in zip(given, graphs.split.saved_outputs, strict=False):
+    placeholders = graphs.backward.graph.graph.find_nodes(op="placeholder")
+    saved = placeholders[len(graphs.split.saved_inputs) :]
+    for node, number in zip(saved, graphs.split.saved_outputs, strict=False):
         if number in outputs:
             with node.meta["val"].fake_mode:
                 node.meta["val"] = node.meta["val"].contiguous(memory_format=torch.channels_last)
@@ -180,14 +167,10 @@ def with_used_up(captured: CapturedGraph, run: RunFunction) -> RunFunction:
     """Makes the outputs require grad that do so in eager although their autograd graph was
     freed.
     """
-    (output,) = captured.gm.graph.find_nodes(op="output")
-    returned = [
-        node.meta["val"] if isinstance(node, torch.fx.Node) else node for node in output.args[0]
-    ]
     wanted = [
         i
-        for i, value in enumerate(returned)
-        if isinstance(value, torch.Tensor) and value.requires_grad
+        for i, node in enumerate(output_args(captured.gm))
+        if isinstance(node, torch.fx.Node) and getattr(node.meta["val"], "requires_grad", False)
     ]
     if not wanted:
         return run
@@ -258,21 +241,16 @@ def _in_parts(
     graphs: TrainingGraphs, compile_backward: Callable[[Lowered], RunFunction]
 ) -> Backward:
     """Returns the backward graph in the form that DDP bucketing takes."""
-    inputs, whole = (
-        graphs.backward.spec.inputs,
-        graphs.request,
-    )  # without the joint graph, which is no longer needed
+    # without the joint graph, which is no longer needed
+    inputs, whole = graphs.backward.spec.inputs, graphs.request
 
     def compile_part(part: Part, number: int) -> RunFunction:
+        names = [node.name for node in part.graph.find_nodes(op="placeholder")]
         specs = tuple(
-            (
-                inputs[at]
-                if at < len(inputs)
-                else InputSpec(node.name, Role.SAVED_ACTIVATION, node.name)
-            )
-            for at, node in zip(part.takes, part.graph.find_nodes(op="placeholder"), strict=True)
+            inputs[at] if at < len(inputs) else InputSpec(name, Role.SAVED_ACTIVATION, name)
+            for at, name in zip(part.takes, names, strict=True)
         )
-        request = replace(whole, name=f"{whole.name}_part_{number}")
+        request = replace(whole, name=derived_name(whole.name, f"part_{number}"))
         return compile_backward(_lowered(part.graph, specs, (), request))
 
     return Backward(graphs.backward.graph.graph, graphs.split.gradients, compile_part)
@@ -384,14 +362,9 @@ def _absent(split: Split, backward: torch.fx.Graph) -> Callable[[Any, Any], Any]
             depends[node] = frozenset().union(
                 *(depends.get(one, frozenset()) for one in node.all_input_nodes)
             )
+    outputs = output.args[0]
     needs = [
-        (
-            None
-            if g is None
-            else frozenset([split.tangents[~g]])
-            if g < 0
-            else depends[output.args[0][g]]
-        )
+        depends[placeholders[~g] if g < 0 else outputs[g]] if g is not None else frozenset()
         for g in split.gradients
     ]
     (returned,) = split.forward.find_nodes(op="output")
@@ -400,15 +373,13 @@ def _absent(split: Split, backward: torch.fx.Graph) -> Callable[[Any, Any], Any]
     def absent(shapes: Sequence[torch.Size], tangents: Sequence[torch.Tensor | None]) -> Any:
         given = {index for index in split.tangents if tangents[index] is not None}
         found = [
-            g if need is not None and need & given else None
-            for g, need in zip(split.gradients, needs, strict=True)
+            g if need & given else None for g, need in zip(split.gradients, needs, strict=True)
         ]
         filled = list(tangents)
         for index, shape in zip(split.tangents, shapes, strict=True):
             if filled[index] is None:
-                filled[index] = torch.zeros(
-                    shape, dtype=like[index].dtype, device=like[index].device
-                )
+                dtype, device = like[index].dtype, like[index].device
+                filled[index] = torch.zeros(shape, dtype=dtype, device=device)
         return found, filled
 
     return absent

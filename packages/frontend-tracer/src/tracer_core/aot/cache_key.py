@@ -42,11 +42,8 @@ def _target_name(target: Any) -> str:
     if isinstance(target, str):
         return target
     module = getattr(target, "__module__", "")
-    return (
-        f"{module}.{target}"
-        if hasattr(target, "_schema")
-        else f"{module}.{getattr(target, '__qualname__', target)}"
-    )
+    name = target if hasattr(target, "_schema") else getattr(target, "__qualname__", target)
+    return f"{module}.{name}"
 
 
 def _text(value: Any, numbers: dict[torch.fx.Node, str]) -> str:
@@ -55,26 +52,19 @@ def _text(value: Any, numbers: dict[torch.fx.Node, str]) -> str:
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(_text(item, numbers) for item in value) + "]"
     if isinstance(value, dict):
-        return (
-            "{" + ", ".join(f"{key}: {_text(item, numbers)}" for key, item in value.items()) + "}"
-        )
+        items = [f"{key}: {_text(item, numbers)}" for key, item in value.items()]
+        return "{" + ", ".join(items) + "}"
     if isinstance(value, slice):
         return f"slice({_text([value.start, value.stop, value.step], numbers)})"
-    return (
-        f"{type(value).__name__} {value!r}"
-        if isinstance(value, (int, float, complex, str))
-        else repr(value)
-    )
+    kind = f"{type(value).__name__} " if isinstance(value, (int, float, complex, str)) else ""
+    return f"{kind}{value!r}"
 
 
 def value_text(value: Any) -> str:
     """Describes a value without its data: dtype, sizes, strides, device."""
     if isinstance(value, torch.Tensor):
-        layout = (
-            f"{tuple(value.shape)} {value.stride()}"
-            if value.layout is torch.strided
-            else str(value.layout)
-        )
+        strided = value.layout is torch.strided
+        layout = f"{tuple(value.shape)} {value.stride()}" if strided else str(value.layout)
         return f"{value.dtype} {layout} {value.device}"
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(value_text(item) for item in value) + "]"
@@ -90,10 +80,8 @@ def distribution_version(backend: Backend) -> str:
         module = reference.partition(":")[0]
     else:  # None: a function made by exec, without a module
         module = getattr(reference, "__module__", None) or ""
-    return (
-        _package_version(module.partition(".")[0])
-        or f"{module}.{getattr(reference, '__qualname__', reference)}"
-    )
+    own_name = f"{module}.{getattr(reference, '__qualname__', reference)}"
+    return _package_version(module.partition(".")[0]) or own_name
 
 
 @lru_cache

@@ -16,21 +16,26 @@ last; the results of a partition lie on one GPU, or on the CPU.
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.dead_code import is_random, is_size
 from tracer_core.aot.frozen_parameters import compile_with_constants
+from tracer_core.aot.memory_owners import subgraph
 from tracer_core.aot.request import Lowered, Request, output_specs
 from tracer_core.aot.result_check import checked
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import InputSpec, Role
+from tracer_core.debug.graph_names import derived_name
+from tracer_core.registry.eager import graph_function
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload
 
@@ -51,21 +56,16 @@ class Apart:
 
 def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, Apart | None]:
     """A runner for ``lowered.graph``, and what of it is compiled apart or runs eagerly."""
-    if (
-        not any(node.op.startswith("call_") for node in lowered.graph.graph.nodes)
-        and not lowered.spec.outputs
-    ):
-        return (
-            Runner(lambda inputs: ()),
-            None,
-        )  # inputs, views of them and numbers: nothing is left to compute
+    graph = lowered.graph.graph
+    if not lowered.spec.outputs and not any(node.op.startswith("call_") for node in graph.nodes):
+        # inputs, views of them and numbers: nothing is left to compute
+        return Runner(lambda inputs: ()), None
     supports = supported_by(backend)
     given = resolve(backend.compile)
 
     def compile_function(gm: torch.fx.GraphModule, spec: Any) -> Runner:
         return Runner.of(given(gm, spec))
 
-    graph = lowered.graph.graph
     refused = refusals(graph, supports) if supports is not None else {}
     places = {} if lowered.ir == "torch" else places_of(graph)
     if lowered.ir != "torch":
@@ -76,9 +76,8 @@ def backend_runner(backend: Backend, lowered: Lowered) -> tuple[Runner, Apart | 
     if places:
         told.append(f"compiled apart for {' and '.join(sorted(set(map(str, places.values()))))}")
     operators = tuple(dict.fromkeys((str(node.target), reason) for node, reason in refused.items()))
-    return Partition(backend, lowered, refused, places).runner(compile_function), Apart(
-        "; ".join(told), operators
-    )
+    runner = Partition(backend, lowered, refused, places).runner(compile_function)
+    return runner, Apart("; ".join(told), operators)
 
 
 def places_of(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.device]:
@@ -103,9 +102,8 @@ def between(
     """Operators of one GPU that read another one's memory."""
     found: dict[torch.fx.Node, str] = {}
     for node in operators(graph) if places else ():
-        others = {gpu for one in (node, *node.all_input_nodes) for gpu in _gpus(one)} - {
-            places.get(node)
-        }
+        others = {gpu for one in (node, *node.all_input_nodes) for gpu in _gpus(one)}
+        others = others - {places.get(node)}
         if others and node.target is not aten.copy_.default:
             found[node] = f"from {' and '.join(sorted(map(str, others)))} to {places[node]}"
     return found
@@ -143,7 +141,7 @@ def operators(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return [
         node
         for node in graph.nodes
-        if node.op == "call_function" and isinstance(node.target, OpOverload) and not _is_size(node)
+        if node.op == "call_function" and isinstance(node.target, OpOverload) and not is_size(node)
     ]
 
 
@@ -151,19 +149,17 @@ def refusals(
     graph: torch.fx.Graph, supports: Callable[[torch.fx.Node], str | None]
 ) -> dict[torch.fx.Node, str]:
     """Why the backend does not take a node, for each that it does not take."""
-    reasons = (
-        (node, supports(node) if node.target is not aten.copy_.default else _unusual_write(node))
-        for node in operators(graph)
-    )
     found: dict[torch.fx.Node, str] = {}
-    for node, reason in reasons:
-        if reason is not None:
-            if not isinstance(reason, str):
-                raise TypeError(
-                    f"supports() returned {reason!r} for {node.target}: it returns None, or a text"
-                    " that says why not"
-                )
+    for node in operators(graph):
+        ask = _unusual_write if node.target is aten.copy_.default else supports
+        reason = ask(node)
+        if isinstance(reason, str):
             found[node] = reason
+        elif reason is not None:
+            raise TypeError(
+                f"supports() returned {reason!r} for {node.target}: it returns None, or a text"
+                " that says why not"
+            )
     return found
 
 
@@ -174,9 +170,7 @@ def elsewhere(graph: torch.fx.Graph, backend: Backend) -> dict[torch.fx.Node, st
         others = {device.type for one in (node, *node.all_input_nodes) for device in _devices(one)}
         others -= frozenset(backend.devices)
         if others:
-            runs_on, are_on = (
-                " and ".join(sorted(devices)) for devices in (backend.devices, others)
-            )
+            runs_on, are_on = (" and ".join(sorted(one)) for one in (backend.devices, others))
             found[node] = f"the backend runs on {runs_on}, and its tensors are on {are_on}"
     return found
 
@@ -199,27 +193,22 @@ def summary(graph: torch.fx.Graph, refused: dict[torch.fx.Node, str]) -> str:
     return f"{len(refused)} of {len(operators(graph))} operators run eagerly: " + ", ".join(parts)
 
 
-def _is_size(node: torch.fx.Node) -> bool:
-    return isinstance(
-        node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)
-    )
-
-
 def _is_view(node: torch.fx.Node) -> bool:
     """Whether a node's one result shares memory with an input."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or _owner(node) is not node:
         return False
-    sources = [source.meta.get("val") for source in node.all_input_nodes]
-    taken = {
-        torch_private.storage_id(source) for source in sources if isinstance(source, torch.Tensor)
-    }
-    return torch_private.storage_id(value) in taken
+    return torch_private.storage_id(value) in _storages(node.all_input_nodes)
+
+
+def _storages(nodes: Iterable[torch.fx.Node]) -> set[int]:
+    values = (node.meta.get("val") for node in nodes)
+    return {torch_private.storage_id(one) for one in values if isinstance(one, torch.Tensor)}
 
 
 def _owner(node: torch.fx.Node) -> torch.fx.Node:
     """The operator that a node belongs to: itself, or the one that it takes an item of."""
-    while node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem":
+    while node.target is operator.getitem:
         node = node.args[0]  # type: ignore[assignment]
     return node
 
@@ -293,7 +282,7 @@ class Partition:
             if node.op != "call_function" or _owner(node) is not node:
                 levels[node] = base
                 continue
-            random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            random = is_random(node)
             base = max(base, drawn) if random else base
             levels[node] = base + (self._place(node) - base) % (self.last + 1)
             drawn = levels[node] if random else drawn
@@ -308,14 +297,13 @@ class Partition:
             if node.op != "call_function" or place == self.last or not _is_view(node):
                 continue
             if node.users and all(user.op == "call_function" for user in node.users):
-                highest = min(
-                    levels[user] - (levels[user] - place) % (self.last + 1) for user in node.users
-                )
+                reads = [levels[user] for user in node.users]
+                highest = min(level - (level - place) % (self.last + 1) for level in reads)
                 levels[node] = max(levels[node], highest)
 
     def _place(self, node: torch.fx.Node) -> int:
         """The remainder of an operator's level. Sizes and writes to inputs are eager."""
-        if node in self.eager or node.target is aten.copy_.default or _is_size(node):
+        if node in self.eager or node.target is aten.copy_.default or is_size(node):
             return self.last
         return self.places.get(node, 0)
 
@@ -333,22 +321,18 @@ class Partition:
     def runner(self, compile_function: CompileFunction) -> Runner:
         """Compiles the parts and strings them together."""
         levels = self._levels()
-        writes = [node for node in self.graph.nodes if node.target is aten.copy_.default]
-        body = [
-            n
-            for n in self.graph.nodes
-            if n.op == "call_function" and n.target is not aten.copy_.default
+        calls = [node for node in self.graph.nodes if node.op == "call_function"]
+        writes = [node for node in calls if node.target is aten.copy_.default]
+        eager = [
+            node
+            for node in calls
+            if node.target is not aten.copy_.default and self._place(_owner(node)) == self.last
         ]
-        eager = [node for node in body if self._place(_owner(node)) == self.last]
         outer = torch.fx.Graph()
-        made = {
-            node: outer.placeholder(node.name) for node in self.graph.find_nodes(op="placeholder")
-        }
-        steps: list[tuple[int, int, Part | torch.fx.Node]] = [
-            (level, 0, part) for level, part in self.parts.items()
-        ]
-        steps += [(levels[node], 1 + index, node) for index, node in enumerate(eager)]
-        for _, _, step in sorted(steps, key=lambda item: item[:2]):
+        made = {node: outer.placeholder(node.name) for node in self.described}
+        steps: list[tuple[int, Part | torch.fx.Node]] = [*self.parts.items()]
+        steps += [(levels[node], node) for node in eager]
+        for _, step in sorted(steps, key=operator.itemgetter(0)):  # stable: a part goes first
             if isinstance(step, Part):
                 self._add_part(outer, made, step, compile_function)
             else:
@@ -357,13 +341,8 @@ class Partition:
             outer.node_copy(node, made.__getitem__)
         (output,) = self.graph.find_nodes(op="output")
         outer.node_copy(output, made.__getitem__)
-        forward = torch.fx.GraphModule(torch.nn.Module(), outer, class_name="Parts").forward
-
-        def run(inputs: list[Any]) -> Sequence[Any]:
-            outputs: Sequence[Any] = forward(*inputs)
-            return outputs
-
-        return Runner(run, mutated_on_error=frozenset())  # writes come last
+        gm = torch.fx.GraphModule(torch.nn.Module(), outer, class_name="Parts")
+        return Runner(graph_function(gm), mutated_on_error=frozenset())  # writes come last
 
     def _add_part(
         self,
@@ -374,21 +353,13 @@ class Partition:
     ) -> None:
         sources, results = part.inputs(), part.outputs()
         sources += self._missing_sizes(outer, made, part, sources)
-        graph = torch.fx.Graph()
-        inside: dict[torch.fx.Node, torch.fx.Node] = {}
-        for source in sources:
-            inside[source] = graph.placeholder(source.name)
-            inside[source].meta = dict(source.meta)
-        for node in part.nodes:
-            inside[node] = graph.node_copy(node, inside.__getitem__)
+        graph, inside = subgraph(sources, part.nodes)
         graph.output(tuple(inside[node] for node in results))
         gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name=f"Part{part.number}")
-        call = outer.call_function(
-            self._compiled(gm, part, sources, results, compile_function),
-            tuple(made[node] for node in sources),
-        )
+        compiled = self._compiled(gm, part, sources, results, compile_function)
+        call = outer.call_function(compiled, tuple(made[node] for node in sources))
         for index, node in enumerate(results):
-            made[node] = outer.call_function(_item, (call, index))
+            made[node] = outer.call_function(operator.getitem, (call, index))
 
     def _missing_sizes(
         self,
@@ -399,9 +370,8 @@ class Partition:
     ) -> list[torch.fx.Node]:
         """A node for each symbol in the part's shapes that its inputs do not show by themselves."""
         known = size_origins([node.meta["val"] for node in sources])
-        used = {
-            symbol for node in (*sources, *part.nodes) for symbol in free_symbols(node.meta["val"])
-        }
+        values = [node.meta["val"] for node in (*sources, *part.nodes)]
+        used = {symbol for value in values for symbol in free_symbols(value)}
         missing = []
         for symbol in sorted(used - known.keys(), key=str):
             if symbol not in self.sizes:
@@ -415,7 +385,7 @@ class Partition:
     def _size_node(self, symbol: Any) -> torch.fx.Node:
         """A node (outside every graph's order) that reads a symbol from an input."""
         origin = self.origins[symbol]
-        placeholder: torch.fx.Node = self.graph.find_nodes(op="placeholder")[origin.index]
+        placeholder = list(self.described)[origin.index]
         if origin.dim is None:
             return placeholder
         scratch = torch.fx.Graph()
@@ -434,9 +404,8 @@ class Partition:
         compile_function: Any,
     ) -> Callable[..., Any]:
         whole = self.lowered.spec
-        request = Request(
-            self.backend, whole.options, whole.mode, f"{whole.name}_part{part.number}", whole.phase
-        )
+        name = derived_name(whole.name, f"part{part.number}")
+        request = Request(self.backend, whole.options, whole.mode, name, whole.phase)
         inputs = tuple(self.described.get(node) or _intermediate(node) for node in sources)
         values = [node.meta["val"] for node in sources]
         outputs = output_specs([node.meta["val"] for node in results], values)
@@ -451,21 +420,13 @@ class Partition:
         return call
 
 
-def _item(values: Sequence[Any], index: int) -> Any:
-    return values[index]
-
-
 def _intermediate(node: torch.fx.Node) -> InputSpec:
-    return InputSpec(node.name, Role.SIZE if _is_size(node) else Role.USER_INPUT, node.name)
+    return InputSpec(node.name, Role.SIZE if is_size(node) else Role.USER_INPUT, node.name)
 
 
 def _shared_outputs(part: Part) -> list[torch.fx.Node]:
     """Outputs of a part that share memory with its inputs, or with an output before them."""
-    taken = {
-        torch_private.storage_id(node.meta["val"])
-        for node in part.inputs()
-        if isinstance(node.meta["val"], torch.Tensor)
-    }
+    taken = _storages(part.inputs())
     shared = []
     for node in part.outputs():
         storage = torch_private.storage_id(node.meta["val"])

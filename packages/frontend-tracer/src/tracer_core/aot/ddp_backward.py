@@ -96,9 +96,8 @@ class Replicas:
 
     def _chain(self, replica: Any, leaves: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
         backward = self.backward
-        parts = cut(
-            backward.graph, wanted_parts(backward.graph, backward.gradients, leaves, replica)
-        )
+        wanted = wanted_parts(backward.graph, backward.gradients, leaves, replica)
+        parts = cut(backward.graph, wanted)
         if len(parts) < 2:
             return self.whole
         runners = [backward.compile(part, number) for number, part in enumerate(parts)]

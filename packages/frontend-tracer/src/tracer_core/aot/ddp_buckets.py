@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.aot.memory_owners import Owners, clone
-from tracer_core.aot.partitioner import is_size
+from tracer_core.aot.dead_code import is_random, is_size
+from tracer_core.aot.memory_owners import Owners, clone, subgraph
 from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 
 Node = torch.fx.Node
@@ -74,9 +74,7 @@ def cut(backward: torch.fx.Graph, wanted: Sequence[int]) -> list[Part]:
     """Splits a backward graph into at most one subgraph per number in `wanted`; a single one if it
     cannot be split.
     """
-    if any(
-        torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ()) for n in backward.nodes
-    ):
+    if any(map(is_random, backward.nodes)):
         wanted = [0] * len(wanted)
     return _Cut(backward, wanted).parts()
 
@@ -106,11 +104,7 @@ class _Cut:
         """Whether every subgraph recomputes a node that it needs: a size, or a view of earlier
         values.
         """
-        if node.op == "placeholder":
-            return False
-        if is_size(node):
-            return True
-        return self.owners.is_view(node)
+        return node.op != "placeholder" and (is_size(node) or self.owners.is_view(node))
 
     def _given_by(self, node: Node) -> int:
         """Returns the subgraph that returns an output: the one that computes its memory."""
@@ -120,37 +114,27 @@ class _Cut:
     def parts(self) -> list[Part]:
         given = [self._given_by(node) for node in self.outputs]
         numbers = sorted(set(given) | {self.part[n] for n in self.nodes if self._computed(n)})
-        needs = {
-            number: self._needs(
-                number, [n for n, g in zip(self.outputs, given, strict=True) if g == number]
-            )
-            for number in numbers
+        gives = {
+            number: [index for index, g in enumerate(given) if g == number] for number in numbers
         }
-        crossing = {
-            number: [
-                node
-                for node in self.nodes
-                if self._computed(node)
-                and self.part[node] == number
-                and any(node in needs[later][0] for later in numbers if later > number)
-            ]
-            for number in numbers
-        }
+        outputs = {number: [self.outputs[index] for index in gives[number]] for number in numbers}
+        needs = {number: self._needs(number, outputs[number]) for number in numbers}
+        last = {node: number for number in numbers for node in needs[number][0]}
+        crossing: dict[int, list[Node]] = {number: [] for number in numbers}
+        for node in self.nodes:
+            if self._computed(node) and last.get(node, -1) > self.part[node]:
+                crossing[self.part[node]].append(node)
         position = {node: at for at, node in enumerate(self.placeholders)}
         for number in numbers:
             for node in crossing[number]:
                 position[node] = len(position)
-        last = {node: number for number in numbers for node in needs[number][0]}
         made = []
         for number in numbers:
             outside, inside = needs[number]
-            gives = tuple(index for index, g in enumerate(given) if g == number)
-            graph = self._graph(
-                outside, inside, [self.outputs[index] for index in gives], crossing[number]
-            )
+            graph = self._graph(outside, inside, outputs[number], crossing[number])
             takes = tuple(position[node] for node in outside)
             done = tuple(position[node] for node in outside if last[node] == number)
-            made.append(Part(graph, takes, gives, done))
+            made.append(Part(graph, takes, tuple(gives[number]), done))
         return made
 
     def _computed(self, node: Node) -> bool:
@@ -158,9 +142,7 @@ class _Cut:
 
     def _needs(self, number: int, outputs: Sequence[Node]) -> tuple[list[Node], list[Node]]:
         """Returns (values from outside, nodes) of a subgraph, in the order of the whole graph."""
-        waiting = [
-            node for node in self.nodes if self._computed(node) and self.part[node] == number
-        ]
+        waiting = [n for n in self.nodes if self._computed(n) and self.part[n] == number]
         waiting += outputs
         outside: set[Node] = set()
         inside: set[Node] = set()
@@ -174,9 +156,8 @@ class _Cut:
                 inside.add(node)
                 waiting += node.all_input_nodes
         self._add_sizes(outside, inside)
-        return sorted(outside, key=self.order.__getitem__), sorted(
-            inside, key=self.order.__getitem__
-        )
+        order = self.order.__getitem__
+        return sorted(outside, key=order), sorted(inside, key=order)
 
     def _add_sizes(self, outside: set[Node], inside: set[Node]) -> None:
         """Adds inputs that show each symbol alone, as subgraphs need it."""
@@ -196,13 +177,7 @@ class _Cut:
         outputs: Sequence[Node],
         crossing: Sequence[Node],
     ) -> torch.fx.Graph:
-        graph = torch.fx.Graph()
-        made: dict[Node, Node] = {}
-        for node in outside:
-            made[node] = graph.placeholder(node.name)
-            made[node].meta.update(node.meta)
-        for node in inside:
-            made[node] = graph.node_copy(node, made.__getitem__)
+        graph, made = subgraph(outside, inside)
         results = []
         for node in outputs:
             value = made[node]

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import torch
 
+from tracer_core.aot.symbolic_sizes import SYM_TYPES
+
+
+def is_size(node: torch.fx.Node) -> bool:
+    """Whether a node computes a number."""
+    return isinstance(node.meta.get("val"), (int, float, *SYM_TYPES))
+
+
+def is_random(node: torch.fx.Node) -> bool:
+    """Whether a node draws random numbers."""
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
 
 def has_effect(node: torch.fx.Node) -> bool:
     """Whether a node matters even if nobody reads its value."""
     if node.op in ("placeholder", "output"):
         return True
     schema = getattr(node.target, "_schema", None)
-    if schema is None:
-        return False
-    return schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags  # type: ignore[union-attr]
+    return schema is not None and (schema.is_mutable or is_random(node))
 
 
 def remove_dead_nodes(graph: torch.fx.Graph) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.dead_code import is_random
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.output_aliasing import FromGraph
 from tracer_core.contract.captured_graph import CapturedGraph
@@ -41,10 +42,7 @@ class Differentiated:
             for name, value in settings.snapshot().items()
             if settings.SETTINGS[name].autocast
         }
-        self.draws = any(
-            torch.Tag.nondeterministic_seeded in getattr(n.target, "tags", ())
-            for n in joint.forward
-        )
+        self.draws = any(map(is_random, joint.forward))
         self.versioned = tuple(
             index
             for index, value in enumerate(captured.real_inputs)
@@ -69,11 +67,10 @@ class Differentiated:
             return "it draws random numbers on an accelerator"
         placeholders = [node for node in joint.forward if node.op == "placeholder"]
         for index in self.mutations:
-            for user in placeholders[index].users:
-                if user.target is not aten.copy_.default and not _ignored(
-                    user, placeholders[index]
-                ):
-                    return f"it reads its input {placeholders[index].name}, which it also changes"
+            node = placeholders[index]
+            reads = (user for user in node.users if user.target is not aten.copy_.default)
+            if not all(_ignored(user, node) for user in reads):
+                return f"it reads its input {node.name}, which it also changes"
         return ""
 
     def remember(self, ctx: Any, args: Sequence[Any]) -> None:

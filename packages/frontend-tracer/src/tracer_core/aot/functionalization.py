@@ -85,9 +85,7 @@ class Interpretation:
         self.values = values
         self.fake_mode = self._fake_mode()
         self.recorder = AtenRecorder(self.fake_mode, table)
-        self.leaves: dict[
-            int, bool
-        ] = {}  # id of an input's fake -> whether the input requires grad
+        self.leaves: dict[int, bool] = {}  # id of an input's fake -> whether it requires grad
         self.wrappers: dict[int, Any] = {}  # id of an eager value -> its functional wrapper
         self.env: dict[torch.fx.Node, Any] = {}
         self.pairs: list[tuple[torch.Tensor, torch.Tensor, str]] = []  # eager value, wrapper, node
@@ -107,20 +105,13 @@ class Interpretation:
         """Records operators on fakes inside the block, and restores every setting on exit."""
         grad = torch.set_grad_enabled(self.differentiates)
         if self.differentiates:
-            self.recorder.draws = RecomputedRng()
-        regions = REGIONS.set(
-            self.recorder.draws.region if self.recorder.draws is not None else None
-        )
+            self.recorder.rng = RecomputedRng()
+        rng = self.recorder.rng
+        regions = REGIONS.set(None if rng is None else rng.region)
         try:
             settings = torch_private.settings_restored()
-            with (
-                unseeded(self.gm),
-                grad,
-                settings,
-                torch_private.backward_on_this_thread(),
-                self.fake_mode,
-                self.recorder,
-            ):
+            one_thread = torch_private.backward_on_this_thread()
+            with unseeded(self.gm), grad, settings, one_thread, self.fake_mode, self.recorder:
                 yield
         finally:
             REGIONS.reset(regions)
@@ -128,9 +119,8 @@ class Interpretation:
     def interpret(self) -> None:
         """Runs every node, in order. Call it inside `active`."""
         places = torch_private.guard_locations(self.fake_mode.shape_env)
-        with torch_private.sizes_of_one_asked(
-            self.fake_mode.shape_env
-        ):  # the tracer's guards check which inputs share memory
+        # the tracer's guards check which inputs share memory
+        with torch_private.sizes_of_one_asked(self.fake_mode.shape_env):
             self._interpret_nodes(places)
         self.recorder.frame = ""
         if places is not None:
@@ -192,48 +182,38 @@ class Interpretation:
                 if node.target in GRAD_MODE_CALLS and not self.differentiates:
                     return None
                 if node.target in INFERENCE_MODE_CALLS:
-                    raise LoweringUnsupported(
-                        "inference_mode inside a graph that computes gradients"
-                    )
-                args, kwargs = self._args(node)
+                    reason = "inference_mode inside a graph that computes gradients"
+                    raise LoweringUnsupported(reason)
+                args, kwargs = self._args(node, self.env)
                 if node.target in LAYERS and torch.is_autocast_enabled(args[0].device.type):
-                    raise LoweringUnsupported(
-                        f"{overlapping_writes.name_of(node.target)} casts inside itself under autocast"
-                    )
-                if overlapping_writes.writes(node.target, kwargs):
-                    return overlapping_writes.call(
-                        node.target, self._function(node), args, kwargs, self._eager_args(node)
-                    )
-                return self._function(node)(*args, **kwargs)
+                    name = overlapping_writes.name_of(node.target)
+                    raise LoweringUnsupported(f"{name} casts inside itself under autocast")
+                run = self._function(node)
             case "call_method":
-                (receiver, *args), kwargs = self._args(node)
-                if node.target == "add_" and not kwargs and _counts(receiver, args):
-                    return torch_private.replaced(receiver, receiver.add(args[0]))
-                if overlapping_writes.writes(node.target, kwargs):
-                    given = (receiver, *args)
-                    return overlapping_writes.call(
-                        node.target,
-                        _method(str(node.target)),
-                        given,
-                        kwargs,
-                        self._eager_args(node),
-                    )
-                return getattr(receiver, str(node.target))(*args, **kwargs)
-        raise LoweringUnsupported(f"the captured graph has a {node.op} node", self.recorder.frame)
+                args, kwargs = self._args(node, self.env)
+                if node.target == "add_" and not kwargs and _counts(args):
+                    return torch_private.replaced(args[0], args[0].add(args[1]))
+                run = _method(str(node.target))
+            case _:
+                reason = f"the captured graph has a {node.op} node"
+                raise LoweringUnsupported(reason, self.recorder.frame)
+        if overlapping_writes.writes(node.target, kwargs):
+            eager_args = self._args(node, self.values)
+            return overlapping_writes.call(node.target, run, args, kwargs, eager_args)
+        return run(*args, **kwargs)
 
     def _function(self, node: torch.fx.Node) -> Callable[..., Any]:
         """Returns what runs a call_function node: its target, or a traceable form of it."""
         target: Any = node.target
         if node.kwargs.get("out") is not None and out_variants.composed(target):
-            return functools.partial(_into, target)
+            return functools.partial(out_variants.call_into, target)
         python_kernel = self._needs_python_kernel(target)
         if not python_kernel and not overlapping_writes.may_hold_calls(target):
             return target  # type: ignore[no-any-return]
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with (
-                torch_private.python_dispatcher() if python_kernel else overlapping_writes.Watched()
-            ):
+            watch = overlapping_writes.Watched
+            with torch_private.python_dispatcher() if python_kernel else watch():
                 return target(*args, **kwargs)
 
         return run
@@ -243,15 +223,9 @@ class Interpretation:
             self.symbolic and getattr(target, "__name__", "") in SYMBOLIC_KERNELS
         )
 
-    def _args(self, node: torch.fx.Node) -> tuple[Any, Any]:
-        return torch.fx.map_arg(node.args, self.env.__getitem__), torch.fx.map_arg(
-            node.kwargs, self.env.__getitem__
-        )
-
-    def _eager_args(self, node: torch.fx.Node) -> tuple[Any, Any]:
-        return torch.fx.map_arg(node.args, self.values.__getitem__), torch.fx.map_arg(
-            node.kwargs, self.values.__getitem__
-        )
+    def _args(self, node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> tuple[Any, Any]:
+        found: Any = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        return found[0], found[1]
 
     def _input(self, node: torch.fx.Node) -> Any:
         value = as_plain(self.values[node])
@@ -294,24 +268,21 @@ def _require_resolved(node: torch.fx.Node, value: Any) -> None:
         )
 
 
-def _into(target: Any, *args: Any, **kwargs: Any) -> Any:
-    return out_variants.call_into(target, args, kwargs)
-
-
 def _method(name: str) -> Callable[..., Any]:
     """Returns a function that calls the method of that name of its first argument."""
     return lambda receiver, *args, **kwargs: getattr(receiver, name)(*args, **kwargs)
 
 
-def _counts(receiver: Any, args: list[Any]) -> bool:
+def _counts(args: tuple[Any, ...]) -> bool:
     """Whether the call increments an integer counter, as batch norms do.
 
     For `add_`, functionalization checks sizes in a way that imports sympy (30 MiB), and then does
     what `torch_private.replaced` does.
     """
+    receiver, *others = args
     return (
-        len(args) == 1
-        and type(args[0]) is int
+        len(others) == 1
+        and type(others[0]) is int
         and isinstance(receiver, torch.Tensor)
         and receiver.dtype is torch.int64
         and receiver.dim() == 0

@@ -73,27 +73,38 @@ def lower(
     `Role.USER_INPUT`). Raises LoweringUnsupported with the reason if the graph has no functional
     form.
     """
-    values = captured_values(gm, inputs)
-    specs = tuple(input_specs) if input_specs is not None else default_specs(gm)
-    request = Request(backend, options, mode, name, phase)
-    if backend.ir == "torch":
-        return _torch_level(gm, values, specs, request)
-    return Lowering(gm, values, request).run(specs)
+    return lower_for(gm, inputs, Request(backend, options, mode, name, phase), input_specs)
 
 
-def _torch_level(
+def lower_for(
     gm: torch.fx.GraphModule,
-    values: Mapping[torch.fx.Node, Any],
-    specs: tuple[InputSpec, ...],
+    inputs: Sequence[Any],
     request: Request,
+    input_specs: Sequence[InputSpec] | None,
 ) -> Lowered:
-    returned = [
-        values[item] if isinstance(item, torch.fx.Node) else item for item in output_args(gm)
-    ]
-    placeholders = [values[node] for node in gm.graph.find_nodes(op="placeholder")]
-    spec = request.spec(gm, specs, (), output_specs(returned, placeholders))
-    plan = OutputPlan((), graph_outputs=0)
-    return Lowered(gm, spec, lambda runner: runner, plan, "torch")
+    """Does `lower` for the backend and the settings of a request."""
+    values = captured_values(gm, inputs)
+    given = [values[node] for node in gm.graph.find_nodes(op="placeholder")]
+    specs = tuple(input_specs) if input_specs is not None else default_specs(gm, given)
+    if request.backend.ir != "torch":
+        return Lowering(gm, values, request).run(specs)
+    returned = _returned_values(gm, values)
+    spec = request.spec(gm, specs, (), output_specs(returned, given))
+    return Lowered(gm, spec, OutputPlan.of_graph(len(returned)), "torch")
+
+
+def _returned_values(gm: torch.fx.GraphModule, values: Mapping[torch.fx.Node, Any]) -> list[Any]:
+    args = output_args(gm)
+    return [values[item] if isinstance(item, torch.fx.Node) else item for item in args]
+
+
+def verified(lowered: Lowered) -> Lowered:
+    """Returns `lowered`; ``TRACER_CHECK=1`` verifies it first."""
+    if env().check:
+        from tracer_core.aot.verify import verify_lowered  # imported only when checking is on
+
+        verify_lowered(lowered)
+    return lowered
 
 
 def output_args(gm: torch.fx.GraphModule) -> tuple[Any, ...]:
@@ -182,19 +193,10 @@ class Lowering(Interpretation):
         recorder.graph.output(tuple(ending.planner.nodes))
         remove_dead_nodes(recorder.graph)
         graph = Deferred(torch.nn.Module(), recorder.graph, class_name="Lowered")
-        spec = self.request.spec(
-            graph,
-            specs + self.extra_specs(),
-            ending.mutations,
-            output_specs(ending.planner.values, recorder.inputs),
-        )
-        plan = self.plan(ending)
-        lowered = Lowered(graph, spec, plan.bind, plan, self.request.backend.ir)
-        if env().check:
-            from tracer_core.aot.verify import verify_lowered  # imported only when checking is on
-
-            verify_lowered(lowered)
-        return lowered
+        outputs = output_specs(ending.planner.values, recorder.inputs)
+        inputs = specs + self.extra_specs()
+        spec = self.request.spec(graph, inputs, ending.mutations, outputs)
+        return verified(Lowered(graph, spec, self.plan(ending), self.request.backend.ir))
 
     def finish(self) -> Ending:
         """Interprets the captured graph, then adds outputs and writes to inputs."""
@@ -213,11 +215,7 @@ class Lowering(Interpretation):
                 lambda value: self.wrappers[id(value)],
                 self.differentiates,
             )
-            returned = [
-                self.values[item] if isinstance(item, torch.fx.Node) else item
-                for item in output_args(self.gm)
-            ]
-            steps = planner.plan(returned)
+            steps = planner.plan(_returned_values(self.gm, self.values))
             return Ending(planner, tuple(steps), self._write_back(writes))
 
     def plan(self, ending: Ending) -> OutputPlan:
@@ -253,10 +251,8 @@ class Lowering(Interpretation):
             one, other = torch_private.storage_id(eager), torch_private.storage_id(wrapper)
             if torch_private.has_data_mutation(wrapper):
                 written |= {other, functional_of.get(one, other)}
-            if (
-                functional_of.setdefault(one, other) != other
-                or eager_of.setdefault(other, one) != one
-            ):
+            same = functional_of.setdefault(one, other) == other
+            if not same or eager_of.setdefault(other, one) != one:
                 apart += [(other, name), (functional_of[one], name)]
         for storage, name in apart:
             if storage in written:
@@ -274,9 +270,8 @@ class Lowering(Interpretation):
             storages[torch_private.storage_id(value)] += 1
             if torch_private.has_metadata_mutation(wrapper):
                 name = self.recorder.placeholders[index].name
-                raise LoweringUnsupported(
-                    f"the graph changes sizes, strides or storage of its input {name}"
-                )
+                reason = f"the graph changes sizes, strides or storage of its input {name}"
+                raise LoweringUnsupported(reason)
             if torch_private.has_data_mutation(wrapper):
                 writes.append((index, wrapper))
         for index, _ in writes:
@@ -292,9 +287,8 @@ class Lowering(Interpretation):
         to.
         """
         recorder = self.recorder
-        inputs = {
-            torch_private.storage_id(v) for v in recorder.inputs if isinstance(v, torch.Tensor)
-        }
+        tensors = (value for value in recorder.inputs if isinstance(value, torch.Tensor))
+        inputs = set(map(torch_private.storage_id, tensors))
         pending = []
         for index, wrapper in writes:
             value = torch_private.functional_value(wrapper)
@@ -311,10 +305,8 @@ class Lowering(Interpretation):
     def extra_specs(self) -> tuple[InputSpec, ...]:
         """Returns an InputSpec for each tensor attribute of the captured graph."""
         extra = self.recorder.placeholders[len(self.gm.graph.find_nodes(op="placeholder")) :]
-        roles = [
-            Role.PARAMETER if isinstance(tensor, torch.nn.Parameter) else Role.BUFFER
-            for tensor in self.recorder.constants
-        ]
+        is_parameter = [isinstance(one, torch.nn.Parameter) for one in self.recorder.constants]
+        roles = [Role.PARAMETER if one else Role.BUFFER for one in is_parameter]
         return tuple(
             InputSpec(node.name, role, node.name, stable_address=True)
             for node, role in zip(extra, roles, strict=True)

@@ -51,6 +51,22 @@ class Owners:
         )
 
 
+def subgraph(
+    sources: Iterable[Node], nodes: Iterable[Node]
+) -> tuple[torch.fx.Graph, dict[Node, Node]]:
+    """Returns a graph of these nodes without an output, whose inputs are `sources`, and the copy of
+    each node.
+    """
+    graph = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
+    for source in sources:
+        copies[source] = graph.placeholder(source.name)
+        copies[source].meta = dict(source.meta)
+    for node in nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    return graph, copies
+
+
 def clone(graph: torch.fx.Graph, value: Node) -> Node:
     """Adds a node at the end of the graph that copies a value."""
     node = graph.call_function(aten.clone.default, (value,))

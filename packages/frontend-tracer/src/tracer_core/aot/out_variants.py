@@ -32,15 +32,14 @@ def composed(function: Any) -> bool:
     return any(torch_private.is_composite(one) for one in overloads if one._schema.is_mutable)
 
 
-def call_into(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Computes ``function(*args, **kwargs)``, where `kwargs` has ``out``."""
-    given = kwargs["out"]
-    result = function(*args, **{name: value for name, value in kwargs.items() if name != "out"})
-    made, places = pytree.tree_leaves(result), pytree.tree_leaves(given)
+def call_into(function: Any, *args: Any, out: Any, **kwargs: Any) -> Any:
+    """Computes ``function(*args, out=out, **kwargs)``."""
+    result = function(*args, **kwargs)
+    made, places = pytree.tree_leaves(result), pytree.tree_leaves(out)
     if [tuple(one.shape) for one in made] != [tuple(one.shape) for one in places]:
         raise LoweringUnsupported(
             f"out= of {getattr(function, '__name__', function)} has other sizes"
         )
     for value, place in zip(made, places, strict=True):
         place.copy_(value)
-    return given
+    return out

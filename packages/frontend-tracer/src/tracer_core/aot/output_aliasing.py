@@ -92,11 +92,15 @@ class OutputPlan:
     origins: Mapping[sympy.Symbol, SizeOrigin] = field(default_factory=dict)
     graph_outputs: int = 0
 
+    @staticmethod
+    def of_graph(outputs: int) -> OutputPlan:
+        """Returns the plan of a graph whose outputs are those of the captured graph."""
+        return OutputPlan(tuple(map(FromGraph, range(outputs))), graph_outputs=outputs)
+
     @property
     def trivial(self) -> bool:
         """Whether a backend's runner is already a runner for the captured graph."""
-        same = tuple(FromGraph(i) for i in range(self.graph_outputs))
-        return not self.constants and self.steps == same
+        return not self.constants and self.steps == self.of_graph(self.graph_outputs).steps
 
     def bind(self, runner: RunFunction) -> RunFunction:
         """Returns a runner for the captured graph from one for the ATen graph; `runner` itself if
@@ -178,10 +182,7 @@ class Layout:
         shape = [hint_of(s) for s in tensor.shape]
         stride = [hint_of(s) for s in tensor.stride()]
         start = hint_of(tensor.storage_offset())
-        numel = 1
-        for size in shape:
-            numel *= size
-        if numel == 0:
+        if 0 in shape:
             return Layout(start, start, True)
         steps = sorted((step, size) for size, step in zip(shape, stride, strict=True) if size > 1)
         packed, dense = 1, True
@@ -216,7 +217,10 @@ class OutputPlanner:
 
     def plan(self, outputs: Sequence[Any]) -> list[Step]:
         """Returns one step per captured output; `nodes` then holds what the ATen graph returns."""
-        storages = self._input_storages()
+        storages: dict[int, list[int]] = {}
+        for index, value in enumerate(self.inputs):
+            if isinstance(value, torch.Tensor):
+                storages.setdefault(torch_private.storage_id(value), []).append(index)
         groups = self._groups(outputs, storages)
         first: dict[int, int] = {}
         bases: dict[int, tuple[int, torch.Tensor]] = {}
@@ -232,13 +236,6 @@ class OutputPlanner:
                 steps.append(self._from_group(value, groups[storage], storage, bases))
             first.setdefault(id(value), index)
         return steps
-
-    def _input_storages(self) -> dict[int, list[int]]:
-        storages: dict[int, list[int]] = {}
-        for index, value in enumerate(self.inputs):
-            if isinstance(value, torch.Tensor):
-                storages.setdefault(torch_private.storage_id(value), []).append(index)
-        return storages
 
     def _groups(
         self, outputs: Sequence[Any], inputs: Mapping[int, Any]
@@ -257,9 +254,7 @@ class OutputPlanner:
             if self.inputs[index] is value:
                 return InputItself(index)
         self._require_history(value)
-        possible = [
-            index for index in candidates if self._has_gradients_of(self.inputs[index], value)
-        ]
+        possible = [i for i in candidates if self._has_gradients_of(self.inputs[i], value)]
         if not possible:
             reason = "an output shares memory with an input that it has no gradient from"
             raise LoweringUnsupported(reason, self.recorder.frame)
@@ -323,14 +318,10 @@ class OutputPlanner:
         )
 
     def _view(self, value: torch.Tensor, base: torch.Tensor, of_input: bool, index: int) -> ViewOf:
-        if (
-            value.dtype != base.dtype
-            or value.is_conj() != base.is_conj()
-            or value.is_neg() != base.is_neg()
-        ):
-            raise LoweringUnsupported(
-                f"an output is a view of a {base.dtype} tensor as {value.dtype}"
-            )
+        kinds = [(one.dtype, one.is_conj(), one.is_neg()) for one in (value, base)]
+        if kinds[0] != kinds[1]:
+            reason = f"an output is a view of a {base.dtype} tensor as {value.dtype}"
+            raise LoweringUnsupported(reason)
         return ViewOf(
             of_input,
             index,
@@ -407,14 +398,12 @@ def restride(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if same_sizes(value.stride(), like.stride()):
         return value
     if not Layout.of(like).dense:
-        raise LoweringUnsupported(
-            f"an output has strides {tuple(like.stride())} that lowering does not give"
-        )
+        reason = f"an output has strides {tuple(like.stride())} that lowering does not give"
+        raise LoweringUnsupported(reason)
     order = sorted(range(like.dim()), key=lambda d: -hint_of(like.stride(d)))
     inverse = sorted(range(like.dim()), key=order.__getitem__)
-    packed = aten.clone.default(
-        aten.permute.default(value, order), memory_format=torch.contiguous_format
-    )
+    permuted = aten.permute.default(value, order)
+    packed = aten.clone.default(permuted, memory_format=torch.contiguous_format)
     result: torch.Tensor = aten.permute.default(packed, inverse)
     if not same_sizes(result.stride(), like.stride()):
         result = aten.as_strided.default(result, list(like.shape), list(like.stride()), 0)

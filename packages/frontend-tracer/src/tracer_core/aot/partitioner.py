@@ -20,6 +20,7 @@ values that share memory are saved once, and their views are recomputed; some va
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -28,29 +29,26 @@ from typing import Any
 import torch
 
 from tracer_core.aot.attention_seeds import without_seeds
-from tracer_core.aot.dead_code import remove_dead_nodes
+from tracer_core.aot.dead_code import is_random, is_size, remove_dead_nodes
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.memory_owners import Owners, clone
 from tracer_core.aot.min_cut import FlowGraph
 from tracer_core.aot.norm_recomputation import Formula, formulas
 from tracer_core.aot.saved_tensors import as_stored, forms, packed, unpacked
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, free_symbols, hint_of, size_origins
-from tracer_core.torch_private.names import operators
+from tracer_core.torch_private.names import names, operators
 
 aten = operators("aten")
 Node = torch.fx.Node
 
 #: Cheap to recompute, although not tagged as pointwise.
-CHEAP = frozenset(
-    {aten.full.default, aten.full_like.default, aten.zeros.default, aten.zeros_like.default,
-    aten.ones.default,
-     aten.ones_like.default, aten.empty_like.default, aten.arange.default, aten.arange.start,
-     aten.scalar_tensor.default,
-     aten.arange.start_step, aten.clone.default, aten._to_copy.default, aten.where.self,
-     aten.where.ScalarSelf,
-     aten.expand.default, aten.new_zeros.default, aten.new_full.default,
-     aten.native_dropout_backward.default}
-)  # fmt: skip
+CHEAP = frozenset(names(
+    "full.default full_like.default zeros.default zeros_like.default ones.default ones_like.default"
+    " empty_like.default arange.default arange.start arange.start_step scalar_tensor.default"
+    " clone.default _to_copy.default where.self where.ScalarSelf expand.default new_zeros.default"
+    " new_full.default native_dropout_backward.default",
+    of="ops.aten",
+))  # fmt: skip
 
 #: Comparisons of computed tensors. Both passes must compare the same bits: `x == x.amax()` is false
 #: everywhere in a row whose x is recomputed with another rounding.
@@ -59,25 +57,14 @@ DECISIONS = frozenset(
 )
 
 #: Pointwise operators whose results are the same bits wherever a compiler computes them.
-EXACT = frozenset(
-    {aten.abs.default, aten.neg.default, aten.relu.default, aten.clamp.default,
-    aten.clamp_min.default,
-     aten.clamp_max.default, aten.maximum.default, aten.minimum.default, *CHEAP}
-)  # fmt: skip
+EXACT = CHEAP.union(names(
+    "abs.default neg.default relu.default clamp.default clamp_min.default clamp_max.default"
+    " maximum.default minimum.default",
+    of="ops.aten",
+))  # fmt: skip
 
 #: Operators whose cost is not proportional to bytes: recomputed last.
-HEAVY = (
-    "convolution",
-    "mm",
-    "bmm",
-    "addmm",
-    "baddbmm",
-    "attention",
-    "linear",
-    "lstm",
-    "gru",
-    "einsum",
-)
+HEAVY = ("convolution", "mm", "attention", "linear", "lstm", "gru", "einsum")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +94,7 @@ def bytes_of(value: Any) -> int:
     """Returns the bytes of a tensor, by the sizes of the captured call; 8 for a number."""
     if not isinstance(value, torch.Tensor):
         return 8
-    count = 1
-    for size in value.shape:
-        count *= hint_of(size)
-    return max(1, count * value.element_size())
-
-
-def is_size(node: Node) -> bool:
-    """Whether a node computes a number."""
-    return isinstance(node.meta.get("val"), (int, float, bool, *SYM_TYPES))
+    return max(1, math.prod(map(hint_of, value.shape)) * value.element_size())
 
 
 class Partitioner:
@@ -134,10 +113,9 @@ class Partitioner:
     ) -> None:
         self.joint, self.budget, self.choose = joint, budget, choose
         without_seeds(joint.graph)
-        self.formulas: dict[Node, Formula] = (
-            formulas(joint.forward) if fuses and choose is None else {}
-        )
-        self.narrow = forms(joint.forward, fuses and choose is None)
+        fuses = fuses and choose is None
+        self.formulas: dict[Node, Formula] = formulas(joint.forward) if fuses else {}
+        self.narrow = forms(joint.forward, fuses)
         self.forward = set(joint.forward)
         self.placeholders = [node for node in joint.forward if node.op == "placeholder"]
         self.mutated = {self.placeholders[index] for index in joint.mutations}
@@ -151,9 +129,7 @@ class Partitioner:
     def split(self) -> Split:
         """Returns the two graphs."""
         own = self._backward_nodes()
-        needed = self._needed(own)
-        saved = self._saved(needed)
-        return self._build(own, saved)
+        return self._build(own, self._saved(self._needed(own)))
 
     def _backward_nodes(self) -> list[Node]:
         """Returns the nodes of the backward pass that gradients depend on, in order."""
@@ -208,16 +184,13 @@ class Partitioner:
         gradients = [None if node is None else made[node] for node in self.joint.gradients]
         graph.output((tuple(made[node] for node in self.joint.outputs), tuple(gradients)))
         by_name = {copy.name: node for node, copy in made.items() if node in self.forward}
-        names = list(
-            choose(torch.fx.GraphModule(torch.nn.Module(), graph, class_name="JointGraph"))
-        )
-        unknown = [name for name in names if name not in by_name]
-        if unknown:
+        gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name="JointGraph")
+        wanted = list(choose(gm))
+        if unknown := ", ".join(name for name in wanted if name not in by_name):
             raise ValueError(
-                f"partition names {', '.join(unknown)}, which are no forward nodes of the joint"
-                " graph"
+                f"partition names {unknown}, which are no forward nodes of the joint graph"
             )
-        chosen = {self.owners.of(by_name[name]) for name in names}
+        chosen = {self.owners.of(by_name[name]) for name in wanted}
         saved, waiting, seen = set(), list(needed), set()
         while waiting:
             node = waiting.pop()
@@ -226,7 +199,7 @@ class Partitioner:
             seen.add(node)
             if node in chosen or node.op == "placeholder":
                 saved.add(node)
-            elif _random(node):
+            elif is_random(node):
                 raise ValueError(
                     f"partition has {node.name} computed again, which draws random numbers"
                 )
@@ -249,7 +222,7 @@ class Partitioner:
             for node in self.joint.forward
             if node.op == "call_function"
             and not self._cheap(node)
-            and not _random(node)
+            and not is_random(node)
             and not is_size(node)
         ]
         heavy = {node: any(name in str(node.target) for name in HEAVY) for node in nodes}
@@ -264,7 +237,7 @@ class Partitioner:
         if node.target is operator.getitem:
             return False
         tags = getattr(node.target, "tags", ())
-        return (torch.Tag.pointwise in tags or node.target in CHEAP) and not _random(node)
+        return (torch.Tag.pointwise in tags or node.target in CHEAP) and not is_random(node)
 
     def _decisive(self) -> set[Node]:
         """Returns the rounded values that comparisons of either pass read: never recomputed."""
@@ -282,11 +255,8 @@ class Partitioner:
             if node in seen or node not in self.forward or not isinstance(value, torch.Tensor):
                 continue
             seen.add(node)
-            if (
-                value.is_floating_point()
-                and self.owners.of(node) is node
-                and node.target not in EXACT
-            ):
+            rounded = value.is_floating_point() and node.target not in EXACT
+            if rounded and self.owners.of(node) is node:
                 found.add(node)
             else:
                 compared += node.all_input_nodes
@@ -325,19 +295,15 @@ class Partitioner:
                 continue
             seen.add(node)
             value = node.meta["val"]
-            savable = (
-                node.op == "placeholder" or self.owners.of(node) is node
-            )  # inputs may share memory
+            # inputs may share memory
+            savable = node.op == "placeholder" or self.owners.of(node) is node
             if not (savable and isinstance(value, torch.Tensor)):
                 graph.edge((node, "in"), (node, "out"))  # never saved: a view, or several values
             else:
                 # Among equal cuts the one nearest to the backward, which recomputes least.
                 bias = 1 + count - self.order[node]
-                size = (
-                    self._stored_bytes(node)
-                    if node.op != "placeholder" or node in self.mutated
-                    else 0
-                )
+                kept = node.op == "placeholder" and node not in self.mutated
+                size = 0 if kept else self._stored_bytes(node)
                 graph.edge((node, "in"), (node, "out"), size * 4 * count + bias)
             if not again(node):
                 graph.edge("source", (node, "in"))
@@ -413,10 +379,8 @@ class Partitioner:
         for index, node, other_view in kept_outputs:
             output = joint.outputs[index] if other_view else node
             name = f"saved_{node.name}"
-            value, form = (
-                output.meta["val"],
-                None if index < len(joint.outputs) else self.narrow.get(node),
-            )
+            form = None if index < len(joint.outputs) else self.narrow.get(node)
+            value = output.meta["val"]
             made[node] = placeholder(node, name, value if form is None else as_stored(value, form))
             if form is not None:
                 narrow.append((node, made[node]))
@@ -439,14 +403,11 @@ class Partitioner:
         for node in self.tangents:
             made[node] = placeholder(node, node.name, node.meta["val"])
         placeholders = list(graph.nodes)
-        numbers = SizeNodes(
-            graph, placeholders, size_origins([node.meta["val"] for node in placeholders])
-        )
+        numbers = SizeNodes(graph, placeholders)
         for node, source in reshaped:
-            sizes_of = [
-                numbers.node(s) if isinstance(s, SYM_TYPES) else s for s in node.meta["val"].shape
-            ]
-            made[node] = graph.call_function(aten.view.default, (source, sizes_of))
+            shape = node.meta["val"].shape
+            shape = [numbers.node(s) if isinstance(s, SYM_TYPES) else s for s in shape]
+            made[node] = graph.call_function(aten.view.default, (source, shape))
             made[node].meta.update(node.meta)
         for node, source in narrow:
             made[node] = unpacked(graph, source, node, self.narrow[node])
@@ -524,10 +485,6 @@ class Partitioner:
                 found.append(len(results))
                 results.append(value)
         return tuple(found), results
-
-
-def _random(node: Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _result_bytes(node: Node) -> int:

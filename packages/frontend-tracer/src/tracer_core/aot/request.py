@@ -5,7 +5,7 @@ describe a graph to a backend.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,19 +16,16 @@ from tracer_core.aot.cache_key import cache_key
 from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.symbolic_sizes import as_plain, size_origins, size_specs
 from tracer_core.contract.backend import Backend
-from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, InputSpec, OutputSpec, Phase, Role
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """graph, spec: what ``backend.compile`` gets. finish: what runs `graph` -> what runs the
-    captured graph (the same where nothing is left to do). plan: how it does that. ir: what `graph`
-    is in."""
+    """graph, spec: what ``backend.compile`` gets. plan: makes a runner of the captured graph from
+    one of `graph`. ir: what `graph` is in."""
 
     graph: torch.fx.GraphModule
     spec: CompileSpec
-    finish: Callable[[RunFunction], RunFunction]
     plan: OutputPlan
     ir: str
 
@@ -78,12 +75,10 @@ def main_device(values: Sequence[Any], graph: torch.fx.GraphModule) -> torch.dev
     return torch.device("cpu")
 
 
-def default_specs(gm: torch.fx.GraphModule) -> tuple[InputSpec, ...]:
-    """Returns an InputSpec for each placeholder: sizes for SymInts, else user inputs."""
-    specs = []
-    for node in gm.graph.find_nodes(op="placeholder"):
-        specs.append(InputSpec(node.name, role_of(node.meta.get("val")), node.name))
-    return tuple(specs)
+def default_specs(gm: torch.fx.GraphModule, values: Sequence[Any]) -> tuple[InputSpec, ...]:
+    """Returns an InputSpec for each placeholder, given only its (fake) value."""
+    names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
+    return tuple(InputSpec(n, role_of(v), n) for n, v in zip(names, values, strict=True))
 
 
 def role_of(value: Any) -> Role:
@@ -107,10 +102,7 @@ def output_specs(values: Sequence[Any], inputs: Sequence[Any]) -> tuple[OutputSp
             continue
         storage = torch_private.storage_id(value)
         shape, stride = tuple(map(as_plain, value.shape)), tuple(map(as_plain, value.stride()))
-        specs.append(
-            OutputSpec(
-                shape, stride, value.dtype, value.device, owners.get(storage), earlier.get(storage)
-            )
-        )
+        aliases = owners.get(storage), earlier.get(storage)
+        specs.append(OutputSpec(shape, stride, value.dtype, value.device, *aliases))
         earlier.setdefault(storage, index)
     return tuple(specs)

@@ -101,9 +101,9 @@ def _runs_functions(graph: torch.fx.Graph) -> bool:
         cls = getattr(node.target, "cls", None)
         if isinstance(cls, type) and issubclass(cls, torch.autograd.Function):
             return True
-        parts = vars(node.target).values() if hasattr(node.target, "__dict__") else ()
+        fields = getattr(node.target, "__dict__", {}).values()
         if any(
-            isinstance(part, torch.fx.GraphModule) and _runs_functions(part.graph) for part in parts
+            isinstance(one, torch.fx.GraphModule) and _runs_functions(one.graph) for one in fields
         ):
             return True
     return False

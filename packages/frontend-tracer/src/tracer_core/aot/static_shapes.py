@@ -17,6 +17,7 @@ from tracer_core import torch_private
 from tracer_core.aot.symbolic_sizes import size_origins, size_reader
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
+from tracer_core.debug.graph_names import derived_name
 
 
 def input_values(gm: torch.fx.GraphModule) -> list[Any]:
@@ -37,9 +38,8 @@ class PerSize:
     def __init__(
         self, captured: CapturedGraph, compile_fixed: Callable[[CapturedGraph], RunFunction]
     ) -> None:
-        self._captured = dataclasses.replace(
-            captured, real_inputs=()
-        )  # weak: nothing here keeps them alive
+        # weak: nothing here keeps them alive
+        self._captured = dataclasses.replace(captured, real_inputs=())
         self._compile = compile_fixed
         self._sizes_of = size_reader(size_origins(input_values(captured.gm)).values())
         self._runners: dict[tuple[int, ...], RunFunction] = {}
@@ -62,9 +62,8 @@ class PerSize:
             node.meta.pop("val", None)
             if node.op == "placeholder":
                 value = next(given)
-                node.meta["val"] = (
-                    torch_private.to_fake(mode, value) if isinstance(value, torch.Tensor) else value
-                )
+                is_tensor = isinstance(value, torch.Tensor)
+                node.meta["val"] = torch_private.to_fake(mode, value) if is_tensor else value
         gm = torch.fx.GraphModule(self._captured.gm, graph)
-        name = f"{self._captured.name}_{number}"
+        name = derived_name(self._captured.name, str(number))
         return dataclasses.replace(self._captured, gm=gm, real_inputs=tuple(inputs), name=name)

@@ -105,9 +105,8 @@ def size_specs(origins: dict[sympy.Symbol, SizeOrigin]) -> tuple[SizeSpec, ...]:
         if isinstance(origin.symint, torch.SymFloat):
             continue
         lower, upper = torch_private.symbol_range(origin.symint)
-        specs.append(
-            SizeSpec(str(symbol), origin.index, origin.dim, lower, upper, int(origin.hint))
-        )
+        place = origin.index, origin.dim
+        specs.append(SizeSpec(str(symbol), *place, lower, upper, int(origin.hint)))
     return tuple(specs)
 
 
@@ -163,6 +162,18 @@ BUILDERS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _builder(expr: Any) -> Callable[..., Any]:
+    """Returns the row of `BUILDERS` for an expression."""
+    name = type(expr).__name__
+    if name not in BUILDERS:
+        raise LoweringUnsupported(f"the size expression {expr} uses {name}, which has no form yet")
+    return BUILDERS[name]
+
+
+def _not_an_input(symbol: Any) -> LoweringUnsupported:
+    return LoweringUnsupported(f"the size {symbol} is not the size of any dimension of an input")
+
+
 class SizeNodes:
     """Makes graph nodes for symbolic sizes. Mutable: caches them.
 
@@ -170,15 +181,9 @@ class SizeNodes:
     order.
     """
 
-    def __init__(
-        self,
-        graph: torch.fx.Graph,
-        placeholders: Sequence[torch.fx.Node],
-        origins: dict[sympy.Symbol, SizeOrigin],
-    ) -> None:
-        self._graph = graph
-        self._placeholders = placeholders
-        self._origins = origins
+    def __init__(self, graph: torch.fx.Graph, placeholders: Sequence[torch.fx.Node]) -> None:
+        self._graph, self._placeholders = graph, placeholders
+        self._origins = size_origins([node.meta["val"] for node in placeholders])
         self._made: dict[sympy.Expr, torch.fx.Node] = {}
 
     def node(self, value: Any) -> Any:
@@ -199,21 +204,13 @@ class SizeNodes:
     def _build(self, expr: Any) -> torch.fx.Node:
         if expr.is_Symbol:
             return self._symbol(expr)
-        name = type(expr).__name__
-        build = BUILDERS.get(name)
-        if build is None:
-            raise LoweringUnsupported(
-                f"the size expression {expr} uses {name}, which has no graph form yet"
-            )
-        node: torch.fx.Node = build(self._call, *(self._expr(arg) for arg in expr.args))
+        node: torch.fx.Node = _builder(expr)(self._call, *map(self._expr, expr.args))
         return node
 
     def _symbol(self, symbol: sympy.Symbol) -> torch.fx.Node:
         origin = self._origins.get(symbol)
         if origin is None:
-            raise LoweringUnsupported(
-                f"the size {symbol} is not the size of any dimension of an input"
-            )
+            raise _not_an_input(symbol)
         placeholder = self._placeholders[origin.index]
         if origin.dim is None:
             return placeholder
@@ -244,14 +241,9 @@ def size_text(value: Any, names: dict[sympy.Symbol, str]) -> str:
             return f"({int(expr)})"
         if expr.is_Symbol:
             if expr not in names:
-                raise LoweringUnsupported(
-                    f"the size {expr} is not the size of any dimension of an input"
-                )
+                raise _not_an_input(expr)
             return names[expr]
-        build = BUILDERS.get(type(expr).__name__)
-        if build is None:
-            raise LoweringUnsupported(f"the size expression {expr} has no text form yet")
-        return str(build(call, *(visit(arg) for arg in expr.args)))
+        return str(_builder(expr)(call, *map(visit, expr.args)))
 
     return visit(value.node.expr)
 

@@ -17,11 +17,15 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.dead_code import is_size
 from tracer_core.aot.errors import LoweringUnsupported
-from tracer_core.aot.symbolic_sizes import SYM_TYPES, free_symbols, size_origins
+from tracer_core.aot.request import role_of
+from tracer_core.aot.symbolic_sizes import free_symbols, size_origins
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
-from tracer_core.contract.specs import InputSpec, Role
+from tracer_core.contract.specs import InputSpec
+from tracer_core.debug.graph_names import derived_name
+from tracer_core.registry.eager import graph_function
 
 #: In a node's ``meta``: the node makes or checks a data-dependent size (or number).
 MARK = "data_size"
@@ -58,19 +62,18 @@ class Cut:
         (output,) = self.graph.find_nodes(op="output")
         self._flush()
         self.outer.node_copy(output, self.made.__getitem__)
-        forward = torch.fx.GraphModule(
-            torch.nn.Module(), self.outer, class_name="AtDataSizes"
-        ).forward
-        return lambda inputs: forward(*inputs)
+        gm = torch.fx.GraphModule(torch.nn.Module(), self.outer, class_name="AtDataSizes")
+        return graph_function(gm)
 
     def _place(self, node: torch.fx.Node) -> None:
         value = node.meta.get("val")
+        source = node.args[0] if node.target is operator.getitem else None
         of_data = MARK in node.meta or (
-            node.target is operator.getitem and isinstance(node.args[0],
-            torch.fx.Node) and node.args[0] in self.made
-            and not isinstance(node.args[0].meta.get("val"), torch.Tensor)
-        )  # fmt: skip
-        is_number = isinstance(value, (*SYM_TYPES, int, float, bool))
+            isinstance(source, torch.fx.Node)
+            and source in self.made
+            and not isinstance(source.meta.get("val"), torch.Tensor)
+        )
+        is_number = is_size(node)
         if value is None and not of_data and "writes" not in node.meta:
             raise LoweringUnsupported(f"{node.target} in a graph with sizes that depend on data")
         if not of_data and not is_number:
@@ -88,9 +91,8 @@ class Cut:
             return
         inside = set(nodes)
         results = [node for node in nodes if any(user not in inside for user in node.users)]
-        sources = list(
-            dict.fromkeys(s for node in nodes for s in node.all_input_nodes if s not in inside)
-        )
+        read = (source for node in nodes for source in node.all_input_nodes)
+        sources = list(dict.fromkeys(source for source in read if source not in inside))
         if any(not isinstance(node.meta["val"], torch.Tensor) for node in results):
             raise LoweringUnsupported("an operator with several results is cut from them")
         self._require_own_writes(nodes, sources)
@@ -108,9 +110,8 @@ class Cut:
         for node in nodes:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         graph.output(tuple(copies[node] for node in results))
-        call = self.outer.call_function(
-            self._compiled(graph, given, results), tuple(one[2] for one in given)
-        )
+        compiled = self._compiled(graph, given, results)
+        call = self.outer.call_function(compiled, tuple(one[2] for one in given))
         for index, node in enumerate(results):
             self.made[node] = self.outer.call_function(operator.getitem, (call, index))
 
@@ -118,16 +119,16 @@ class Cut:
         self, graph: torch.fx.Graph, given: Sequence[Any], results: Sequence[torch.fx.Node]
     ) -> Callable[..., Any]:
         values = [meta["val"] for _, meta, _, _ in given]
-        needs_grad = torch.is_grad_enabled() and any(
-            node.meta["val"].requires_grad for node in results
-        )
-        name = f"{self.captured.name}_at_{self.count}"
+        needs_grad = any(node.meta["val"].requires_grad for node in results)
+        needs_grad = needs_grad and torch.is_grad_enabled()
+        name = derived_name(self.captured.name, f"at_{self.count}")
         self.count += 1
-        specs = tuple(spec or _spec(name, meta["val"]) for name, meta, _, spec in given)
+        specs = tuple(
+            spec or InputSpec(name, role_of(meta["val"]), name) for name, meta, _, spec in given
+        )
         gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name="Part")
-        run = self.build(replace(self.captured, gm=gm, inputs=specs, real_inputs=tuple(values),
-        needs_grad=needs_grad,
-                                 name=name))  # fmt: skip
+        part = replace(self.captured, gm=gm, inputs=specs, needs_grad=needs_grad, name=name)
+        run = self.build(replace(part, real_inputs=tuple(values)))
 
         def call(*args: Any) -> Any:
             return run(list(args))
@@ -137,12 +138,10 @@ class Cut:
 
     def _missing_sizes(self, nodes: Sequence[torch.fx.Node], values: Sequence[Any]) -> list[Any]:
         """Returns a further input for each symbol that the subgraph's inputs do not show alone."""
-        known = size_origins(values)
-        used = {symbol for value in values for symbol in free_symbols(value)}
-        for node in nodes:
-            used |= free_symbols(node.meta["val"])
+        everything = [*values, *(node.meta["val"] for node in nodes)]
+        used = {symbol for value in everything for symbol in free_symbols(value)}
         found = []
-        for symbol in sorted(used - known.keys(), key=str):
+        for symbol in sorted(used - size_origins(values).keys(), key=str):
             reader, value = self._reader(symbol)
             found.append((f"size_{symbol}", {"val": value, "user_frame": ""}, reader, None))
         return found
@@ -165,8 +164,8 @@ class Cut:
         written = {storage for node in nodes for storage in node.meta.get("writes", ())}
         if not written:
             return
-        memory = [torch_private.storage_id(node.meta["val"]) for node in sources
-                  if isinstance(node.meta["val"], torch.Tensor)]  # fmt: skip
+        values = [node.meta["val"] for node in sources]
+        memory = [torch_private.storage_id(one) for one in values if isinstance(one, torch.Tensor)]
         if self.captured.needs_grad and not written.isdisjoint(memory):
             raise LoweringUnsupported(
                 "a write between sizes that depend on data, where gradients are needed"
@@ -175,8 +174,3 @@ class Cut:
             raise LoweringUnsupported(
                 "a write to memory that two inputs share, between sizes that depend on data"
             )
-
-
-def _spec(name: str, value: Any) -> InputSpec:
-    role = Role.SIZE if isinstance(value, (int, torch.SymInt)) else Role.USER_INPUT
-    return InputSpec(name, Role.NUMBER if isinstance(value, torch.SymFloat) else role, name)

@@ -26,10 +26,10 @@ from tracer_core.aot.compiled_graph import CompiledGraph, RunnerArtifacts
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.grad_mode import begins_off, ending, grad_is_on_in, switch_off_first
 from tracer_core.aot.joint_graph import calls_autograd
-from tracer_core.aot.lower import lower
+from tracer_core.aot.lower import lower_for
 from tracer_core.aot.mutation_tracking import versions_counted
 from tracer_core.aot.output_aliasing import output_requires_grad
-from tracer_core.aot.request import Lowered, Request, role_of
+from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import as_returned, checked
 from tracer_core.aot.static_shapes import PerSize, has_symbols
 from tracer_core.aot.unbacked_split import Cut, has_data_sizes
@@ -38,15 +38,15 @@ from tracer_core.autoselect.selection import Selection
 from tracer_core.contract.backend import Backend, resolve
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
-from tracer_core.contract.specs import InputSpec, Phase, Training
+from tracer_core.contract.specs import Phase, Training
 from tracer_core.debug.fallbacks import Fallback, report
 from tracer_core.debug.gc_pause import collector_paused
-from tracer_core.debug.stages import debug_folder, stage, wants_text
+from tracer_core.debug.stages import OpenStage, debug_folder, stage, wants_text
 from tracer_core.dispatch.functional_bridge import as_functional
 from tracer_core.dispatch.validation import build_config
 from tracer_core.errors import BackendError
 from tracer_core.options import CompileConfig
-from tracer_core.registry.eager import compile_eager
+from tracer_core.registry.eager import compile_eager, graph_function
 from tracer_core.registry.torch_style import TorchStyle
 from tracer_core.torch_private.needed import set_grad_mode
 
@@ -65,10 +65,8 @@ def compile_graph(captured: CapturedGraph, config: CompileConfig) -> CompiledGra
         return CompiledGraph(Selection(captured, config, compile_graph))
     if isinstance(backend.compile, TorchStyle):
         if backend.compile.functional:
-            return _compiled(
-                captured,
-                replace(config, backend=as_functional(config, backend.compile), options=None),
-            )
+            functional = as_functional(config, backend.compile)
+            return _compiled(captured, replace(config, backend=functional, options=None))
         return _torch_style(captured, config, backend.compile)
     if backend.prepare is not None:
         _called(backend, captured.name, lambda: resolve(backend.prepare)(captured.gm))
@@ -117,18 +115,12 @@ def _stepped(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     from tracer_core.aot import autograd_runtime  # heavy: only training pays for it
 
     with stage("lower", graph=captured.name, suffix=".py") as record:
-        request = Request(
-            config.backend, config.options, config.mode, captured.name, captured.phase
-        )
-        lowered = autograd_runtime.lower_step(captured, request)
-        if wants_text():
-            record.text = lowered.graph.print_readable(print_output=False)
+        lowered = autograd_runtime.lower_step(captured, _request(captured, config))
+        _show(record, lowered)
     compiled = _compile_lowered(captured, config, lowered)
     run = autograd_runtime.in_its_grad_mode(lowered.graph.graph.nodes, compiled.run)
-    run = without_modes(_ambient_modes(captured), run)
-    return compiled.with_run(
-        autograd_runtime.with_used_up(captured, run), artifacts=None
-    )  # steps are not stored
+    run = autograd_runtime.with_used_up(captured, without_modes(_ambient_modes(captured), run))
+    return compiled.with_run(run, artifacts=None)  # steps are not stored
 
 
 def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
@@ -138,13 +130,8 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
     from tracer_core.aot import autograd_runtime  # heavy: only training pays for it
 
     with stage("lower", graph=captured.name, suffix=".py") as record:
-        request = Request(config.backend, config.options, config.mode, captured.name, Phase.FORWARD)
-        graphs = autograd_runtime.lower_training(captured, request)
-        if wants_text():
-            record.text = "\n".join(
-                one.graph.print_readable(print_output=False)
-                for one in (graphs.forward, graphs.backward)
-            )
+        graphs = autograd_runtime.lower_training(captured, _request(captured, config))
+        _show(record, graphs.forward, graphs.backward)
     compiled = _compile_lowered(captured, config, graphs.forward)
     autograd_runtime.take_channels_last(graphs, compiled.channels_last)
     run_forward = without_modes(_ambient_modes(captured, inside_autograd=True), compiled.run)
@@ -174,15 +161,12 @@ def compile_torch_graph(
     config = build_config(backend=backend, mode=mode, options=options)
     _take_symbols(gm, inputs, config.backend.name)
     needs_grad = grad_is_on_in(gm.graph) and output_requires_grad(gm, inputs)
-    specs = tuple(
-        InputSpec(node.name, role_of(value), node.name)
-        for node, value in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True)
-    )
+    specs = default_specs(gm, inputs)
     begin, end = torch.is_grad_enabled(), ending(gm.graph)
     compiled = compile_graph(CapturedGraph(gm, specs, tuple(inputs), needs_grad, name), config)
-    return (
-        compiled if begin == end else compiled.with_run(_leaving(end, compiled.run), artifacts=None)
-    )
+    if begin == end:
+        return compiled
+    return compiled.with_run(_leaving(end, compiled.run), artifacts=None)
 
 
 def _leaving(grad: bool, run: RunFunction) -> RunFunction:
@@ -209,28 +193,27 @@ def _take_symbols(gm: torch.fx.GraphModule, inputs: Sequence[Any], backend: str)
             continue
         found = node.meta.get("example_value")
         if isinstance(value, torch.Tensor) and not torch_private.is_fake(found):
-            reason = (
-                "sizes are symbolic, but nothing says which are in the shape of the input"
-                f" {node.name}"
-            )
-            raise BackendError(backend, "lower", reason)
+            reason = "sizes are symbolic, but nothing says which are in the shape of the input"
+            raise BackendError(backend, "lower", f"{reason} {node.name}")
         node.meta["val"] = value if found is None else found
+
+
+def _request(captured: CapturedGraph, config: CompileConfig) -> Request:
+    return Request(config.backend, config.options, config.mode, captured.name, captured.phase)
+
+
+def _show(record: OpenStage, *lowered: Lowered) -> None:
+    """Makes the lowered graphs the text of a stage, if anybody reads it."""
+    if wants_text():
+        record.text = "\n".join(one.graph.print_readable(print_output=False) for one in lowered)
 
 
 def _lowered(captured: CapturedGraph, config: CompileConfig) -> Lowered:
     with stage("lower", graph=captured.name, suffix=".py") as record:
-        lowered = lower(
-            captured.gm,
-            captured.real_inputs,
-            config.backend,
-            input_specs=captured.inputs,
-            options=config.options,
-            mode=config.mode,
-            name=captured.name,
-            phase=captured.phase,
+        lowered = lower_for(
+            captured.gm, captured.real_inputs, _request(captured, config), captured.inputs
         )
-        if wants_text():
-            record.text = lowered.graph.print_readable(print_output=False)
+        _show(record, lowered)
     return lowered
 
 
@@ -240,27 +223,24 @@ def _compile_lowered(
     """Partitions, compiles, and puts the check of the first result and the output plan around
     it.
     """
-    with stage("compile", graph=captured.name):
-        runner, refused = _called(
-            config.backend, captured.name, lambda: backend_runner(config.backend, lowered)
-        )
+    backend, name = config.backend, captured.name
+    with stage("compile", graph=name):
+        runner, refused = _called(backend, name, lambda: backend_runner(backend, lowered))
     # The program's own operators give what eager gives, also where fakes of this torch say
     # something else.
-    own = lowered.ir == "torch" and config.backend.compile is compile_eager
+    own = lowered.ir == "torch" and backend.compile is compile_eager
     run, early, functional = runner.run, runner.mutated_on_error, lowered.ir != "torch"
     if not own:
         spec = as_returned(lowered.spec, runner.channels_last)
         run = versions_counted(checked(run, spec, functional=functional), spec, early)
     fallback = artifacts = None
     if refused:
-        fallback = Fallback(
-            "unsupported", captured.name, config.backend.name, refused.reason, refused.operators
-        )
+        fallback = Fallback("unsupported", name, backend.name, refused.reason, refused.operators)
         report(fallback)
     elif functional:
         artifacts = RunnerArtifacts(runner, lowered.plan, lowered.spec)
     return CompiledGraph(
-        lowered.finish(run), mutated_on_error=early, channels_last=runner.channels_last,
+        lowered.plan.bind(run), mutated_on_error=early, channels_last=runner.channels_last,
         fallback=fallback, artifacts=artifacts,
     )  # fmt: skip
 
@@ -274,9 +254,8 @@ def _called(backend: Backend, graph: str, function: Callable[[], Any]) -> Any:
     except Exception as error:
         folder = debug_folder(graph)
         dump = None if folder is None else str(folder)
-        raise BackendError(
-            backend.name, "compile", f"{graph}: {type(error).__name__}: {error}", dump
-        ) from error
+        detail = f"{graph}: {type(error).__name__}: {error}"
+        raise BackendError(backend.name, "compile", detail, dump) from error
 
 
 def _torch_style(
@@ -290,13 +269,8 @@ def _torch_style(
     def run(inputs: list[Any]) -> Sequence[Any]:
         return function(*inputs)
 
-    spec = lower(
-        captured.gm,
-        captured.real_inputs,
-        config.backend,
-        input_specs=captured.inputs,
-        name=captured.name,
-    ).spec
+    request = _request(captured, config)
+    spec = lower_for(captured.gm, captured.real_inputs, request, captured.inputs).spec
     return CompiledGraph(checked(run, spec, grad=captured.needs_grad))
 
 
@@ -305,13 +279,7 @@ def _fall_back(
 ) -> CompiledGraph:
     fallback = Fallback(kind, captured.name, config.backend.name, reason)
     report(fallback)
-    forward = captured.gm.forward
-
-    def run_captured(inputs: list[Any]) -> Sequence[Any]:
-        outputs: Sequence[Any] = forward(*inputs)
-        return outputs
-
-    return CompiledGraph(run_captured, fallback=fallback)
+    return CompiledGraph(graph_function(captured.gm), fallback=fallback)
 
 
 def _ambient_modes(captured: CapturedGraph, *, inside_autograd: bool = False) -> tuple[str, ...]:
@@ -332,12 +300,8 @@ def _ambient_modes(captured: CapturedGraph, *, inside_autograd: bool = False) ->
 def without_modes(modes: Sequence[str], run: RunFunction) -> RunFunction:
     """`run` with these modes off around it: ``"grad"``, or the device type of an autocast."""
     for mode in modes:
-        off = (
-            torch.no_grad
-            if mode == "grad"
-            else functools.partial(torch.autocast, mode, enabled=False)
-        )
-        run = _inside(off, run)
+        autocast_off = functools.partial(torch.autocast, mode, enabled=False)
+        run = _inside(torch.no_grad if mode == "grad" else autocast_off, run)
     return run
 
 

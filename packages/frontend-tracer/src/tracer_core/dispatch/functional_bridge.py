@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.dead_code import is_random
 from tracer_core.contract.backend import Backend
 from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec
@@ -36,15 +37,13 @@ class Functional:
         examples = [_example(node.meta["val"]) for node in made.graph.find_nodes(op="placeholder")]
         function = self.style.build(module, examples, self.config)
         forms, wanted = made.forms(spec), [index for index, _, _ in made.inputs]
-        lock = (
-            threading.Lock()
-        )  # a thread's results are overwritten by its next call unless they are copied
+        # a thread's results are overwritten by its next call unless they are copied
+        lock = threading.Lock()
 
         def run(inputs: list[Any]) -> Sequence[Any]:
+            given = [inputs[index] for index in wanted]
             with lock:
-                results = [
-                    result.clone() for result in function(*[inputs[index] for index in wanted])
-                ]
+                results = [result.clone() for result in function(*given)]
             return made.finish(forms, results, inputs)
 
         return Runner(run)
@@ -59,7 +58,7 @@ def _example(value: Any) -> Any:
 
 def _supports(node: torch.fx.Node) -> str | None:
     """Returns why PyTorch has to run an operator."""
-    if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+    if is_random(node):
         return "it draws PyTorch's random numbers"
     values = [node.meta.get("val"), *(source.meta.get("val") for source in node.all_input_nodes)]
     dtypes = {value.dtype for value in values if isinstance(value, torch.Tensor)}
@@ -67,19 +66,13 @@ def _supports(node: torch.fx.Node) -> str | None:
         return "bfloat16 comes back as float16"
     if any(dtype.is_complex for dtype in dtypes):
         return "complex numbers are not supported"
-    if node.kwargs.get("rounding_mode") == "floor" and not any(
-        dtype.is_floating_point for dtype in dtypes
-    ):
+    whole = not any(dtype.is_floating_point for dtype in dtypes)
+    if whole and node.kwargs.get("rounding_mode") == "floor":
         return "whole numbers are divided towards zero"
     return None
 
 
 def as_functional(config: CompileConfig, style: TorchStyle) -> Backend:
     """Returns the `Backend`; the backend of `config` is the style's."""
-    return replace(
-        config.backend,
-        compile=Functional(style, config),
-        ir="aten",
-        shapes="static",
-        supports=_supports,
-    )
+    compile = Functional(style, config)
+    return replace(config.backend, compile=compile, ir="aten", shapes="static", supports=_supports)

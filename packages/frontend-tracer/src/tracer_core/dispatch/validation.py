@@ -65,9 +65,8 @@ def _ask_check(backend: Backend, options: Any, mode: str) -> None:
     except TracerError:
         raise
     except Exception as error:
-        raise BackendError(
-            backend.name, "check", f"its check() raised {type(error).__name__}: {error}"
-        ) from error
+        detail = f"its check() raised {type(error).__name__}: {error}"
+        raise BackendError(backend.name, "check", detail) from error
 
 
 def find_backend(backend: Any) -> Backend:
@@ -78,9 +77,8 @@ def find_backend(backend: Any) -> Backend:
         return backend
     if callable(backend):
         return from_callable(backend)
-    raise OptionError(
-        f"backend must be a name, a Backend or a callable, not {type(backend).__name__}"
-    )
+    kind = type(backend).__name__
+    raise OptionError(f"backend must be a name, a Backend or a callable, not {kind}")
 
 
 def build_options(backend: Backend, options: Any) -> Any:
@@ -95,15 +93,12 @@ def build_options(backend: Backend, options: Any) -> Any:
         if options is not None and not (isinstance(options, Mapping) and not options):
             raise OptionError(f"backend {backend.name!r} has no options")
         return None
-    if options is None:
-        return _construct(backend, cls, {})
-    if isinstance(options, Mapping):
-        _demand_known_fields(backend, cls, options)
-        return _construct(backend, cls, options)
+    if options is None or isinstance(options, Mapping):
+        _demand_known_fields(backend, cls, options or {})
+        return _construct(backend, cls, options or {})
     if isinstance(options, cls):
-        _check_fields(
-            backend, cls, {f.name: getattr(options, f.name) for f in dataclasses.fields(cls)}
-        )
+        values = {field.name: getattr(options, field.name) for field in dataclasses.fields(cls)}
+        _check_fields(backend, cls, values)
         return dataclasses.replace(options)  # a copy: the user's own object may not be frozen
     raise OptionError(
         f"options for backend {backend.name!r} must be a {cls.__name__} or a dict, "
@@ -161,26 +156,22 @@ def _construct(backend: Backend, cls: type, values: Mapping[str, Any]) -> Any:
     except (TypeError, ValueError) as error:  # a rule of the dataclass's own __post_init__
         raise OptionError(f"options for backend {backend.name!r}: {error}") from error
     except Exception as error:
-        raise BackendError(
-            backend.name, "options", f"{cls.__name__}() raised {type(error).__name__}: {error}"
-        ) from error
+        detail = f"{cls.__name__}() raised {type(error).__name__}: {error}"
+        raise BackendError(backend.name, "options", detail) from error
 
 
 def _check_fields(backend: Backend, cls: type, values: Mapping[str, Any]) -> None:
     try:
         hints = typing.get_type_hints(cls)
     except Exception as error:  # whatever the annotations, which are strings, evaluate to
-        reason = (
-            f"the annotations of {cls.__name__} cannot be read: {type(error).__name__}: {error}"
-        )
-        raise BackendError(backend.name, "options", reason) from error
+        reason = f"the annotations of {cls.__name__} cannot be read"
+        detail = f"{reason}: {type(error).__name__}: {error}"
+        raise BackendError(backend.name, "options", detail) from error
     for name, value in values.items():
         expected = hints[name]
         if not matches(value, expected):
-            raise OptionError(
-                f"option {name!r} of backend {backend.name!r} must be {describe(expected)}, not"
-                f" {value!r}"
-            )
+            what = f"option {name!r} of backend {backend.name!r}"
+            raise OptionError(f"{what} must be {describe(expected)}, not {value!r}")
 
 
 def matches(value: Any, expected: Any) -> bool:
@@ -195,9 +186,8 @@ def matches(value: Any, expected: Any) -> bool:
         return True
     if expected is None:
         return value is None
-    for origins, rule in _GENERIC_RULES:
-        if origin in origins:
-            return rule(value, origin, arguments)
+    if origin in _GENERIC_RULES:
+        return _GENERIC_RULES[origin](value, arguments)
     if origin is not None:
         return _matches_collection(value, origin, arguments)
     return _matches_class(value, expected)
@@ -239,7 +229,7 @@ def _matches_collection(value: Any, origin: Any, arguments: Sequence[Any]) -> bo
     return not isinstance(value, str)
 
 
-def _matches_tuple(value: Any, origin: Any, arguments: Sequence[Any]) -> bool:
+def _matches_tuple(value: Any, arguments: Sequence[Any]) -> bool:
     if not isinstance(value, tuple):
         return False
     if len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -247,14 +237,18 @@ def _matches_tuple(value: Any, origin: Any, arguments: Sequence[Any]) -> bool:
     return len(value) == len(arguments) and all(map(matches, value, arguments))
 
 
-_GENERIC_RULES: tuple[tuple[tuple[Any, ...], Callable[[Any, Any, Sequence[Any]], bool]], ...] = (
-    (_UNIONS, lambda value, origin, arguments: any(matches(value, one) for one in arguments)),
-    (
-        (typing.Literal,),
-        lambda value, origin, arguments: any(
-            value == one and type(value) is type(one) for one in arguments
-        ),
-    ),
-    ((typing.Annotated,), lambda value, origin, arguments: matches(value, arguments[0])),
-    ((tuple,), _matches_tuple),
-)
+def _matches_literal(value: Any, arguments: Sequence[Any]) -> bool:
+    return any(value == one and type(value) is type(one) for one in arguments)
+
+
+def _matches_union(value: Any, arguments: Sequence[Any]) -> bool:
+    return any(matches(value, one) for one in arguments)
+
+
+#: Origin of a generic type -> (value, the type's arguments) -> whether the value matches.
+_GENERIC_RULES: dict[Any, Callable[[Any, Sequence[Any]], bool]] = {
+    **dict.fromkeys(_UNIONS, _matches_union),
+    typing.Literal: _matches_literal,
+    typing.Annotated: lambda value, arguments: matches(value, arguments[0]),
+    tuple: _matches_tuple,
+}

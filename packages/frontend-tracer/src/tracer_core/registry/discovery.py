@@ -25,6 +25,7 @@ import pluggy
 from tracer_core import hookspecs
 from tracer_core.contract.backend import PROJECT, Backend, Lazy, resolve
 from tracer_core.contract.version import __version__
+from tracer_core.debug.graph_names import is_part_of
 from tracer_core.errors import BackendError, BackendNameClashError, BackendNotFoundError
 from tracer_core.registry import torch_style
 from tracer_core.registry.auto import AUTO
@@ -195,11 +196,7 @@ def told_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tupl
     asked = (*used, *(backend for backend in installed if backend.wrap is not None))
     reports = {one.report: one.name for one in asked if one.report is not None}
     told = [row for report, backend in reports.items() for row in _told(report, backend)]
-    return sorted(
-        row
-        for row in told
-        if any(row[0] == name or row[0].startswith(f"{name}_") for name in names)
-    )
+    return sorted(row for row in told if is_part_of(row[0], names))
 
 
 def _told(report: Lazy, backend: str) -> list[tuple[str, str]]:

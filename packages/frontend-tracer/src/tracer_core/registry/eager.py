@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tracer_core.contract.backend import Backend
-from tracer_core.contract.runner import Runner
+from tracer_core.contract.runner import RunFunction, Runner
 from tracer_core.contract.specs import CompileSpec, Training
 
 if TYPE_CHECKING:
@@ -21,16 +21,22 @@ if TYPE_CHECKING:
 DEVICES = frozenset({"cpu", "cuda", "mps", "xpu", "hpu", "mtia", "privateuseone", "meta"})
 
 
-def compile_eager(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    """Returns a runner that calls the graph's generated Python code."""
+def graph_function(graph: torch.fx.GraphModule) -> RunFunction:
+    """Returns the graph's generated Python code as a function of one list."""
     forward = graph.forward
 
     def run(inputs: list[Any]) -> Sequence[Any]:
         outputs: Sequence[Any] = forward(*inputs)
         return outputs
 
+    return run
+
+
+def compile_eager(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
+    """Returns a runner that calls the graph's generated Python code."""
     # the copies to inputs stand at the graph's end
-    return Runner(run, mutated_on_error=frozenset() if spec.mutations else None)
+    early = frozenset[int]() if spec.mutations else None
+    return Runner(graph_function(graph), mutated_on_error=early)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,17 @@ followed as it runs, nothing is guarded, and only what torch functions do is see
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.fx.node import map_aggregate
-from torch.overrides import TorchFunctionMode, resolve_name
+from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
-from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, size_origins
+from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes
 from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.specs import InputSpec, Role
 from tracer_core.fx_capture.fake_mode import Fakes
@@ -57,11 +58,8 @@ class _Recorder(TorchFunctionMode):
         if id(value) not in self._fakes:
             name = f"tensor_{len(self.inputs)}"
             role = Role.PARAMETER if isinstance(value, torch.nn.Parameter) else Role.BUFFER
-            self.add(
-                value,
-                torch_private.to_fake(self.fake_mode, value),
-                InputSpec(name, role, name, True),
-            )
+            fake = torch_private.to_fake(self.fake_mode, value)
+            self.add(value, fake, InputSpec(name, role, name, True))
         return self._fakes[id(value)]
 
     def node(self, value: Any) -> Any:
@@ -69,48 +67,32 @@ class _Recorder(TorchFunctionMode):
             return self._nodes[id(value)]
         if isinstance(value, SYM_TYPES):
             if self._sizes is None:
-                placeholders = self.graph.find_nodes(op="placeholder")
-                self._sizes = SizeNodes(
-                    self.graph,
-                    placeholders,
-                    size_origins([node.meta["val"] for node in placeholders]),
-                )
+                self._sizes = SizeNodes(self.graph, self.graph.find_nodes(op="placeholder"))
             return self._sizes.node(value)
         return value
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = map_aggregate(args, self.fake), map_aggregate(kwargs or {}, self.fake)
         symbolic = self.fake_mode.shape_env is not None
-        with (
-            self.fake_mode,
-            torch_private.python_dispatcher() if symbolic else contextlib.nullcontext(),
-        ):
+        kernels = torch_private.python_dispatcher() if symbolic else contextlib.nullcontext()
+        with self.fake_mode, kernels:
             result = func(*args, **kwargs)
         flat = result if isinstance(result, (tuple, list)) else (result,)
-        if resolve_name(func) in (
-            "torch.Tensor.size",
-            "torch.Tensor.stride",
-            "torch.Tensor.shape.__get__",
-        ):
-            return result
-        if (
-            not any(isinstance(item, torch.Tensor) for item in flat)
-            and func is not torch.Tensor.__setitem__
-        ):
+        makes_tensors = any(isinstance(item, torch.Tensor) for item in flat)
+        if not makes_tensors and func is not torch.Tensor.__setitem__:
             return result
         nodes = map_aggregate(args, self.node), map_aggregate(kwargs, self.node)
-        node = (
-            self.graph.call_method(func.__name__, *nodes)
-            if _is_wrapped(func)
-            else self.graph.call_function(func, *nodes)
-        )
+        if _is_wrapped(func):
+            node = self.graph.call_method(func.__name__, *nodes)
+        else:
+            node = self.graph.call_function(func, *nodes)
         node.meta["val"], node.meta["user_frame"] = result, _user_frame()
         if result is not flat:
             self._bind(result, node)
             return result
         for index, item in enumerate(flat):
             if isinstance(item, torch.Tensor):
-                got = self.graph.call_function(_getitem, (node, index))
+                got = self.graph.call_function(operator.getitem, (node, index))
                 got.meta.update(node.meta, val=item)
                 self._bind(item, got)
         return result
@@ -122,10 +104,6 @@ def _is_wrapped(func: Any) -> bool:
     """
     module = getattr(func, "__module__", None)
     return module == TENSOR_MODULE and not hasattr(sys.modules[module], func.__name__)
-
-
-def _getitem(items: Any, index: int) -> Any:
-    return items[index]
 
 
 def _user_frame() -> str:
@@ -158,7 +136,5 @@ def torch_graph(
     recorder.graph.output(tuple(recorder.node(recorder.fake(item)) for item in returned))
     gm = torch.fx.GraphModule(torch.nn.Module(), recorder.graph, class_name=name)
     reals = tuple(real for real, _ in recorder.inputs)
-    needs_grad = grad and any(
-        isinstance(real, torch.Tensor) and real.requires_grad for real in reals
-    )
+    needs_grad = grad and any(getattr(real, "requires_grad", False) for real in reals)
     return CapturedGraph(gm, tuple(spec for _, spec in recorder.inputs), reals, needs_grad, name)

@@ -81,7 +81,7 @@ def _demand(condition: bool, what: str) -> None:
 
 
 @program("dynamic sizes", "one size changes from call to call")
-def changing_size(subject: Subject) -> str | None:
+def changing_size(subject: Subject) -> None:
     """Static first, then symbolic; 0 and 1 are sizes like any other."""
     model = _mlp().eval()
     fast = subject.compile(model)
@@ -89,7 +89,6 @@ def changing_size(subject: Subject) -> str | None:
         for batch in (4, 7, 2, 1, 9, 0, 4):
             x = torch.randn(batch, 6)
             _same(model(x), fast(x), f"batch {batch}")
-    return None
 
 
 @program("dynamic sizes", "sizes are symbolic from the start, and one graph serves them")
@@ -157,7 +156,7 @@ def _no_training(subject: Subject) -> str | None:
 
 
 @program("random numbers", "dropout draws eager's stream")
-def random_stream(subject: Subject) -> str | None:
+def random_stream(subject: Subject) -> None:
     """The same seed gives the same numbers, and leaves the generator in the same state."""
 
     def fn(x: torch.Tensor) -> torch.Tensor:
@@ -171,11 +170,10 @@ def random_stream(subject: Subject) -> str | None:
         torch.manual_seed(seed)
         _same(expected, [fast(x) for _ in range(3)])
         _demand(torch.equal(after, torch.get_rng_state()), "the generator is in another state")
-    return None
 
 
 @program("views, aliasing, writes", "inputs that share memory")
-def shared_inputs(subject: Subject) -> str | None:
+def shared_inputs(subject: Subject) -> None:
     """A write through one is seen through the other."""
 
     def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -188,11 +186,10 @@ def shared_inputs(subject: Subject) -> str | None:
         expected, actual = fn(base, base[1:]), fast(other, other[1:])
         _same((base, expected), (other, actual))
         compare_aliasing([base, expected], [other, actual])
-    return None
 
 
 @program("views, aliasing, writes", "results are the caller's own")
-def own_results(subject: Subject) -> str | None:
+def own_results(subject: Subject) -> None:
     """Later calls do not write to earlier results, and the caller may write to them."""
 
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -208,11 +205,10 @@ def own_results(subject: Subject) -> str | None:
         _demand(mine[2] is x, "a result that is an input is another object")
         mine[0].zero_()
     _same([expected[1:] for _, _, expected in kept], [mine[1:] for _, mine, _ in kept])
-    return None
 
 
 @program("views, aliasing, writes", "buffers are written")
-def written_buffers(subject: Subject) -> str | None:
+def written_buffers(subject: Subject) -> None:
     """Batch norm's running statistics, and a counter."""
 
     def make() -> nn.Module:
@@ -226,11 +222,10 @@ def written_buffers(subject: Subject) -> str | None:
             x = torch.randn(2, 2, 6, 6)
             _same(reference(x), fast(x))
     _same(dict(reference.state_dict()), dict(model.state_dict()), "state")
-    return None
 
 
 @program("parameters", "new values of parameters are seen")
-def new_values(subject: Subject) -> str | None:
+def new_values(subject: Subject) -> None:
     """Written in place, through ``.data``, loaded, and replaced."""
     model = _mlp().eval()
     fast = subject.compile(model)
@@ -246,11 +241,10 @@ def new_values(subject: Subject) -> str | None:
         for number, change in enumerate(changes):
             change(model)
             _same(model(x), fast(x), f"after change {number}")
-    return None
 
 
 @program("strides", "the layout of an input changes from call to call")
-def changing_strides(subject: Subject) -> str | None:
+def changing_strides(subject: Subject) -> None:
     """Contiguous, transposed, with steps."""
 
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -264,11 +258,10 @@ def changing_strides(subject: Subject) -> str | None:
         torch.randn(1, 6).expand(4, 6),
     ):
         _same(fn(x), fast(x), str(x.stride()))
-    return None
 
 
 @program("modes of torch", "autocast and inference mode")
-def torch_modes(subject: Subject) -> str | None:
+def torch_modes(subject: Subject) -> None:
     """The casts of autocast are eager's."""
     model = _mlp().eval()
     fast = subject.compile(model)
@@ -277,11 +270,10 @@ def torch_modes(subject: Subject) -> str | None:
         _same(model(x), fast(x), "inference mode")
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         compare(model(x), fast(x), Tolerance(3e-2, 3e-2), "autocast")
-    return None
 
 
 @program("threads", "eight threads on one compiled model")
-def threads(subject: Subject) -> str | None:
+def threads(subject: Subject) -> None:
     """Each gets its own results."""
     model = _mlp().eval()
     fast = subject.compile(model)
@@ -305,7 +297,6 @@ def threads(subject: Subject) -> str | None:
     for one in running:
         one.join()
     _demand(not failures, "; ".join(failures))
-    return None
 
 
 @program("options", "mistakes are found at compile()")
@@ -339,18 +330,17 @@ def wrong_options(subject: Subject) -> str | None:
 
 
 @program("options", "every mode runs")
-def every_mode(subject: Subject) -> str | None:
+def every_mode(subject: Subject) -> None:
     """Each of `Backend.modes`."""
     for mode in subject.backend.modes:
         fast = subject.compile(lambda x: (x * 2).sum(), mode=mode)
         for _ in range(2):
             x = torch.randn(4, 4)
             _same((x * 2).sum(), fast(x), mode)
-    return None
 
 
 @program("errors", "the program's own error")
-def programs_error(subject: Subject) -> str | None:
+def programs_error(subject: Subject) -> None:
     """Raised as eager raises it, with its effects up to there."""
 
     def fn(x: torch.Tensor, flag: bool) -> torch.Tensor:
@@ -362,11 +352,10 @@ def programs_error(subject: Subject) -> str | None:
     fast = subject.compile(fn)
     for flag in (False, True, False, True):
         _same(_outcome(fn, torch.ones(3), flag), _outcome(fast, torch.ones(3), flag))
-    return None
 
 
 @program("errors", "an index out of range")
-def index_out_of_range(subject: Subject) -> str | None:
+def index_out_of_range(subject: Subject) -> None:
     """Eager raises IndexError; a backend that cannot check must leave such operators to PyTorch."""
     fast = subject.compile(F.embedding)
     table = torch.randn(5, 3)
@@ -383,11 +372,10 @@ def index_out_of_range(subject: Subject) -> str | None:
         )
         if isinstance(expected, torch.Tensor):
             _same(expected, actual)
-    return None
 
 
 @program("errors", "a whole number divided by zero")
-def divided_by_zero(subject: Subject) -> str | None:
+def divided_by_zero(subject: Subject) -> None:
     """Eager raises RuntimeError; engines compute something, or end the process."""
 
     def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -403,7 +391,6 @@ def divided_by_zero(subject: Subject) -> str | None:
         )
         if isinstance(expected, tuple):
             _same(expected, actual)
-    return None
 
 
 def _outcome(fn: Callable[..., Any], *args: Any) -> Any:
@@ -414,7 +401,7 @@ def _outcome(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 @program("caching", "compiled again after reset()")
-def compiled_again(subject: Subject) -> str | None:
+def compiled_again(subject: Subject) -> None:
     """From the backend's caches or anew, with the same results; other options give other
     entries.
     """
@@ -429,11 +416,10 @@ def compiled_again(subject: Subject) -> str | None:
             if reset is not None:
                 reset()
             _same(expected, fast(x), "after the backend's reset")
-    return None
 
 
 @program("caching", "inputs and results are not kept alive")
-def nothing_is_kept(subject: Subject) -> str | None:
+def nothing_is_kept(subject: Subject) -> None:
     """Their memory is free when the program drops them."""
     fast = subject.compile(lambda x: x * 2 + 1)
     fast(torch.randn(64, 64)), fast(torch.randn(64, 64))
@@ -447,7 +433,6 @@ def nothing_is_kept(subject: Subject) -> str | None:
     _demand(
         not any(one() is not None for one in watched), "a tensor of an earlier call is still alive"
     )
-    return None
 
 
 @program("caching", "written, and read back by another runner")
