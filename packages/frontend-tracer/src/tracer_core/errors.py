@@ -8,6 +8,25 @@ from __future__ import annotations
 import linecache
 
 
+class Location(str):
+    """A line of the user's code; its text is ``file:line in function``."""
+
+    path: str
+    line: int
+
+    @classmethod
+    def of(cls, path: str, line: int, function: str) -> Location:
+        """Returns the location of a line of a function."""
+        made = cls(f"{path}:{line} in {function}")
+        made.path, made.line = path, line
+        return made
+
+    @property
+    def code(self) -> str:
+        """The text of the line; "" where its file cannot be read."""
+        return linecache.getline(self.path, self.line).strip()
+
+
 class TracerError(Exception):
     """Base of all errors raised by tracer_core itself."""
 
@@ -67,18 +86,15 @@ class MarkedSizeError(TracerError):
     """The program contradicts a `mark_dynamic` range (a constraint violation).
 
     size: ``x.shape[0]``. promised: its marked range. found: what the program requires of it.
-    location: ``file:line in function`` of the line that requires it.
+    location: ``file:line in function`` of the line that requires it. code: that line.
     """
 
-    def __init__(self, size: str, promised: str, found: str, location: str) -> None:
+    def __init__(self, size: str, promised: str, found: str, location: str, code: str = "") -> None:
         self.size, self.promised, self.found, self.location = size, promised, found, location
-        path, _, rest = location.partition(":")
-        number = rest.partition(" ")[0]
-        line = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
         super().__init__(
             f"{size} was marked dynamic ({promised}), but the program asks that {found}, at"
             f" {location}"
-            + (f"\n      {line}" if line else "")
+            + (f"\n      {code}" if code else "")
             + "\n  Change that line, give mark_dynamic the range that it allows, or take the mark"
             " away (mark_static)."
         )

@@ -385,7 +385,7 @@ class Partition:
     def _size_node(self, symbol: Any) -> torch.fx.Node:
         """A node (outside every graph's order) that reads a symbol from an input."""
         origin = self.origins[symbol]
-        placeholder = list(self.described)[origin.index]
+        placeholder: torch.fx.Node = list(self.described)[origin.index]
         if origin.dim is None:
             return placeholder
         scratch = torch.fx.Graph()

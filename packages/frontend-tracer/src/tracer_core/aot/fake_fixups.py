@@ -16,7 +16,7 @@ from tracer_core import torch_private
 from tracer_core.aot.attention_seeds import SEEDS, drops_out
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.symbolic_sizes import free_symbols
-from tracer_core.torch_private.names import operators
+from tracer_core.torch_private.names import names, operators
 
 aten = operators("aten")
 
@@ -45,11 +45,8 @@ def _workspace(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
         raise LoweringUnsupported("a recurrent layer of oneDNN is trained with symbolic sizes")
 
     def real(value: Any) -> Any:
-        return (
-            torch.zeros(value.shape, dtype=value.dtype)
-            if isinstance(value, torch.Tensor)
-            else value
-        )
+        is_tensor = isinstance(value, torch.Tensor)
+        return torch.zeros(value.shape, dtype=value.dtype) if is_tensor else value
 
     with torch_private.outside_modes():
         kept = aten.mkldnn_rnn_layer.default(*map(real, args))[3]
@@ -60,12 +57,12 @@ def _in_float32(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     """oneDNN returns gradients of recurrent layers in float32, whatever the layer's dtype (fakes of
     torch 2.11 do not).
     """
-    return tuple(
-        one
-        if not isinstance(one, torch.Tensor) or one.dtype is torch.float32
-        else torch_private.fake_like(one, torch.float32)
-        for one in result
-    )
+
+    def widened(one: Any) -> Any:
+        wide = not isinstance(one, torch.Tensor) or one.dtype is torch.float32
+        return one if wide else torch_private.fake_like(one, torch.float32)
+
+    return tuple(map(widened, result))
 
 
 def _seeds(target: Any) -> Callable[[Any, tuple[Any, ...], Any], Any]:
@@ -118,9 +115,8 @@ def _bags(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     """
     given: list[Any] = [*args, *(False, 0, False, None, False, -1)[len(args) - 3 :]]
     weight, _, offsets, _, kind, _, scale, _, padding = given
-    plain = (
-        weight.dtype is torch.bfloat16 and weight.device.type == "cpu" and kind == 0 and padding < 0
-    )
+    low = weight.dtype is torch.bfloat16 and weight.device.type == "cpu"
+    plain = low and kind == 0 and padding < 0
     if not plain or weight.stride(1) != 1 or (scale is not None and scale.stride(0) != 1):
         return result
     with torch_private.outside_modes():
@@ -134,33 +130,31 @@ def _phases(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     """
     vectors = args[2] if len(args) > 2 else True
     if torch.is_grad_enabled() and args[0].is_complex() and vectors:
-        raise LoweringUnsupported(
-            "the gradient of complex eigenvectors looks at numbers, and raises for some"
-        )
+        reason = "the gradient of complex eigenvectors looks at numbers, and raises for some"
+        raise LoweringUnsupported(reason)
     return result
 
 
 def _sized_by_data(mode: Any, args: tuple[Any, ...], result: Any) -> Any:
     """Fakes of torch 2.11 have the size that the operator gives for zeros."""
     if not free_symbols(result[0]):
-        raise LoweringUnsupported(
-            "aten._unique gives as many numbers as its input has different ones"
-        )
+        reason = "aten._unique gives as many numbers as its input has different ones"
+        raise LoweringUnsupported(reason)
     return result
 
 
+_NORMS = names(
+    "native_layer_norm.default native_group_norm.default native_batch_norm.default"
+    " _native_batch_norm_legit_functional.default _native_batch_norm_legit_no_training.default",
+    of="ops.aten",
+)
+_ATTENTIONS = names(
+    "_scaled_dot_product_flash_attention.default _scaled_dot_product_efficient_attention.default",
+    of="ops.aten",
+)
 CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
-    aten.native_layer_norm.default: _statistics,
-    aten.native_group_norm.default: _statistics,
-    aten.native_batch_norm.default: _statistics,
-    aten._native_batch_norm_legit_functional.default: _statistics,
-    aten._native_batch_norm_legit_no_training.default: _statistics,
-    aten._scaled_dot_product_flash_attention.default: _seeds(
-        aten._scaled_dot_product_flash_attention.default
-    ),
-    aten._scaled_dot_product_efficient_attention.default: _seeds(
-        aten._scaled_dot_product_efficient_attention.default
-    ),
+    **dict.fromkeys(_NORMS, _statistics),
+    **{attention: _seeds(attention) for attention in _ATTENTIONS},
     aten._scaled_dot_product_flash_attention_for_cpu.default: _logarithms,
     aten._embedding_bag.default: _bags,
     aten._embedding_bag_forward_only.default: _bags,

@@ -21,22 +21,9 @@ MISSING = object()
 
 #: Methods and functions that change sizes or strides of their first argument.
 RESHAPE_IN_PLACE = frozenset(
-    {
-        "t_",
-        "transpose_",
-        "swapaxes_",
-        "swapdims_",
-        "squeeze_",
-        "unsqueeze_",
-        "as_strided_",
-        "resize_",
-        "resize_as_",
-        "set_",
-        "set_data",
-        "_set_data",
-        "swap_tensors",
-    }
-)
+    {"t_", "transpose_", "swapaxes_", "swapdims_", "squeeze_", "unsqueeze_", "as_strided_",
+     "resize_", "resize_as_", "set_", "set_data", "_set_data", "swap_tensors"}
+)  # fmt: skip
 
 
 def attribute(gm: torch.fx.GraphModule, path: str) -> Any:
@@ -102,8 +89,7 @@ def _propagate(
             if node.op == "output":
                 continue
             if node.op == "placeholder":
-                value = node.meta.get("val", next(given))
-                value = _faked(value, mode)
+                value = _faked(node.meta.get("val", next(given)), mode)
             elif node.op == "get_attr":
                 value = _faked(attribute(gm, str(node.target)), mode)
             else:
@@ -119,15 +105,10 @@ def _faked(value: Any, mode: Any) -> Any:
 
 
 def _run(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> Any:
-    args, kwargs = (
-        torch.fx.map_arg(node.args, values.__getitem__),
-        torch.fx.map_arg(node.kwargs, values.__getitem__),
-    )
-    with (
-        torch_private.python_dispatcher()
-        if _wants_symbols(node, args, kwargs)
-        else contextlib.nullcontext()
-    ):
+    found: Any = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+    args, kwargs = found
+    symbolic = _wants_symbols(node, args, kwargs)
+    with torch_private.python_dispatcher() if symbolic else contextlib.nullcontext():
         if node.op == "call_function":
             return node.target(*args, **kwargs)  # type: ignore[operator]
         if node.op == "call_method":
@@ -146,9 +127,4 @@ def _wants_symbols(node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
     """
     if "dropout" in str(getattr(node.target, "__name__", node.target)):
         return False
-    leaves = pytree.arg_tree_leaves(*args, **kwargs)
-    return any(
-        isinstance(leaf, torch.SymInt)
-        or (isinstance(leaf, torch.Tensor) and leaf._has_symbolic_sizes_strides)
-        for leaf in leaves
-    )
+    return torch_private.has_symbols(pytree.arg_tree_leaves(*args, **kwargs))

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.contract.backend import Backend
+from tracer_core.contract.backend import Backend, wants_constants
 from tracer_core.contract.runner import Runner
 from tracer_core.contract.specs import CompileSpec, Phase, Role
 from tracer_core.errors import BackendError
@@ -55,16 +55,9 @@ def compile_with_constants(
     spec = replace(spec, constants=constants, cache_key=spec.cache_key + "-frozen")
     runner = compile_function(gm, spec)
     if runner.bind_constants is None:
-        detail = (
-            f"{spec.name}: its runner has no bind_constants, but parameters are constants (freeze)"
-        )
-        raise BackendError(backend.name, "compile", detail)
+        detail = "its runner has no bind_constants, but parameters are constants (freeze)"
+        raise BackendError(backend.name, "compile", f"{spec.name}: {detail}")
     return Runner(Frozen(runner, spec))
-
-
-def wants_constants(backend: Backend, options: Any) -> bool:
-    """Whether the user asked for freezing and the backend supports it."""
-    return backend.params == "constants" and bool(getattr(options, "freeze", False))
 
 
 def constant_inputs(gm: torch.fx.GraphModule, spec: CompileSpec) -> tuple[int, ...]:
@@ -88,9 +81,8 @@ def refresh(options: Any) -> None:
     """
     mine = [one for one in list(_instances) if one.spec.options is options]
     if any(state.released for one in mine for state in one.states()):
-        raise BackendError(
-            "freeze", "refresh", "parameters whose memory was given back cannot be read again"
-        )
+        detail = "parameters whose memory was given back cannot be read again"
+        raise BackendError("freeze", "refresh", detail)
     for one in mine:
         one.forget()
 
@@ -107,9 +99,8 @@ def release_originals(options: Any) -> int:
     names: dict[int, tuple[torch.Tensor, str]] = {}
     for one in mine:
         for state in one.states():
-            for place, (tensor, index) in enumerate(
-                zip(state.tensors, one.spec.constants, strict=True)
-            ):
+            constants = zip(state.tensors, one.spec.constants, strict=True)
+            for place, (tensor, index) in enumerate(constants):
                 names[id(tensor)] = tensor, one.spec.inputs[index].source
                 if place in one.compiled.constants_read:
                     needed.add(id(tensor))
@@ -152,9 +143,8 @@ class State:
         """Records the contents of these tensors and the identity of all of them."""
         self.watched = watched
         kept = [self.tensors[k] for k in watched]
-        self.versions = versions(
-            kept
-        )  # first: the fast check reads counters that inference tensors lack
+        # first: the fast check reads counters that inference tensors lack
+        self.versions = versions(kept)
         self.pointers = [tensor.data_ptr() for tensor in kept]
         roles = [self._spec.inputs[self._spec.constants[k]].role for k in watched]
         self.spans = [

@@ -26,28 +26,18 @@ from tracer_core.torch_private.needed import OpOverload, pytree
 _STATISTICS: dict[Any, tuple[int, int]] = {
     **dict.fromkeys(names("batch_norm instance_norm", of="nn.functional"), (1, 2)),
     **dict.fromkeys(names("batch_norm instance_norm native_batch_norm"), (3, 4)),
-    **dict.fromkeys(names("batch_norm.default instance_norm.default native_batch_norm.default",
-    of="ops.aten"), (3, 4)),
-}  # fmt: skip
+    **dict.fromkeys(
+        names("batch_norm.default instance_norm.default native_batch_norm.default", of="ops.aten"),
+        (3, 4),
+    ),
+}
 _RUNNING = ("running_mean", "running_var")
 
 #: In-place operator functions (``a += b``), by name.
-_AUGMENTED = frozenset(
-    {
-        "iadd",
-        "isub",
-        "imul",
-        "itruediv",
-        "ifloordiv",
-        "imod",
-        "ipow",
-        "iand",
-        "ior",
-        "ixor",
-        "ilshift",
-        "irshift",
-    }
-)
+AUGMENTED = frozenset(
+    {"iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor",
+     "ilshift", "irshift"}
+)  # fmt: skip
 #: Elementwise operators that torch does not tag as pointwise.
 _ALSO_POINTWISE = frozenset(
     {"copy", "masked_fill", "where", "copysign", "setitem", "eq", "ne", "lt", "le", "gt", "ge"}
@@ -124,7 +114,7 @@ def _is_writer(function: Any) -> bool:
         return False
     if isinstance(function, OpOverload) and function._schema.is_mutable:
         return True
-    return function in _STATISTICS or name.endswith("_") or name == "setitem" or name in _AUGMENTED
+    return function in _STATISTICS or name.endswith("_") or name == "setitem" or name in AUGMENTED
 
 
 def call(
@@ -194,11 +184,8 @@ def _clash(function: Any, name: str, one: Given, other: Given) -> Clash | None:
     reason = f"{name} writes to memory that it is given by another name"
     if one.position is not None and other.position is not None and one.position != other.position:
         return Clash(reason, name.startswith("_foreach_") and name.endswith("_"))
-    if (
-        not (one.written and other.written)
-        and _is_pointwise(function, name)
-        and overlap.same(one.tensor, other.tensor)
-    ):
+    reads_first = not (one.written and other.written) and _is_pointwise(function, name)
+    if reads_first and overlap.same(one.tensor, other.tensor):
         return None
     return Clash(reason, False)
 
@@ -208,7 +195,7 @@ def _is_pointwise(function: Any, name: str) -> bool:
     """Whether an operator reads only the element of each argument that corresponds to the written
     element.
     """
-    if name in _AUGMENTED or name.startswith("_foreach_"):
+    if name in AUGMENTED or name.startswith("_foreach_"):
         return True
     name = name.rstrip("_")
     packet = getattr(torch.ops.aten, name, None)
@@ -225,28 +212,19 @@ def _given(
         slots = [(0, _target(*args)), *slots[1:]]
     for slot, value in slots:
         written = _writes_to(function, name, slot, kwargs)
-        if isinstance(value, torch.Tensor):
-            yield from _strided(Given(value, slot, None, written))
-        elif isinstance(value, (list, tuple)):
-            for position, one in enumerate(value):
-                if isinstance(one, torch.Tensor):
-                    yield from _strided(Given(one, slot, position, written))
-
-
-def _strided(one: Given) -> Iterator[Given]:
-    if one.tensor.layout is torch.strided and not one.tensor.is_nested:
-        yield one
+        is_list = isinstance(value, (list, tuple))
+        for position, one in enumerate(value if is_list else (value,)):
+            strided = isinstance(one, torch.Tensor) and one.layout is torch.strided
+            if strided and not one.is_nested:
+                yield Given(one, slot, position if is_list else None, written)
 
 
 def _writes_to(function: Any, name: str, slot: int | str, kwargs: Mapping[str, Any]) -> bool:
     if isinstance(function, OpOverload):
         named = {argument.name: argument for argument in function._schema.arguments}
         argument = list(named.values())[slot] if isinstance(slot, int) else named.get(slot)
-        if (
-            argument is not None
-            and argument.alias_info is not None
-            and argument.alias_info.is_write
-        ):
+        alias = None if argument is None else argument.alias_info
+        if alias is not None and alias.is_write:
             return True
     if function in _STATISTICS:
         return slot in _STATISTICS[function] or slot in _RUNNING
@@ -270,13 +248,10 @@ def _target(receiver: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
         or (isinstance(one, numbers) and not isinstance(one, bool))
         for one in parts
     )
-    if (
-        not basic
-        or not isinstance(value, torch.Tensor)
-        or overlap.storage(value) != overlap.storage(receiver)
-    ):
+    if not basic or not isinstance(value, torch.Tensor):
         return receiver
-    return receiver.detach()[index]
+    apart = overlap.storage(value) != overlap.storage(receiver)
+    return receiver if apart else receiver.detach()[index]
 
 
 def _in_turn(
@@ -320,6 +295,5 @@ def _single(
             return value[position : position + 1]
         return value
 
-    return [one_of(value) for value in args], {
-        name: one_of(value) for name, value in kwargs.items()
-    }
+    named = {name: one_of(value) for name, value in kwargs.items()}
+    return [one_of(value) for value in args], named

@@ -94,7 +94,8 @@ def bytes_of(value: Any) -> int:
     """Returns the bytes of a tensor, by the sizes of the captured call; 8 for a number."""
     if not isinstance(value, torch.Tensor):
         return 8
-    return max(1, math.prod(map(hint_of, value.shape)) * value.element_size())
+    count: int = math.prod(map(hint_of, value.shape))
+    return max(1, count * value.element_size())
 
 
 class Partitioner:

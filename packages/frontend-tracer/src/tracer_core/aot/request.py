@@ -78,7 +78,8 @@ def main_device(values: Sequence[Any], graph: torch.fx.GraphModule) -> torch.dev
 def default_specs(gm: torch.fx.GraphModule, values: Sequence[Any]) -> tuple[InputSpec, ...]:
     """Returns an InputSpec for each placeholder, given only its (fake) value."""
     names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
-    return tuple(InputSpec(n, role_of(v), n) for n, v in zip(names, values, strict=True))
+    pairs = zip(names, values, strict=True)
+    return tuple(InputSpec(name, role_of(value), name) for name, value in pairs)
 
 
 def role_of(value: Any) -> Role:

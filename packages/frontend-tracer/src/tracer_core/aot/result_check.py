@@ -63,14 +63,9 @@ def checked(
         check_result(outputs, kept, spec)
         for index, version in versions.items():
             if kept[index]._version != version:
-                raise _error(
-                    spec,
-                    f"it wrote to input {index} ({spec.inputs[index].source}), to which the graph"
-                    " writes nothing",
-                )
-        if grad and not any(
-            isinstance(value, torch.Tensor) and value.requires_grad for value in outputs
-        ):
+                source = f"input {index} ({spec.inputs[index].source})"
+                raise _error(spec, f"it wrote to {source}, to which the graph writes nothing")
+        if grad and not any(getattr(value, "requires_grad", False) for value in outputs):
             raise _error(spec, "every output is detached, but gradients were asked for")
         target = run
         return outputs
@@ -86,10 +81,8 @@ def checked(
 def check_result(outputs: Any, inputs: Sequence[Any], spec: CompileSpec) -> None:
     """Raises BackendError for the first output that differs from `spec`."""
     if not isinstance(outputs, (list, tuple)):
-        raise _error(
-            spec,
-            f"returned {type(outputs).__name__}, expected a list of {len(spec.outputs)} outputs",
-        )
+        wanted = f"a list of {len(spec.outputs)} outputs"
+        raise _error(spec, f"returned {type(outputs).__name__}, expected {wanted}")
     if len(outputs) != len(spec.outputs):
         raise _error(spec, f"returned {len(outputs)} outputs, expected {len(spec.outputs)}")
     sizes = _sizes(spec, inputs)
@@ -118,11 +111,8 @@ def _check_inputs(inputs: Sequence[Any], expected: Sequence[OutputSpec], spec: C
     for value, one, described in zip(inputs, expected, spec.inputs, strict=True):
         difference = _difference(value, one, sizes)
         if difference:
-            raise _error(
-                spec,
-                f"its input {described.source}, made by an operator that runs eagerly, has"
-                f" {difference}",
-            )
+            source = f"its input {described.source}, made by an operator that runs eagerly"
+            raise _error(spec, f"{source}, has {difference}")
 
 
 def _error(spec: CompileSpec, detail: str) -> BackendError:
@@ -131,14 +121,11 @@ def _error(spec: CompileSpec, detail: str) -> BackendError:
 
 def _sizes(spec: CompileSpec, inputs: Sequence[Any]) -> Mapping[str, int]:
     """Returns the value of each symbolic size in this call."""
-    return {
-        size.symbol: (
-            inputs[size.input_index]
-            if size.dim is None
-            else inputs[size.input_index].shape[size.dim]
-        )
-        for size in spec.sizes
-    }
+    found = {}
+    for size in spec.sizes:
+        given = inputs[size.input_index]
+        found[size.symbol] = given if size.dim is None else given.shape[size.dim]
+    return found
 
 
 def _number(value: Any, sizes: Mapping[str, int]) -> int:
@@ -149,14 +136,11 @@ def _number(value: Any, sizes: Mapping[str, int]) -> int:
 
 
 def _difference(value: Any, expected: OutputSpec, sizes: Mapping[str, int]) -> str | None:
-    if expected.dtype is None:
-        return (
-            None
-            if not isinstance(value, torch.Tensor)
-            else f"type {type(value).__name__}, expected a number"
-        )
-    if not isinstance(value, torch.Tensor):
-        return f"type {type(value).__name__}, expected a tensor"
+    is_number = expected.dtype is None
+    if is_number is isinstance(value, torch.Tensor):
+        return f"type {type(value).__name__}, expected a {'number' if is_number else 'tensor'}"
+    if is_number:
+        return None
     assert expected.shape is not None and expected.stride is not None
     shape = tuple(_number(size, sizes) for size in expected.shape)
     stride = tuple(_number(step, sizes) for step in expected.stride)
@@ -166,15 +150,19 @@ def _difference(value: Any, expected: OutputSpec, sizes: Mapping[str, int]) -> s
         return f"shape {tuple(value.shape)}, expected {shape}"
     if value.device.type != (expected.device.type if expected.device else None):
         return f"device {value.device}, expected {expected.device}"
-    if value.layout is torch.strided and not _same_stride(shape, value.stride(), stride):
+    if value.layout is torch.strided and not _same_strides(shape, value.stride(), stride):
         return f"strides {tuple(value.stride())}, expected {stride}"
     return None
 
 
-def _same_stride(shape: Sequence[int], actual: Sequence[int], expected: Sequence[int]) -> bool:
-    if 0 in shape:
-        return True
-    return all(size == 1 or a == e for size, a, e in zip(shape, actual, expected, strict=True))
+def same_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether two tensors of one shape have the same strides where these mean something."""
+    return _same_strides(left.shape, left.stride(), right.stride())
+
+
+def _same_strides(shape: Sequence[int], actual: Sequence[int], expected: Sequence[int]) -> bool:
+    steps = zip(shape, actual, expected, strict=True)
+    return 0 in shape or all(size == 1 or a == e for size, a, e in steps)
 
 
 def _check_aliases(outputs: Sequence[Any], inputs: Sequence[Any], spec: CompileSpec) -> None:
@@ -188,18 +176,15 @@ def _check_aliases(outputs: Sequence[Any], inputs: Sequence[Any], spec: CompileS
             continue
         storage = torch_private.storage_id(value)
         owner = owners.get(storage)
-        if (
-            owner is not None
-            and expected.alias_of_input is None
-            and expected.alias_of_output is None
-        ):
+        aliased = _aliased(expected)
+        if owner is not None and aliased is None:
             raise _error(spec, f"output {index} shares its memory with {owner}, expected its own")
-        if owner is None and (promised := _promised(expected)) is not None:
-            raise _error(spec, f"output {index} has memory of its own, expected that of {promised}")
+        if owner is None and aliased is not None:
+            raise _error(spec, f"output {index} has memory of its own, expected that of {aliased}")
         owners.setdefault(storage, f"output {index}")
 
 
-def _promised(expected: OutputSpec) -> str | None:
+def _aliased(expected: OutputSpec) -> str | None:
     """Says whose memory an output must share."""
     if expected.alias_of_input is not None:
         return f"input {expected.alias_of_input}"

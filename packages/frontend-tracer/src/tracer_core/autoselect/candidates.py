@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracer_core.autoselect.choice import Row
-from tracer_core.contract.backend import Backend
+from tracer_core.contract.backend import Backend, wants_constants
 from tracer_core.errors import OptionError, TracerError
 from tracer_core.options import CompileConfig
 from tracer_core.registry import discovery
@@ -53,11 +53,7 @@ class Plan:
     def frozen(self) -> tuple[CompileConfig, ...]:
         """Returns the candidates that take parameters as constants."""
         configs = (one.config for one in self.candidates)
-        return tuple(
-            c
-            for c in configs
-            if c.backend.params == "constants" and getattr(c.options, "freeze", False)
-        )
+        return tuple(c for c in configs if wants_constants(c.backend, c.options))
 
 
 def is_auto(backend: Any) -> bool:
@@ -89,10 +85,8 @@ def make_plan(
             candidates.append(Candidate(label, made))
     _demand_different(candidates)
     if named and not candidates:
-        raise OptionError(
-            "no candidate is left:"
-            f" {'; '.join(row.detail for row in refused) or 'the list is empty'}"
-        )
+        reasons = "; ".join(row.detail for row in refused) or "the list is empty"
+        raise OptionError(f"no candidate is left: {reasons}")
     backend = backend_for([one.config.backend for one in candidates])
     plan = Plan(options, tuple(candidates), tuple(refused))
     return CompileConfig(backend, plan, mode or "default", **config)
@@ -100,28 +94,23 @@ def make_plan(
 
 def _entries(given: Any, options: AutoOptions) -> list[tuple[str, Any, Mapping[str, Any]]]:
     """Returns (name, backend, its options) of each candidate."""
-    wanted: Sequence[Any] = (
-        given if isinstance(given, (list, tuple)) else options.candidates or _installed()
-    )
+    is_list = isinstance(given, (list, tuple))
+    wanted: Sequence[Any] = given if is_list else options.candidates or _installed()
     found: list[tuple[str, Any, Mapping[str, Any]]] = []
     for one in wanted:
         own: Mapping[str, Any] = {}
         if isinstance(one, (list, tuple)):
             if len(one) != 2 or not isinstance(one[1], Mapping):
-                raise OptionError(
-                    f"a candidate is a backend or a pair (backend, options), not {one!r}"
-                )
+                wanted_form = "a candidate is a backend or a pair (backend, options)"
+                raise OptionError(f"{wanted_form}, not {one!r}")
             one, own = one
         name = _name_of(one)
         if name == NAME:
             raise OptionError("'auto' is no candidate of itself")
         found.append((name, one, {**options.settings.get(name, {}), **own}))
-    unknown = sorted(set(options.settings) - {name for name, _, _ in found})
-    if unknown:
-        raise OptionError(
-            f"settings for {', '.join(unknown)}: no such candidate; there are"
-            f" {[n for n, _, _ in found]}"
-        )
+    names = [name for name, _, _ in found]
+    if unknown := ", ".join(sorted(set(options.settings).difference(names))):
+        raise OptionError(f"settings for {unknown}: no such candidate; there are {names}")
     return found
 
 
@@ -132,9 +121,8 @@ def _name_of(backend: Any) -> str:
         return backend.name
     if callable(backend):
         return from_callable(backend).name
-    raise OptionError(
-        f"a candidate is a name, a Backend or a callable, not {type(backend).__name__}"
-    )
+    kind = type(backend).__name__
+    raise OptionError(f"a candidate is a name, a Backend or a callable, not {kind}")
 
 
 def _installed() -> list[str]:
@@ -145,9 +133,7 @@ def _installed() -> list[str]:
         name
         for name, group in discovery.registry().candidates.items()
         if name not in NO_CANDIDATES
-        and not any(
-            one.backend is not None and isinstance(one.backend.compile, TorchStyle) for one in group
-        )
+        and not any(one.backend and isinstance(one.backend.compile, TorchStyle) for one in group)
     ]
     return sorted(names, key=lambda name: (name != "inductor", name))
 

@@ -59,15 +59,18 @@ class Choice:
         state = "remembered" if self.remembered else "decided" if self.decided else "still trying"
         lines = [f"{self.graph}: {self.chosen} ({state})"]
         width = max(24, *(len(row.name) for row in self.rows))
-        lines += [
-            _line("candidate".ljust(width), "status", "ms", "x eager", "compile s", "error", "")
+        cells: list[tuple[str, ...]] = [
+            ("candidate", "status", "ms", "x eager", "compile s", "error", "")
         ]
-        lines += [
-            _line(row.name.ljust(width), row.status, _number(row.ms), _number(_ratio(row)),
-            _number(row.compile_seconds),
-                  "" if row.error is None else f"{row.error:.0e}", row.detail)
-            for row in self.rows
-        ]  # fmt: skip
+        for row in self.rows:
+            numbers = map(_number, (row.ms, _ratio(row), row.compile_seconds))
+            error = "" if row.error is None else f"{row.error:.0e}"
+            cells.append((row.name, row.status, *numbers, error, row.detail.partition("\n")[0]))
+        for name, status, ms, ratio, seconds, error, detail in cells:
+            line = (
+                f"  {name:{width}} {status:9} {ms:>8} {ratio:>8} {seconds:>10} {error:>7}  {detail}"
+            )
+            lines.append(line.rstrip())
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -95,10 +98,3 @@ def _ratio(row: Row) -> float | None:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3g}"
-
-
-def _line(
-    name: str, status: str, ms: str, ratio: str, seconds: str, error: str, detail: str
-) -> str:
-    first = detail.splitlines()[0] if detail else ""
-    return f"  {name} {status:9} {ms:>8} {ratio:>8} {seconds:>10} {error:>7}  {first}".rstrip()

@@ -33,14 +33,10 @@ def key_of(captured: CapturedGraph, plan: Plan) -> str:
     """Returns the key: equal for the same graph on the same sizes, candidates, machine and
     versions.
     """
+    given = zip(captured.inputs, captured.real_inputs, strict=True)
     parts = [
         canonical_text(captured.gm.graph),
-        str(
-            [
-                (spec.role.value, value_text(value))
-                for spec, value in zip(captured.inputs, captured.real_inputs, strict=True)
-            ]
-        ),
+        str([(spec.role.value, value_text(value)) for spec, value in given]),
         f"needs grad {captured.needs_grad} tolerance {plan.options.tolerance}",
         *(_candidate_text(one) for one in plan.candidates),
         *(f"refused {row.name}" for row in plan.refused),
@@ -53,10 +49,8 @@ def _candidate_text(candidate: Candidate) -> str:
     backend = candidate.config.backend
     distribution = distribution_version(backend)
     needed = _requirements(distribution.partition(" ")[0])
-    return (
-        f"{candidate.label} {candidate.config.mode} {candidate.config.options!r} {distribution}"
-        f" {needed}"
-    )
+    mode, options = candidate.config.mode, candidate.config.options
+    return f"{candidate.label} {mode} {options!r} {distribution} {needed}"
 
 
 @cache

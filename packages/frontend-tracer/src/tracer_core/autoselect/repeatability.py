@@ -20,23 +20,13 @@ from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
 #: Namespaces of operators that write to nothing but what their schemas say.
 PLAIN = frozenset(
     {"aten", "prims", "prim", "torchvision", "torchaudio", "quantized", "quantized_decomposed",
-    "mkldnn", "onednn",
-     "rngprims", "profiler", "tracer_triton"}
+     "mkldnn", "onednn", "rngprims", "profiler", "tracer_triton"}
 )  # fmt: skip
 #: Modules of functions that graphs call and that are not the program's.
 _OURS = frozenset(
-    {
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "tracer_core",
-        "builtins",
-        "math",
-        "operator",
-        "_operator",
-        "numpy",
-    }
-)
+    {"torch", "torchvision", "torchaudio", "tracer_core", "builtins", "math", "operator",
+     "_operator", "numpy"}
+)  # fmt: skip
 
 
 def own_code(
@@ -60,19 +50,13 @@ def _names(graph: torch.fx.Graph, differentiates: bool) -> Iterator[str]:
         if node.op != "call_function":
             continue
         parts = getattr(node.target, "__dict__", {})
-        for target in (node.target, *parts.get("inside", ())):
-            name = _name(target)
-            if name is not None:
-                yield name
+        names = map(_name, (node.target, *parts.get("inside", ())))
+        yield from (name for name in names if name is not None)
         for part in parts.values():  # what a cond or a checkpoint runs
             if isinstance(part, torch.fx.GraphModule):
                 yield from _names(part.graph, differentiates)
-            elif (
-                differentiates
-                and isinstance(part, type)
-                and issubclass(part, torch.autograd.Function)
-            ):
-                if not _is_plain(part.__module__):
+            elif isinstance(part, type) and issubclass(part, torch.autograd.Function):
+                if differentiates and not _is_plain(part.__module__):
                     yield f"{part.__module__}.{part.__qualname__}"
 
 

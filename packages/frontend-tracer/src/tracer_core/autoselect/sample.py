@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -59,14 +59,11 @@ class Outcome:
     def kept(self) -> Outcome:
         """Returns a copy that later runs do not change."""
 
-        def copy(value: Any) -> Any:
-            return value.clone() if isinstance(value, torch.Tensor) else value
+        def copies(values: Iterable[Any]) -> tuple[Any, ...]:
+            return tuple(one.clone() if isinstance(one, torch.Tensor) else one for one in values)
 
-        return Outcome(
-            tuple(map(copy, self.outputs)), tuple(map(copy, self.grads)), tuple(map(copy,
-            self.written)),
-            self.before, self.requires_grad, self.shared,
-        )  # fmt: skip
+        outputs, grads, written = map(copies, (self.outputs, self.grads, self.written))
+        return replace(self, outputs=outputs, grads=grads, written=written)
 
 
 def rng_states() -> list[torch.Tensor]:
@@ -124,20 +121,15 @@ class Sample:
         wrote to.
         """
         now = [_version(value) for value in self._inputs]
-        self._written |= {
-            i
-            for i, (one, other) in enumerate(zip(self._versions, now, strict=True))
-            if one != other
-        }
+        self._written |= {i for i, version in enumerate(now) if version != self._versions[i]}
         if self._differentiates and any(self._inputs[i].requires_grad for i in self._written):
             raise NoSample("it writes to an input that requires grad")
         self._copy(self._written)
         keys = {torch_private.storage_id(self._inputs[i]) for i in self._written}
         originals = {key: self._storages[key].clone() for key in keys}
         self._restored = [(self._storages[key], original) for key, original in originals.items()]
-        self._before = tuple(
-            _copied(self._inputs[i].detach(), originals) for i in sorted(self._written)
-        )
+        written = [self._inputs[i].detach() for i in sorted(self._written)]
+        self._before = tuple(_copied(value, originals) for value in written)
         self._inputs = []
 
     def _copy(self, wanted: set[int]) -> None:
@@ -167,11 +159,8 @@ class Sample:
                 _copied(value, storages) if isinstance(value, torch.Tensor) else value
                 for value in self._values
             ]
-            for value in {
-                torch_private.storage_id(value): value
-                for value in values
-                if isinstance(value, torch.Tensor)
-            }.values():
+            tensors = [value for value in values if isinstance(value, torch.Tensor)]
+            for value in {torch_private.storage_id(value): value for value in tensors}.values():
                 _nudge(value, seed)
             return self._outcome(runner, [self._leaf(value) for value in values])
 
@@ -179,9 +168,7 @@ class Sample:
         outputs = tuple(runner(list(inputs)))
         grads, _ = self._backward(inputs, outputs)
         written = tuple(inputs[i].detach() for i in sorted(self._written))
-        plain = tuple(
-            value.detach() if isinstance(value, torch.Tensor) else value for value in outputs
-        )
+        plain = tuple(one.detach() if isinstance(one, torch.Tensor) else one for one in outputs)
         needs = tuple(isinstance(value, torch.Tensor) and value.requires_grad for value in outputs)
         return Outcome(plain, grads, written, self._before, needs, _shared(inputs, outputs))
 
@@ -229,12 +216,10 @@ class Sample:
         if not self._differentiates:
             return (), 0.0
         start = time.perf_counter()
-        roots = [
-            value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad
-        ]
-        leaves = [
-            value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad
-        ]
+        roots, leaves = (
+            [one for one in values if isinstance(one, torch.Tensor) and one.requires_grad]
+            for values in (outputs, inputs)
+        )
         seeds = [_seed(root, place) for place, root in enumerate(roots)]
         spent = time.perf_counter() - start
         return torch.autograd.grad(roots, leaves, seeds, allow_unused=True), spent
@@ -242,9 +227,8 @@ class Sample:
 
 def _demand_plain(value: torch.Tensor) -> None:
     if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout is not torch.strided:
-        raise NoSample(
-            f"an input is a {type(value).__name__} ({value.layout}), which is not copied"
-        )
+        kind = f"{type(value).__name__} ({value.layout})"
+        raise NoSample(f"an input is a {kind}, which is not copied")
     if value.is_quantized or value.is_conj() or value.is_neg():
         raise NoSample("an input is quantised, or lazily conjugated or negated, and not copied")
 
@@ -276,10 +260,9 @@ def _copied(value: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> t
 
 def _seed(root: torch.Tensor, place: int) -> torch.Tensor:
     """Returns the seeded tangent of a result, without drawing from the program's generators."""
+    generator = torch.Generator(root.device).manual_seed(place)
     with torch.no_grad():
-        return torch.empty_like(root).normal_(
-            generator=torch.Generator(root.device).manual_seed(place)
-        )
+        return torch.empty_like(root).normal_(generator=generator)
 
 
 def _nudge(value: torch.Tensor, seed: int) -> None:
@@ -291,12 +274,10 @@ def _nudge(value: torch.Tensor, seed: int) -> None:
     if not (value.is_floating_point() or value.is_complex()) or value.dtype.itemsize < 2:
         return
     with torch.no_grad():
-        memory = torch.empty(0, dtype=value.dtype, device=value.device).set_(
-            value.untyped_storage()
-        )
-        chosen = torch.randint(
-            0, 2, memory.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
-        )
+        memory = torch.empty(0, dtype=value.dtype, device=value.device)
+        memory.set_(value.untyped_storage())
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randint(0, 2, memory.shape, dtype=torch.uint8, generator=generator)
         parts = torch.view_as_real(memory) if value.is_complex() else memory
         rounded = (parts * ROUND) != (parts * ROUND).round()
         if value.is_complex():
@@ -311,11 +292,8 @@ def _shared(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[int | None, 
             owners.setdefault(torch_private.storage_id(value), index)
     shared: list[int | None] = []
     for index, value in enumerate(outputs):
-        if (
-            not isinstance(value, torch.Tensor)
-            or value.layout is not torch.strided
-            or not value.numel()
-        ):
+        strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+        if not strided or not value.numel():
             shared.append(None)
             continue
         key = torch_private.storage_id(value)
@@ -326,10 +304,6 @@ def _shared(inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[int | None, 
 
 def _finish_work(inputs: Sequence[Any]) -> None:
     """Synchronizes the accelerators."""
-    devices = {
-        value.device
-        for value in inputs
-        if isinstance(value, torch.Tensor) and value.device.type == "cuda"
-    }
-    for device in devices:
-        torch.cuda.synchronize(device)
+    for device in {value.device for value in inputs if isinstance(value, torch.Tensor)}:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)

@@ -59,11 +59,13 @@ _trials: weakref.WeakSet[Selection] = weakref.WeakSet()
 
 @dataclasses.dataclass(slots=True)
 class CandidateRun:
-    """Mutable: a candidate on its way. run: what it compiled. row: what is known of it."""
+    """Mutable: a candidate on its way, or eager. run: what it compiled. row: what is known of it.
+    candidate: None for eager.
+    """
 
-    candidate: Candidate
     row: Row
     run: RunFunction | None = None
+    candidate: Candidate | None = None
 
     def note(self, **changes: Any) -> None:
         """Changes the row."""
@@ -84,9 +86,9 @@ class Selection:
         self._eager = compile_graph(captured, eager).run
         self._best, self._best_name = self._eager, EAGER_NAME
         self._candidate_runs = [
-            CandidateRun(one, Row(one.label, "not tried")) for one in self.plan.candidates
+            CandidateRun(Row(one.label, "not tried"), candidate=one) for one in self.plan.candidates
         ]
-        self._eager_row = Row(EAGER_NAME, "chosen")
+        self._eager_run = CandidateRun(Row(EAGER_NAME, "chosen"), self._eager)
         self._ambient, self._record = Ambient(), stages.continued()
         self._turns, self._lock, self._done = Turns(), threading.Lock(), threading.Event()
         self._sample: Sample | None = None
@@ -107,13 +109,12 @@ class Selection:
 
     def choice(self) -> Choice:
         """Returns the choice so far."""
-        eager, decided = self._eager_row, self._done.is_set()
+        eager, decided = self._eager_run.row, self._done.is_set()
         if not decided and eager.status == "chosen" and not eager.detail:
             eager = dataclasses.replace(eager, detail="serves meanwhile")
         rows = (*(one.row for one in self._candidate_runs), *self.plan.refused, eager)
-        return Choice(
-            self._name, self._best_name, rows, decided, decided and self._remembered is not None
-        )
+        remembered = decided and self._remembered is not None
+        return Choice(self._name, self._best_name, rows, decided, remembered)
 
     # Calls of the program
 
@@ -122,9 +123,7 @@ class Selection:
         with self._lock:
             begun, self._begun = self._begun, True
         captured = self._captured
-        if (
-            begun or captured is None
-        ):  # another thread is in its first call, or this one is inside it
+        if begun or captured is None:  # another thread is in its first call, or this one inside it
             return self._eager(inputs)
         try:
             sample = self._sampled(captured, inputs)
@@ -158,10 +157,9 @@ class Selection:
         """Raises NoSample."""
         names = own_code(captured.gm, captured.needs_grad, self.plan.options.repeatable)
         if names:
-            raise NoSample(
-                f"it calls {', '.join(names)}, which every trial would call again (options:"
-                f" repeatable=({names[0]!r},))"
-            )
+            option = f"options: repeatable=({names[0]!r},)"
+            reason = f"it calls {', '.join(names)}, which every benchmark would call again"
+            raise NoSample(f"{reason} ({option})")
         return Sample(captured, inputs)
 
     def _served(self, inputs: list[Any]) -> Sequence[Any]:
@@ -189,12 +187,12 @@ class Selection:
         if self._remembered is not None and self._follow(self._remembered):
             return
         self._remembered = None
-        for entrant in self._candidate_runs:
-            if self._is_over(entrant):
+        for one in self._candidate_runs:
+            if self._is_over(one):
                 continue
-            self._compile_one(entrant)
-            if entrant.run is not None and not self._sample.draws:
-                self._judge(entrant)
+            self._compile_one(one)
+            if one.run is not None and not self._sample.draws:
+                self._judge(one)
         if self._sample.draws and any(one.run is not None for one in self._candidate_runs):
             self._here = True
         else:
@@ -205,23 +203,21 @@ class Selection:
         """Uses a stored choice, if that is still possible."""
         assert self._sample is not None
         known = {row.name: row for row in remembered.rows}
-        chosen = next(
-            (one for one in self._candidate_runs if one.candidate.label == remembered.chosen), None
-        )
+        by_name = {one.row.name: one for one in self._candidate_runs}
+        chosen = by_name.get(remembered.chosen)
         if chosen is None and remembered.chosen != EAGER_NAME:
             return False
         if chosen is not None:
             self._compile_one(chosen)
             if chosen.run is None or (not self._sample.draws and not self._is_right(chosen)):
                 return False
-            chosen.row = dataclasses.replace(known[chosen.candidate.label],
-            compile_seconds=chosen.row.compile_seconds,
-                                             error=chosen.row.error)  # fmt: skip
+            seconds, error = chosen.row.compile_seconds, chosen.row.error
+            known[remembered.chosen] = dataclasses.replace(
+                known[remembered.chosen], compile_seconds=seconds, error=error
+            )
             self._best = chosen.run
-        for one in self._candidate_runs:
-            if one is not chosen:
-                one.row = known.get(one.candidate.label, one.row)
-        self._eager_row = known.get(EAGER_NAME, self._eager_row)
+        for one in (*self._candidate_runs, self._eager_run):
+            one.row = known.get(one.row.name, one.row)
         self._best_name = remembered.chosen
         if self._sample.draws and chosen is not None:
             self._best, self._here = self._eager, True  # verified by the next call
@@ -229,114 +225,104 @@ class Selection:
             self._decide()
         return True
 
-    def _is_over(self, entrant: CandidateRun) -> bool:
+    def _is_over(self, entry: CandidateRun) -> bool:
         """Whether no further candidate is started; the row says why."""
         spent = time.perf_counter() - self._started
         if worker.is_ending():
-            entrant.note(detail="the program ended")
+            entry.note(detail="the program ended")
         elif spent > self.plan.options.budget:
-            entrant.note(detail=f"the budget of {self.plan.options.budget:g} s was spent")
+            entry.note(detail=f"the budget of {self.plan.options.budget:g} s was spent")
         else:
             return False
         return True
 
-    def _compile_one(self, entrant: CandidateRun) -> None:
-        assert self._captured is not None
-        captured, config = self._captured, entrant.candidate.config
+    def _compile_one(self, entry: CandidateRun) -> None:
+        assert self._captured is not None and entry.candidate is not None
+        captured, config = self._captured, entry.candidate.config
         start = time.perf_counter()
         reason = _not_for(captured, config)
         if reason is not None:
-            entrant.note(status="refused", detail=reason)
+            entry.note(status="refused", detail=reason)
             return
         try:
             compiled = self._compile(_own(captured), config)
-            entrant.run = compiled.run
+            entry.run = compiled.run
             if compiled.fallback is not None:
-                entrant.note(detail=compiled.fallback.reason)
+                entry.note(detail=compiled.fallback.reason)
         except Exception as error:
-            self._failed(entrant, error)
-        entrant.note(compile_seconds=time.perf_counter() - start)
+            self._failed(entry, error)
+        entry.note(compile_seconds=time.perf_counter() - start)
 
-    def _failed(self, entrant: CandidateRun, error: Exception) -> None:
-        entrant.run = None
-        entrant.note(status="failed", detail=f"{type(error).__name__}: {error}")
-        logger().warning(
-            "auto, %s: %s failed: %s", self._name, entrant.candidate.label, entrant.row.detail
-        )
+    def _failed(self, entry: CandidateRun, error: Exception) -> None:
+        entry.run = None
+        entry.note(status="failed", detail=f"{type(error).__name__}: {error}")
+        logger().warning("auto, %s: %s failed: %s", self._name, entry.row.name, entry.row.detail)
 
-    def _is_right(self, entrant: CandidateRun) -> bool:
+    def _is_right(self, entry: CandidateRun) -> bool:
         """Runs a candidate twice (the core checks the first result, the second is typical) and
         verifies it.
         """
-        assert self._sample is not None and self._comparison is not None and entrant.run is not None
+        assert self._sample is not None and self._comparison is not None and entry.run is not None
         try:
             start = time.perf_counter()
-            self._sample.run(entrant.run)
+            self._sample.run(entry.run)
             first = time.perf_counter() - start
-            distance = self._comparison.error(entrant.run)
+            distance = self._comparison.error(entry.run)
         except Wrong as wrong:
-            entrant.run = None
-            entrant.note(status="wrong", detail=str(wrong))
-            logger().warning(
-                "auto, %s: %s is wrong: %s", self._name, entrant.candidate.label, wrong
-            )
+            entry.run = None
+            entry.note(status="wrong", detail=str(wrong))
+            logger().warning("auto, %s: %s is wrong: %s", self._name, entry.row.name, wrong)
             return False
         except Exception as error:
-            self._failed(entrant, error)
+            self._failed(entry, error)
             return False
-        entrant.note(error=distance, compile_seconds=(entrant.row.compile_seconds or 0.0) + first)
+        entry.note(error=distance, compile_seconds=(entry.row.compile_seconds or 0.0) + first)
         return True
 
-    def _judge(self, entrant: CandidateRun) -> None:
+    def _judge(self, entry: CandidateRun) -> None:
         """Verifies and times a candidate; a faster one takes over."""
-        if not self._is_right(entrant):
+        if not self._is_right(entry):
             return
-        assert entrant.run is not None
-        runners = [self._eager, entrant.run]
+        assert entry.run is not None
+        runners = [self._eager, entry.run]
         if self._best is not self._eager:
             runners.append(self._best)
         try:
             times = self._timed(runners)
         except Exception as error:
-            self._failed(entrant, error)
+            self._failed(entry, error)
             return
-        self._note_times(entrant, times, 1)
-        entrant.note(status="slower")
+        self._note_times(entry, times, 1)
+        entry.note(status="slower")
         if all(times.ratio(1, other) < GAIN for other in range(len(runners)) if other != 1):
-            self._take_over(entrant)
+            self._take_over(entry)
 
     def _timed(self, runners: Sequence[RunFunction]) -> Times:
         assert self._sample is not None
         return timed(self._sample, runners, self._turns, self.plan.options.timing)
 
-    def _note_times(self, entrant: CandidateRun, times: Times, index: int) -> None:
+    def _note_times(self, entry: CandidateRun, times: Times, index: int) -> None:
         """Records the times of an entry; eager's are at index 0."""
         eager_ms = times.ms(0)
-        entrant.note(ms=times.ms(index), eager_ms=eager_ms)
-        self._eager_row = dataclasses.replace(self._eager_row, ms=eager_ms, eager_ms=eager_ms)
+        entry.note(ms=times.ms(index), eager_ms=eager_ms)
+        self._eager_run.note(ms=eager_ms, eager_ms=eager_ms)
 
     def _run_off(self) -> None:
         """Times the candidates close to the best against it once more; among equals keeps the
         first, eager before all.
         """
-        known = [
-            one
+        timed_runs = [
+            (one.row.ms, one.row.ms / one.row.eager_ms, one)
             for one in self._candidate_runs
             if one.run is not None and one.row.ms and one.row.eager_ms
         ]
-        parts = {
-            one.candidate.label: (one.row.ms or 0.0) / (one.row.eager_ms or 1.0) for one in known
-        }
-        least = min([1.0, *parts.values()])
-        quickest = min((one.row.ms or math.inf for one in known), default=math.inf)
+        least = min([1.0, *(ratio for _, ratio, _ in timed_runs)])
+        quickest = min((ms for ms, _, _ in timed_runs), default=math.inf)
         # by either measure: the machine may have been busy while one of them was timed
         close = [
-            one
-            for one in known
-            if parts[one.candidate.label] <= CLOSE * least
-            or (one.row.ms or math.inf) <= CLOSE * quickest
+            one for ms, ratio, one in timed_runs if ratio <= CLOSE * least or ms <= CLOSE * quickest
         ]
-        if not close or (len(close) == 1 and parts[close[0].candidate.label] * CLOSE < 1.0):
+        if not close or (len(close) == 1 and least * CLOSE < 1.0):
             return
         times = self._timed([self._eager, *(one.run for one in close if one.run is not None)])
         for index, one in enumerate(close, 1):
@@ -344,27 +330,18 @@ class Selection:
         everybody = range(len(close) + 1)
         fastest = min(everybody, key=lambda index: times.ratio(index, 0))
         first = next(index for index in everybody if times.ratio(fastest, index) >= GAIN)
-        if first:
-            self._take_over(close[first - 1])
-        else:
-            self._hand_back()
-
-    def _hand_back(self) -> None:
-        """Makes eager serve again."""
-        for other in self._candidate_runs:
-            if other.row.status == "chosen":
-                other.note(status="slower")
-        self._eager_row = dataclasses.replace(self._eager_row, status="chosen")
-        self._best, self._best_name = self._eager, EAGER_NAME
+        self._take_over([self._eager_run, *close][first])
 
     def _take_over(self, winner: CandidateRun) -> None:
+        """Makes a candidate, or eager, serve from now on."""
         assert winner.run is not None
-        for other in self._candidate_runs:
-            if other.row.status == "chosen":
-                other.note(status="slower")
-        self._eager_row = dataclasses.replace(self._eager_row, status="slower", detail="")
+        for other in (*self._candidate_runs, self._eager_run):
+            if other.row.status == "chosen" and other is not winner:
+                other.note(
+                    status="slower", detail="" if other is self._eager_run else other.row.detail
+                )
         winner.note(status="chosen")
-        self._best, self._best_name = winner.run, winner.candidate.label
+        self._best, self._best_name = winner.run, winner.row.name
 
     def _run_here(self) -> None:
         """Runs the candidates of a graph that draws random numbers, within a call of the
@@ -379,23 +356,22 @@ class Selection:
                 if self._remembered is not None:
                     self._check_remembered()
                 else:
-                    for entrant in self._candidate_runs:
-                        if entrant.run is not None and not self._is_over(entrant):
-                            self._judge(entrant)
+                    for one in self._candidate_runs:
+                        if one.run is not None and not self._is_over(one):
+                            self._judge(one)
                     self._run_off()
                 self._decide()
             except Exception as error:
                 self._broke(error)
 
     def _check_remembered(self) -> None:
-        (chosen,) = [one for one in self._candidate_runs if one.candidate.label == self._best_name]
+        (chosen,) = [one for one in self._candidate_runs if one.row.name == self._best_name]
         if self._is_right(chosen):
             assert chosen.run is not None
             self._best = chosen.run
         else:
-            self._best_name = EAGER_NAME
-            self._eager_row = dataclasses.replace(self._eager_row, status="chosen")
-            self._remembered = None
+            self._best_name, self._remembered = EAGER_NAME, None
+            self._eager_run.note(status="chosen")
 
     # The end
 
@@ -405,20 +381,20 @@ class Selection:
 
     def _broke(self, error: Exception) -> None:
         """Logs that the selection itself failed, not a candidate; eager continues."""
-        logger().warning("auto, %s: the trial failed: %r", self._name, error, exc_info=error)
-        self._give_up(f"kept, because the trial failed: {type(error).__name__}: {error}")
+        logger().warning("auto, %s: the selection failed: %r", self._name, error, exc_info=error)
+        self._give_up(f"kept, because the selection failed: {type(error).__name__}: {error}")
 
     def _give_up(self, reason: str) -> None:
         self._best, self._best_name = self._eager, EAGER_NAME
-        self._eager_row = dataclasses.replace(self._eager_row, status="chosen", detail=reason)
+        self._eager_run.note(status="chosen", detail=reason)
         self._key = ""
         self._decide()
 
     def _decide(self) -> None:
         self._target = self._best
         self._sample = self._comparison = self._captured = None
-        for entrant in self._candidate_runs:
-            entrant.run = None
+        for one in self._candidate_runs:
+            one.run = None
         self._done.set()
         choice = self.choice()
         if self._key and self._remembered is None and not worker.is_ending():
@@ -432,9 +408,7 @@ class Selection:
         if not self._done.is_set():
             self._lock, self._turns = threading.Lock(), Turns()
             self._here = False
-            self._eager_row = dataclasses.replace(
-                self._eager_row, detail="the process was forked during the trial"
-            )
+            self._eager_run.note(detail="the process was forked during the selection")
             self._target, self._captured = self._best, None
             self._done = threading.Event()
             self._done.set()

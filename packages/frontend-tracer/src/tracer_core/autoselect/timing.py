@@ -70,9 +70,7 @@ def _turn(sample: Sample, runner: RunFunction, turns: Turns, before: Sequence[fl
         with turns.timed():
             return sample.seconds(runner)
 
-    if not before or before[0] < TURN:
-        short = once()  # warm-up, not counted
-    else:
-        short = before[0]
+    is_long = bool(before) and before[0] >= TURN
+    short = before[0] if is_long else once()  # warm-up, not counted
     runs = max(1, min(RUNS, int(TURN / max(short, 1e-6))))
     return statistics.median(once() for _ in range(runs))

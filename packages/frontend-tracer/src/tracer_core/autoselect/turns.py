@@ -43,9 +43,8 @@ class Turns:
     def timed(self) -> Iterator[None]:
         """Wraps a timed call."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._waiting == 0, PATIENCE
-            )  # those that waited for the one before
+            # those that waited for the one before
+            self._changed.wait_for(lambda: self._waiting == 0, PATIENCE)
             self._timing = True
             self._changed.wait_for(lambda: self._served == 0, PATIENCE)
         try:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.result_check import same_strides
 from tracer_core.autoselect.sample import Outcome
 
 #: The largest relative error that counts as rounding. Results of other dtypes must be equal.
@@ -76,21 +77,16 @@ def error_of(
         )
         worst = max(worst, _error(one, other, allowed, [near.written[index] for near in nudged]))
     if expected.requires_grad != actual.requires_grad:
-        raise Wrong(
-            f"results require grad: {actual.requires_grad}, expected {expected.requires_grad}"
-        )
+        found, wanted = actual.requires_grad, expected.requires_grad
+        raise Wrong(f"results require grad: {found}, expected {wanted}")
     if expected.shared != actual.shared:
         raise Wrong(f"results share memory with {actual.shared}, expected {expected.shared}")
     largest = max((_norm(one) for one in expected.grads if one is not None), default=0.0)
-    for index, (gradient, found_gradient) in enumerate(
-        zip(expected.grads, actual.grads, strict=True)
-    ):
-        if gradient is None and found_gradient is not None and not found_gradient.any():
+    for index, (one, other) in enumerate(zip(expected.grads, actual.grads, strict=True)):
+        if one is None and other is not None and not other.any():
             continue  # None and zeros are equivalent
         allowed = _Allowed(f"gradient {index}", tolerance, GRADIENT_FACTOR, NEGLIGIBLE * largest)
-        worst = max(
-            worst, _error(gradient, found_gradient, allowed, [near.grads[index] for near in nudged])
-        )
+        worst = max(worst, _error(one, other, allowed, [near.grads[index] for near in nudged]))
     return worst
 
 
@@ -155,11 +151,8 @@ def _measures(
     yield RELATIVE, limit, lambda difference: _norm(difference) / scale
     if allowed.elements:
         sizes = exact.abs().clamp(min=scale / math.sqrt(exact.numel()))
-        yield (
-            "an element's error",
-            ELEMENT_FACTOR * limit,
-            lambda difference: float((difference.abs() / sizes).max()),
-        )
+        most = ELEMENT_FACTOR * limit
+        yield "an element's error", most, lambda off: float((off.abs() / sizes).max())
     if change is not None:
         most = max(CHANGE_PART, limit) * _norm(change) + ROUNDINGS * torch.finfo(dtype).eps * norm
         yield (
@@ -173,27 +166,21 @@ def _same_odd(expected: torch.Tensor, actual: torch.Tensor) -> bool:
     """Whether infinities have their signs and NaNs are NaNs; of complex numbers, each part."""
     if expected.is_complex():
         expected, actual = torch.view_as_real(expected), torch.view_as_real(actual)
-    if not torch.equal(expected.isnan(), actual.isnan()) or not torch.equal(
-        expected.isinf(), actual.isinf()
-    ):
-        return False
     infinite = expected.isinf()
-    return torch.equal(expected[infinite], actual[infinite])
+    return (
+        torch.equal(expected.isnan(), actual.isnan())
+        and torch.equal(infinite, actual.isinf())
+        and torch.equal(expected[infinite], actual[infinite])
+    )
 
 
 def _demand_same_form(expected: torch.Tensor, actual: torch.Tensor, name: str) -> None:
     for what in ("dtype", "shape", "device", "layout"):
-        if getattr(expected, what) != getattr(actual, what):
-            raise Wrong(
-                f"{name}: {what} {getattr(actual, what)}, expected {getattr(expected, what)}"
-            )
-    if expected.layout is torch.strided and not _same_strides(expected, actual):
+        wanted, found = getattr(expected, what), getattr(actual, what)
+        if wanted != found:
+            raise Wrong(f"{name}: {what} {found}, expected {wanted}")
+    if expected.layout is torch.strided and not same_strides(expected, actual):
         raise Wrong(f"{name}: strides {actual.stride()}, expected {expected.stride()}")
-
-
-def _same_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
-    steps = zip(left.shape, left.stride(), right.stride(), strict=True)
-    return left.numel() == 0 or all(size == 1 or a == b for size, a, b in steps)
 
 
 def _wide(value: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ import types
 from typing import Any
 
 from tracer_core.bytecode.code import Code, decode
+from tracer_core.errors import Location
 
 
 class _Null:
@@ -71,7 +72,7 @@ class Frame:
         return self.function.__globals__
 
     @property
-    def where(self) -> str:
+    def where(self) -> Location:
         """``file:line in function`` of the current instruction."""
         raw = self.code.raw
-        return f"{raw.co_filename}:{self.code.lines[self.last]} in {raw.co_name}"
+        return Location.of(raw.co_filename, self.code.lines[self.last], raw.co_name)

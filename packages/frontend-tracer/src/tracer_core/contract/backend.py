@@ -23,18 +23,43 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 Lazy = str | Callable[..., Any]
 
-#: What fields of `Backend` may be.
-_CHOICES = {
-    "ir": ("torch", "aten", "core_aten"),
-    "shapes": ("static", "symbolic"),
-    "numbers": ("inputs", "constants"),
-    "data_sizes": ("break", "symbols"),
-    "params": ("inputs", "constants"),
-}
+#: A rule for a field: what it may be, in words and as a check.
+_Rule = tuple[str, Callable[[Any], bool]]
+
+
+def _one_of(*choices: str) -> _Rule:
+    return f"one of {', '.join(map(repr, choices))}", lambda value: value in choices
+
+
+def _is_lazy(value: Any) -> bool:
+    return value is None or callable(value) or (isinstance(value, str) and ":" in value)
+
+
+def _are_options(value: Any) -> bool:
+    return is_dataclass(value) if isinstance(value, type) else _is_lazy(value)
+
+
 #: Fields of `Backend` that hold a function or its ``"module:attribute"`` reference.
-_LAZY = ("compile", "decompositions", "partition", "supports", "options", "available", "check",
-"prepare", "reset", "wrap",
-         "report", "serialize", "deserialize")  # fmt: skip
+_LAZY = (
+    "compile decompositions partition supports available check prepare reset wrap report serialize"
+    " deserialize"
+)
+_RULES: Mapping[str, _Rule] = {
+    "ir": _one_of("torch", "aten", "core_aten"),
+    "shapes": _one_of("static", "symbolic"),
+    "numbers": _one_of("inputs", "constants"),
+    "data_sizes": _one_of("break", "symbols"),
+    "params": _one_of("inputs", "constants"),
+    "training": ("a member of plugin_api.Training", lambda value: isinstance(value, Training)),
+    "devices": ("a set: frozenset({'cpu'})", lambda value: value and not isinstance(value, str)),
+    "keep_ops": ("a set: frozenset({'aten.gelu.default'})", lambda value: type(value) is not str),
+    "modes": (
+        "{'default': 'what it means here', ...}",
+        lambda value: isinstance(value, Mapping) and "default" in value,
+    ),
+    "options": ("a frozen dataclass, or 'module:class'", _are_options),
+    **dict.fromkeys(_LAZY.split(), ("a function or 'module:function'", _is_lazy)),
+}  # fmt: skip
 
 DEFAULT_MODES: Mapping[str, str] = MappingProxyType({"default": "the backend's only mode"})
 
@@ -110,46 +135,16 @@ class Backend:
         if self.api != API_VERSION:
             raise ValueError(f"backend {self.name!r} is written for version {self.api} of the plug-in API, and this tracer-core "
                              f"has version {API_VERSION}: install releases of the two that fit")  # fmt: skip
-        for field_name, allowed in _CHOICES.items():
-            if (value := getattr(self, field_name)) not in allowed:
-                choices = ", ".join(map(repr, allowed))
-                raise ValueError(f"backend {self.name!r}: {field_name}={value!r}; one of {choices}")
-        if not isinstance(self.training, Training):
-            raise ValueError(
-                f"backend {self.name!r}: training={self.training!r}; a member of"
-                " plugin_api.Training"
-            )
-        if isinstance(self.devices, str) or not self.devices:
-            raise ValueError(
-                f"backend {self.name!r}: devices={self.devices!r}; a set: frozenset({{'cpu'}})"
-            )
-        if isinstance(self.keep_ops, str):
-            raise ValueError(
-                f"backend {self.name!r}: keep_ops={self.keep_ops!r}; a set:"
-                " frozenset({'aten.gelu.default'})"
-            )
-        if not isinstance(self.modes, Mapping) or "default" not in self.modes:
-            raise ValueError(
-                f"backend {self.name!r}: modes={self.modes!r}; {{'default': 'what it means here',"
-                " ...}"
-            )
-        if isinstance(self.options, type) and not is_dataclass(self.options):
-            raise ValueError(
-                f"backend {self.name!r}: options={self.options.__name__}; a frozen dataclass"
-            )
-        for field_name in _LAZY:
-            value = getattr(self, field_name)
-            if (
-                value is not None
-                and not callable(value)
-                and not (isinstance(value, str) and ":" in value)
-            ):
-                raise ValueError(
-                    f"backend {self.name!r}: {field_name}={value!r}; a function or"
-                    " 'module:function'"
-                )
+        for field_name, (expected, holds) in _RULES.items():
+            if not holds(value := getattr(self, field_name)):
+                raise ValueError(f"backend {self.name!r}: {field_name}={value!r}; {expected}")
         if (self.training is Training.JOINT) != (self.partition is not None):
             raise ValueError(f"backend {self.name!r}: Training.JOINT and partition= go together")
+
+
+def wants_constants(backend: Backend, options: Any) -> bool:
+    """Whether the user asked for freezing and the backend supports it."""
+    return backend.params == "constants" and bool(getattr(options, "freeze", False))
 
 
 def resolve(ref: Any) -> Any:

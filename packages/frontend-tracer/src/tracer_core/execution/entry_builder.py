@@ -33,7 +33,7 @@ from tracer_core.execution.generated_code import define
 from tracer_core.execution.generated_namespace import memory, runtime_namespace
 from tracer_core.execution.input_snapshot import InputSnapshot
 from tracer_core.execution.resume import Transition
-from tracer_core.fx_capture.dynamic_shapes import broken_promise, size_conditions
+from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.may_raise import may_raise_of
 from tracer_core.fx_capture.provenance import can_be_watched, end_is_seen, kept_when_dead
@@ -267,7 +267,7 @@ class Generator:
             if self.config.backend.ir == "torch" or not (numbers or has_symbols(gm)):
                 raise
             what = "numbers" if numbers else "sizes"
-            if self.tracer.fakes.promises and not numbers:
+            if self.tracer.fakes.constraints and not numbers:
                 raise  # constraint violation: sizes that mark_dynamic promised
             logger().warning("%s: %s are taken as constants, because %s", self.name, what, error)
             raise Refused(what) from error
@@ -293,7 +293,7 @@ class Generator:
             for one in self._tensor_inputs()
             if any(isinstance(size, torch.SymInt) for size in one.node.meta["val"].shape)
         }
-        broken = broken_promise(tracer.fakes.shape_env, tracer.fakes.promises)
+        broken = constraint_violation(tracer.fakes.shape_env, tracer.fakes.constraints)
         if broken is not None:
             raise broken
         symbols = tracer.recorder.sizes.numbers.items()

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from tracer_core import markers, torch_private
-from tracer_core.errors import MarkedSizeError
-from tracer_core.fx_capture.fake_mode import Promise
+from tracer_core.errors import Location, MarkedSizeError
+from tracer_core.fx_capture.fake_mode import Constraint
 from tracer_core.guards.guard import Relation
 from tracer_core.guards.source import Source
 
@@ -106,9 +106,8 @@ class ShapePolicy:
             return None
         marked, static = markers.dynamic_dims(tensor), markers.static_dims(tensor)
         earlier = self.seen.shapes.get(source.expression, ())
-        is_input = not (
-            source.base is not None and source.base.kind == "key" and source.base.key == "_buffers"
-        )
+        base = source.base
+        is_input = base is None or (base.kind, base.key) != ("key", "_buffers")
         differ = [
             any(len(old) == len(shape) and old[i] != size for old in earlier)
             for i, size in enumerate(shape)
@@ -152,9 +151,8 @@ def size_conditions(
     if shape_env is None:
         return []
     sources = (*tensors, *numbers.values())
-    place = {
-        source: f"{{{i}}}" for i, source in enumerate(sources)
-    }  # its text in the template of a Relation
+    # the text of each source in the template of a Relation
+    place = {source: f"{{{i}}}" for i, source in enumerate(sources)}
     inputs = [(place[source], fake) for source, fake in tensors.items()]
     where: dict[Any, str] = {symbol: place[source] for symbol, source in numbers.items()}
     checks: list[str] = []
@@ -184,9 +182,8 @@ def size_conditions(
         bounds = shape_env.var_to_range.get(symbol)
         if bounds is not None and symbol not in numbers:
             lower, upper = torch_private.finite_bounds(bounds)
-            checks.append(
-                f"{text} >= {lower}" if upper is None else f"{lower} <= {text} <= {upper}"
-            )
+            bounded = f"{lower} <= {text} <= {upper}"
+            checks.append(f"{text} >= {lower}" if upper is None else bounded)
     offsets = _offsets(inputs, where)
     for guard in shape_env.guards:
         expr = shape_env.simplify(guard.expr)
@@ -204,12 +201,9 @@ def _offsets(inputs: list[tuple[str, Any]], known: Iterable[Any]) -> dict[Any, s
     found: dict[Any, str] = {}
     for text, fake in inputs:
         offset = fake.storage_offset()
-        if (
-            isinstance(offset, torch.SymInt)
-            and offset.node.expr.is_Symbol
-            and offset.node.expr not in known
-        ):
-            found.setdefault(offset.node.expr, f"{text}.storage_offset()")
+        symbol = offset.node.expr if isinstance(offset, torch.SymInt) else None
+        if symbol is not None and symbol.is_Symbol and symbol not in known:
+            found.setdefault(symbol, f"{text}.storage_offset()")
     return found
 
 
@@ -221,27 +215,31 @@ def _cancelled(expr: Any) -> Any:
     return expr.func(expr.lhs - expr.rhs, 0)
 
 
-def broken_promise(shape_env: Any, promises: list[Promise]) -> MarkedSizeError | None:
+def constraint_violation(shape_env: Any, constraints: list[Constraint]) -> MarkedSizeError | None:
     """Returns the mark_dynamic constraint violation of a trace, if any: a marked size was
     specialized or its range narrowed."""
-    places = torch_private.guard_locations(shape_env)
-    for promise in promises:
-        assert places is not None
-        now = shape_env.simplify(promise.symbol)
+    locations = torch_private.guard_locations(shape_env)
+    for one in constraints:
+        assert locations is not None
+        now = shape_env.simplify(one.symbol)
         if not now.free_symbols:
-            return MarkedSizeError(
-                promise.size, str(promise), f"it is {now}", places.forced.get(promise.symbol, "?")
-            )
-        if promise.lowest is None and promise.highest is None:
+            location = locations.forced.get(one.symbol, "?")
+            return _violation(one, f"it is {now}", location)
+        if one.lowest is None and one.highest is None:
             continue
-        for guard, place in places.guards:
+        for guard, location in locations.guards:
             expr = shape_env.simplify(guard)
             if expr.free_symbols != now.free_symbols or not now.is_Symbol or not _narrows(expr):
                 continue
-            if not torch_private.implied(expr, now, max(promise.lowest or 2, 2), promise.highest):
-                text = torch_private.python_text(expr, {now: promise.size})
-                return MarkedSizeError(promise.size, str(promise), text, place)
+            if not torch_private.implied(expr, now, max(one.lowest or 2, 2), one.highest):
+                text = torch_private.python_text(expr, {now: one.size})
+                return _violation(one, text, location)
     return None
+
+
+def _violation(constraint: Constraint, found: str, location: str) -> MarkedSizeError:
+    code = location.code if isinstance(location, Location) else ""
+    return MarkedSizeError(constraint.size, str(constraint), found, location, code)
 
 
 def _narrows(expr: Any) -> bool:

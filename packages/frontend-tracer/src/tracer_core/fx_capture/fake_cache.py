@@ -27,37 +27,28 @@ SLOW: Any = object()
 
 _aten = operators("aten")
 #: View operators whose C++ kernel gives the full answer when sizes are ints.
-_VIEWS = frozenset(
-    {_aten.view.default, _aten._unsafe_view.default, _aten._reshape_alias.default, _aten.select.int,
-     _aten.slice.Tensor, _aten.expand.default, _aten.permute.default, _aten.transpose.int,
-     _aten.t.default,
-     _aten.unsqueeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.squeeze.default,
-     _aten.split.Tensor,
-     _aten.split_with_sizes.default, _aten.unbind.int, _aten.detach.default, _aten.alias.default,
-     _aten.as_strided.default, _aten.diagonal.default, _aten.unfold.default}
-)  # fmt: skip
+_VIEWS = frozenset(names(
+    "view.default _unsafe_view.default _reshape_alias.default select.int slice.Tensor"
+    " expand.default permute.default transpose.int t.default unsqueeze.default squeeze.default"
+    " squeeze.dim squeeze.dims split.Tensor split_with_sizes.default unbind.int detach.default"
+    " alias.default as_strided.default diagonal.default unfold.default",
+    of="ops.aten",
+))  # fmt: skip
 #: Operators whose meta kernel is the meta function of their structured kernel.
-_STRUCTURED = frozenset(
-    {_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor, _aten.relu.default,
-     _aten.silu.default, _aten.gelu.default, _aten.sigmoid.default, _aten.tanh.default,
-     _aten.exp.default,
-     _aten.neg.default, _aten.rsqrt.default, _aten.sqrt.default, _aten.cos.default,
-     _aten.sin.default,
-     _aten.pow.Tensor_Scalar, _aten.mean.dim, _aten.sum.dim_IntList, _aten.addmm.default,
-     _aten.mm.default,
-     _aten.bmm.default, _aten.baddbmm.default, _aten._softmax.default, _aten._log_softmax.default,
-     _aten.maximum.default, _aten.minimum.default, _aten.eq.Tensor, _aten.eq.Scalar,
-     _aten.ne.Scalar,
-     _aten.lt.Tensor, _aten.lt.Scalar, _aten.le.Tensor, _aten.gt.Tensor, _aten.gt.Scalar,
-     _aten.ge.Tensor,
-     _aten.ge.Scalar, _aten.leaky_relu.default, _aten.hardtanh.default, _aten.hardswish.default}
-)  # fmt: skip
+_STRUCTURED = frozenset(names(
+    "add.Tensor sub.Tensor mul.Tensor div.Tensor relu.default silu.default gelu.default"
+    " sigmoid.default tanh.default exp.default neg.default rsqrt.default sqrt.default cos.default"
+    " sin.default pow.Tensor_Scalar mean.dim sum.dim_IntList addmm.default mm.default bmm.default"
+    " baddbmm.default _softmax.default _log_softmax.default maximum.default minimum.default"
+    " eq.Tensor eq.Scalar ne.Scalar lt.Tensor lt.Scalar le.Tensor gt.Tensor gt.Scalar ge.Tensor"
+    " ge.Scalar leaky_relu.default hardtanh.default hardswish.default",
+    of="ops.aten",
+))  # fmt: skip
 _BATCH_NORMS = frozenset(
-    {
-        _aten.native_batch_norm.default,
-        _aten.cudnn_batch_norm.default,
-        _aten.miopen_batch_norm.default,
-    }
+    names(
+        "native_batch_norm.default cudnn_batch_norm.default miopen_batch_norm.default",
+        of="ops.aten",
+    )
 )
 #: Operator -> where its input, weight and settings are among its arguments; the third is the bias,
 #: or its sizes.
@@ -65,11 +56,7 @@ _CONVOLUTIONS = {
     _aten.convolution.default: slice(0, 9),
     _aten.convolution_backward.default: slice(1, 10),
 }
-_DTYPES = frozenset(
-    {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
-    torch.int16, torch.int8,
-     torch.uint8, torch.bool}
-)  # fmt: skip
+_DTYPES = frozenset(names("float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool"))
 _TAGS = frozenset(names("data_dependent_output dynamic_output_shape inplace_view", of="Tag"))
 _PLAIN = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format}
@@ -113,19 +100,12 @@ def _classify(func: Any) -> _Kind:
         return _Kind.OTHER
     schema = func._schema
     returns = {str(value.type) for value in schema.returns}
-    aliased = [argument for argument in schema.arguments if argument.alias_info is not None]
-    if not aliased and returns and returns <= {"Tensor", "List[Tensor]"}:
+    aliases = {one.name: one.alias_info for one in schema.arguments if one.alias_info is not None}
+    if not aliases and returns and returns <= {"Tensor", "List[Tensor]"}:
         return _Kind.FRESH
-    only = (
-        aliased[0].alias_info
-        if len(aliased) == 1 and aliased[0].name == schema.arguments[0].name
-        else None
-    )
-    if (
-        only is not None
-        and only.is_write
-        and [str(value.type) for value in schema.returns] == ["Tensor"]
-    ):
+    first_only = [*aliases] == [one.name for one in schema.arguments[:1]]
+    one_tensor = [str(value.type) for value in schema.returns] == ["Tensor"]
+    if first_only and one_tensor and all(info.is_write for info in aliases.values()):
         return _Kind.INPLACE
     return _Kind.OTHER
 
@@ -136,12 +116,9 @@ def run(
     """Returns the operator's result, or SLOW. slow(): computes the result with FakeTensorMode."""
     if mode.in_kernel_invocation:
         return SLOW
-    if (
-        func in _CONVOLUTIONS
-        and not kwargs
-        and args[_CONVOLUTIONS[func].start]._has_symbolic_sizes_strides
-    ):
-        return _symbolic_convolution(mode, func, args)
+    if func in _CONVOLUTIONS and not kwargs:
+        if args[_CONVOLUTIONS[func].start]._has_symbolic_sizes_strides:
+            return _symbolic_convolution(mode, func, args)
     kind = _kinds.get(func)
     if kind is None:
         kind = _kinds[func] = _classify(func)
@@ -151,9 +128,9 @@ def run(
         return _by_kernel(mode, func, args, kwargs)
     tensors: list[Any] = []
     try:
-        key = (func, _key(mode, args, tensors), _key(mode, tuple(kwargs.items()),
-        tensors) if kwargs else None,
-               torch.get_default_dtype(), *torch_private.kernel_choices())  # fmt: skip
+        named = _key(mode, tuple(kwargs.items()), tensors) if kwargs else None
+        choices = torch.get_default_dtype(), *torch_private.kernel_choices()
+        key = (func, _key(mode, args, tensors), named, *choices)
     except _Unknown:
         return SLOW
     known = _kept.get(key, SLOW)
@@ -164,9 +141,8 @@ def run(
     if torch.is_inference_mode_enabled():
         return SLOW
     if _writes_unseen(func, args):
-        return (
-            SLOW if kwargs or func is not _aten.native_batch_norm.default else _trained(mode, args)
-        )
+        plain = func is _aten.native_batch_norm.default and not kwargs
+        return _trained(mode, args) if plain else SLOW
     return _first_time(mode, func, args, kwargs, slow, key, tensors)
 
 
@@ -174,9 +150,8 @@ def _symbolic_convolution(mode: Any, func: Any, args: tuple[Any, ...]) -> Any:
     """Avoids a guard on the batch size: FakeTensorMode asks for the convolution backend, which is
     unnecessary where the result's memory format is the same for every size."""
     value, weight, _, *settings = args[_CONVOLUTIONS[func]]
-    chosen = symbolic_convolution_format(
-        mode, value, weight, args[2] if func is _aten.convolution.default else None, *settings
-    )
+    bias = args[2] if func is _aten.convolution.default else None
+    chosen = symbolic_convolution_format(mode, value, weight, bias, *settings)
     if chosen is None:
         return SLOW
     device = torch_private.device_of_fake(value)
@@ -205,13 +180,9 @@ def _first_time(
     """Computes an answer with the operator's kernel or FakeTensorMode, and caches it."""
     if len(_kept) >= _MOST:
         _kept.clear()
-    rule = RULES.get(func)
+    rule = RULES.get(func) if not kwargs or kwargs.keys() == _COPY else None
     known = None
-    if (
-        rule is not None
-        and (not kwargs or kwargs.keys() == _COPY)
-        and _one_device(mode, args, kwargs)
-    ):
+    if rule is not None and _one_device(mode, args, kwargs):
         known = rule(*args, **kwargs)
     if known is not None:
         _kept[key] = known
@@ -300,11 +271,8 @@ def _facts_of(mode: Any, result: Any, inputs: list[Any]) -> tuple[type, tuple[_F
     seen = {torch_private.storage_id(one) for one in inputs}
     facts = []
     for part in [result] if kind is torch.Tensor else result:
-        if (
-            not torch_private.is_plain_fake(part, mode)
-            or part.dtype not in _DTYPES
-            or part.storage_offset()
-        ):
+        plain = torch_private.is_plain_fake(part, mode) and part.dtype in _DTYPES
+        if not plain or part.storage_offset():
             return None
         storage = torch_private.storage_id(part)
         if storage in seen:

@@ -32,9 +32,8 @@ def _refuse_real(func: Any, args: Any, kwargs: Any) -> None:
         if isinstance(leaf, torch.Tensor) and not torch_private.is_fake(leaf):
             if func is torch.ops.aten._local_scalar_dense.default:
                 raise Break("data_dependent_value", "the value of a tensor is read")
-            raise Break(
-                "real_tensor_in_trace", f"{func} got a real tensor of shape {tuple(leaf.shape)}"
-            )
+            reason = f"{func} got a real tensor of shape {tuple(leaf.shape)}"
+            raise Break("real_tensor_in_trace", reason)
 
 
 def writes(fake: Any) -> int | None:
@@ -43,7 +42,7 @@ def writes(fake: Any) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class Constraint:
     """A mark_dynamic constraint. size: ``x.shape[0]``; lowest, highest: inclusive bounds, None if
     not given."""
 
@@ -55,7 +54,8 @@ class Promise:
     def __str__(self) -> str:
         if self.lowest is None and self.highest is None:
             return "any size"
-        return f"{'' if self.lowest is None else self.lowest}..{'' if self.highest is None else self.highest}"
+        lowest, highest = ("" if n is None else n for n in (self.lowest, self.highest))
+        return f"{lowest}..{highest}"
 
 
 class Fakes:
@@ -68,7 +68,7 @@ class Fakes:
     ) -> None:
         self.shape_env: Any = torch_private.new_shape_env(where, data_sizes) if symbolic else None
         #: The mark_dynamic constraints on symbols.
-        self.promises: list[Promise] = []
+        self.constraints: list[Constraint] = []
         before = self._before_operator if data_sizes and symbolic else _refuse_real
         self.mode = torch_private.capture_mode(
             before, laid_out, self.shape_env, fake_cache.run, fake_cache.SLOW
@@ -79,9 +79,8 @@ class Fakes:
         self._versions: dict[int, int | None] = {}
         self._storages: dict[int, Any] = {}
         self._uses: collections.Counter[int] = collections.Counter()
-        self._unseen: dict[
-            int, Any
-        ] = {}  # storage id -> its owners, kept alive so that the id is not reused
+        #: Storage id -> a fake on it, kept alive so that the id is not reused.
+        self._unseen: dict[int, Any] = {}
 
     def _before_operator(self, func: Any, args: Any, kwargs: Any) -> None:
         _refuse_real(func, args, kwargs)
@@ -111,9 +110,8 @@ class Fakes:
             with torch.inference_mode(False):  # a tensor from outside stays a normal one
                 return self._make(real, name, symbolic)
         if torch_private.transforms_active():
-            with (
-                torch_private.outside_transforms()
-            ):  # so does one that the transformed function closes over
+            # so does one that the transformed function closes over
+            with torch_private.outside_transforms():
                 return self._make(real, name, symbolic)
         if not any(symbolic):
             found = torch_private.plain_fake(self.mode, real, self._storages)
@@ -124,12 +122,10 @@ class Fakes:
         fake = torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
         for dim, (lowest, highest) in markers.dynamic_dims(real).items():
             if symbolic[dim]:
-                torch_private.narrow(
-                    fake.shape[dim], 2 if lowest is None else max(lowest, 1), highest
-                )
-                self.promises.append(
-                    Promise(f"{name}.shape[{dim}]", fake.shape[dim].node.expr, lowest, highest)
-                )
+                size, least = fake.shape[dim], 2 if lowest is None else max(lowest, 1)
+                torch_private.narrow(size, least, highest)
+                where = f"{name}.shape[{dim}]"
+                self.constraints.append(Constraint(where, size.node.expr, lowest, highest))
         return fake
 
     @contextlib.contextmanager

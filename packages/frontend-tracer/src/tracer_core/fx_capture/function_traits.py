@@ -8,22 +8,18 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.overlapping_writes import AUGMENTED
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, TensorBase
 
 #: Python operators that mutate their first operand.
-WRITING_OPERATORS = frozenset(
-    {operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv,
-    operator.ifloordiv,
-     operator.imod, operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift,
-     operator.irshift}
-)  # fmt: skip
+WRITING_OPERATORS = frozenset(getattr(operator, name) for name in ("setitem", *AUGMENTED))
 #: Functions that return nothing but must stay in the graph.
 EFFECT_ONLY = frozenset({"register_hook", "_assert", "_assert_async", "_check"})
 _ELEMENTWISE = frozenset(
     {"add", "sub", "mul", "div", "iadd", "isub", "imul", "itruediv", "truediv", "addcmul",
-    "addcdiv", "lerp", "pow",
-     "ipow", "clamp", "fill", "rsub", "radd", "rmul", "rtruediv", "rdiv", "tensor", "as_tensor"}
+     "addcdiv", "lerp", "pow", "ipow", "clamp", "fill", "rsub", "radd", "rmul", "rtruediv", "rdiv",
+     "tensor", "as_tensor"}
 )  # fmt: skip
 _SUBSCRIPTS = frozenset({operator.getitem, *names("Tensor.__getitem__")})
 _OF_NUMBERS = frozenset(names("tensor as_tensor"))

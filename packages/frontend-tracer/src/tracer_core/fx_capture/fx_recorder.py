@@ -115,11 +115,8 @@ class Recorder(WrittenGraph):
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a torch function on fakes, records it and returns its result. Raises Break for
         unsupported calls."""
-        if (
-            self.devices
-            and kwargs.get("device") is None
-            and func in torch_private.device_constructors()
-        ):
+        placed = not self.devices or kwargs.get("device") is not None
+        if not placed and func in torch_private.device_constructors():
             kwargs = {**kwargs, "device": self.devices[-1]}
         refused = self.refused(func, args, kwargs)
         if refused is not None:
@@ -166,9 +163,8 @@ class Recorder(WrittenGraph):
         if self.data is not None:
             self.data.note(result, self.node_of)
         if writes.written or writes.unseen:
-            newest = next(
-                node for node in reversed(self.graph.nodes) if node.target is not operator.getitem
-            )
+            nodes = reversed(self.graph.nodes)
+            newest = next(node for node in nodes if node.target is not operator.getitem)
             newest.meta["writes"] = writes.storages()
         return result
 
@@ -191,19 +187,14 @@ class Recorder(WrittenGraph):
         """Runs a function on fakes. Raises Break or WantsSymbols where the fakes fail."""
         run_args, run_kwargs = args, kwargs
         if self.sizes.numbers and is_blind(func):
+            given_numbers = args, kwargs
             run_args, run_kwargs = pytree.tree_map_only(
-                torch.SymFloat, self._present, (args, kwargs)
+                torch.SymFloat, self._present, given_numbers
             )
         try:
-            kernels = self._kernels(func, given, args, kwargs)
+            kernels, ones = self._kernels(func, given, args, kwargs), self.fakes.sizes_of_one(given)
             one_thread = torch_private.backward_on_this_thread()
-            with (
-                self.fakes.mode,
-                kernels,
-                one_thread,
-                self._data_sizes(),
-                self.fakes.sizes_of_one(given) as results,
-            ):
+            with self.fakes.mode, kernels, one_thread, self._data_sizes(), ones as results:
                 result = out_variants.given_back(func(*run_args, **run_kwargs), memory)
                 results += pytree.tree_leaves(result)
             return result
@@ -217,26 +208,22 @@ class Recorder(WrittenGraph):
             raise Break("data_dependent_shape", f"{name_of(func)}: {error}") from None
         except Exception as error:
             # The real operator may raise another exception than its fakes, or none: run it eagerly.
-            raise Break(
-                "operator_failed", f"{name_of(func)}: {type(error).__name__}: {error}"
-            ) from None
+            reason = f"{name_of(func)}: {type(error).__name__}: {error}"
+            raise Break("operator_failed", reason) from None
 
     def _check(self, func: Any, result: Any, writes: CallWrites) -> None:
         """Raises Break or Restart for results that a graph cannot hold and for writes that eager
         may reject."""
         if writes.resized_input(self.fakes):
             # The input's fake now has wrong sizes: trace again, and break before this call.
-            raise Restart(
-                self.step(), "tensor_metadata_mutation", f"out= of {name_of(func)}() is resized"
-            )
+            reason = f"out= of {name_of(func)}() is resized"
+            raise Restart(self.step(), "tensor_metadata_mutation", reason)
         leaves = [result] if isinstance(result, torch.Tensor) else pytree.tree_leaves(result)
         if any(map(_unlike_a_graph_value, leaves)):
             raise Break("tensor_subclass", f"{name_of(func)} makes a nested or quantized tensor")
         if writes.overlap():
-            raise Break(
-                "operator_failed",
-                f"{name_of(func)}: it may write twice to one place, which fakes allow",
-            )
+            reason = f"{name_of(func)}: it may write twice to one place, which fakes allow"
+            raise Break("operator_failed", reason)
 
     def _data_sizes(self) -> Any:
         return contextlib.nullcontext() if self.data is None else self.data.around()
@@ -249,18 +236,9 @@ class Recorder(WrittenGraph):
     def _kernels(self, func: Any, given: list[Any], args: Any, kwargs: Any) -> Any:
         """Enables torch's Python kernels for calls with symbolic sizes, where C++ kernels need
         ints. Dropout is excluded: its Python kernel copies where eager returns the input itself."""
-        if (
-            self.fakes.shape_env is not None
-            and "dropout" not in name_of(func)
-            and (
-                any(fake._has_symbolic_sizes_strides for fake in given)
-                or any(
-                    isinstance(leaf, torch.SymInt)
-                    for leaf in pytree.arg_tree_leaves(*args, **kwargs)
-                )
-            )
-        ):
-            return torch_private.python_dispatcher()
+        if self.fakes.shape_env is not None and "dropout" not in name_of(func):
+            if torch_private.has_symbols((*given, *pytree.arg_tree_leaves(*args, **kwargs))):
+                return torch_private.python_dispatcher()
         return contextlib.nullcontext()
 
     def require_grad(self, fake: Any) -> None:
@@ -296,9 +274,8 @@ class Recorder(WrittenGraph):
             self.ranges.note(func, args, kwargs, result)
             return self._to_real(result)
         leaves = pytree.tree_leaves(result)
-        if not written and not any(
-            isinstance(leaf, (torch.Tensor, torch.SymInt, torch.SymFloat)) for leaf in leaves
-        ):
+        made = (torch.Tensor, torch.SymInt, torch.SymFloat)
+        if not written and not any(isinstance(leaf, made) for leaf in leaves):
             if getattr(func, "__name__", "") not in EFFECT_ONLY:
                 return result
         if self.data is not None and self.data.is_new_number(result):

@@ -12,34 +12,19 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
+
 #: Python in-place operator -> its out-of-place form.
 _OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
-    operator.iadd: operator.add,
-    operator.isub: operator.sub,
-    operator.imul: operator.mul,
-    operator.itruediv: operator.truediv,
-    operator.ifloordiv: operator.floordiv,
-    operator.imod: operator.mod,
-    operator.ipow: operator.pow,
+    getattr(operator, f"i{name}"): getattr(operator, name)
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
 }
 #: These convert to the tensor's dtype, without type promotion.
 _CONVERT = frozenset(
     {"copy_", "fill_", "masked_fill_", "index_fill_", "scatter_", "put_", "index_put_"}
 )
-#: These resize their tensor on purpose.
-_RESHAPE = frozenset(
-    {
-        "t_",
-        "transpose_",
-        "squeeze_",
-        "unsqueeze_",
-        "swapaxes_",
-        "swapdims_",
-        "as_strided_",
-        "resize_",
-        "resize_as_",
-    }
-)
+#: In-place methods that are not checked.
+_KEPT = _CONVERT | RESHAPE_IN_PLACE
 
 
 def misfit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
@@ -84,7 +69,7 @@ def _may_broadcast(value: torch.Tensor, args: tuple[Any, ...]) -> bool:
 
 def _method(name: str) -> Callable[..., Any] | None:
     """Returns the out-of-place form of an in-place method."""
-    if not name.endswith("_") or name.startswith("_") or name in _CONVERT or name in _RESHAPE:
+    if not name.endswith("_") or name.startswith("_") or name in _KEPT:
         return None
     found: Callable[..., Any] | None = getattr(torch.Tensor, name[:-1], None)
     return found if callable(found) else None

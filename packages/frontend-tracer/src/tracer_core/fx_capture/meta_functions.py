@@ -9,15 +9,30 @@ from the sizes alone, so None where strides are ambiguous (sizes of one).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
-from tracer_core.torch_private.names import operators
+from tracer_core.torch_private.names import names, operators
+from tracer_core.torch_private.needed import pytree
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+#: Metadata of a result: sizes, strides, dtype, device.
+Facts = tuple[torch.Size, tuple[int, ...], torch.dtype, torch.device]
+
+
+def _facts(value: Any) -> Facts:
+    """Returns the facts of a result like a value."""
+    return value.shape, value.stride(), value.dtype, value.fake_device
+
+
+def _contiguous(shape: Sequence[int], like: Any) -> Facts:
+    """Returns the facts of a contiguous result of the value's dtype and device."""
+    steps = tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
+    return torch.Size(shape), steps, like.dtype, like.fake_device
 
 
 def batch_norm(*args: Any) -> Any:
@@ -31,9 +46,8 @@ def batch_norm(*args: Any) -> Any:
         return None
     if any(other.shape != (value.shape[1],) for other in others):
         return None
-    device = value.fake_device
-    empty = (torch.Size([0]), (1,), value.dtype, device)
-    return tuple, ((value.shape, value.stride(), value.dtype, device), empty, empty)
+    empty = _contiguous([0], value)
+    return tuple, (_facts(value), empty, empty)
 
 
 def batch_norm_below(*args: Any) -> Any:
@@ -65,14 +79,11 @@ def _with_vectors_of_channels(value: Any, *vectors: Any) -> Any:
     per-channel or None."""
     if value.dtype not in (torch.float32, torch.float64) or not _dense(value, 2) or value.dim() < 2:
         return None
-    if any(
-        o is not None and (o.dtype is not value.dtype or o.shape != (value.shape[1],))
-        for o in vectors
-    ):
+    given = [one for one in vectors if one is not None]
+    if any(o.dtype is not value.dtype or o.shape != (value.shape[1],) for o in given):
         return None
-    device = value.fake_device
-    channels = (torch.Size([value.shape[1]]), (1,), value.dtype, device)
-    return tuple, ((value.shape, value.stride(), value.dtype, device), channels, channels)
+    channels = _contiguous([value.shape[1]], value)
+    return tuple, (_facts(value), channels, channels)
 
 
 def by_element(*args: Any) -> Any:
@@ -132,29 +143,17 @@ def comparison_of_tensors(*args: Any) -> Any:
 
 def choice(test: Any, one: Any, other: Any) -> Any:
     """where() of contiguous operands of one shape or of zero dimensions."""
-    if (
-        one.dtype is not other.dtype
-        or test.dtype is not torch.bool
-        or not _dense(test)
-        or test.dim() == 0
-    ):
+    if one.dtype is not other.dtype or test.dtype is not torch.bool:
         return None
-    if any(
-        value.dim() > 0 and (value.shape != test.shape or not _dense(value))
-        for value in (one, other)
-    ):
+    operands = [test, *(value for value in (one, other) if value.dim() > 0)]
+    if test.dim() == 0 or any(v.shape != test.shape or not _dense(v) for v in operands):
         return None
     return torch.Tensor, ((test.shape, test.stride(), one.dtype, test.fake_device),)
 
 
 def batch_norm_gradient(*args: Any) -> Any:
     """Training mode, all three gradients."""
-    if (
-        len(args) != 10
-        or args[7] is not True
-        or list(args[9]) != [True, True, True]
-        or args[2] is None
-    ):
+    if len(args) != 10 or args[7] is not True or args[2] is None or not all(args[9]):
         return None
     slope, value, *vectors = args[:7]
     if slope.shape != value.shape or slope.dtype is not value.dtype or not _dense(slope, 2):
@@ -176,8 +175,7 @@ def cat(parts: Any, dim: int = 0) -> Any:
             return None
     shape = [*first.shape]
     shape[dim] = sum(one.shape[dim] for one in parts)
-    steps = tuple(math.prod(shape[k + 1 :]) for k in range(rank))
-    return torch.Tensor, ((torch.Size(shape), steps, first.dtype, first.fake_device),)
+    return torch.Tensor, (_contiguous(shape, first),)
 
 
 def stack(parts: Any, dim: int = 0) -> Any:
@@ -186,28 +184,22 @@ def stack(parts: Any, dim: int = 0) -> Any:
     rank = first.dim() + 1
     if type(dim) is not int or not -rank <= dim < rank:
         return None
-    if any(
-        one.shape != first.shape or one.dtype is not first.dtype or not _dense(one, 2)
-        for one in parts
-    ):
+    alike = all(one.shape == first.shape and one.dtype is first.dtype for one in parts)
+    if not alike or not all(_dense(one, 2) for one in parts):
         return None
     shape = [*first.shape]
     shape.insert(dim % rank, len(parts))
-    steps = tuple(math.prod(shape[k + 1 :]) for k in range(rank))
-    return torch.Tensor, ((torch.Size(shape), steps, first.dtype, first.fake_device),)
+    return torch.Tensor, (_contiguous(shape, first),)
 
 
 def copied(value: Any, *, memory_format: torch.memory_format = torch.preserve_format) -> Any:
     """clone: contiguous, in the requested format, or with the strides of a dense value."""
     if memory_format is torch.preserve_format:
-        if not _dense(value) and _without_holes(value):
-            return torch.Tensor, ((value.shape, value.stride(), value.dtype, value.fake_device),)
         if not _dense(value):
-            return None
+            return (torch.Tensor, (_facts(value),)) if _without_holes(value) else None
     elif memory_format is not torch.contiguous_format or min(value.shape, default=1) < 1:
         return None
-    steps = tuple(math.prod(value.shape[i + 1 :]) for i in range(value.dim()))
-    return torch.Tensor, ((value.shape, steps, value.dtype, value.fake_device),)
+    return torch.Tensor, (_contiguous(value.shape, value),)
 
 
 def _without_holes(value: Any) -> bool:
@@ -235,24 +227,17 @@ def largest_of_windows(
         list(one) * 2 if len(one) == 1 else list(one)
         for one in (kernel, stride or kernel, padding, dilation)
     )
-    if (
-        any(type(one) is not int for one in (*kernel, *stride, *padding, *dilation))
-        or min(stride) < 1
-    ):
+    if any(type(one) is not int for one in (*kernel, *stride, *padding, *dilation)):
         return None
-    if (
-        any(2 * edge > size for edge, size in zip(padding, kernel, strict=True))
-        or min(*kernel, *dilation) < 1
-    ):
+    wide = any(2 * edge > size for edge, size in zip(padding, kernel, strict=True))
+    if wide or min(*stride, *kernel, *dilation) < 1:
         return None  # FakeTensorMode raises what it raises
     windows = [dilation[i] * (kernel[i] - 1) + 1 for i in range(2)]
     sizes = [(value.shape[i + 2] + 2 * padding[i] - windows[i]) // stride[i] + 1 for i in range(2)]
     if min(sizes) < 2 or min(padding) < 0:
         return None
-    shape = torch.Size((*value.shape[:2], *sizes))
-    steps = tuple(math.prod(shape[i + 1 :]) for i in range(4))
-    device = value.fake_device
-    return tuple, ((shape, steps, value.dtype, device), (shape, steps, torch.int64, device))
+    shape, steps, dtype, device = _contiguous((*value.shape[:2], *sizes), value)
+    return tuple, ((shape, steps, dtype, device), (shape, steps, torch.int64, device))
 
 
 def gradient_of_windows(slope: Any, value: Any, *args: Any) -> Any:
@@ -261,18 +246,15 @@ def gradient_of_windows(slope: Any, value: Any, *args: Any) -> Any:
         return None
     if len(args) != 6 or not all(_dense(one, 2) for one in (slope, value, args[5])):
         return None
-    return torch.Tensor, ((value.shape, value.stride(), value.dtype, value.fake_device),)
+    return torch.Tensor, (_facts(value),)
 
 
 def reduced(value: Any, dims: Any = None, keepdim: bool = False) -> Any:
     """Sums and means of floating-point tensors over some dimensions."""
     rank = value.dim()
-    if (
-        value.dtype not in _FLOATS
-        or not dims
-        or not _dense(value)
-        or any(type(one) is not int for one in dims)
-    ):
+    if value.dtype not in _FLOATS or not dims or not _dense(value):
+        return None
+    if any(type(one) is not int for one in dims):
         return None
     if type(keepdim) is not bool or not all(-rank <= one < rank for one in dims):
         return None
@@ -282,8 +264,7 @@ def reduced(value: Any, dims: Any = None, keepdim: bool = False) -> Any:
     kept = [
         1 if k in gone else size for k, size in enumerate(value.shape) if keepdim or k not in gone
     ]
-    steps = tuple(math.prod(kept[k + 1 :]) for k in range(len(kept)))
-    return torch.Tensor, ((torch.Size(kept), steps, value.dtype, value.fake_device),)
+    return torch.Tensor, (_contiguous(kept, value),)
 
 
 def rectified_in_place(value: Any) -> Any:
@@ -297,9 +278,8 @@ def changed_in_place(value: Any, other: Any) -> Any:
     if value.dtype not in (*_FLOATS, torch.int64) or not _dense(value):
         return None
     if not isinstance(other, torch.Tensor):
-        return (
-            () if type(other) is int or (type(other) is float and value.dtype in _FLOATS) else None
-        )
+        kinds = (int, float) if value.dtype in _FLOATS else (int,)
+        return () if type(other) in kinds else None
     fits = other.dtype is value.dtype and other.dim() <= value.dim()
     sizes = zip(reversed(other.shape), reversed(value.shape), strict=False)
     return () if fits and all(one in (1, size) for one, size in sizes) else None
@@ -329,16 +309,11 @@ def convolution(*args: Any) -> Any:
     operands = [value, weight] if bias is None else [value, weight, bias]
     if any(one.dtype is not value.dtype or not one.is_contiguous() for one in operands):
         return None
-    given, made = (
-        (weight.shape[0], weight.shape[1] * groups)
-        if transposed
-        else (weight.shape[1] * groups, weight.shape[0])
-    )
-    if (
-        value.shape[1] != given
-        or weight.shape[0] % groups
-        or (bias is not None and bias.shape != (made,))
-    ):
+    given, made = weight.shape[1] * groups, weight.shape[0]
+    if transposed:
+        given, made = made, given
+    fits = value.shape[1] == given and weight.shape[0] % groups == 0
+    if not fits or (bias is not None and bias.shape != (made,)):
         return None
     windows = [dilation[i] * (weight.shape[i + 2] - 1) + 1 for i in range(dims)]
     if transposed:
@@ -358,8 +333,7 @@ def convolution(*args: Any) -> Any:
     plain = value.fake_device.type == "cpu" and _dense(value) and _dense(weight)
     if not plain and torch_private.convolution_format(*args) is not torch.contiguous_format:
         return None
-    steps = tuple(math.prod(shape[i + 1 :]) for i in range(dims + 2))
-    return torch.Tensor, ((torch.Size(shape), steps, value.dtype, value.fake_device),)
+    return torch.Tensor, (_contiguous(shape, value),)
 
 
 def convolution_gradients(*args: Any) -> Any:
@@ -374,32 +348,25 @@ def convolution_gradients(*args: Any) -> Any:
         return None
     if not _dense(value) or not _dense(weight) or min(*value.shape[1:], *slope.shape) < 1:
         return None
-    if any(type(one) is not bool for one in wanted) or (
-        wanted[2] and (not counts or len(counts) != 1)
-    ):
+    if any(type(one) is not bool for one in wanted) or (wanted[2] and len(counts or ()) != 1):
         return None
-    facts = [(one.shape, one.stride(), value.dtype, value.fake_device) for one in (value, weight)]
-    facts.append((torch.Size(counts or ()), (1,), value.dtype, value.fake_device))
+    facts = [_facts(value), _facts(weight), _contiguous(counts or (), value)]
     return tuple, tuple(fact if asked else None for fact, asked in zip(facts, wanted, strict=True))
 
 
 def product(one: Any, other: Any) -> Any:
     """mm and bmm: new, contiguous memory."""
     rank = one.dim()
-    if (
-        one.dtype not in _FLOATS
-        or other.dtype is not one.dtype
-        or other.dim() != rank
-        or rank not in (2, 3)
-    ):
+    if one.dtype not in _FLOATS or other.dtype is not one.dtype:
+        return None
+    if other.dim() != rank or rank not in (2, 3):
         return None
     if one.shape[-1] != other.shape[-2] or one.shape[:-2] != other.shape[:-2]:
         return None
     shape = (*one.shape[:-1], other.shape[-1])
     if min(*shape, one.shape[-1]) < 2:
         return None
-    steps = tuple(math.prod(shape[i + 1 :]) for i in range(rank))
-    return torch.Tensor, ((torch.Size(shape), steps, one.dtype, one.fake_device),)
+    return torch.Tensor, (_contiguous(shape, one),)
 
 
 def sum_with_product(bias: Any, one: Any, other: Any) -> Any:
@@ -417,20 +384,13 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
     value, weight, bias, *options = args
     device, dims = torch_private.device_of_fake(value), value.dim() - 2
     parameters = [one for one in (weight, bias) if one is not None]
-    if (
-        dims != 2
-        or weight.dim() != 4
-        or any(torch_private.device_of_fake(one) != device for one in parameters)
-    ):
+    if dims != 2 or weight.dim() != 4:
+        return None
+    if any(torch_private.device_of_fake(one) != device for one in parameters):
         return None
     if any(one._has_symbolic_sizes_strides or one.dtype is not value.dtype for one in parameters):
         return None
-    if any(
-        isinstance(number, torch.SymInt)
-        for option in options
-        if isinstance(option, (list, tuple))
-        for number in option
-    ):
+    if any(isinstance(number, torch.SymInt) for number in pytree.tree_leaves(options)):
         return None
     if any(isinstance(size, torch.SymInt) and size.node.hint is None for size in value.shape):
         return None  # an unbacked size
@@ -438,13 +398,9 @@ def symbolic_convolution_format(mode: Any, *args: Any) -> torch.memory_format | 
     if layout is None:
         return None
     formats = set()
-    batches = (
-        (None, 1),
-        (2, 1),
-        (16, 1),
-        (None, 8),
-        *([(1, 1)] if torch_private.may_be_one(value.shape[0]) else []),
-    )
+    batches: list[tuple[int | None, int]] = [(None, 1), (2, 1), (16, 1), (None, 8)]
+    if torch_private.may_be_one(value.shape[0]):
+        batches.append((1, 1))
     for batch, scale in batches:
         sizes = list(map(_hint, value.shape))
         for dim in (0, 2, 3):
@@ -462,9 +418,8 @@ def _layout(value: Any) -> torch.memory_format | None:
     if min(sizes) < 1:
         return None
     formats = (torch.contiguous_format, torch.channels_last)
-    return next(
-        (one for one in formats if _meta(sizes, value.dtype, one).stride() == strides), None
-    )
+    alike = (one for one in formats if _meta(sizes, value.dtype, one).stride() == strides)
+    return next(alike, None)
 
 
 def _meta(sizes: list[int], dtype: torch.dtype, layout: torch.memory_format) -> torch.Tensor:
@@ -479,29 +434,12 @@ def _hint(size: Any) -> int:
 _aten = operators("aten")
 #: Without a meta function here, torch's reference implementations may run, whose first dtype
 #: promotion imports torch._dynamo: 80 MiB and 0.6 s in programs that do not need it otherwise.
-_SAME_DTYPE = (
-    _aten.add.Tensor,
-    _aten.sub.Tensor,
-    _aten.mul.Tensor,
-    _aten.relu.default,
-    _aten.neg.default,
-)
+_SAME_DTYPE = names("add.Tensor sub.Tensor mul.Tensor relu.default neg.default", of="ops.aten")
 #: These operators promote integers to floating point.
-_FLOATING = tuple(
-    getattr(_aten, name).default
-    for name in (
-        "sigmoid",
-        "tanh",
-        "exp",
-        "silu",
-        "gelu",
-        "sqrt",
-        "rsqrt",
-        "cos",
-        "sin",
-        "log",
-        "erf",
-    )
+_FLOATING = names(
+    "sigmoid.default tanh.default exp.default silu.default gelu.default sqrt.default rsqrt.default"
+    " cos.default sin.default log.default erf.default",
+    of="ops.aten",
 )
 _COMPARISONS = tuple(getattr(_aten, name) for name in ("le", "lt", "ge", "gt", "eq", "ne"))
 

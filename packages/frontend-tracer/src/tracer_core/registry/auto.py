@@ -57,37 +57,27 @@ class AutoOptions:
 
     def __post_init__(self) -> None:
         if self.budget < 0 or self.timing < 0 or (self.tolerance or 0) < 0:
-            raise ValueError(
-                f"budget={self.budget}, timing={self.timing}, tolerance={self.tolerance}: not"
-                " negative"
-            )
+            given = f"budget={self.budget}, timing={self.timing}, tolerance={self.tolerance}"
+            raise ValueError(f"{given}: not negative")
 
 
 def _not_the_way_in(graph: torch.fx.GraphModule, spec: CompileSpec) -> Runner:
-    raise BackendError(
-        NAME,
-        "compile",
-        "it takes captured graphs: use it through compile() or plugin_api.compile_graph",
-    )
+    detail = "it takes captured graphs: use it through compile() or plugin_api.compile_graph"
+    raise BackendError(NAME, "compile", detail)
 
 
 def backend_for(candidates: Sequence[Backend]) -> Backend:
     """Returns `AUTO` with the requirements that all candidates can meet."""
+    modes = ["default", *(mode for one in candidates for mode in one.modes)]
     numbers = all(one.ir == "torch" or one.numbers == "inputs" for one in candidates)
     data_sizes = bool(candidates) and all(one.data_sizes == "symbols" for one in candidates)
     return Backend(
         name=NAME,
         compile=_not_the_way_in,
-        description=(
-            "tries the other backends on each graph and keeps the fastest that gives eager's"
-            " results"
-        ),
+        description="tries the other backends on each graph, keeps the fastest with eager's results",
         ir="aten",
         training=Training.FORWARD_BACKWARD,
-        modes={
-            "default": "each candidate's own",
-            **{mode: "each candidate's own" for one in candidates for mode in one.modes},
-        },
+        modes=dict.fromkeys(modes, "each candidate's own"),
         shapes="symbolic",
         numbers="inputs" if numbers else "constants",
         data_sizes="symbols" if data_sizes else "break",

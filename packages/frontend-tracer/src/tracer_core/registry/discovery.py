@@ -46,8 +46,7 @@ KNOWN_PROVIDERS: dict[str, str] = {
 #: torch.compile backends that are renamed or not provided here; docs/backends.md explains each.
 RENAMED: dict[str, str] = {
     "aot_eager": "aten_eager", "tensorrt": "torch_tensorrt", "ipex": "inductor",
-    "nvfuser": "inductor",
-    "nvprims_nvfuser": "inductor",
+    "nvfuser": "inductor", "nvprims_nvfuser": "inductor",
 }  # fmt: skip
 
 
@@ -89,11 +88,8 @@ class Candidate:
     @property
     def origin(self) -> str:
         """Returns the distribution with its version, for messages."""
-        return (
-            f"{self.distribution} {self.version or ''}".strip()
-            if self.distribution
-            else "this process"
-        )
+        found = f"{self.distribution} {self.version or ''}".strip()
+        return found if self.distribution else "this process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +147,8 @@ def registry() -> Registry:
         if entry.name not in published:
             found.append(_candidate(torch_style.from_entry_point(entry), (distribution, version)))
     table: dict[str, list[Candidate]] = {}
-    for candidate in sorted(
-        found, key=lambda one: one.origin
-    ):  # keeps the order independent of installation
+    # sorted, which keeps the order independent of installation
+    for candidate in sorted(found, key=lambda one: one.origin):
         table.setdefault(candidate.name, []).append(candidate)
     return Registry(manager, {name: tuple(group) for name, group in sorted(table.items())})
 
@@ -187,12 +182,8 @@ def told_of_graphs(used: Iterable[Backend], names: Collection[str]) -> list[tupl
     The texts come from `Backend.report` of the given backends and of those that wrap other
     backends' runners. Raises BackendError where a report fails.
     """
-    installed = [
-        one.backend
-        for group in registry().candidates.values()
-        for one in group
-        if one.backend is not None
-    ]
+    groups = registry().candidates.values()
+    installed = (one.backend for group in groups for one in group if one.backend is not None)
     asked = (*used, *(backend for backend in installed if backend.wrap is not None))
     reports = {one.report: one.name for one in asked if one.report is not None}
     told = [row for report, backend in reports.items() for row in _told(report, backend)]
@@ -205,13 +196,11 @@ def _told(report: Lazy, backend: str) -> list[tuple[str, str]]:
     try:
         rows = [(graph, text) for graph, text in resolve(report)()]
         if wrong := [row for row in rows if not all(isinstance(part, str) for part in row)]:
-            raise TypeError(
-                f"it gave {wrong[0]!r}; pairs of texts: the name of a graph, and what became of it"
-            )
+            wanted = "pairs of texts: the name of a graph, and what became of it"
+            raise TypeError(f"it gave {wrong[0]!r}; {wanted}")
     except Exception as error:
-        raise BackendError(
-            backend, "report", f"its report() raised {type(error).__name__}: {error}"
-        ) from error
+        detail = f"its report() raised {type(error).__name__}: {error}"
+        raise BackendError(backend, "report", detail) from error
     return rows
 
 
@@ -264,38 +253,17 @@ def unavailable_reason(backend: Backend) -> str | None:
 
 
 def _rows(group: tuple[Candidate, ...]) -> Iterator[BackendRow]:
-    clash = None
-    if len(group) > 1:
-        clash = (
-            "two backends of this name: "
-            + " and ".join(c.origin for c in group)
-            + "; uninstall one"
-        )
-    for candidate in group:
-        backend = candidate.backend
+    clash = f"two backends of this name: {' and '.join(one.origin for one in group)}; uninstall one"
+    for one in group:
+        backend, named = one.backend, (one.name, one.distribution, one.version)
         if backend is None:
-            yield BackendRow(
-                candidate.name,
-                candidate.distribution,
-                candidate.version,
-                (),
-                "",
-                "",
-                False,
-                candidate.reason,
-            )
+            yield BackendRow(*named, (), "", "", False, one.reason)
             continue
-        reason = clash or unavailable_reason(backend)
+        reason = clash if len(group) > 1 else unavailable_reason(backend)
+        devices, training = tuple(sorted(backend.devices)), backend.training.value.replace("_", " ")
+        available = reason is None
         yield BackendRow(
-            name=candidate.name,
-            distribution=candidate.distribution,
-            version=candidate.version,
-            devices=tuple(sorted(backend.devices)),
-            training=backend.training.value.replace("_", " "),
-            shapes=backend.shapes,
-            available=reason is None,
-            reason=reason,
-            description=backend.description,
+            *named, devices, training, backend.shapes, available, reason, backend.description
         )
 
 
@@ -311,10 +279,7 @@ def _load_plugin(manager: pluggy.PluginManager, entry: EntryPoint) -> Iterable[C
     try:
         plugin = entry.load()
         manager.register(plugin, f"{entry.name}@{origin[0]}")
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # a plug-in that raises SystemExit must not end the program
+    except (Exception, SystemExit) as error:  # SystemExit of a plug-in must not end the program
         reason = f"importing {entry.value} raised {type(error).__name__}: {error}"
         return [Candidate(entry.name, None, *origin, reason, error)]
     if unknown := _unknown_hooks(manager, plugin):
@@ -340,10 +305,8 @@ def _unknown_hooks(manager: pluggy.PluginManager, plugin: Any) -> str | None:
             known = [name for name in vars(hookspecs) if name.startswith("tracer_")]
             close = difflib.get_close_matches(caller.name, known, n=1)
             guess = f" (did you mean {close[0]!r}?)" if close else ""
-            return (
-                f"has the hook {caller.name!r}, which tracer_core {__version__} has not{guess};"
-                f" {', '.join(known)}"
-            )
+            lacks = f"has the hook {caller.name!r}, which tracer_core {__version__} has not{guess}"
+            return f"{lacks}; {', '.join(known)}"
     return None
 
 
@@ -356,14 +319,10 @@ def _offered(plugin: Any, label: str, origin: tuple[str | None, str | None]) -> 
         if not isinstance(offered, (list, tuple)):
             raise TypeError(f"it returned {type(offered).__name__}; a list of plugin_api.Backend")
         if not offered:
-            raise ValueError(
-                "it returned no backend; one that cannot run here says so by available="
-            )
-        for backend in offered:
-            if not isinstance(backend, Backend):
-                raise TypeError(
-                    f"tracer_backends() gave {backend!r}, which is no plugin_api.Backend"
-                )
+            reason = "it returned no backend; one that cannot run here says so by available="
+            raise ValueError(reason)
+        if wrong := [one for one in offered if not isinstance(one, Backend)]:
+            raise TypeError(f"tracer_backends() gave {wrong[0]!r}, which is no plugin_api.Backend")
     except (Exception, SystemExit) as error:
         reason = f"its tracer_backends() raised {type(error).__name__}: {error}"
         return [Candidate(label, None, *origin, reason, error)]
@@ -380,17 +339,13 @@ def _distribution(entry: EntryPoint) -> tuple[str | None, str | None]:
 
 def _hint(name: str) -> str:
     counterpart = RENAMED.get(name) or name.removeprefix(torch_style.PREFIX)
-    if counterpart != name and (
-        counterpart in registry().candidates or counterpart in KNOWN_PROVIDERS
-    ):
-        installed = counterpart in registry().candidates
+    installed = counterpart in registry().candidates
+    if counterpart != name and (installed or counterpart in KNOWN_PROVIDERS):
         how = "" if installed else f" (python -m pip install {KNOWN_PROVIDERS[counterpart]})"
         return f"Its counterpart here is backend={counterpart!r}{how}."
     if name in KNOWN_PROVIDERS:
         return f"Install it: python -m pip install {KNOWN_PROVIDERS[name]}"
     close = difflib.get_close_matches(name, [*registry().candidates, *KNOWN_PROVIDERS], n=1)
-    return (
-        f"Did you mean {close[0]!r}?"
-        if close
-        else "tracer_core.backends() shows every installed backend."
-    )
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    return "tracer_core.backends() shows every installed backend."

@@ -60,10 +60,7 @@ class AtenEagerOptions:
 ATEN_EAGER = Backend(
     name="aten_eager",
     compile=compile_eager,
-    description=(
-        "the graph lowered to ATen, with forward and backward graphs, run by PyTorch's own"
-        " operators"
-    ),
+    description="the graph lowered to ATen, forward and backward, run by PyTorch's own operators",
     ir="aten",
     training=Training.FORWARD_BACKWARD,
     modes={"default": "runs the lowered graph"},

@@ -58,12 +58,8 @@ def _tell(hook: str, **arguments: Any) -> None:
         try:
             one.function(*(arguments[name] for name in one.argnames))
         except Exception:
-            logger().warning(
-                "%s() of the plug-in %s raised; the compile goes on",
-                hook,
-                one.plugin_name,
-                exc_info=True,
-            )
+            text = "%s() of the plug-in %s raised; the compile goes on"
+            logger().warning(text, hook, one.plugin_name, exc_info=True)
 
 
 def _stage_finished(record: StageRecord) -> None:

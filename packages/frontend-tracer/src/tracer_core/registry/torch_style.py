@@ -8,6 +8,7 @@ point is loaded when it is first used, never to list it.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import re
@@ -88,18 +89,14 @@ class TorchStyle:
         except Exception as error:
             raise BackendError(self.name, "compile", f"{type(error).__name__}: {error}") from error
         if not callable(result):
-            raise BackendError(
-                self.name, "compile", f"returned {type(result).__name__}, not a callable"
-            )
+            detail = f"returned {type(result).__name__}, not a callable"
+            raise BackendError(self.name, "compile", detail)
         return result
 
     def __call__(self, graph: torch.fx.GraphModule, spec: Any) -> Any:
         """Always raises: such a backend needs the real tensors of the call, which `spec` lacks."""
-        raise BackendError(
-            self.name,
-            "compile",
-            "is called with example inputs: use TorchStyle.build(gm, inputs, config)",
-        )
+        detail = "is called with example inputs: use TorchStyle.build(gm, inputs, config)"
+        raise BackendError(self.name, "compile", detail)
 
 
 def accepted_keywords(function: Callable[..., Any]) -> frozenset[str]:
@@ -129,10 +126,10 @@ def torch_style_settings(
     wanted = {key for key, given in asked.items() if given}
     if wanted:
         accepted = accepted_keywords(style.function())
-        if refused := sorted(wanted - accepted):
+        if lacking := " and no ".join(sorted(wanted - accepted)):
+            parameters = ", ".join(("gm", "example_inputs", *sorted(accepted)))
             raise OptionError(
-                f"backend {style.name!r} takes no {' and no '.join(refused)}: its signature accepts"
-                f" (gm, example_inputs{''.join(f', {key}' for key in sorted(accepted))})"
+                f"backend {style.name!r} takes no {lacking}: its signature accepts ({parameters})"
             )
     if mode is not None and mode not in modes:
         raise OptionError(f"unknown mode {mode!r}; one of {', '.join(modes)}")
@@ -149,9 +146,8 @@ def from_callable(function: Callable[..., Any]) -> Backend:
     name = re.sub(r"\W+", "_", label).strip("_") or "custom"
     if not name.isidentifier():
         name = f"custom_{name}"
-    return _torch_style_backend(
-        name, TorchStyle(name, function), "a callable passed to compile()", None
-    )
+    style = TorchStyle(name, function)
+    return _torch_style_backend(name, style, "a callable passed to compile()", None)
 
 
 def from_entry_point(entry: EntryPoint) -> Backend:
@@ -159,16 +155,11 @@ def from_entry_point(entry: EntryPoint) -> Backend:
     entry.
     """
 
-    def available() -> str | None:
-        return _missing_module(entry)
-
     description = f"published for torch.compile as {entry.value}"
-    name = (
-        entry.name
-        if entry.name.replace("-", "_").isidentifier()
-        else re.sub(r"\W+", "_", entry.name)
-    )
+    is_name = entry.name.replace("-", "_").isidentifier()
+    name = entry.name if is_name else re.sub(r"\W+", "_", entry.name)
     style = TorchStyle(name, entry, entry.module.partition(".")[0] in FUNCTIONAL_ONLY)
+    available = functools.partial(_missing_module, entry)
     return _torch_style_backend(name, style, description, available)
 
 
@@ -209,6 +200,5 @@ def _missing_module(entry: EntryPoint) -> str | None:
         found = importlib.util.find_spec(package)
     except (ImportError, ValueError) as error:
         return f"module {package!r} cannot be found: {error}"
-    return (
-        None if found else f"module {package!r} of its entry point {entry.value!r} is not installed"
-    )
+    reason = f"module {package!r} of its entry point {entry.value!r} is not installed"
+    return None if found else reason

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.result_check import same_strides
 from tracer_core.guards.numpy_types import ARRAY
 
 
@@ -39,10 +40,7 @@ def compare(
     expected: Any, actual: Any, tolerance: Tolerance | None = None, path: str = "result"
 ) -> None:
     """Raises Mismatch at the first difference."""
-    _compare(expected, actual, tolerance or Tolerance(), path)
-
-
-def _compare(expected: Any, actual: Any, tolerance: Tolerance, path: str) -> None:
+    tolerance = tolerance or Tolerance()
     if type(expected) is not type(actual):
         raise Mismatch(path, f"type {type(actual).__name__}, expected {type(expected).__name__}")
     if isinstance(expected, torch.Tensor):
@@ -57,7 +55,7 @@ def _compare(expected: Any, actual: Any, tolerance: Tolerance, path: str) -> Non
     if names != list(others):
         raise Mismatch(path, f"has {list(others)}, expected {names}")
     for name, child in children:
-        _compare(child, others[name], tolerance, path + name)
+        compare(child, others[name], tolerance, path + name)
 
 
 def _children(value: Any) -> list[tuple[str, Any]] | None:
@@ -67,9 +65,8 @@ def _children(value: Any) -> list[tuple[str, Any]] | None:
     if isinstance(value, (list, tuple)):
         return [(f"[{index}]", item) for index, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [
-            (f".{field.name}", getattr(value, field.name)) for field in dataclasses.fields(value)
-        ]
+        names = [field.name for field in dataclasses.fields(value)]
+        return [(f".{name}", getattr(value, name)) for name in names]
     return None
 
 
@@ -103,11 +100,8 @@ def compare_tensors(
         want, got = getattr(expected, what), getattr(actual, what)
         if want != got:
             raise Mismatch(path, f"{what} {got}, expected {want}")
-    if (
-        tolerance.strides
-        and expected.layout is torch.strided
-        and not _same_strides(expected, actual)
-    ):
+    compared = tolerance.strides and expected.layout is torch.strided
+    if compared and not same_strides(expected, actual):
         raise Mismatch(path, f"strides {actual.stride()}, expected {expected.stride()}")
     try:
         torch.testing.assert_close(
@@ -119,11 +113,6 @@ def compare_tensors(
         )
     except AssertionError as error:
         raise Mismatch(path, str(error)) from None
-
-
-def _same_strides(left: torch.Tensor, right: torch.Tensor) -> bool:
-    steps = zip(left.shape, left.stride(), right.stride(), strict=True)
-    return left.numel() == 0 or all(size == 1 or a == b for size, a, b in steps)
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:

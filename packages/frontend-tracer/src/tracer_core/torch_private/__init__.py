@@ -62,6 +62,7 @@ from tracer_core.torch_private.fakes import (
     fake_like,
     fake_mode_of,
     fake_tensor_mode,
+    has_symbols,
     is_fake,
     is_plain_fake,
     leave_modes,

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from tracer_core.torch_private.dispatch import no_python_dispatch, transforms_active
+from tracer_core.torch_private.dispatch import (
+    inside_transforms,
+    no_python_dispatch,
+    transforms_active,
+)
 from tracer_core.torch_private.releases import is_tested
 from tracer_core.torch_private.symbols import input_source
 
@@ -39,11 +44,8 @@ def is_fake(value: Any) -> bool:
 
 def _wraps_fake(value: torch.Tensor) -> bool:
     """Returns whether a tensor is a fake inside torch.func wrappers."""
-    while torch._C._functorch.is_functorch_wrapped_tensor(value):
-        value = torch._C._functorch.get_unwrapped(value)
-        if type(value) is not torch.Tensor:
-            return is_fake(value)
-    return False
+    inner = inside_transforms(value)
+    return inner is not value and isinstance(inner, fake_class())
 
 
 def is_plain_fake(value: Any, mode: Any) -> bool:
@@ -57,6 +59,15 @@ def is_plain_fake(value: Any, mode: Any) -> bool:
     )
 
 
+def has_symbols(values: Iterable[Any]) -> bool:
+    """Returns whether a value is a SymInt, or a tensor with symbolic sizes or strides."""
+    return any(
+        isinstance(one, torch.SymInt)
+        or (isinstance(one, torch.Tensor) and one._has_symbolic_sizes_strides)
+        for one in values
+    )
+
+
 def fake_mode_of(value: Any) -> Any:
     """Returns the FakeTensorMode of a FakeTensor."""
     return value.fake_mode
@@ -64,9 +75,8 @@ def fake_mode_of(value: Any) -> Any:
 
 def device_of_fake(value: Any) -> torch.device:
     """Returns the device of a fake."""
-    found: torch.device = (
-        value.fake_device
-    )  # a property that returns `_fake_device` since torch 2.12
+    # a property that returns `_fake_device` since torch 2.12
+    found: torch.device = value.fake_device
     return found
 
 
@@ -78,18 +88,21 @@ def fake_like(
 ) -> Any:
     """Returns a new fake with one's sizes, strides, dtype and device (or others); no recording mode
     sees it."""
-    mode = value.fake_mode
-    wanted = value.stride() if strides is None else strides
-    with no_python_dispatch(), torch.no_grad():
-        meta = torch.empty_strided(value.shape, wanted, dtype=dtype or value.dtype, device="meta")
-    return fake_class()(mode, meta, device or value.device)
+    return _new_fake(value.fake_mode, value, dtype, device, strides)
 
 
 def new_fake_like_real(mode: Any, real: torch.Tensor) -> Any:
     """Returns a new fake with a real tensor's sizes, strides, dtype and device; no mode sees it."""
+    return _new_fake(mode, real)
+
+
+def _new_fake(
+    mode: Any, like: Any, dtype: Any = None, device: Any = None, strides: Any = None
+) -> Any:
+    wanted = like.stride() if strides is None else strides
     with no_python_dispatch(), torch.no_grad():
-        meta = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype, device="meta")
-    return fake_class()(mode, meta, real.device)
+        meta = torch.empty_strided(like.shape, wanted, dtype=dtype or like.dtype, device="meta")
+    return fake_class()(mode, meta, device or like.device)
 
 
 def wrap_meta(mode: Any, meta: torch.Tensor, device: torch.device) -> Any:
@@ -184,14 +197,11 @@ def data_dependent_failures() -> tuple[tuple[type[Exception], ...], tuple[type[E
     shapes."""
     from torch._subclasses import fake_tensor
 
-    shapes = sys.modules.get(
-        "torch.fx.experimental.symbolic_shapes"
-    )  # a module that is not imported raised nothing
+    # a module that is not imported raised nothing
+    shapes = sys.modules.get("torch.fx.experimental.symbolic_shapes")
     unknown = () if shapes is None else (shapes.GuardOnDataDependentSymNode,)
-    return (
-        (fake_tensor.DataDependentOutputException, *unknown),
-        (fake_tensor.DynamicOutputShapeException,),
-    )
+    values = fake_tensor.DataDependentOutputException, *unknown
+    return values, (fake_tensor.DynamicOutputShapeException,)
 
 
 def leave_modes(fake_mode: Any, functions: int) -> None:
