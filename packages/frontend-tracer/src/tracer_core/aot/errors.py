@@ -5,6 +5,11 @@ from __future__ import annotations
 from tracer_core.errors import TracerError
 
 
+def first_line(error: Exception) -> str:
+    """Returns the first line of an exception's text."""
+    return str(error).partition("\n")[0]
+
+
 class LoweringUnsupported(TracerError):
     """The captured graph is valid but has no functional ATen form with eager's semantics.
 

@@ -18,7 +18,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot import out_variants, overlapping_writes
 from tracer_core.aot.aten_recorder import AtenRecorder
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.errors import LoweringUnsupported, first_line
 from tracer_core.aot.fake_values import attribute
 from tracer_core.aot.rng import REGIONS, RecomputedRng, unseeded
 from tracer_core.aot.symbolic_sizes import as_plain, hint_of, size_origins
@@ -38,15 +38,11 @@ GRAD_MODE_CALLS = SET_GRAD_CALLS | INFERENCE_MODE_CALLS
 #: Functions whose C++ kernel updates running statistics without declaring it; torch's Python kernel
 #: for them is functional. It is used for nothing else: it would also replace dropout's rng stream,
 #: unroll LSTMs and expand upsampling.
-PYTHON_KERNELS = frozenset(
-    {
-        *names(
-            "nn.functional.batch_norm batch_norm native_batch_norm nn.functional.instance_norm"
-            " instance_norm"
-        ),
-        *names("batch_norm.default native_batch_norm.default instance_norm.default", of="ops.aten"),
-    }
-)
+PYTHON_KERNELS = frozenset(names(
+    "nn.functional.batch_norm batch_norm native_batch_norm nn.functional.instance_norm"
+    " instance_norm ops.aten.batch_norm.default ops.aten.native_batch_norm.default"
+    " ops.aten.instance_norm.default"
+))  # fmt: skip
 #: Captured calls that draw in the order of a contiguous tensor.
 OUT_OF_PLACE_BERNOULLI = frozenset(
     {*names("bernoulli Tensor.bernoulli ops.aten.bernoulli.p"), "bernoulli"}
@@ -150,13 +146,10 @@ class Interpretation:
         """
         if node.target in IN_PLACE_NORMAL:
             written = self.values[node]
-            numbers = ([hint_of(one) for one in part] for part in (written.shape, written.stride()))
-            if written.device.type == "cpu" and has_gaps(*numbers):
-                raise LoweringUnsupported(
-                    "normal_ on a tensor with gaps in its memory draws its numbers in another"
-                    " order",
-                    self.recorder.frame,
-                )
+            layout = ([hint_of(one) for one in part] for part in (written.shape, written.stride()))
+            if written.device.type == "cpu" and has_gaps(*layout):
+                reason = "normal_ on a tensor with gaps in its memory draws in another order"
+                raise LoweringUnsupported(reason, self.recorder.frame)
 
     def _checked_node(self, node: torch.fx.Node) -> Any:
         """Runs `_node`; an error that only functional values cause (a view that their strides
@@ -167,10 +160,8 @@ class Interpretation:
         except torch_private.fake_failures():
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            first = str(error).splitlines()[0] if str(error) else ""
-            raise LoweringUnsupported(
-                f"{node.target} fails on functional values: {first}", self.recorder.frame
-            ) from error
+            reason = f"{node.target} fails on functional values: {first_line(error)}"
+            raise LoweringUnsupported(reason, self.recorder.frame) from error
 
     def _node(self, node: torch.fx.Node) -> Any:
         match node.op:

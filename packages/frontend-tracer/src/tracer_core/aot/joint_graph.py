@@ -26,7 +26,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.aten_recorder import memory_order
-from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.errors import LoweringUnsupported, first_line
 from tracer_core.aot.lower import Ending, Lowering
 from tracer_core.aot.output_aliasing import Layout, OutputPlan, restride
 from tracer_core.aot.request import Request
@@ -36,9 +36,6 @@ from tracer_core.torch_private.names import names
 #: Operators that run autograd inside a graph: the graph they differentiated is freed afterwards, as
 #: in eager.
 GRADIENT_CALLS = frozenset(names("autograd.grad autograd.backward"))
-
-
-#: How torch says that a graph was freed by its first backward.
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +116,9 @@ class JointLowering(Lowering):
         ending = super().finish()
         self._require_no_new_gradients()
         if calls_autograd(self.gm):
-            for value in {
-                id(one): one for one in ending.planner.sources if one.requires_grad
-            }.values():
-                self._require_used_up(self.wrappers[id(value)])
+            sources = [one for one in ending.planner.sources if one.requires_grad]
+            for key in dict.fromkeys(map(id, sources)):
+                self._require_used_up(self.wrappers[key])
         return ending
 
     def _require_used_up(self, root: torch.Tensor) -> None:
@@ -133,17 +129,14 @@ class JointLowering(Lowering):
             return
         try:
             with torch_private.functionalization(), torch_private.autocast_off():
-                ones = torch.ones_like(root)
-                torch.autograd.grad(
-                    root, [w for _, w in self._leaves()], ones, True, allow_unused=True
-                )
+                ones, leaves = torch.ones_like(root), [leaf for _, leaf in self._leaves()]
+                torch.autograd.grad(root, leaves, ones, True, allow_unused=True)
         except RuntimeError as error:
             if not torch_private.is_freed(error):
                 raise LoweringUnsupported(f"an output cannot be differentiated: {error}") from error
             return
-        raise LoweringUnsupported(
-            "the graph computes gradients, and an output can be differentiated once more"
-        )
+        reason = "the graph computes gradients, and an output can be differentiated once more"
+        raise LoweringUnsupported(reason)
 
     def _leaves(self) -> list[tuple[int, torch.Tensor]]:
         """Returns (index, wrapper) of each input that requires grad."""
@@ -162,9 +155,8 @@ class JointLowering(Lowering):
         for node, value in zip(self.recorder.placeholders, self.recorder.inputs, strict=True):
             wrapper = self.wrappers.get(id(value))
             if wrapper is not None and wrapper.requires_grad and not wrapper.is_leaf:
-                raise LoweringUnsupported(
-                    f"the graph writes values that require grad into its input {node.name}"
-                )
+                reason = f"the graph writes values that require grad into its input {node.name}"
+                raise LoweringUnsupported(reason)
 
     def _tangents(self, ending: Ending) -> list[torch.Tensor | None]:
         """Returns a fake tangent for each output of the ATen graph that requires grad, like the
@@ -173,22 +165,18 @@ class JointLowering(Lowering):
         tangents: list[torch.Tensor | None] = []
         planner = ending.planner
         for index, (source, value) in enumerate(zip(planner.sources, planner.values, strict=True)):
-            if not source.requires_grad or not self._reaches(index, self.wrappers[id(source)]):
+            if not source.requires_grad:
                 tangents.append(None)
                 continue
+            if not self.wrappers[id(source)].requires_grad:
+                reason = f"output {index} requires grad in eager, but not as a functional value"
+                raise LoweringUnsupported(reason)
             with torch.no_grad():
                 # Not recorded: the recorder is not entered inside the mode's own kernels.
                 tangent = torch_private.fake_like(value, strides=_tangent_strides(value))
             self.recorder.add_input(f"tangent_{index}", tangent)
             tangents.append(tangent)
         return tangents
-
-    def _reaches(self, index: int, wrapper: torch.Tensor) -> bool:
-        if not wrapper.requires_grad:
-            raise LoweringUnsupported(
-                f"output {index} requires grad in eager, but not as a functional value"
-            )
-        return True
 
     def _differentiate(
         self,
@@ -208,15 +196,13 @@ class JointLowering(Lowering):
             try:
                 with torch_private.sizes_of_one_asked(
                     self.fake_mode.shape_env
-                ):  # as in `_interpret`
+                ):  # as in `interpret`
                     found = torch_private.gradients_of([root for root, _ in roots], wrapped, leaves)
             except torch_private.fake_failures():
                 raise
             except RuntimeError as error:  # it reads values, or writes in place to a wrapper
-                first = str(error).splitlines()[0] if str(error) else ""
-                raise LoweringUnsupported(
-                    f"the backward fails on functional values: {first}"
-                ) from error
+                reason = f"the backward fails on functional values: {first_line(error)}"
+                raise LoweringUnsupported(reason) from error
         with torch.no_grad():
             return [
                 None if gradient is None else self._gradient(gradient, leaf)

@@ -67,10 +67,25 @@ def subgraph(
     return graph, copies
 
 
+class NodeWriter:
+    """Appends operators with their fake values to a graph. origin: the node that they are for."""
+
+    def __init__(self, graph: torch.fx.Graph, origin: Node) -> None:
+        self.graph, self.origin = graph, origin
+        self._mode = torch_private.fake_mode_of(origin.meta["val"])
+
+    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> Node:
+        values = [one.meta["val"] if isinstance(one, Node) else one for one in args]
+        with self._mode:
+            return self.node(target, args, kwargs, target(*values, **kwargs))
+
+    def node(self, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
+        """Appends an operator whose fake value is known."""
+        node = self.graph.call_function(target, args, kwargs)
+        node.meta.update(val=value, user_frame=self.origin.meta.get("user_frame", ""))
+        return node
+
+
 def clone(graph: torch.fx.Graph, value: Node) -> Node:
     """Adds a node at the end of the graph that copies a value."""
-    node = graph.call_function(aten.clone.default, (value,))
-    with torch_private.fake_mode_of(value.meta["val"]):
-        node.meta["val"] = aten.clone.default(value.meta["val"])
-    node.meta["user_frame"] = value.meta.get("user_frame", "")
-    return node
+    return NodeWriter(graph, value)(aten.clone.default, value)

@@ -43,9 +43,8 @@ def versions_counted(
         try:
             return run(inputs)
         except Exception as error:
-            if not torch_private.is_out_of_memory(
-                error
-            ):  # raised by any allocation, after any of the writes
+            # which any allocation may raise, after any of the writes
+            if not torch_private.is_out_of_memory(error):
                 written = [one for one, is_early in zip(written, before, strict=True) if is_early]
             raise
         finally:

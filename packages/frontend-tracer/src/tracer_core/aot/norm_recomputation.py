@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.memory_owners import NodeWriter
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
@@ -55,11 +56,10 @@ class Formula:
         if self.batch:
             scale = inverse if weight is None else write(aten.mul.Tensor, inverse, weight)
             shift = write(aten.mul.Tensor, mean, scale)
-            shift = (
-                write(aten.neg.default, shift)
-                if bias is None
-                else write(aten.sub.Tensor, bias, shift)
-            )
+            if bias is None:
+                shift = write(aten.neg.default, shift)
+            else:
+                shift = write(aten.sub.Tensor, bias, shift)
             value = write.whole(aten.mul.Tensor, x, write.per_channel(scale))
             value = write.whole(aten.add.Tensor, value, write.per_channel(shift))
         else:
@@ -73,28 +73,14 @@ class Formula:
         return value
 
 
-class _Writer:
-    """Appends operators with their fake values."""
-
-    def __init__(self, graph: torch.fx.Graph, origin: Node) -> None:
-        self.graph, self.origin = graph, origin
-        self.mode = torch_private.fake_mode_of(origin.meta["val"])
-
-    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        values = [one.meta["val"] if isinstance(one, Node) else one for one in args]
-        with self.mode:
-            return self._node(target, args, kwargs, target(*values, **kwargs))
+class _Writer(NodeWriter):
+    """Appends operators that compute a formula. origin: the node that it replaces."""
 
     def whole(self, target: Any, one: Node, other: Node) -> Node:
         """Adds an elementwise operator with the result's sizes."""
         dtypes = [node.meta["val"].dtype for node in (one, other)]
         like = torch_private.fake_like(self.origin.meta["val"], torch.promote_types(*dtypes))
-        return self._node(target, (one, other), {}, like)
-
-    def _node(self, target: Any, args: Any, kwargs: Any, value: Any) -> Node:
-        node = self.graph.call_function(target, args, kwargs)
-        node.meta.update(val=value, user_frame=self.origin.meta.get("user_frame", ""))
-        return node
+        return self.node(target, (one, other), {}, like)
 
     def per_channel(self, value: Node) -> Node:
         """Views a [C] tensor so that it broadcasts along the second dimension of the result."""
@@ -139,8 +125,7 @@ def _formula(node: Node) -> Formula | None:
         return None
     if value.dtype is not result.dtype or value.stride() != result.stride():
         return None
-    if (
-        mean.dtype.itemsize < 4
-    ):  # ATen computed with what it rounded afterwards: 16-bit inputs on the CPU
+    # ATen computed with what it rounded afterwards: 16-bit inputs on the CPU
+    if mean.dtype.itemsize < 4:
         return None
     return Formula(x, items[1], items[2], *given, batch, items[0])

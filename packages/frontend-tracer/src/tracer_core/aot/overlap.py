@@ -6,6 +6,7 @@ decides becomes a guard). Where neither holds, expect an overlap.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +51,7 @@ class Place:
     @property
     def static(self) -> bool:
         """Whether the place is constant."""
-        return type(self.start) is int and all(
-            type(n) is int and type(s) is int for n, s in self.dims
-        )
+        return all(type(one) is int for one in (self.start, *itertools.chain(*self.dims)))
 
     def end(self) -> Any:
         """The end of the last byte of a nonempty tensor."""
@@ -157,10 +156,8 @@ def _reaches(terms: list[tuple[int, int]], distance: int) -> bool:
             continue
         step, most = terms[level]
         fewest = max(0, -((rest[level + 1] - left) // step))
-        open_ends += [
-            (level + 1, left - step * n)
-            for n in range(fewest, min(most, left // step) + 1)[:_STEPS]
-        ]
+        counts = range(fewest, min(most, left // step) + 1)[:_STEPS]
+        open_ends += [(level + 1, left - step * count) for count in counts]
     return True
 
 
@@ -179,12 +176,8 @@ def _apart_for_all_sizes(one: Place, other: Place) -> bool:
         )
         if hint_of(a.end()) <= hint_of(b.start) and _nested(shared, b.end() - a.start):
             return torch_private.holds(a.end() <= b.start)
-        if outer == min(len(one.dims), len(other.dims)) or not _alike(
-            one.dims[outer], other.dims[outer]
-        ):
+        if outer == min(len(one.dims), len(other.dims)):
+            return False
+        if not all(map(_equal, one.dims[outer], other.dims[outer])):
             return False
         outer += 1
-
-
-def _alike(dim: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
-    return _equal(dim[0], other[0]) and _equal(dim[1], other[1])

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.memory_owners import NodeWriter
 from tracer_core.contract.specs import OFFSETS_IN_WINDOWS
 from tracer_core.torch_private.names import operators
 
@@ -36,10 +37,10 @@ class Bits:
 
     dtype = torch.bool
 
-    def pack(self, write: _Writer, value: Node) -> Node:
+    def pack(self, write: NodeWriter, value: Node) -> Node:
         return write(aten._to_copy.default, value, dtype=torch.bool)
 
-    def unpack(self, write: _Writer, bits: Node) -> Node:
+    def unpack(self, write: NodeWriter, bits: Node) -> Node:
         return write(aten._to_copy.default, bits, dtype=write.origin.meta["val"].dtype)
 
 
@@ -56,7 +57,7 @@ class Places:
 
     dtype = torch.int8
 
-    def _first(self, write: _Writer) -> tuple[Node, Node]:
+    def _first(self, write: NodeWriter) -> tuple[Node, Node]:
         """Returns the row and the column at which each window begins."""
         value = write.origin.meta["val"]
         found = []
@@ -66,18 +67,18 @@ class Places:
             found.append(write(aten.arange.start_step, start, start + count * step, step, **how))
         return write(aten.unsqueeze.default, found[0], -1), found[1]
 
-    def _parts(self, write: _Writer, value: Node, size: int) -> tuple[Node, Node]:
+    def _parts(self, write: NodeWriter, value: Node, size: int) -> tuple[Node, Node]:
         """Returns quotient and remainder."""
         quotient = write(aten.div.Tensor_mode, value, size, rounding_mode="floor")
         return quotient, write(aten.sub.Tensor, value, write(aten.mul.Tensor, quotient, size))
 
-    def pack(self, write: _Writer, value: Node) -> Node:
+    def pack(self, write: NodeWriter, value: Node) -> Node:
         parts = zip(self._parts(write, value, self.width), self._first(write), strict=True)
         row, column = (write(aten.sub.Tensor, part, first) for part, first in parts)
         place = write(aten.add.Tensor, write(aten.mul.Tensor, row, self.kernel[1]), column)
         return write(aten._to_copy.default, place, dtype=torch.int8)
 
-    def unpack(self, write: _Writer, places: Node) -> Node:
+    def unpack(self, write: NodeWriter, places: Node) -> Node:
         wide = write(aten._to_copy.default, places, dtype=torch.int64)
         parts = zip(self._parts(write, wide, self.kernel[1]), self._first(write), strict=True)
         row, column = (write(aten.add.Tensor, part, first) for part, first in parts)
@@ -109,9 +110,8 @@ def _places(node: Node) -> Places | None:
     image, kernel, *rest = pool.args
     stride, padding, dilation = (*rest, *((), 0, 1)[len(rest) :])[:3]
     sizes = [*image.meta["val"].shape[-2:], *node.meta["val"].shape[-2:]]  # type: ignore[union-attr]
-    if node.meta["val"].device.type not in FUSES_INTEGERS or not all(
-        isinstance(size, int) for size in sizes
-    ):
+    static = all(isinstance(size, int) for size in sizes)
+    if not static or node.meta["val"].device.type not in FUSES_INTEGERS:
         return None
     two = _pair(kernel)
     if any(one != 1 for one in _pair(dilation)) or math.prod(two) > 127:
@@ -124,32 +124,14 @@ def _pair(value: Any) -> tuple[int, int]:
     return (given[0], given[-1])
 
 
-class _Writer:
-    """Appends operators with their fake values to a graph. origin: the node whose value is
-    packed.
-    """
-
-    def __init__(self, graph: torch.fx.Graph, origin: Node) -> None:
-        self.graph, self.origin = graph, origin
-        self._mode = torch_private.fake_mode_of(origin.meta["val"])
-
-    def __call__(self, target: Any, *args: Any, **kwargs: Any) -> Node:
-        node = self.graph.call_function(target, args, kwargs)
-        with self._mode:
-            given = [one.meta["val"] if isinstance(one, Node) else one for one in args]
-            node.meta["val"] = target(*given, **kwargs)
-        node.meta["user_frame"] = self.origin.meta.get("user_frame", "")
-        return node
-
-
 def packed(graph: torch.fx.Graph, value: Node, form: Form) -> Node:
     """Adds nodes at the end of the graph that pack a value."""
-    return form.pack(_Writer(graph, value), value)
+    return form.pack(NodeWriter(graph, value), value)
 
 
 def unpacked(graph: torch.fx.Graph, stored: Node, like: Node, form: Form) -> Node:
     """Adds nodes at the end of the graph that restore the value of `like`."""
-    node = form.unpack(_Writer(graph, like), stored)
+    node = form.unpack(NodeWriter(graph, like), stored)
     node.meta["val"] = like.meta["val"]
     return node
 

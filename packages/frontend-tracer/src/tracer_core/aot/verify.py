@@ -6,7 +6,7 @@ A VerifyError names the violated rule and shows the nodes around the violation.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,26 +26,11 @@ aten = operators("aten")
 
 #: What may be called besides ATen operators: items of results, and arithmetic on sizes.
 SIZE_FUNCTIONS = frozenset(
-    {
-        operator.getitem,
-        operator.add,
-        operator.sub,
-        operator.mul,
-        operator.floordiv,
-        operator.mod,
-        operator.neg,
-        operator.pow,
-        operator.truediv,
-        operator.lt,
-        operator.le,
-        operator.gt,
-        operator.ge,
-        operator.eq,
-        operator.ne,
-        *names("sym_max sym_min sym_float sym_int ops.aten.sym_size.int"),
-        torch_private.sym_sqrt,
-    }
-)
+    {operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod,
+     operator.neg, operator.pow, operator.truediv, operator.lt, operator.le, operator.gt,
+     operator.ge, operator.eq, operator.ne, torch_private.sym_sqrt,
+     *names("sym_max sym_min sym_float sym_int ops.aten.sym_size.int")}
+)  # fmt: skip
 
 #: A rule: yields each violation with its node.
 Rule = Callable[["Lowered"], Iterator[tuple[torch.fx.Node, str]]]
@@ -56,8 +41,9 @@ def verify_lowered(lowered: Lowered) -> None:
     lowered.graph.graph.lint()
     with torch_private.autocast_off():  # the graph contains its casts
         for rule in RULES:
-            for node, fault in rule(lowered):
-                raise VerifyError(f"{lowered.spec.name} ({lowered.ir}): {fault}\n{around(node)}")
+            for node, violation in rule(lowered):
+                where = f"{lowered.spec.name} ({lowered.ir})"
+                raise VerifyError(f"{where}: {violation}\n{around(node)}")
 
 
 def around(node: torch.fx.Node, distance: int = 5) -> str:
@@ -108,10 +94,8 @@ def writes_come_last(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
         elif isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
             yield node, f"{node.target} writes to its argument"
     if sorted(written) != sorted(set(written)) or set(written) != set(lowered.spec.mutations):
-        yield (
-            placeholders[0],
-            f"writes to inputs {written}, but spec.mutations is {lowered.spec.mutations}",
-        )
+        declared = lowered.spec.mutations
+        yield placeholders[0], f"writes to inputs {written}, but spec.mutations is {declared}"
 
 
 def outputs_own_their_memory(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
@@ -133,45 +117,33 @@ def layouts_agree(lowered: Lowered) -> Iterator[tuple[torch.fx.Node, str]]:
     """Each operator, run again on the values of its arguments, gives the value that its node
     has.
     """
-    nodes = calls(lowered)
-    fakes = [
-        node.meta["val"]
-        for node in lowered.graph.graph.nodes
-        if torch_private.is_fake(node.meta.get("val"))
-    ]
+    values = [node.meta.get("val") for node in lowered.graph.graph.nodes]
+    fakes = [value for value in values if torch_private.is_fake(value)]
     if not fakes:
         return
     with torch.no_grad(), torch_private.fake_mode_of(fakes[0]):
-        for node in nodes:
+        for node in calls(lowered):
             if node.target is aten.copy_.default or not isinstance(node.target, OpOverload):
                 continue
-            fault = _layout_fault(node)
-            if fault:
-                yield node, fault
+            if violation := _layout_violation(node):
+                yield node, violation
 
 
-def _layout_fault(node: torch.fx.Node) -> str | None:
-    args: Any = torch.fx.map_arg(node.args, _value)
-    kwargs: Mapping[str, Any] = torch.fx.map_arg(node.kwargs, _value)
+def _layout_violation(node: torch.fx.Node) -> str | None:
+    given: Any = torch.fx.map_arg((node.args, node.kwargs), lambda node: node.meta["val"])
+    args, kwargs = given
     again = node.target(*args, **kwargs)  # type: ignore[operator]
     known = node.meta["val"]
     if node.target in CORRECTIONS:
         fake_mode = torch_private.fake_mode_of(known[0])
-        with torch.set_grad_enabled(
-            bool(known[-1].numel() > 0)
-        ):  # kernels of these return more while it is on
+        # kernels of these return more while it is on
+        with torch.set_grad_enabled(bool(known[-1].numel() > 0)):
             again = CORRECTIONS[node.target](fake_mode, args, again)
-    pairs = (
-        zip(again, known, strict=True) if isinstance(again, (tuple, list)) else ((again, known),)
-    )
-    for new, old in pairs:
+    is_single = not isinstance(again, (tuple, list))
+    for new, old in [(again, known)] if is_single else zip(again, known, strict=True):
         if isinstance(new, torch.Tensor) and not _same_layout(new, old):
             return f"{node.target} gives {_layout(new)}, but the node says {_layout(old)}"
     return None
-
-
-def _value(node: torch.fx.Node) -> Any:
-    return node.meta["val"]
 
 
 def _layout(value: torch.Tensor) -> str:

@@ -120,8 +120,7 @@ def contiguous_graph(graph: torch.fx.GraphModule) -> ContiguousGraph:
 #: Operators that change the shape only, not the order of elements.
 RESHAPES = frozenset({
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default,
-    aten.squeeze.default,
-    aten.squeeze.dim, aten.squeeze.dims,
+    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
 })  # fmt: skip
 
 
@@ -198,11 +197,7 @@ def _as_in_memory(
     sizes, strides = _numbers(value)
     if 0 in sizes:
         return node, None, ()
-    zeros = tuple(
-        dim
-        for dim, (size, step) in enumerate(zip(sizes, strides, strict=True))
-        if not step and size > 1
-    )
+    zeros = tuple(dim for dim, size in enumerate(sizes) if size > 1 and not strides[dim])
     for dim in zeros:
         node = call(graph, aten.slice.Tensor, node, dim, 0, 1)
         sizes[dim] = 1
@@ -222,12 +217,10 @@ class ResultForm:
         self.name, self.target, self.dtype = result.name, result.target, result.dtype
         self._zeros = result.zero_strides
         self._shape = [_size(size, reads) for size in result.shape]
-        self._stride = (
-            None if result.stride is None else [_size(step, reads) for step in result.stride]
-        )
-        dims = [
-            _one if dim in result.zero_strides else size for dim, size in enumerate(self._shape)
-        ]
+        steps = result.stride
+        self._stride = None if steps is None else [_size(step, reads) for step in steps]
+        zeros = result.zero_strides
+        dims = [_one if dim in zeros else size for dim, size in enumerate(self._shape)]
         order = result.order
         self._dims = dims if order is None else [dims[dim] for dim in order]
         # constant sizes are computed once
@@ -244,12 +237,9 @@ class ResultForm:
 
     def allocate(self, inputs: Sequence[Any], device: torch.device) -> torch.Tensor:
         """Allocates a contiguous tensor of the shape that the engine writes."""
-        if self._made is not None:
-            made = tuple([size(inputs) for size in self._made])
-            return torch.empty(made, dtype=self.dtype, device=device)
-        sizes = self._known
+        sizes = self._known if self._made is None else None
         if sizes is None:
-            sizes = tuple([size(inputs) for size in self._dims])
+            sizes = tuple([size(inputs) for size in self._made or self._dims])
         return torch.empty(sizes, dtype=self.dtype, device=device)
 
     def finish(self, buffer: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
@@ -262,9 +252,7 @@ class ResultForm:
             buffer = buffer.expand([size(inputs) for size in self._shape])
         if self._stride is not None:
             stride = [step(inputs) for step in self._stride]
-            spaced = torch.empty_strided(
-                buffer.shape, stride, dtype=buffer.dtype, device=buffer.device
-            )
+            spaced = buffer.new_empty_strided(buffer.shape, stride)
             return spaced.copy_(buffer)
         return buffer
 
@@ -290,6 +278,5 @@ def _size(value: Any, reads: dict[str, tuple[int, int | None]]) -> Size:
     if expr.is_Symbol:
         ((index, dim),) = symbols.values()
         return lambda inputs: read(inputs, index, dim)
-    return lambda inputs: int(
-        expr.subs({symbol: read(inputs, *place) for symbol, place in symbols.items()})
-    )
+    places = symbols.items()
+    return lambda inputs: int(expr.subs({one: read(inputs, *place) for one, place in places}))

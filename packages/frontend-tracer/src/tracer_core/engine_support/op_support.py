@@ -69,9 +69,7 @@ class OpSupportCheck:
         eager.recompile()
         try:
             run = self._build(graph)
-        except (
-            Exception
-        ) as error:  # engines' errors have no common base; each one is an answer here
+        except Exception as error:  # engines' errors have no common base; each one is an answer
             return f"{self._engine} refuses it: {_first_line(error)}"
         if sum(_elements(value) for value in values) > MOST_ELEMENTS:
             return None
@@ -123,11 +121,8 @@ def _signature(node: torch.fx.Node) -> Any:
             return (made.dtype, kinds[value]) if isinstance(made, torch.Tensor) else type(made)
         if isinstance(value, (tuple, list)):
             parts = [part(item) for item in value]
-            return (
-                _shortened(parts)
-                if all(isinstance(item, torch.fx.Node) for item in value)
-                else tuple(parts)
-            )
+            all_nodes = all(isinstance(item, torch.fx.Node) for item in value)
+            return _shortened(parts) if all_nodes else tuple(parts)
         return (type(value), value)
 
     kwargs = tuple((key, part(value)) for key, value in sorted(node.kwargs.items()))
@@ -146,23 +141,15 @@ class _Sees(enum.Enum):
 #: edges.
 WINDOWS = (
     "adaptive_", "_adaptive_", "affine_grid", "avg_pool", "col2im", "convolution",
-    "fractional_max_pool", "grid_sampler",
-    "im2col", "max_pool", "reflection_pad", "replication_pad", "upsample_", "_upsample_",
+    "fractional_max_pool", "grid_sampler", "im2col", "max_pool", "reflection_pad",
+    "replication_pad", "upsample_", "_upsample_",
 )  # fmt: skip
 
 #: Operators that are neither pointwise nor views, but accumulate over no dimension.
 MOVES = (
-    "_native_batch_norm",
-    "cat",
-    "clone",
-    "embedding",
-    "flip",
-    "gather",
-    "index",
-    "roll",
-    "scatter",
+    "_native_batch_norm", "cat", "clone", "embedding", "flip", "gather", "index", "roll", "scatter",
     "stack",
-)
+)  # fmt: skip
 
 #: A dimension above this size counts as long.
 LONG = 512
@@ -225,15 +212,13 @@ def _alone(node: torch.fx.Node) -> torch.fx.Graph:
         made[source] = graph.placeholder(source.name)
         made[source].meta["val"] = source.meta["val"]
     call = graph.node_copy(node, made.__getitem__)
-    if _is_single(call):
-        graph.output((call,))
-        return graph
-    items = []
-    for index in _items_read(node):
-        item = graph.call_function(operator.getitem, (call, index))
-        item.meta["val"] = call.meta["val"][index]
-        items.append(item)
-    graph.output(tuple(items))
+    results = [call]
+    if not _is_single(call):
+        indices = _items_read(node)
+        results = [graph.call_function(operator.getitem, (call, index)) for index in indices]
+        for index, item in zip(indices, results, strict=True):
+            item.meta["val"] = call.meta["val"][index]
+    graph.output(tuple(results))
     return graph
 
 
@@ -244,19 +229,18 @@ def _difference(
         if got.dtype != want.dtype or got.shape != want.shape:
             ours, theirs = f"{got.dtype} {tuple(got.shape)}", f"{want.dtype} {tuple(want.shape)}"
             return f"its form in {engine} gives {ours} where PyTorch gives {theirs}"
-        tolerance = TOLERANCES.get(want.dtype, TOLERANCE)
-        if want.is_floating_point() and torch.allclose(
-            got, want, tolerance, tolerance, equal_nan=True
-        ):
+        if _are_close(got, want, TOLERANCES.get(want.dtype, TOLERANCE)) or torch.equal(got, want):
             continue
-        if torch.equal(got, want):
-            continue
-        if want.dtype in TOLERANCES and torch.allclose(
-            got, want, TOLERANCE, TOLERANCE, equal_nan=True
-        ):
+        if want.dtype in TOLERANCES and _are_close(got, want, TOLERANCE):
             return f"its form in {engine} computes {want.dtype} less exactly than PyTorch"
         return f"its form in {engine} computes other values than PyTorch"
     return None
+
+
+def _are_close(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> bool:
+    return want.is_floating_point() and torch.allclose(
+        got, want, tolerance, tolerance, equal_nan=True
+    )
 
 
 def _elements(value: Any) -> int:

@@ -25,7 +25,7 @@ import torch
 from tracer_core.contract.specs import ValueClass
 from tracer_core.debug.logs import note
 from tracer_core.engine_support.contiguous import call
-from tracer_core.torch_private.names import operators
+from tracer_core.torch_private.names import names, operators
 
 aten = operators("aten")
 
@@ -49,18 +49,17 @@ class Indexing:
 _ALONG = Indexing(index=2, dim=1)
 _EACH = Indexing(index=1, counts_back=True)
 
+_TAKEN_ALONG = names(
+    "gather.default index_select.default scatter_add.default scatter.src scatter.value"
+    " scatter.reduce scatter.value_reduce scatter_reduce.two",
+    of="ops.aten",
+)
+
 #: Operators with indices that PyTorch checks. The first index of a list is for dimension 0, and so
 #: on.
 INDEXED: dict[Any, Indexing] = {
     aten.embedding.default: Indexing(index=1),
-    **dict.fromkeys(
-        (aten.gather.default, aten.index_select.default, aten.scatter_add.default), _ALONG
-    ),
-    **dict.fromkeys(
-        (aten.scatter.src, aten.scatter.value, aten.scatter.reduce, aten.scatter.value_reduce),
-        _ALONG,
-    ),
-    aten.scatter_reduce.two: _ALONG,
+    **dict.fromkeys(_TAKEN_ALONG, _ALONG),
     **dict.fromkeys((aten.index.Tensor, aten._unsafe_index.Tensor), _EACH),
     **dict.fromkeys((aten.index_put.default, aten._unsafe_index_put.default), _EACH),
     aten.nll_loss_forward.default: Indexing(index=1, fixed=-1, ignored=4),
@@ -145,9 +144,8 @@ def add_value_check(
 def _sum(graph: torch.fx.Graph, source: torch.fx.Node) -> torch.fx.Node:
     """Returns a node with the sum of a floating-point tensor, as float32."""
     if source.meta["val"].dtype is torch.float64:
-        return call(
-            graph, aten._to_copy.default, call(graph, aten.sum.default, source), dtype=torch.float32
-        )
+        exact = call(graph, aten.sum.default, source)
+        return call(graph, aten._to_copy.default, exact, dtype=torch.float32)
     return call(graph, aten.sum.default, source, dtype=torch.float32)
 
 
@@ -183,11 +181,8 @@ class _Marks:
         """Scans the floating-point tensors that an operator reads."""
         for source in node.all_input_nodes:
             value = source.meta["val"]
-            if (
-                not isinstance(value, torch.Tensor)
-                or not value.is_floating_point()
-                or (fault, source) in self._seen
-            ):
+            floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+            if not floats or (fault, source) in self._seen:
                 continue
             self._seen.add((fault, source))
             if source not in self._totals:
@@ -212,11 +207,8 @@ class _Marks:
         ]
         if self._counts:
             # without an invalid index this is the root of -0
-            values.append(
-                self._call(
-                    aten.sqrt.default, self._call(aten.neg.default, self._added(self._counts))
-                )
-            )
+            negated = self._call(aten.neg.default, self._added(self._counts))
+            values.append(self._call(aten.sqrt.default, negated))
         return self._added(values) if values else None
 
     def _added(self, numbers: list[torch.fx.Node]) -> torch.fx.Node:
@@ -239,38 +231,26 @@ class _Marks:
         known = str(size.node.expr) if isinstance(size, torch.SymInt) else int(size)
         key = (index, known, how.counts_back, ignored)
         if key not in self._safe:
-            self._safe[key] = self._inside(index, size, source, dim, how.counts_back, ignored)
+            end: Any = known
+            if isinstance(size, torch.SymInt):
+                end = self._call(aten.sym_size.int, source, dim)
+            self._safe[key] = self._inside(index, end, how.counts_back, ignored)
         return self._safe[key]
 
     def _inside(
-        self,
-        index: torch.fx.Node,
-        size: Any,
-        source: torch.fx.Node,
-        dim: int,
-        counts_back: bool,
-        ignored: Any,
+        self, index: torch.fx.Node, end: Any, counts_back: bool, ignored: Any
     ) -> torch.fx.Node:
-        end: Any = (
-            int(size)
-            if not isinstance(size, torch.SymInt)
-            else self._call(aten.sym_size.int, source, dim)
-        )
         last: Any = end - 1 if isinstance(end, int) else self._call(operator.sub, end, 1)
         if counts_back:
-            negative, turned = (
-                self._call(aten.lt.Scalar, index, 0),
-                self._call(aten.add.Tensor, index, end),
-            )
+            negative = self._call(aten.lt.Scalar, index, 0)
+            turned = self._call(aten.add.Tensor, index, end)
             index = self._call(aten.where.self, negative, turned, index)
         inside = self._call(aten.clamp.default, index, 0, last)
         if ignored is not None:
-            inside = self._call(
-                aten.where.self, self._call(aten.eq.Scalar, index, ignored), index, inside
-            )
-        outside = self._call(
-            aten._to_copy.default, self._call(aten.ne.Tensor, index, inside), dtype=torch.float32
-        )
+            is_ignored = self._call(aten.eq.Scalar, index, ignored)
+            inside = self._call(aten.where.self, is_ignored, index, inside)
+        differs = self._call(aten.ne.Tensor, index, inside)
+        outside = self._call(aten._to_copy.default, differs, dtype=torch.float32)
         self._counts.append(self._call(aten.sum.default, outside))
         return inside
 

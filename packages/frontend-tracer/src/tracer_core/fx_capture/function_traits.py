@@ -30,6 +30,14 @@ def name_of(func: Any) -> str:
     return getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or str(func)
 
 
+def receiver_of(func: Any, args: tuple[Any, ...]) -> Any:
+    """Returns the tensor whose method is called: of a bound method its own, else the first
+    argument.
+    """
+    receiver = getattr(func, "__self__", None)
+    return receiver if isinstance(receiver, torch.Tensor) else next(iter(args), None)
+
+
 def target_of(func: Any, args: Any) -> tuple[str, Any, Any]:
     """Returns (op, target, args) of the node for a torch function."""
     name = getattr(func, "__name__", "")

@@ -63,10 +63,8 @@ class WrittenGraph:
         """Returns the fake of an input tensor; makes its placeholder at the first use."""
         source = self._source_of(real)
         if source is None:
-            raise Break(
-                "real_tensor_in_trace",
-                f"a tensor of shape {tuple(real.shape)} made outside the trace",
-            )
+            reason = f"a tensor of shape {tuple(real.shape)} made outside the trace"
+            raise Break("real_tensor_in_trace", reason)
         fake = self.fakes.of(real, source.name, self._dims_of(real))
         if id(fake) not in self._nodes:
             self.placeholder(source, real, fake)
@@ -84,16 +82,10 @@ class WrittenGraph:
         while name in self._names:
             name = f"{stem}_{len(self._names)}"
         self._names.add(name)
-        anchor = self._last_placeholder
-        with (
-            self.graph.inserting_after(anchor)
-            if anchor
-            else self.graph.inserting_before(_first(self.graph))
-        ):
+        with self.graph.inserting_after(self._last_placeholder or self.graph._root):
             node = self.graph.placeholder(name)
-        node.target = (
-            node.name
-        )  # which fx has made different from keywords and from what its code calls
+        # which fx has made different from keywords and from what its code calls
+        node.target = node.name
         node.meta["val"] = fake
         node.meta["user_frame"] = self._where()
         self._last_placeholder = node
@@ -142,13 +134,10 @@ class WrittenGraph:
             return
         if isinstance(result, (tuple, list)):
             for index, element in enumerate(result):
-                if (
-                    isinstance(element, (torch.Tensor, tuple, list))
-                    and id(element) not in self._nodes
-                ):
-                    child = add_node(
-                        self.graph, "call_function", operator.getitem, (node, index), {}
-                    )
+                is_made = isinstance(element, (torch.Tensor, tuple, list))
+                if is_made and id(element) not in self._nodes:
+                    args = node, index
+                    child = add_node(self.graph, "call_function", operator.getitem, args, {})
                     child.meta.update(val=element, user_frame=node.meta["user_frame"])
                     self._bind_result(element, child)
         elif isinstance(result, dict):
@@ -189,10 +178,8 @@ class WrittenGraph:
                 step, what = self._inside[id(value)]
                 raise Restart(step, "higher_order", f"a tensor made inside {what} is used outside")
             if node is None:
-                raise Break(
-                    "real_tensor_in_trace",
-                    f"a fake tensor of shape {tuple(value.shape)} of another trace",
-                )
+                reason = f"a fake tensor of shape {tuple(value.shape)} of another trace"
+                raise Break("real_tensor_in_trace", reason)
             return node
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self.sizes.node(value.node.expr)
@@ -217,10 +204,6 @@ class WrittenGraph:
         raise Break("unsupported_value", f"an operator's argument of type {type(value).__name__}")
 
 
-def _first(graph: torch.fx.Graph) -> torch.fx.Node:
-    return next(iter(graph.nodes), graph._root)
-
-
 def _written(value: Any) -> Any:
     """Replaces an instance of a scalar or str subclass (NumPy, enum) by its plain value, which
     graph source text can express."""
@@ -236,7 +219,5 @@ def demand_plain_keywords(func: Any, kwargs: dict[str, Any]) -> None:
     """The code of a graph writes keywords as they are."""
     for name in kwargs:
         if not is_plain_name(name):
-            raise Break(
-                "unsupported_value",
-                f"{func!r} in the graph is given a keyword argument that is no name: {name!r}",
-            )
+            reason = f"{func!r} in the graph is given a keyword argument that is no name: {name!r}"
+            raise Break("unsupported_value", reason)

@@ -14,9 +14,17 @@ import torch
 from tracer_core.torch_private.names import name
 from tracer_core.torch_private.needed import pytree
 
+_Check = Callable[[tuple[Any, ...], dict[str, Any]], str | None]
+
 
 def _is_zero(size: Any) -> bool:
     return type(size) is int and size == 0
+
+
+def _is_empty_along(value: torch.Tensor, dim: Any) -> bool:
+    """Returns whether a tensor has such a dimension, of size 0."""
+    valid = type(dim) is int and -value.dim() <= dim < value.dim()
+    return valid and _is_zero(value.shape[dim])
 
 
 def _running_extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -26,20 +34,16 @@ def _running_extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | Non
 
 
 def _extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    value, dim = args[0], args[1] if len(args) > 1 else kwargs.get("dim")
-    if type(dim) is not int or not -value.dim() <= dim < value.dim():
-        return None
-    return "nothing has no largest and no smallest element" if _is_zero(value.shape[dim]) else None
+    nothing = _is_empty_along(args[0], args[1] if len(args) > 1 else kwargs.get("dim"))
+    return "nothing has no largest and no smallest element" if nothing else None
 
 
 def _index_reduce(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    if (
-        len(args) < 4
-        or not all(isinstance(args[k], torch.Tensor) for k in (2, 3))
-        or type(args[1]) is not int
-    ):
+    if len(args) < 4 or type(args[1]) is not int:
         return None
     index, source = args[2], args[3]
+    if not isinstance(index, torch.Tensor) or not isinstance(source, torch.Tensor):
+        return None
     along = source.shape[args[1]] if source.dim() else 1
     return "as many positions as there are sources" if index.numel() != along else None
 
@@ -50,10 +54,7 @@ def _index_select(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         return None
     if args[0].dim() == 0:
         return "a number is selected from by one position" if index.numel() != 1 else None
-    dim = args[1] if len(args) > 1 else kwargs.get("dim")
-    nothing = (
-        type(dim) is int and -args[0].dim() <= dim < args[0].dim() and _is_zero(args[0].shape[dim])
-    )
+    nothing = _is_empty_along(args[0], args[1] if len(args) > 1 else kwargs.get("dim"))
     return "nothing is selected from" if nothing and index.numel() else None
 
 
@@ -63,9 +64,7 @@ def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "a table without rows" if nothing and args[0].numel() else None
 
 
-def _scatter_into(
-    view: Callable[..., torch.Tensor],
-) -> Callable[[tuple[Any, ...], dict[str, Any]], str | None]:
+def _scatter_into(view: Callable[..., torch.Tensor]) -> _Check:
     """Makes the check of ``x.select_scatter(source, ...)``, which writes `source` into ``view(x,
     ...)``."""
 
@@ -81,18 +80,16 @@ def _scatter_into(
         except (IndexError, RuntimeError, TypeError):
             return "it has no such part to write to"
         fits = isinstance(source, torch.Tensor) and tuple(part.shape) == tuple(source.shape)
-        return (
-            None if fits else "what is written has other sizes than the part that it is written to"
-        )
+        reason = "what is written has other sizes than the part that it is written to"
+        return None if fits else reason
 
     return check
 
 
 def _select(value: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
     size = value.shape[dim]
-    if (
-        type(index) is int and type(size) is int and not -size <= index < size
-    ):  # fakes of torch 2.11 do not look
+    known = type(index) is int and type(size) is int
+    if known and not -size <= index < size:  # fakes of torch 2.11 do not look
         raise IndexError
     return value.select(dim, index)
 
@@ -121,31 +118,21 @@ def _unwritten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 
 def _whole_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    dtype = args[0].dtype
-    return (
-        None
-        if dtype.is_floating_point or dtype.is_complex
-        else "kernels have it for floating and complex numbers only"
-    )
+    inexact = args[0].is_floating_point() or args[0].is_complex()
+    return None if inexact else "kernels have it for floating and complex numbers only"
 
 
 def _power(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    operands = (
-        *args[:2],
-        *(kwargs[name] for name in ("self", "input", "exponent") if name in kwargs),
-    )
+    named = (kwargs[name] for name in ("self", "input", "exponent") if name in kwargs)
+    operands = (*args[:2], *named)
     logical = all(getattr(one, "dtype", type(one)) in (torch.bool, bool) for one in operands)
     return "kernels have no powers of truth values" if logical else None
 
 
 def _power_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     base, exponent = args[0], args[1] if len(args) > 1 else kwargs.get("exponent")
-    if (
-        isinstance(base, torch.Tensor)
-        and isinstance(exponent, int)
-        and exponent < 0
-        and not base.dtype.is_floating_point
-    ):
+    is_whole = isinstance(base, torch.Tensor) and not base.dtype.is_floating_point
+    if is_whole and isinstance(exponent, int) and exponent < 0:
         return None if base.is_complex() else "whole numbers have no negative powers: eager raises"
     return _power(args, kwargs)
 
@@ -172,7 +159,7 @@ def _seeds_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return seeds if args[0].device.type == "cuda" else None
 
 
-_CHECKS: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], str | None]] = {
+_CHECKS: dict[str, _Check] = {
     "cummax": _running_extreme,
     "cummin": _running_extreme,
     "max": _extreme,
@@ -209,17 +196,10 @@ def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: An
     name = getattr(func, "__name__", "").partition(".")[0]
     if name in _STATISTICS:
         return "it writes running statistics; torch.nn.functional.batch_norm is captured"
-    check = _CHECKS.get(name)
-    if (
-        check is not None
-        and args
-        and (isinstance(args[0], torch.Tensor) or check in (_power, _power_of))
-    ):
+    check = _CHECKS.get(name) if args else None
+    if check is not None and (isinstance(args[0], torch.Tensor) or check in (_power, _power_of)):
         return check(args, kwargs)
-    out = kwargs.get("out")
-    if out is None:
-        return None
-    return _other_dtype(func, args, kwargs, mode)
+    return None if kwargs.get("out") is None else _other_dtype(func, args, kwargs, mode)
 
 
 def _other_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
@@ -231,11 +211,8 @@ def _other_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode:
     except Exception:
         return None  # the operator raises its own error where it runs
     pairs = zip(pytree.tree_leaves(result), pytree.tree_leaves(kwargs["out"]), strict=False)
-    tensors = (
-        (a, b) for a, b in pairs if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    differ = any(
+        isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dtype != b.dtype
+        for a, b in pairs
     )
-    return (
-        "out= has another dtype than the result"
-        if any(a.dtype != b.dtype for a, b in tensors)
-        else None
-    )
+    return "out= has another dtype than the result" if differ else None

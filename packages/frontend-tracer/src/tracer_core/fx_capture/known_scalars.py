@@ -108,11 +108,7 @@ class Scalars:
         """Returns a number, or the expression of a tensor's value."""
         if isinstance(value, torch.Tensor):
             return self.value(value)
-        return (
-            value
-            if type(value) in (int, float) or isinstance(value, (torch.SymInt, torch.SymFloat))
-            else None
-        )
+        return value if type(value) in (int, float, torch.SymInt, torch.SymFloat) else None
 
 
 def _is_scalar(tensor: torch.Tensor) -> bool:

@@ -15,52 +15,46 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
-from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket
+from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytree
 
 #: Names (without outer underscores) of operators that check their operands' values.
 _BY_VALUE = frozenset(
     {"adaptive_max_unpool2d", "autograd_grad", "backward", "bernoulli", "binary_cross_entropy",
-    "bincount", "binomial",
-     "cholesky", "cholesky_inverse", "cholesky_solve", "cross_entropy", "cross_entropy_loss",
-     "ctc_loss", "dirichlet",
-     "eig", "eigh", "embedding", "embedding_bag", "gather", "geqrf", "grad", "histc", "histogram",
-     "histogramdd",
-     "index", "index_add", "index_copy", "index_fill", "index_put", "index_reduce", "index_select",
-     "inverse", "linalg_cond",
-     "logdet", "lstsq", "lu", "lu_factor", "lu_solve", "lu_unpack", "masked_scatter", "matrix_exp",
-     "matrix_power",
-     "max_unpool1d", "max_unpool2d", "max_unpool3d", "multi_margin_loss", "multilabel_margin_loss",
-     "multinomial",
-     "nanquantile", "nll_loss", "nll_loss2d", "nll_loss_nd", "normal", "one_hot", "ormqr",
-     "pack_padded_sequence",
+     "bincount", "binomial", "cholesky", "cholesky_inverse", "cholesky_solve", "cross_entropy",
+     "cross_entropy_loss", "ctc_loss", "dirichlet", "eig", "eigh", "embedding", "embedding_bag",
+     "gather", "geqrf", "grad", "histc", "histogram", "histogramdd", "index", "index_add",
+     "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "inverse",
+     "linalg_cond", "logdet", "lstsq", "lu", "lu_factor", "lu_solve", "lu_unpack", "masked_scatter",
+     "matrix_exp", "matrix_power", "max_unpool1d", "max_unpool2d", "max_unpool3d",
+     "multi_margin_loss", "multilabel_margin_loss", "multinomial", "nanquantile", "nll_loss",
+     "nll_loss2d", "nll_loss_nd", "normal", "one_hot", "ormqr", "pack_padded_sequence",
      "pad_packed_sequence", "pinverse", "poisson", "put", "qr", "quantile", "renorm",
-     "repeat_interleave", "scatter",
-     "scatter_add", "scatter_reduce", "searchsorted", "segment_reduce", "slogdet", "svd", "symeig",
-     "take",
-     "take_along_dim", "tensor_split", "triangular_solve", "assert", "assert_async", "check"}
+     "repeat_interleave", "scatter", "scatter_add", "scatter_reduce", "searchsorted",
+     "segment_reduce", "slogdet", "svd", "symeig", "take", "take_along_dim", "tensor_split",
+     "triangular_solve", "assert", "assert_async", "check"}
 )  # fmt: skip
 #: Those of them whose checks are device assertions, which do not raise, if all tensors are on GPUs.
 _ASSERTED = frozenset(
     {"binary_cross_entropy", "cross_entropy", "cross_entropy_loss", "embedding", "gather", "index",
-    "index_add", "index_copy",
-     "index_fill", "index_put", "index_select", "multi_margin_loss", "multilabel_margin_loss",
-     "nll_loss", "nll_loss2d",
-     "nll_loss_nd", "scatter", "scatter_add", "take", "take_along_dim"}
+     "index_add", "index_copy", "index_fill", "index_put", "index_select", "multi_margin_loss",
+     "multilabel_margin_loss", "nll_loss", "nll_loss2d", "nll_loss_nd", "scatter", "scatter_add",
+     "take", "take_along_dim"}
 )  # fmt: skip
 #: Linear algebra operators that accept any matrix.
-_ANY_MATRIX = frozenset({"linalg_vector_norm", "linalg_matmul", "linalg_multi_dot", "linalg_cross",
-"linalg_diagonal",
-                         "linalg_vecdot", "linalg_norm"})  # fmt: skip
+_ANY_MATRIX = frozenset(
+    {"linalg_vector_norm", "linalg_matmul", "linalg_multi_dot", "linalg_cross", "linalg_diagonal",
+     "linalg_vecdot", "linalg_norm"}
+)  # fmt: skip
 #: Operators that raise for integer division by zero.
-_DIVIDING = frozenset({"floordiv", "ifloordiv", "mod", "imod", "floor_divide", "remainder", "fmod",
-"div", "divide",
-                       "rfloordiv", "rmod", "gcd", "lcm", "pow", "ipow"})  # fmt: skip
+_DIVIDING = frozenset(
+    {"floordiv", "ifloordiv", "mod", "imod", "floor_divide", "remainder", "fmod", "div", "divide",
+     "rfloordiv", "rmod", "gcd", "lcm", "pow", "ipow"}
+)  # fmt: skip
 _SUBSCRIPTS = frozenset({operator.getitem, operator.setitem})
 #: Name -> the position of the index argument, and how to find the indexed dimension.
-_INDEXING = {
-    "index_select": (2, 1), "index_copy": (2, 1), "index_fill": (2, 1), "index_add": (2, 1),
-    "gather": (2, 1),
-}  # fmt: skip
+_INDEXING = dict.fromkeys(
+    ("index_select", "index_copy", "index_fill", "index_add", "gather"), (2, 1)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +114,8 @@ def _graphs(node: torch.fx.Node) -> list[torch.fx.Graph]:
     """Returns the subgraphs of a higher-order operator's node."""
     if not isinstance(node.target, Target):
         return []
-    return [
-        part.graph for part in vars(node.target).values() if isinstance(part, torch.fx.GraphModule)
-    ]
+    fields = vars(node.target).values()
+    return [one.graph for one in fields if isinstance(one, torch.fx.GraphModule)]
 
 
 def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
@@ -153,13 +146,7 @@ def _may_raise(node: torch.fx.Node, checked: set[Any]) -> bool:
 def _on_gpu(node: torch.fx.Node) -> bool:
     """Returns whether all tensors of a node are on GPUs."""
     values = [_value(argument) for argument in (node, *node.args, *node.kwargs.values())]
-    tensors = []
-    while values:
-        value = values.pop()
-        if isinstance(value, (list, tuple)):
-            values += value
-        elif isinstance(value, torch.Tensor):
-            tensors.append(value)
+    tensors = [one for one in pytree.tree_leaves(values) if isinstance(one, torch.Tensor)]
     return bool(tensors) and all(tensor.device.type == "cuda" for tensor in tensors)
 
 
@@ -205,20 +192,16 @@ def _name(target: Any) -> str:
 def _is_torchs(target: Any) -> bool:
     if isinstance(target, (OpOverload, OpOverloadPacket)):
         return str(target).startswith(("aten.", "prims."))
-    if isinstance(target, str) or (
-        type(target).__module__ == "builtins" and not hasattr(target, "__code__")
-    ):
+    is_builtin = type(target).__module__ == "builtins" and not hasattr(target, "__code__")
+    if isinstance(target, str) or is_builtin:
         return True
-    return (getattr(target, "__module__", None) or "").partition(".")[0] in ("torch", "builtins",
-    "math", "_operator",
-                                                                           "tracer_core")  # fmt: skip
+    package = (getattr(target, "__module__", None) or "").partition(".")[0]
+    return package in ("torch", "builtins", "math", "_operator", "tracer_core")
 
 
 #: Operators that mutate running statistics without a version bump -> whether they do so by default.
 _STATISTICS = {
-    "batch_norm": False,
-    "native_batch_norm": False,
-    "cudnn_batch_norm": False,
+    **dict.fromkeys(("batch_norm", "native_batch_norm", "cudnn_batch_norm"), False),
     "instance_norm": True,
 }
 #: Position and keywords of the ``training`` (or ``use_input_stats``) argument of such operators.
@@ -236,10 +219,6 @@ def unseen_writes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> l
     if training is False:
         return []
     # The vectors among its arguments that cannot be its weight and bias.
-    return [
-        value
-        for value in (*args, *kwargs.values())
-        if isinstance(value, torch.Tensor) and value.dim() == 1 and not isinstance(value,
-        torch.nn.Parameter)
-        and not value.requires_grad
-    ]  # fmt: skip
+    tensors = (one for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor))
+    vectors = (one for one in tensors if one.dim() == 1 and not one.requires_grad)
+    return [one for one in vectors if not isinstance(one, torch.nn.Parameter)]

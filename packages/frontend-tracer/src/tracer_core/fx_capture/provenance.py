@@ -38,11 +38,10 @@ CONSTANT_TYPES = frozenset(
 )  # fmt: skip
 #: Types whose instances are guarded by identity; their contents are guarded when read.
 IDENTITY_TYPES = (
-    types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType,
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.GetSetDescriptorType,
-    types.MemberDescriptorType, types.CodeType, enum.Enum, property, staticmethod, classmethod,
-    *CYTHON, functools._lru_cache_wrapper,
+    types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.CodeType,
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType, types.MemberDescriptorType, enum.Enum, property, staticmethod,
+    classmethod, *CYTHON, functools._lru_cache_wrapper,
     *classes("OpOverload OpOverloadPacket _OpNamespace _Ops", of="_ops"),
     *classes("_C._SDPBackend"),
 )  # fmt: skip
@@ -54,10 +53,8 @@ TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 def is_constant(value: Any) -> bool:
     """Returns whether a value is guarded by equality: immutable at every depth."""
     kind = type(value)
-    if kind is torch.Size:
-        return all(
-            type(size) is int for size in value
-        )  # the size of a tensor with symbolic sizes is no constant
+    if kind is torch.Size:  # that of a tensor with symbolic sizes is no constant
+        return all(type(size) is int for size in value)
     if kind in CONSTANT_TYPES:
         return kind not in _ZONED or type(value.tzinfo) in (type(None), datetime.timezone)
     if kind in (tuple, frozenset):
@@ -78,9 +75,9 @@ def end_is_seen(value: Any) -> bool:
     referenced, or is a generator that may be inside ``try``. The tracer must not keep such an
     object alive."""
     if type(value) is types.GeneratorType:
-        shell = SUSPENDED_GENERATORS.get(value)
-        if shell is not None:
-            return bool(shell.acts_when_closed())
+        suspended = SUSPENDED_GENERATORS.get(value)
+        if suspended is not None:
+            return bool(suspended.acts_when_closed())
         return value.gi_frame is not None and bool(value.gi_code.co_exceptiontable)
     if not type(value).__flags__ & HEAP_TYPE or isinstance(value, _LONG_LIVED):
         return False
@@ -172,11 +169,8 @@ class Provenance:
         if index is None:
             index = self._constant_index[id(obj)] = len(self.constants)
             self.constants.append(obj)
-        label = (
-            getattr(obj, "__qualname__", None)
-            or getattr(obj, "__name__", None)
-            or type(obj).__name__
-        )
+        label = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
+        label = label or type(obj).__name__
         source = self.sources.make(None, "const", (index, str(label)))
         self.register(obj, source)
         return source
@@ -199,11 +193,8 @@ class Provenance:
 
     def guard(self, kind: GuardKind, source: Source, expected: Any = None) -> None:
         # An enum's hash is Python code.
-        handle = (
-            id(kind),
-            source,
-            expected if isinstance(expected, (str, int, type)) else id(expected),
-        )
+        key = expected if isinstance(expected, (str, int, type)) else id(expected)
+        handle = (id(kind), source, key)
         if handle not in self._guarded:
             self._guarded.add(handle)
             self.guards.append(Guard(kind, source, expected))
@@ -290,9 +281,8 @@ class Provenance:
             self.guard(GuardKind.TYPE, source, tuple)
             self.guard(GuardKind.LEN, source, len(value))
             make = self.sources.make
-            copy = tuple(
-                [self.read_varying(part, make(source, "item", i)) for i, part in enumerate(value)]
-            )
+            items = [(part, make(source, "item", i)) for i, part in enumerate(value)]
+            copy = tuple([self.read_varying(part, item) for part, item in items])
             self._copied[source] = self._read[source] = copy
             self._copies[id(copy)] = copy, source, value
         return copy
@@ -311,18 +301,12 @@ class Provenance:
         if type(value) not in TENSOR_TYPES:
             raise Break("tensor_subclass", f"{source.name} is a {type(value).__name__}")
         if value.layout is not torch.strided or value.is_quantized or value.is_nested:
-            kind = (
-                "quantized"
-                if value.is_quantized
-                else "nested"
-                if value.is_nested
-                else str(value.layout)
-            )
+            kind = "nested" if value.is_nested else str(value.layout)
+            kind = "quantized" if value.is_quantized else kind
             raise Break("tensor_subclass", f"{source.name} is a {kind} tensor")
         self.tensors[source] = value
-        self.guard(
-            GuardKind.TENSOR, source, tensor_facts(value, self._symbolic_dims(value, source))
-        )
+        facts = tensor_facts(value, self._symbolic_dims(value, source))
+        self.guard(GuardKind.TENSOR, source, facts)
 
     def item(
         self, container: Any, key: Any, value: Any, kind: str = "item", varies: bool = False
@@ -335,11 +319,10 @@ class Provenance:
         cls = type(container)
         if cls not in _PLAIN_CONTAINERS and isinstance(container, (dict, list, tuple)):
             if cls.__getitem__ not in _PLAIN_SUBSCRIPTS or hasattr(cls, "__missing__"):
-                kind, key = (
-                    ("own_key", key)
-                    if isinstance(container, dict)
-                    else ("own_item", (_base(cls), key))
-                )
+                if isinstance(container, dict):
+                    kind = "own_key"
+                else:
+                    kind, key = "own_item", (_base(cls), key)
         source = self.sources.make(base, kind, key)
         return self.read_varying(value, source) if varies else self.read(value, source)
 

@@ -17,6 +17,10 @@ from tracer_core.torch_private.names import operators
 aten = operators("aten")
 
 
+#: (arguments) -> a tensor laid out like the result, None where the fake is right.
+_Layout = Callable[[tuple[Any, ...]], torch.Tensor | None]
+
+
 def _hint(value: Any) -> Any:
     """Replaces SymInts by their hints, and a tensor by a meta tensor of those sizes. Raises
     ValueError for unbacked sizes."""
@@ -25,9 +29,7 @@ def _hint(value: Any) -> Any:
             raise ValueError(f"{value} depends on data")
         return int(value.node.hint)
     if isinstance(value, torch.Tensor):
-        sizes, strides = (
-            [_hint(number) for number in numbers] for numbers in (value.shape, value.stride())
-        )
+        sizes, strides = map(_hint, (tuple(value.shape), value.stride()))
         return torch.empty_strided(sizes, strides, dtype=value.dtype, device="meta")
     return [_hint(one) for one in value] if isinstance(value, (list, tuple)) else value
 
@@ -41,9 +43,7 @@ def _dense(sizes: Sequence[Any], like: torch.Tensor) -> list[Any] | None:
         if like.stride(dim) != known:
             return None
         strides[dim], step, known = step, step * sizes[dim], known * like.shape[dim]
-    for dim in reversed(
-        range(like.dim())
-    ):  # as a contiguous tensor has it: a step over what follows
+    for dim in reversed(range(like.dim())):  # as a contiguous tensor has it: over what follows
         if like.shape[dim] == 1:
             strides[dim] = strides[dim + 1] * sizes[dim + 1] if dim + 1 < like.dim() else 1
     return strides
@@ -104,9 +104,8 @@ def _scattered(args: tuple[Any, ...]) -> torch.Tensor | None:
     """A copy of what is scattered into: with its strides, but for one place in memory of several
     elements (fakes of torch 2.11 keep those strides too)."""
     value = args[0]
-    overlaps = any(
-        size > 1 and stride == 0 for size, stride in zip(value.shape, value.stride(), strict=True)
-    )
+    dims = zip(value.shape, value.stride(), strict=True)
+    overlaps = any(size > 1 and stride == 0 for size, stride in dims)
     return torch.empty_like(value) if overlaps else None
 
 
@@ -168,13 +167,13 @@ def _in_order(sizes: Sequence[int], order: list[int]) -> torch.Tensor:
     return made.permute([order.index(dim) for dim in range(len(order))])
 
 
-LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
+LAYOUTS: dict[Any, _Layout] = {
     operator: rule
     for rule, operators in {
         _elementwise: (
             aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default,
-            aten.copysign.Tensor,
-            aten.floor_divide.default, aten.div.Tensor_mode, aten.native_dropout_backward.default,
+            aten.copysign.Tensor, aten.floor_divide.default, aten.div.Tensor_mode,
+            aten.native_dropout_backward.default,
         ),
         _ldexp: (aten.ldexp.Tensor,),
         _angle: (aten.angle.default,),
@@ -184,8 +183,7 @@ LAYOUTS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
         _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
         _filled: (
             aten.uniform.default, aten.exponential.default, aten.geometric.default,
-            aten.cauchy.default,
-            aten.log_normal.default, aten.normal_functional.default, aten.random.default,
+            aten.cauchy.default, aten.log_normal.default, aten.normal_functional.default, aten.random.default,
             getattr(aten.random, "from"), aten.random.to, aten.zero.default,
         ),
         _half_spectrum: (aten._fft_r2c.default,),
@@ -215,12 +213,10 @@ _OF_ALL_DEVICES = frozenset(
 
 
 #: Other rules on GPUs.
-_OF_GPUS: dict[Any, Callable[[tuple[Any, ...]], torch.Tensor | None]] = {
-    aten._fft_c2c.default: _spectrum_of_cufft
-}
+_OF_GPUS: dict[Any, _Layout] = {aten._fft_c2c.default: _spectrum_of_cufft}
 
 
-def _rule(func: Any, device: str) -> Callable[[tuple[Any, ...]], torch.Tensor | None] | None:
+def _rule(func: Any, device: str) -> _Layout | None:
     if device == "cuda" and func in _OF_GPUS:
         return _OF_GPUS[func]
     return LAYOUTS.get(func) if device == "cpu" or func in _OF_ALL_DEVICES else None

@@ -105,27 +105,23 @@ class SizeNodes:
         elif expr.is_Pow and expr.args[1].is_Integer and int(expr.args[1]) > 0:
             node = self._fold(operator.mul, [expr.args[0]] * int(expr.args[1]), expr)
         else:
-            function = _SYMPY_OPERATORS.get(type(expr).__name__)
+            kind = type(expr).__name__
+            function = _SYMPY_OPERATORS.get(kind)
             if function is None:
-                raise Break(
-                    "unsupported_value", f"a size computed by {type(expr).__name__}: {expr}"
-                )
+                raise Break("unsupported_value", f"a size computed by {kind}: {expr}")
             node = self._fold(function, list(expr.args), expr)
         self._known[expr] = node
         return node
 
     def _fold(self, function: Any, parts: list[Any], expr: Any) -> torch.fx.Node:
         values: list[Any] = [self.node(part) for part in parts]
+        make = self._written.plain_node
         if len(values) == 1:
-            return self._written.plain_node(
-                "call_function", function, (values[0],), self._sized(expr)
-            )
+            return make("call_function", function, (values[0],), self._sized(expr))
         node: torch.fx.Node = values[0]
         for count, value in enumerate(values[1:], 2):
             known = expr if count == len(values) else expr.func(*parts[:count])
-            node = self._written.plain_node(
-                "call_function", function, (node, value), self._sized(known)
-            )
+            node = make("call_function", function, (node, value), self._sized(known))
         return node
 
     def _sized(self, expr: Any) -> Any:
@@ -148,10 +144,8 @@ class SizeNodes:
                         real = self._written.fakes.real_of(fake)
                         assert real is not None
                         self._written.fake(real)
-                        tensor = self._written.node_of(fake)
-                        return self._written.plain_node(
-                            "call_method", question, (tensor, dim), size
-                        )
+                        args = self._written.node_of(fake), dim
+                        return self._written.plain_node("call_method", question, args, size)
         raise Break("unsupported_value", f"no input has the size {symbol}")
 
     def take_strides(self, sources: Sources) -> None:
@@ -167,11 +161,8 @@ class SizeNodes:
             if not isinstance(one.value, torch.Tensor):
                 continue
             for dim, stride in enumerate(one.node.meta["val"].stride()):
-                if (
-                    isinstance(stride, torch.SymInt)
-                    and stride.node.expr.is_Symbol
-                    and stride.node.expr not in known
-                ):
-                    known.add(stride.node.expr)
+                symbol = stride.node.expr if isinstance(stride, torch.SymInt) else None
+                if symbol is not None and symbol.is_Symbol and symbol not in known:
+                    known.add(symbol)
                     at = sources.make(one.source, "computed", f"{{b}}.stride({dim})")
                     self._written.placeholder(at, one.value.stride(dim), stride)

@@ -17,6 +17,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.unbacked_split import MARK
+from tracer_core.fx_capture.function_traits import receiver_of
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.torch_private.needed import pytree
 
@@ -104,9 +105,8 @@ class DataSizes:
         """Ends the trace: marks the nodes of unbacked symbols and forbids further assumptions."""
 
         def refuse() -> None:
-            raise LoweringUnsupported(
-                "a question about a size that depends on data comes up while it is lowered"
-            )
+            reason = "a question about a size that depends on data comes up while it is lowered"
+            raise LoweringUnsupported(reason)
 
         self._env.told = refuse
         for node in self.nodes:
@@ -119,15 +119,12 @@ class DataSizes:
         if not facts:
             return
         if self._written():
-            raise Break(
-                "data_dependent_shape", "a size that depends on data, after a write to an input"
-            )
+            reason = "a size that depends on data, after a write to an input"
+            raise Break("data_dependent_shape", reason)
         for fact in facts:
             if not self._env.unread.isdisjoint(fact.free_symbols):
-                raise Break(
-                    "data_dependent_shape",
-                    f"a size that depends on data and that no tensor shows: {fact}",
-                )
+                reason = f"a size that depends on data and that no tensor shows: {fact}"
+                raise Break("data_dependent_shape", reason)
             holds = self._symbol(fact)
             if holds is not True:
                 self.nodes.add(self._node("call_function", require, (holds, str(fact)), None))
@@ -139,10 +136,7 @@ def gives_data_size(func: Any, kind: str, args: tuple[Any, ...]) -> bool:
         return True
     if getattr(func, "__name__", "") not in READS_A_NUMBER:
         return False
-    receiver = getattr(func, "__self__", None)  # of a bound method
-    return is_whole_number(
-        receiver if isinstance(receiver, torch.Tensor) else next(iter(args), None)
-    )
+    return is_whole_number(receiver_of(func, args))
 
 
 def is_whole_number(value: Any) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.fx_capture.function_traits import receiver_of
 from tracer_core.guards.numpy_types import SCALARS
 from tracer_core.torch_private.names import names
 from tracer_core.torch_private.needed import pytree
@@ -19,25 +20,23 @@ _GRAD = "autograd_in_graph"
 _BY_NAME: dict[str, str] = {
     **dict.fromkeys(
         ("item", "tolist", "numpy", "__int__", "__float__", "__index__", "__complex__",
-        "__array__", "data_ptr",
-         "__format__", "__dlpack__", "equal", "allclose", "is_nonzero", "__repr__",
-         "untyped_storage",
-         "apply_", "map_", "map2_", "tofile", "storage", "_typed_storage", "__deepcopy__",
-         "__reduce_ex__", "__contains__"),
+         "__array__", "data_ptr", "__format__", "__dlpack__", "equal", "allclose", "is_nonzero",
+         "__repr__", "untyped_storage", "apply_", "map_", "map2_", "tofile", "storage",
+         "_typed_storage", "__deepcopy__", "__reduce_ex__", "__contains__"),
         _VALUE,
     ),
     # an input's differ from call to call
     **dict.fromkeys(("storage_offset", "_is_view", "is_set_to"), _VALUE),
     "__bool__": "data_dependent_branch",
     **dict.fromkeys(("as_subclass", "_make_subclass", "_make_wrapper_subclass"), "tensor_subclass"),
-    **dict.fromkeys(("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive",
-    "_unique", "_unique2"),
-                    "data_dependent_shape"),
+    **dict.fromkeys(
+        ("nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique",
+         "_unique2"), "data_dependent_shape",
+    ),
     **dict.fromkeys(
         ("resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_",
-        "swapaxes_", "swapdims_",
-         "requires_grad_", "detach_", "rename_", "share_memory_", "__set__", "as_strided_",
-         "_set_data", "retain_grad"),
+         "swapaxes_", "swapdims_", "requires_grad_", "detach_", "rename_", "share_memory_",
+         "__set__", "as_strided_", "_set_data", "retain_grad"),
         _META,
     ),
     **dict.fromkeys(("backward", "register_hook", "register_post_accumulate_grad_hook",
@@ -49,7 +48,7 @@ _BY_NAME: dict[str, str] = {
 }  # fmt: skip
 
 #: Differentiation entry points: by identity, since their names are common.
-_BY_IDENTITY: dict[Any, str] = dict.fromkeys(names("autograd.grad autograd.backward"), _GRAD)
+_BY_IDENTITY = names("autograd.grad autograd.backward")
 
 
 #: Their fakes are not quantized.
@@ -63,13 +62,10 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
     kind = _BY_NAME.get(name)
     if name.startswith(_QUANTIZING):
         return "tensor_subclass", f"{name}() makes a quantized tensor"
+    if func in _BY_IDENTITY:
+        kind = _GRAD
     if kind is None:
-        try:
-            kind = _BY_IDENTITY.get(func)
-        except TypeError:
-            kind = None
-        if kind is None:
-            return None
+        return None
     if name in _CAPTURED_OF_INTERMEDIATES and _is_intermediate(func, args):
         return None
     if kind == "":
@@ -84,24 +80,15 @@ def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[s
 def _is_intermediate(func: Any, args: tuple[Any, ...]) -> bool:
     """Returns whether the tensor that a method mutates was made in the trace, so that no outside
     observer sees it."""
-    receiver = getattr(func, "__self__", None)
-    changed = receiver if isinstance(receiver, torch.Tensor) else next(iter(args), None)
+    changed = receiver_of(func, args)
     return isinstance(changed, torch.Tensor) and torch_private.is_fake(changed)
 
 
 #: Metadata mutations that a graph can hold if the tensor is an intermediate.
 _CAPTURED_OF_INTERMEDIATES = frozenset(
-    {
-        "t_",
-        "transpose_",
-        "squeeze_",
-        "unsqueeze_",
-        "swapaxes_",
-        "swapdims_",
-        "requires_grad_",
-        "detach_",
-    }
-)
+    {"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "requires_grad_",
+     "detach_"}
+)  # fmt: skip
 
 
 def _holds_scalar(value: Any) -> bool:
@@ -115,15 +102,12 @@ def _holds_scalar(value: Any) -> bool:
 def _from_outside(name: str, args: tuple[Any, ...]) -> tuple[str, str] | None:
     """Rejects tensors made of arrays and buffers; those made of numbers and lists are captured."""
     data = args[0] if args else None
-    if isinstance(data, (list, tuple)) and any(
-        isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(data)
-    ):
+    leaves = pytree.tree_leaves(data) if isinstance(data, (list, tuple)) else ()
+    if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
         return "data_dependent_value", f"{name}() of a list of tensors reads their values"
     if _holds_scalar(data):
-        return (
-            "unsupported_value",
-            f"{name}() of a number of NumPy, whose type decides the tensor's",
-        )
+        reason = f"{name}() of a number of NumPy, whose type decides the tensor's"
+        return "unsupported_value", reason
     if isinstance(data, _PLAIN) and name not in ("from_numpy", "frombuffer", "from_dlpack"):
         return None
     if not args and name in ("tensor", "as_tensor", "asarray", "new_tensor"):

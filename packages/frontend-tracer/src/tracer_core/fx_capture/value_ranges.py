@@ -45,15 +45,12 @@ class Ranges:
             name = _COMPARISONS.get(func)
         except TypeError:
             return
-        if name is None or len(args) != 2 or kwargs:
+        number: Any = args[1] if len(args) == 2 and not kwargs else None
+        if name is None or type(number) not in (int, float) or math.isnan(number):
             return
-        number = args[1]
-        if type(number) not in (int, float) or math.isnan(number):
-            return
-        if self._range_of(args[0]):
-            truth = _DECIDED[name](number)
-            if truth is not None:
-                self._add(result, truth)
+        truth = _DECIDED[name](number) if self._range_of(args[0]) else None
+        if truth is not None:
+            self._add(result, truth)
 
     def truth(self, tensor: Any) -> bool | None:
         """Returns the truth value of a one-element tensor, or None if it is unknown."""

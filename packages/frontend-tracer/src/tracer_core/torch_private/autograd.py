@@ -30,9 +30,8 @@ def is_freed(error: RuntimeError) -> bool:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Returns whether an allocation failed. The CPU allocator raises a plain RuntimeError."""
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "allocate memory" in str(
-        error
-    )
+    has_type = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    return has_type or "allocate memory" in str(error)
 
 
 def let_go_of_saved_tensors(ctx: Any) -> None:
@@ -100,9 +99,6 @@ def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:
     stays on it. (A live graph holds the node too, with its Python object.)"""
     nodes = [gradient_node(leaf) for leaf in leaves]
     kept = [node for node in nodes if sys.getrefcount(node) > 3]
-    holders = (
-        (one for one in gc.get_referrers(*kept) if one is not kept and one is not nodes)
-        if kept
-        else ()
-    )
-    return any(not isinstance(one, types.FrameType) for one in holders)
+    holders = gc.get_referrers(*kept) if kept else ()
+    ours = (id(kept), id(nodes))
+    return any(not isinstance(one, types.FrameType) and id(one) not in ours for one in holders)

@@ -55,9 +55,8 @@ def capture_mode(
     from torch._subclasses.fake_tensor import _DISPATCH_META_HANDLERS, FakeTensorMode
 
     aten = torch.ops.aten
-    symbolic_rules = (
-        () if shape_env is None else (aten.convolution.default, aten.convolution_backward.default)
-    )
+    convolutions = (aten.convolution.default, aten.convolution_backward.default)
+    symbolic_rules = () if shape_env is None else convolutions
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
     light = is_tested()
@@ -128,17 +127,14 @@ def _without_settings(mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -
     """Returns FakeTensorMode's answer to a torch operator without reading torch._dynamo's settings,
     which do not affect it; `slow` where an argument needs more (symbols, known values, real
     tensors) or FakeTensorMode raises."""
-    if (
-        mode.in_kernel_invocation
-        or not isinstance(func, torch._ops.OpOverload)
-        or func.namespace != "aten"
-    ):
+    is_aten = isinstance(func, torch._ops.OpOverload) and func.namespace == "aten"
+    if mode.in_kernel_invocation or not is_aten:
         return slow
     leaves = torch.utils._pytree.tree_leaves((args, kwargs))
     tensors = [one for one in leaves if isinstance(one, torch.Tensor)]
-    if not all(is_plain_fake(one, mode) for one in tensors) or not (
-        tensors or _makes_tensors(func)
-    ):
+    if not (tensors or _makes_tensors(func)):
+        return slow
+    if not all(is_plain_fake(one, mode) for one in tensors):
         return slow
     if any(isinstance(one, (torch.SymInt, torch.SymFloat, torch.SymBool)) for one in leaves):
         return slow
@@ -157,9 +153,8 @@ def _without_settings(mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -
                 return slow
         with KernelInvocation(mode):
             found = func(*args, **kwargs)
-        return mode.wrap_meta_outputs_with_default_device_logic(
-            found, func, leaves, device=kwargs.get("device")
-        )
+        wrap = mode.wrap_meta_outputs_with_default_device_logic
+        return wrap(found, func, leaves, device=kwargs.get("device"))
     except Exception:
         return slow  # FakeTensorMode raises what it raises
 
@@ -167,9 +162,8 @@ def _without_settings(mode: Any, func: Any, args: Any, kwargs: Any, slow: Any) -
 def _makes_tensors(func: Any) -> bool:
     from torch._subclasses import fake_impls, fake_tensor
 
-    return fake_impls._is_tensor_constructor(
-        func
-    ) and not fake_tensor.should_allow_numbers_as_tensors(func)
+    takes_numbers = fake_tensor.should_allow_numbers_as_tensors(func)
+    return fake_impls._is_tensor_constructor(func) and not takes_numbers
 
 
 def _has_meta_kernel(func: Any) -> bool:
@@ -182,9 +176,8 @@ def _taking_symbols() -> Collection[Any]:
     from torch import _meta_registrations
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    found: Collection[Any] | None = getattr(
-        _meta_registrations, "cpp_meta_supports_symint_ops", None
-    )  # since torch 2.15
+    # since torch 2.15
+    found: Any = getattr(_meta_registrations, "cpp_meta_supports_symint_ops", None)
     return FakeTensorMode._cpp_meta_supports_symint if found is None else found
 
 
@@ -220,10 +213,8 @@ class KernelInvocation:
 
     def __init__(self, mode: Any) -> None:
         self._mode = mode
-        self._dispatch, self._keys = (
-            torch._C._DisableTorchDispatch(),
-            torch._C._PreserveDispatchKeyGuard(),
-        )
+        self._dispatch = torch._C._DisableTorchDispatch()
+        self._keys = torch._C._PreserveDispatchKeyGuard()
 
     def __enter__(self) -> None:
         self._dispatch.__enter__()

@@ -18,16 +18,12 @@ def buckets_of(replica: Any, ready: Sequence[torch.Tensor]) -> list[list[torch.T
     """Returns DistributedDataParallel's gradient buckets once it knows the gradients' order. ready:
     parameters in that order; parameters of other modules are ignored."""
     ignored = replica.parameters_to_ignore
-    own = [
-        p
-        for name, p in replica.module.named_parameters()
-        if p.requires_grad and name not in ignored
-    ]
+    named = replica.module.named_parameters()
+    own = [p for name, p in named if p.requires_grad and name not in ignored]
     order = {id(p): at for at, p in enumerate(own)}
     tensors = [p for p in ready if id(p) in order]
-    if (
-        replica.find_unused_parameters and not replica.static_graph
-    ):  # keeps the order of the parameters
+    # keeps the order of the parameters
+    if replica.find_unused_parameters and not replica.static_graph:
         tensors.sort(key=lambda p: order[id(p)])
     config = getattr(replica, "_bucket_config", None)  # torch 2.13
     limits = list(getattr(config, "per_bucket_bytes_caps", ()))
@@ -39,9 +35,8 @@ def buckets_of(replica: Any, ready: Sequence[torch.Tensor]) -> list[list[torch.T
         limits = [getattr(config, "first_bucket_bytes_cap", first), replica.bucket_bytes_cap]
     if not tensors:
         return []
-    groups, _ = torch.distributed._compute_bucket_assignment_by_size(
-        tensors, limits, [False] * len(tensors)
-    )
+    assign = torch.distributed._compute_bucket_assignment_by_size
+    groups, _ = assign(tensors, limits, [False] * len(tensors))
     return [[tensors[at] for at in group] for group in groups]
 
 

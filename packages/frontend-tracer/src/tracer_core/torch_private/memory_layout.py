@@ -38,16 +38,15 @@ def elementwise_strides(tensors: Any) -> tuple[int, ...]:
     return tuple(compute_elementwise_output_strides(*tensors))
 
 
-def convolution_format(value: Any, weight: Any, bias: Any, stride: Any, padding: Any,
-dilation: Any, transposed: Any,
-                       output_padding: Any, groups: Any) -> torch.memory_format:  # fmt: skip
-    """Returns the memory format of a convolution's result on the fakes' device."""
-    backend = torch._C._select_conv_backend(
-        value, weight, bias=bias, stride=stride, padding=padding, dilation=dilation,
-        transposed=transposed,
-        output_padding=output_padding, groups=groups,
-    )  # fmt: skip
-    found: torch.memory_format = torch._C._conv_determine_backend_memory_format(
-        value, weight, backend
-    )
+#: The arguments of a convolution after its weight.
+_SETTINGS = ["bias", "stride", "padding", "dilation", "transposed", "output_padding", "groups"]
+
+
+def convolution_format(value: Any, weight: Any, *settings: Any) -> torch.memory_format:
+    """Returns the memory format of a convolution's result on the fakes' device. settings: the other
+    arguments of ``aten.convolution``, in order."""
+    named = dict(zip(_SETTINGS, settings, strict=True))
+    backend = torch._C._select_conv_backend(value, weight, **named)
+    choose: Any = torch._C._conv_determine_backend_memory_format
+    found: torch.memory_format = choose(value, weight, backend)
     return found

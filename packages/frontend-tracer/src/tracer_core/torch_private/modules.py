@@ -4,13 +4,8 @@ from __future__ import annotations
 
 #: Python modules whose functions are operators.
 OPERATOR_MODULES = frozenset(
-    {
-        "torch._linalg_utils",
-        "torch._lowrank",
-        "torch._meta_registrations",
-        "torch._refs",
-        "torch._tensor",
-    }
+    f"torch.{one}"
+    for one in ("_linalg_utils", "_lowrank", "_meta_registrations", "_refs", "_tensor")
 )
 #: The module that defines `torch.Tensor`.
 TENSOR_MODULE = "torch._tensor"
@@ -27,12 +22,9 @@ HIGHER_ORDER_PACKAGES = ("torch._functorch", "torch._higher_order_ops")
 COMPILER_PACKAGES = ("torch._dynamo", "torch._inductor", "torch._library")
 #: Modules and functions in these packages that are Python like any other.
 PLAIN_MODULES = frozenset({"torch._functorch.apis", "torch._functorch.functional_call"})
-PLAIN_FUNCTIONS = frozenset(
-    {
-        "torch._library.custom_ops.CustomOpDef.__call__",
-        "torch._functorch.vmap._check_randomness_arg",
-    }
-)
+PLAIN_FUNCTIONS = (
+    "torch._library.custom_ops.CustomOpDef.__call__", "torch._functorch.vmap._check_randomness_arg"
+)  # fmt: skip
 
 #: The module of `fully_shard`'s per-module state.
 FULLY_SHARD = "torch.distributed.fsdp._fully_shard._fsdp_state"

@@ -83,9 +83,8 @@ def code_inside(path: str) -> tuple[types.CodeType, ...]:
     """Returns the code of the function that a torch decorator makes; nothing if the decorator is
     gone."""
     for decorator in names(path):
-        code = getattr(
-            decorator(lambda self: None) if callable(decorator) else None, "__code__", None
-        )
+        made = decorator(lambda self: None) if callable(decorator) else None
+        code = getattr(made, "__code__", None)
         _asked[path] = code is not None
         return () if code is None else (code,)
     return ()
@@ -107,9 +106,8 @@ def _look_up(path: str) -> Any:
             found = _submodule(f"{owner.__name__}.{part}")
         if found is _NOWHERE:
             return found
-    if isinstance(owner, type) and isinstance(
-        getattr(found, "__self__", None), type
-    ):  # a class method, bound
+    receiver = getattr(found, "__self__", None)
+    if isinstance(owner, type) and isinstance(receiver, type):  # a class method, bound
         raw = inspect.getattr_static(owner, part)
         found = getattr(raw, "__func__", raw)
     return found
@@ -155,11 +153,10 @@ class _Namespace:
         self.__dict__["_path"] = path
 
     def __getattr__(self, operator: str) -> Any:
-        if operator.startswith("__") and isinstance(
-            _find(f"{self._path}.{operator}", False), Missing
-        ):
+        path = f"{self._path}.{operator}"
+        if operator.startswith("__") and isinstance(_find(path, False), Missing):
             raise AttributeError(operator)
-        found = self.__dict__[operator] = _Operator(f"{self._path}.{operator}")
+        found = self.__dict__[operator] = _Operator(path)
         return found
 
 

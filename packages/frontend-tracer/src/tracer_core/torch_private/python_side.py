@@ -49,13 +49,8 @@ def unshielded() -> Iterator[None]:
 
 def _shield_of(function: Any, *name_and_default: Any) -> Any:
     found = builtins.getattr(function, *name_and_default)
-    if (
-        found is None
-        and name_and_default[0] == "__dynamo_disable"
-        and "torch._dynamo" not in sys.modules
-    ):
-        return function
-    return found
+    asks_for_wrapper = found is None and name_and_default[0] == "__dynamo_disable"
+    return function if asks_for_wrapper and "torch._dynamo" not in sys.modules else found
 
 
 def before_tagging(function: Any) -> Any:
@@ -67,9 +62,8 @@ def before_tagging(function: Any) -> Any:
         return hidden
     if function.__qualname__ != "install_generation_tagging_init.<locals>.patched_init":
         return None
-    return dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))[
-        "init"
-    ].cell_contents
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))
+    return cells["init"].cell_contents
 
 
 def forget_source_with(gm: torch.fx.GraphModule) -> None:
@@ -77,10 +71,8 @@ def forget_source_with(gm: torch.fx.GraphModule) -> None:
     keeps."""
     from torch.fx import graph_module
 
-    code = type(gm).forward.__code__
-    weakref.finalize(
-        code, _forget_source, code.co_filename, graph_module._loader.eval_cache
-    ).atexit = False
+    code, texts = type(gm).forward.__code__, graph_module._loader.eval_cache
+    weakref.finalize(code, _forget_source, code.co_filename, texts).atexit = False
 
 
 def _forget_source(filename: str, texts: dict[str, str]) -> None:

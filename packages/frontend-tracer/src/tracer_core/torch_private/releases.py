@@ -45,12 +45,11 @@ def remark() -> str | None:
     this = _release(torch.__version__)
     if is_tested():
         return None
-    newer = this > _release(TESTED[-1])
-    which = (
-        f"newer than {TESTED[-1]}, the newest" if newer else f"older than {TESTED[0]}, the oldest"
-    )
-    if _release(TESTED[0]) < this < _release(TESTED[-1]):
-        which = f"not one of those ({', '.join(TESTED)})"
+    which = f"not one of those ({', '.join(TESTED)})"
+    if this > _release(TESTED[-1]):
+        which = f"newer than {TESTED[-1]}, the newest"
+    if this < _release(TESTED[0]):
+        which = f"older than {TESTED[0]}, the oldest"
     return (
         f"torch {torch.__version__} is {which} that this release of tracer-core was tested with."
         " What it no longer finds in torch ends the graph or runs natively;"
@@ -64,10 +63,8 @@ def refusal() -> str | None:
     if sys.version_info[:2] not in PYTHONS:
         known = " and ".join(".".join(map(str, one)) for one in PYTHONS)
         here = ".".join(map(str, sys.version_info[:2]))
-        return (
-            f"tracer-core captures programs on Python {known}; on Python {here} compile() returns"
-            " them as they are"
-        )
+        reason = f"tracer-core captures programs on Python {known}"
+        return f"{reason}; on Python {here} compile() returns them as they are"
     lacking = [path for path in _NEEDED.split() if not names(path)]
     if not lacking:
         return None

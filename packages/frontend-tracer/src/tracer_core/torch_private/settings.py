@@ -57,10 +57,8 @@ def _add(
     function that programs call, if different. needs: names that this module's functions use. A
     setting with a missing part is left out: programs that read or set it break the graph."""
     getters, setters = (names(one) if isinstance(one, str) else (one,) for one in (get, set_))
-    called, used = (
-        names(setter) if setter else setters,
-        names(needs),
-    )  # look up all, so that every missing name is reported
+    # look up all, so that every missing name is reported
+    called, used = names(setter) if setter else setters, names(needs)
     if getters and setters and called and len(used) == len(needs.split()):
         SETTINGS[name] = Setting(getters[0], setters[0], autocast)
         SETTERS.update(dict.fromkeys(called, (name,)))
@@ -94,33 +92,26 @@ def matmul_precision() -> str | tuple[str, ...]:
     try:
         return torch._C._get_float32_matmul_precision()
     except RuntimeError:
-        return tuple(
-            [torch._C._get_fp32_precision_getter(backend, "matmul") for backend in _PRODUCTS]
-        )
+        get = torch._C._get_fp32_precision_getter
+        return tuple([get(backend, "matmul") for backend in _MATMUL_BACKENDS])
 
 
 def _set_matmul_precision(value: str | tuple[str, ...]) -> None:
     if isinstance(value, str):
         torch._C._set_float32_matmul_precision(value)
         return
-    for backend, precision in zip(_PRODUCTS, value, strict=True):
+    for backend, precision in zip(_MATMUL_BACKENDS, value, strict=True):
         torch._C._set_fp32_precision_setter(backend, "matmul", precision)
 
 
 #: Backends with a matmul precision of their own.
-_PRODUCTS = ("cuda", "mkldnn")
+_MATMUL_BACKENDS = ("cuda", "mkldnn")
 
 _add("grad", "is_grad_enabled", "_C._set_grad_enabled")
 _add("default_dtype", "get_default_dtype", "set_default_dtype", "_C._set_default_dtype")
-_add(
-    "anomaly",
-    anomaly,
-    _set_anomaly,
-    "set_anomaly_enabled",
-    "is_anomaly_enabled is_anomaly_check_nan_enabled",
-)
-_add("matmul_precision", matmul_precision, _set_matmul_precision,
-"_C._set_float32_matmul_precision",
+_add("anomaly", anomaly, _set_anomaly, "set_anomaly_enabled",
+     "is_anomaly_enabled is_anomaly_check_nan_enabled")  # fmt: skip
+_add("matmul_precision", matmul_precision, _set_matmul_precision, "_C._set_float32_matmul_precision",
      "_C._get_float32_matmul_precision _C._get_fp32_precision_getter _C._set_fp32_precision_setter")  # fmt: skip
 _add("deterministic", deterministic, _set_deterministic, "use_deterministic_algorithms",
      "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled")  # fmt: skip
@@ -142,13 +133,10 @@ for _name, _get, _set in (
 #: torch's context variables that are settings -> their names.
 VARIABLES: dict[contextvars.ContextVar[Any], str] = {}
 
-for _variable in names(
-    "nn.attention._sdpa_kernel_uses_priority", in_every_build=False
-):  # torch 2.14 has none
-    VARIABLES[_variable] = "sdpa_uses_priority"
-    SETTINGS["sdpa_uses_priority"] = Setting(
-        Getter("sdpa_uses_priority", _variable.get), _variable.set
-    )
+# torch 2.14 has none
+for _variable in names("nn.attention._sdpa_kernel_uses_priority", in_every_build=False):
+    _name = VARIABLES[_variable] = "sdpa_uses_priority"
+    SETTINGS[_name] = Setting(Getter(_name, _variable.get), _variable.set)
 
 
 def entered(name: str, before: Any) -> contextvars.Token[Any]:
@@ -169,11 +157,8 @@ for _device in AUTOCAST_DEVICES:
         (f"autocast_{_device}_enabled", torch.is_autocast_enabled, torch.set_autocast_enabled),
         (f"autocast_{_device}_dtype", torch.get_autocast_dtype, torch.set_autocast_dtype),
     ):
-        SETTINGS[_name] = Setting(
-            Getter(_name, functools.partial(_of, _device)),
-            functools.partial(_set_of, _device),
-            autocast=True,
-        )
+        _getter = Getter(_name, functools.partial(_of, _device))
+        SETTINGS[_name] = Setting(_getter, functools.partial(_set_of, _device), autocast=True)
 
 #: Guarded by every cache entry, whether read or not.
 ALWAYS_GUARDED = frozenset({"grad", "default_dtype"})
@@ -211,9 +196,8 @@ def run_restoring(runner: Callable[[list[Any]], Any], inputs: list[Any]) -> Any:
     try:
         return runner(inputs)
     except BaseException as error:
-        traceback.clear_frames(
-            error.__traceback__
-        )  # the graph's frame keeps its inference mode entered
+        # the graph's frame keeps its inference mode entered
+        traceback.clear_frames(error.__traceback__)
         restore(before)
         raise
 

@@ -125,23 +125,17 @@ def _data_env_class() -> Any:
                     self.refused(orig_expr)
                 raise
             if self.views is None and open_question and is_truth(orig_expr):
-                if orig_expr.has(Max):
-                    self.undecided(
-                        orig_expr
-                    )  # any assumption here would contradict the size assumptions
+                if orig_expr.has(Max):  # any assumption would contradict the size assumptions
+                    self.undecided(orig_expr)
                 self.rely_on(orig_expr if result else sympy.Not(orig_expr))
             return result
 
         def _take_for_sizes(self, question: Any) -> None:
             """Assumes that the sizes in a query are at least 2."""
-            parts = [
-                symbol
-                for symbol in sorted(question.free_symbols, key=str)
-                if self.is_unbacked_symint(symbol)
-            ]
-            parts += [
-                part for bound in question.atoms(Max) for part in bound.args if not part.is_number
-            ]
+            symbols = sorted(question.free_symbols, key=str)
+            parts = [symbol for symbol in symbols if self.is_unbacked_symint(symbol)]
+            bounded = (part for bound in question.atoms(Max) for part in bound.args)
+            parts += [part for part in bounded if not part.is_number]
             for left, right in [one.args for one in question.atoms(sympy.Eq, sympy.Ne)]:
                 parts += [left] if right in (0, 1) else []
             for part in dict.fromkeys(parts):

@@ -32,8 +32,7 @@ _aten, _prims = operators("aten"), operators("prims")
 #: Operators whose result shape differs where a size is 1.
 SHAPED_BY_ONES = frozenset({
     _aten.squeeze.default, _aten.squeeze.dim, _aten.squeeze.dims, _aten.squeeze_.default,
-    _aten.squeeze_.dim,
-    _aten.squeeze_.dims, _aten.squeeze_copy.default, _aten.squeeze_copy.dim,
+    _aten.squeeze_.dim, _aten.squeeze_.dims, _aten.squeeze_copy.default, _aten.squeeze_copy.dim,
     _aten.squeeze_copy.dims, _prims.squeeze.default,
 })  # fmt: skip
 
@@ -50,11 +49,9 @@ def makes_new_values(operator: Any) -> bool:
 
 def may_be_one(size: int | torch.SymInt) -> bool:
     """Returns whether a graph for this size is valid for size 1 too."""
-    return (
-        size.node.expr in size.node.shape_env.from_one
-        if isinstance(size, torch.SymInt)
-        else size == 1
-    )
+    if not isinstance(size, torch.SymInt):
+        return size == 1
+    return size.node.expr in size.node.shape_env.from_one
 
 
 def sizes_of_one_asked(env: Any) -> contextlib.AbstractContextManager[Any]:
@@ -120,10 +117,8 @@ def size_env_class() -> Any:
             if self.asked is not None and answer_at_hand(args, kwargs) is not None:
                 about: set[Any] = getattr(orig_expr, "free_symbols", set()) & self.from_one
                 if about and self._maybe_evaluate_static(orig_expr) is None:
-                    answer = bound_sympy(
-                        orig_expr,
-                        {**self.var_to_range, **dict.fromkeys(about, ValueRanges(2, int_oo))},
-                    )
+                    larger = dict.fromkeys(about, ValueRanges(2, int_oo))
+                    answer = bound_sympy(orig_expr, {**self.var_to_range, **larger})
                     if answer.is_singleton():
                         self.asked |= about
                         return answer.lower

@@ -35,10 +35,12 @@ def _input_source_class() -> Any:
             return isinstance(other, InputSource) and other._name_template == self._name_template
 
     # A method in torch 2.11, a property since.
-    name = (lambda self: self._text) if inspect.isfunction(getattr(Source, "name",
-    None)) else property(
-        lambda self: self._text)  # fmt: skip
-    InputSource.name = name  # type: ignore[assignment]
+    is_method = inspect.isfunction(getattr(Source, "name", None))
+
+    def text(self: Any) -> str:
+        return str(self._name_template)
+
+    InputSource.name = text if is_method else property(text)  # type: ignore[assignment]
     return InputSource
 
 
@@ -114,11 +116,8 @@ def implied(expr: Any, symbol: Any, lowest: int, highest: int | None) -> bool:
     from torch.utils._sympy.numbers import int_oo
     from torch.utils._sympy.value_ranges import ValueRanges, bound_sympy
 
-    return bool(
-        bound_sympy(
-            expr, {symbol: ValueRanges(lowest, int_oo if highest is None else highest)}
-        ).lower
-    )
+    values = ValueRanges(lowest, int_oo if highest is None else highest)
+    return bool(bound_sympy(expr, {symbol: values}).lower)
 
 
 def finite_bounds(bounds: Any) -> tuple[int, int | None]:
