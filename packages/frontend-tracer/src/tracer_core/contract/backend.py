@@ -137,7 +137,8 @@ class Backend:
                              f"has version {API_VERSION}: install releases of the two that fit")  # fmt: skip
         for field_name, (expected, holds) in _RULES.items():
             if not holds(value := getattr(self, field_name)):
-                raise ValueError(f"backend {self.name!r}: {field_name}={value!r}; {expected}")
+                shown = value.__name__ if isinstance(value, type) else repr(value)
+                raise ValueError(f"backend {self.name!r}: {field_name}={shown}; {expected}")
         if (self.training is Training.JOINT) != (self.partition is not None):
             raise ValueError(f"backend {self.name!r}: Training.JOINT and partition= go together")
 

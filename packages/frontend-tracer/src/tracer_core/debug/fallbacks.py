@@ -40,14 +40,12 @@ def graph_raised(function: str, backend: str, error: BaseException) -> str:
     if isinstance(error, torch.OutOfMemoryError):
         why = "it needs less memory, or some was free by then; the next call tries the graph again"
     else:
-        why = (
-            f"unless the program catches it, backend {backend!r} is at fault (backend='eager'"
-            " shows)"
-        )
-    text = (
-        f"a graph of {function} raised {error!r}, which the program that ran in its place did not:"
-        f" {why}"
+        shows = "(backend='eager' shows)"
+        why = f"unless the program catches it, backend {backend!r} is at fault {shows}"
+    what = (
+        f"a graph of {function} raised {error!r}, which the program that ran in its place did not"
     )
+    text = f"{what}: {why}"
     logger().warning("%s", text)
     for listener in tuple(_listeners):
         listener(text)

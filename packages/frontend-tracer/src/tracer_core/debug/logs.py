@@ -80,10 +80,8 @@ def configure() -> frozenset[str]:
         return _active
     unknown = sorted(wanted - CATEGORIES.keys())
     if unknown:
-        raise OptionError(
-            f"TRACER_LOGS: unknown {', '.join(map(repr, unknown))}; one or more of"
-            f" {', '.join(CATEGORIES)}"
-        )
+        names = ", ".join(map(repr, unknown))
+        raise OptionError(f"TRACER_LOGS: unknown {names}; one or more of {', '.join(CATEGORIES)}")
     _attach_handler()
     for category in CATEGORIES:
         level = logging.DEBUG if category in wanted else logging.NOTSET

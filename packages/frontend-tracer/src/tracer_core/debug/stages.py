@@ -162,10 +162,8 @@ class StageRecords(tuple[StageRecord, ...]):
 def _shown(record: StageRecord) -> str:
     first, *more = record.text.strip().splitlines() or [""]
     text = f"{first[:100].rstrip()} ..." if more or len(first) > 100 else first
-    return (
-        f"{'  ' * record.depth + record.name:<28} {record.graph:<17} {record.seconds * 1e3:9.1f} ms"
-        f"  {text}".rstrip()
-    )
+    name, ms = "  " * record.depth + record.name, record.seconds * 1e3
+    return f"{name:<28} {record.graph:<17} {ms:9.1f} ms  {text}".rstrip()
 
 
 def records_of(owner: Any) -> StageRecords:

@@ -45,10 +45,7 @@ def cache_folder(*parts: str) -> Path:
     """
     try:
         root = Path(env().cache_dir).expanduser().absolute()
-    except (
-        RuntimeError,
-        OSError,
-    ) as error:  # no home folder is known, or the working folder is gone
+    except (RuntimeError, OSError) as error:  # no home folder, or the working folder is gone
         raise CacheLocationError(Path(env().cache_dir), str(error)) from error
     folder = root.joinpath(*parts)
     try:
@@ -93,9 +90,8 @@ def leave_folder(folder: Path, error: OSError) -> None:
     """
     reason = error.strerror or str(error)
     if folder.is_relative_to(_temporary()):
-        raise CacheLocationError(
-            folder, f"{reason}, and so in the cache folder {env().cache_dir}"
-        ) from error
+        reason = f"{reason}, and so in the cache folder {env().cache_dir}"
+        raise CacheLocationError(folder, reason) from error
     _unusable[folder] = reason
 
 
@@ -136,11 +132,8 @@ _told: set[str] = set()
 def _tell_once(reason: str, folder: Path) -> None:
     if reason not in _told:
         _told.add(reason)
-        logger().warning(
-            "%s\n  Until then what is compiled is kept in %s, for this process alone.",
-            reason,
-            folder,
-        )
+        text = "%s\n  Until then what is compiled is kept in %s, for this process alone."
+        logger().warning(text, reason, folder)
 
 
 @functools.cache

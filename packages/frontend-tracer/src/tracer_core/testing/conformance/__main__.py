@@ -79,9 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--sample", type=int, help="only so many cases, chosen by --seed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", metavar="TEXT",
-    help="only cases and programs with this in their name; of the bad ones "
-                        "everything is shown, tracebacks too")  # fmt: skip
+    only = "only cases and programs with this in their name; the bad ones with tracebacks"
+    parser.add_argument("--only", metavar="TEXT", help=only)
     parser.add_argument("--json", type=Path, help="where to write every row")
     parser.add_argument("--page", type=Path, help="where to write the support matrix, as Markdown")
     parser.add_argument("--resume", type=Path,
@@ -99,8 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         backend = backend_named(given.backend)
         found = trials(backend, cases=CASES, programs=PROGRAMS, dtypes=dtypes,
-        options=given.options,
-                       sample=given.sample, seed=given.seed)  # fmt: skip
+                       options=given.options, sample=given.sample, seed=given.seed)  # fmt: skip
     except TracerError as error:
         sys.stderr.write(f"{error}\n")
         return 2
@@ -109,9 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.only is not None:
         found = [trial for trial in found if given.only.casefold() in trial[0].casefold()]
         if not found:
-            sys.stderr.write(
-                f"nothing has {given.only!r} in its name; without --only every name is shown\n"
-            )
+            hint = "without --only every name is shown"
+            sys.stderr.write(f"nothing has {given.only!r} in its name; {hint}\n")
             return 2
     for number, (name, run) in enumerate(found, 1):
         rows.append(known.row(name, run))
@@ -119,9 +116,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"[{number}/{len(found)}] {name}: {rows[-1].status}\n")
     sys.stdout.write(table(rows) + "\n")
     if given.only is not None:
-        sys.stdout.write(
-            "".join(f"\n{row.case} {row.dtype} {row.shape}: {row.detail}\n" for row in bad(rows))
-        )
+        for row in bad(rows):
+            sys.stdout.write(f"\n{row.case} {row.dtype} {row.shape}: {row.detail}\n")
     for path, text in (
         (given.json, json.dumps(as_json(backend, rows, given.note), indent=1) + "\n"),
         (given.page, markdown(backend, rows, given.note)),

@@ -32,6 +32,10 @@ ANY = (*FLOATS, torch.int64, torch.int32, torch.bool)
 NUMBERS = (*FLOATS, torch.int64, torch.int32)
 SHAPES = ((), (1,), (0,), (7,), (3, 5), (1, 5), (2, 0, 3), (2, 3, 4, 5))
 MATRICES = ((3, 5), (1, 1), (4, 1))
+ROWS = ((7,), (3, 5), (1, 1))
+TENSORS = ((7,), (3, 5), (2, 3, 4, 5))
+IMAGES = ((2, 3, 8, 8),)
+FLOAT = (torch.float32,)
 
 
 def make(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
@@ -117,11 +121,7 @@ def _attention(x: torch.Tensor) -> torch.Tensor:
 
 
 def _batch_norm(x: torch.Tensor) -> torch.Tensor:
-    channels = x.shape[1]
-    mean, var = (
-        torch.linspace(-1, 1, channels, dtype=x.dtype),
-        torch.linspace(1, 2, channels, dtype=x.dtype),
-    )
+    mean, var = (torch.linspace(start, start + 2, x.shape[1], dtype=x.dtype) for start in (-1, 1))
     return F.batch_norm(x, mean, var)
 
 
@@ -140,40 +140,32 @@ OPERATORS: tuple[Case, ...] = (
     Case("comparison and where", lambda x, y: torch.where(x > y, x, y), _two, NUMBERS, SHAPES),
     Case("logic", lambda x, y: (x & y) | ~x, _two, (torch.bool, torch.int64), SHAPES),
     Case("transcendental", lambda x: (x.exp() + x.sin()).tanh() * x.abs().sqrt(), _one, FLOATS,
-    SHAPES),
+         SHAPES),
     Case("activations", lambda x: F.gelu(F.silu(F.relu(x))) + x.sigmoid(), _one, FLOATS, SHAPES),
     Case("clamp", lambda x: x.clamp(-1, 2), _one, NUMBERS, SHAPES),
     Case("cast", lambda x: (x.to(torch.float32), x.to(torch.int64)), _one, ANY, SHAPES),
     Case("promotion", lambda x: x + 1.5, _one, ANY, SHAPES),
     Case("sum", lambda x: (x.sum(), x.sum(-1, keepdim=True)), _one, NUMBERS, SHAPES[1:]),
-    Case("mean and var", lambda x: (x.mean(-1), x.var(-1)), _one, FLOATS, ((7,), (3, 5), (2, 3, 4,
-    5))),
-    Case("max and argmax", lambda x: (x.amax(-1), x.argmax(-1)), _one, NUMBERS, ((7,), (3, 5), (1,
-    1))),
-    Case("softmax", lambda x: (x.softmax(-1), x.log_softmax(0)), _one, FLOATS, ((7,), (3, 5), (1,
-    1))),
-    Case("layer norm", lambda x: F.layer_norm(x, x.shape[-1:]), _one, FLOATS, ((7,), (3, 5), (2, 3,
-    4, 5))),
+    Case("mean and var", lambda x: (x.mean(-1), x.var(-1)), _one, FLOATS, TENSORS),
+    Case("max and argmax", lambda x: (x.amax(-1), x.argmax(-1)), _one, NUMBERS, ROWS),
+    Case("softmax", lambda x: (x.softmax(-1), x.log_softmax(0)), _one, FLOATS, ROWS),
+    Case("layer norm", lambda x: F.layer_norm(x, x.shape[-1:]), _one, FLOATS, TENSORS),
     Case("matmul", lambda x, y: x @ y, _matrices, FLOATS, MATRICES),
     Case("linear and relu", lambda x, y: F.linear(x, y.t()).relu(), _matrices, FLOATS, MATRICES),
-    Case("convolution", lambda x, w: F.conv2d(x, w, padding=1), _images, (torch.float32,), ((2, 3,
-    8, 8),)),
-    Case("pooling", lambda x: F.max_pool2d(x, 2) + F.avg_pool2d(x, 2), _one, FLOATS[:2], ((2, 3, 8,
-    8),)),
+    Case("convolution", lambda x, w: F.conv2d(x, w, padding=1), _images, FLOAT, IMAGES),
+    Case("pooling", lambda x: F.max_pool2d(x, 2) + F.avg_pool2d(x, 2), _one, FLOATS[:2], IMAGES),
     Case("embedding", F.embedding, _table, FLOATS, ((3,), (2, 5))),
     Case("batched matmul", lambda x, y: x @ y, _batches, FLOATS, ((2, 3, 5), (1, 1, 1), (2, 2, 3,
-    4))),
+         4))),
     Case("attention", _attention, _one, FLOATS, ((2, 3, 5, 8), (1, 1, 1, 4))),
     Case("group norm", lambda x: F.group_norm(x, 2), _one, FLOATS, ((2, 4, 5), (1, 2, 3, 3))),
     Case("batch norm", _batch_norm, _one, FLOATS[:2], ((2, 3, 8, 8), (1, 1, 2, 2))),
-    Case("depthwise convolution", lambda x, w: F.conv2d(x, w[:3, :1], groups=3, stride=2), _images,
-    (torch.float32,),
-         ((2, 3, 8, 8),)),
+    Case("depthwise convolution", lambda x, w: F.conv2d(x, w[:3, :1], groups=3, stride=2),
+         _images, FLOAT, IMAGES),
     Case("transposed convolution", lambda x, w: F.conv_transpose2d(x, w[:3], stride=2), _images,
-    (torch.float32,),
-         ((2, 3, 8, 8),)),
+         FLOAT, IMAGES),
     Case("resize", lambda x: F.interpolate(x, scale_factor=2.0, mode="nearest"), _one, FLOATS[:2],
-    ((1, 2, 3, 3),)),
+         ((1, 2, 3, 3),)),
     Case("pad", lambda x: F.pad(x, (1, 2), value=3), _one, NUMBERS, ((3, 5), (7,))),
     Case("gather", lambda x, i: x.gather(-1, i), _indexed, NUMBERS, MATRICES),
     Case("scatter", _scatter, _indexed, NUMBERS, MATRICES),
@@ -181,11 +173,10 @@ OPERATORS: tuple[Case, ...] = (
     Case("cumulative sum", lambda x: x.cumsum(-1), _one, NUMBERS, MATRICES),
     Case("sort and top", lambda x: (x.sort(-1)[0], x.topk(1, -1)[0]), _one, NUMBERS, MATRICES),
     Case("whole division", lambda x, y: (x // (y.abs() + 1), x % (y.abs() + 1)), _two, NUMBERS,
-    SHAPES),
-    Case("powers and roots", lambda x: x**2 + x**3 + (x.abs() + 1).rsqrt() + x.erf(), _one, FLOATS,
-    SHAPES),
-    Case("any and all", lambda x: ((x > 0).any(), (x > 0).all(-1)), _one, NUMBERS, ((7,), (3, 5),
-    (1, 1))),
+         SHAPES),
+    Case("powers and roots", lambda x: x**2 + x**3 + (x.abs() + 1).rsqrt() + x.erf(), _one,
+         FLOATS, SHAPES),
+    Case("any and all", lambda x: ((x > 0).any(), (x > 0).all(-1)), _one, NUMBERS, ROWS),
     Case("rounding", lambda x: (x.round(), x.floor(), x.trunc()), _one, FLOATS, SHAPES),
     Case("triangle and diagonal", lambda x: (x.tril(), x.diagonal()), _one, NUMBERS, MATRICES),
 )  # fmt: skip
@@ -214,13 +205,12 @@ LAYOUTS: tuple[Case, ...] = tuple(replace(case, area="strides") for case in (
     Case("input with steps and an offset", _both_orders, _sliced, NUMBERS, MATRICES),
     Case("expanded input", _both_orders, _expanded, NUMBERS, MATRICES),
     Case("transposed factor", lambda x, y: x.t() @ y, _transposed, FLOATS, MATRICES),
-    Case("channels last", lambda x, w: F.conv2d(x, w, padding=1).relu(), _channels_last,
-    (torch.float32,),
+    Case("channels last", lambda x, w: F.conv2d(x, w, padding=1).relu(), _channels_last, FLOAT,
          ((2, 3, 8, 8), (1, 1, 4, 4))),
     Case("channels last, pointwise", lambda x, w: (x + 1).mean((2, 3)), _channels_last, FLOATS,
-    ((2, 3, 8, 8),)),
+         IMAGES),
     Case("write to a transposed input", lambda x, y: x.add_(y).sum(0), _transposed, NUMBERS,
-    MATRICES),
+         MATRICES),
     Case("write to a slice's base", lambda x, y: x.copy_(y) + 1, _sliced, NUMBERS, MATRICES),
 ))  # fmt: skip
 

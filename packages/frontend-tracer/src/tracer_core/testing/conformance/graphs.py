@@ -41,25 +41,21 @@ def graph_row(case: Case, dtype: torch.dtype, shape: tuple[int, ...], config: Co
         extra = captured.real_inputs[len(inputs) :]
         try:
             runner = compile_graph(captured, config)
-            for given in (
-                copy.deepcopy(inputs),
-                mine,
-            ):  # the first call is checked, the second is the usual
+            # the first call is checked, the second is the usual
+            for given in (copy.deepcopy(inputs), mine):
                 result = runner([*given, *extra])
         except Exception as error:  # a row says what went wrong; the table goes on
             return row("error", told(error))
     expected = tuple(expected) if isinstance(expected, (tuple, list)) else (expected,)
-    difference = _difference(
-        expected, theirs, tuple(result), mine, TOLERANCES.get(dtype, Tolerance())
-    )
+    tolerance = TOLERANCES.get(dtype, Tolerance())
+    difference = _difference(expected, theirs, tuple(result), mine, tolerance)
     if difference:
         return row("wrong", difference)
     fallback = runner.fallback
     if fallback is None:
         return row("ok")
-    return row(
-        "partly" if fallback.kind == "unsupported" else "eager", fallback.reason, fallback.refused
-    )
+    status = "partly" if fallback.kind == "unsupported" else "eager"
+    return row(status, fallback.reason, fallback.refused)
 
 
 def _difference(

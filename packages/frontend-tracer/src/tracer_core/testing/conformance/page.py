@@ -17,7 +17,7 @@ import torch
 
 from tracer_core.contract.backend import Backend
 from tracer_core.testing.conformance.cases import ANY
-from tracer_core.testing.conformance.row import STATUSES, Row, dtype_name
+from tracer_core.testing.conformance.row import BAD, STATUSES, Row, dtype_name
 
 #: Statuses in a cell of the matrix, the worst last.
 ORDER = ("ok", "partly", "eager", "wrong", "error")
@@ -37,13 +37,11 @@ def markdown(backend: Backend, rows: Sequence[Row], note: str = "") -> str:
     """The support matrix as a page."""
     counts = Counter(row.status for row in rows)
     summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
+    command = f"python -m tracer_core.testing.conformance --backend {backend.name} --page ..."
     lines = [
         f"# Conformance of `{backend.name}`",
         "",
-        (
-            f"{backend.description}. Made by `python -m tracer_core.testing.conformance --backend"
-            f" {backend.name} --page ...`"
-        ),
+        f"{backend.description}. Made by `{command}`",
         f"with {_versions()}. {note}".rstrip(),
         "",
         f"{len(rows)} rows: {summary}.",
@@ -65,19 +63,13 @@ def _versions() -> str:
 def _matrix(rows: Sequence[Row]) -> Iterator[str]:
     dtypes = [dtype for dtype in ANY if any(row.dtype is dtype for row in rows)]
     for area in dict.fromkeys(row.area for row in rows):
-        yield from (
-            f"## {area.capitalize()}",
-            "",
-            "| case | " + " | ".join(map(dtype_name, dtypes)) + " |",
-        )
+        heads = " | ".join(map(dtype_name, dtypes))
+        yield from (f"## {area.capitalize()}", "", f"| case | {heads} |")
         yield "|---|" + "---|" * len(dtypes)
         for name in dict.fromkeys(row.case for row in rows if row.area == area):
             mine = [row for row in rows if row.case == name and row.area == area]
-            yield (
-                f"| {name} | "
-                + " | ".join(_cell([row for row in mine if row.dtype is d]) for d in dtypes)
-                + " |"
-            )
+            cells = (_cell([row for row in mine if row.dtype is dtype]) for dtype in dtypes)
+            yield f"| {name} | {' | '.join(cells)} |"
         yield ""
 
 
@@ -93,10 +85,8 @@ def _programs(rows: Sequence[Row]) -> Iterator[str]:
     if rows:
         yield from ("## Programs", "", "| area | program | result |", "|---|---|---|")
         for row in sorted(rows, key=lambda row: row.area):
-            yield (
-                f"| {row.area} | {row.case} |"
-                f" {row.status}{': ' + _line(row.detail) if row.detail else ''} |"
-            )
+            detail = f": {_line(row.detail)}" if row.detail else ""
+            yield f"| {row.area} | {row.case} | {row.status}{detail} |"
         yield ""
 
 
@@ -117,17 +107,17 @@ def _reasons(rows: Sequence[Row]) -> Iterator[str]:
             names.append(operator)
     if operators:
         yield from ("## What runs eagerly, and why", "")
-        yield from (f"- {reason}: {', '.join(f'`{n}`' for n in sorted(names)) or 'whole graphs'}"
-                    for reason, names in sorted(operators.items(), key=lambda one: (-len(one[1]),
-                    one[0])))  # fmt: skip
+        for reason, names in sorted(operators.items(), key=lambda one: (-len(one[1]), one[0])):
+            listed = ", ".join(f"`{name}`" for name in sorted(names))
+            yield f"- {reason}: {listed or 'whole graphs'}"
         yield ""
-    broken = [row for row in rows if row.dtype is not None and row.status in ("wrong", "error")]
+    broken = [row for row in rows if row.dtype is not None and row.status in BAD]
     if broken:
         yield from ("## Wrong", "")
-        yield from (f"- {row.case} {dtype_name(row.dtype)} {row.shape}: {row.status}: {_line(row.detail)}"  # type: ignore[arg-type]
-                    for row in broken)  # fmt: skip
+        for row in broken:
+            what = f"{row.case} {str(row.dtype).removeprefix('torch.')} {row.shape}"
+            yield f"- {what}: {row.status}: {_line(row.detail)}"
 
 
 def _line(text: str) -> str:
-    first = text.splitlines()[0] if text else ""
-    return first.replace("|", "\\|")[:160]
+    return text.partition("\n")[0].replace("|", "\\|")[:160]

@@ -11,7 +11,7 @@ import dataclasses
 import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,12 +54,13 @@ class Program:
 PROGRAMS: list[Program] = []
 
 
-def program(
-    area: str, name: str
-) -> Callable[[Callable[[Subject], str | None]], Callable[[Subject], str | None]]:
+Run = Callable[[Subject], str | None]
+
+
+def program(area: str, name: str) -> Callable[[Run], Run]:
     """Adds a function to `PROGRAMS`."""
 
-    def add(function: Callable[[Subject], str | None]) -> Callable[[Subject], str | None]:
+    def add(function: Run) -> Run:
         PROGRAMS.append(Program(area, name, function))
         return function
 
@@ -147,12 +148,9 @@ def training_step(subject: Subject) -> str | None:
 
 
 def _no_training(subject: Subject) -> str | None:
-    declared = subject.backend.training
-    return (
-        "it is for inference only: gradients are eager's"
-        if declared is Training.INFERENCE_ONLY
-        else None
-    )
+    if subject.backend.training is not Training.INFERENCE_ONLY:
+        return None
+    return "it is for inference only: gradients are eager's"
 
 
 @program("random numbers", "dropout draws eager's stream")
@@ -251,12 +249,8 @@ def changing_strides(subject: Subject) -> None:
         return x * 2, x.sum(0), x.t()
 
     fast = subject.compile(fn)
-    for x in (
-        torch.randn(4, 6),
-        torch.randn(6, 4).t(),
-        torch.randn(4, 12)[:, ::2],
-        torch.randn(1, 6).expand(4, 6),
-    ):
+    transposed, expanded = torch.randn(6, 4).t(), torch.randn(1, 6).expand(4, 6)
+    for x in (torch.randn(4, 6), transposed, torch.randn(4, 12)[:, ::2], expanded):
         _same(fn(x), fast(x), str(x.stride()))
 
 
@@ -310,10 +304,8 @@ def wrong_options(subject: Subject) -> str | None:
     ]
     if cls is not None:
         _demand(dataclasses.is_dataclass(cls), f"options is {cls!r}, not a dataclass")
-        _demand(
-            bool(cls.__doc__) and not str(cls.__doc__).startswith(f"{cls.__name__}("),
-            "its options have no docstring",
-        )
+        generated = str(cls.__doc__).startswith(f"{cls.__name__}(")
+        _demand(bool(cls.__doc__) and not generated, "its options have no docstring")
         cls()  # every option has a default
         wrong += [
             {"options": {field.name: object()}}
@@ -357,21 +349,9 @@ def programs_error(subject: Subject) -> None:
 @program("errors", "an index out of range")
 def index_out_of_range(subject: Subject) -> None:
     """Eager raises IndexError; a backend that cannot check must leave such operators to PyTorch."""
-    fast = subject.compile(F.embedding)
     table = torch.randn(5, 3)
-    for index in (
-        torch.tensor([0, 4]),
-        torch.tensor([5, 1]),
-        torch.tensor([2, 2]),
-        torch.tensor([1 << 40, 0]),
-    ):
-        expected, actual = _outcome(F.embedding, index, table), _outcome(fast, index, table)
-        _demand(
-            type(expected) is type(actual),
-            f"index {index.tolist()}: {actual!r}, expected {expected!r}",
-        )
-        if isinstance(expected, torch.Tensor):
-            _same(expected, actual)
+    indices = [[0, 4], [5, 1], [2, 2], [1 << 40, 0]]
+    _same_outcomes(subject, F.embedding, [(torch.tensor(index), table) for index in indices])
 
 
 @program("errors", "a whole number divided by zero")
@@ -381,15 +361,20 @@ def divided_by_zero(subject: Subject) -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x // y, x % y
 
-    fast = subject.compile(fn)
     x = torch.tensor([7, -8, 9])
-    for y in (torch.tensor([2, 3, -4]), torch.tensor([1, 0, 2]), torch.tensor([5, 5, 5])):
-        expected, actual = _outcome(fn, x, y), _outcome(fast, x, y)
-        _demand(
-            type(expected) is type(actual),
-            f"divided by {y.tolist()}: {actual!r}, expected {expected!r}",
-        )
-        if isinstance(expected, tuple):
+    divisors = [[2, 3, -4], [1, 0, 2], [5, 5, 5]]
+    _same_outcomes(subject, fn, [(x, torch.tensor(divisor)) for divisor in divisors])
+
+
+def _same_outcomes(
+    subject: Subject, fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]]
+) -> None:
+    """Compares the results of calls, and the types of the exceptions that they raise."""
+    fast = subject.compile(fn)
+    for args in calls:
+        expected, actual = _outcome(fn, *args), _outcome(fast, *args)
+        _demand(type(expected) is type(actual), f"{args}: {actual!r}, expected {expected!r}")
+        if not isinstance(expected, Exception):
             _same(expected, actual)
 
 
@@ -430,9 +415,8 @@ def nothing_is_kept(subject: Subject) -> None:
     fast(torch.randn(64, 64))  # a recording may hold what it read last
     fast(torch.randn(64, 64))
     gc.collect()
-    _demand(
-        not any(one() is not None for one in watched), "a tensor of an earlier call is still alive"
-    )
+    alive = any(one() is not None for one in watched)
+    _demand(not alive, "a tensor of an earlier call is still alive")
 
 
 @program("caching", "written, and read back by another runner")

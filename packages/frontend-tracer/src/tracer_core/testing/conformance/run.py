@@ -77,9 +77,8 @@ def program_row(one: Program, subject: Subject) -> Row:
         return Row(one.name, None, (), "wrong", str(mismatch), one.area)
     except Exception as error:  # a row says what went wrong; the table goes on
         return Row(one.name, None, (), "error", told(error), one.area)
-    return Row(
-        one.name, None, (), "ok" if reason is None else "not declared", reason or "", one.area
-    )
+    status = "ok" if reason is None else "not declared"
+    return Row(one.name, None, (), status, reason or "", one.area)
 
 
 def bad(rows: Sequence[Row]) -> list[Row]:
@@ -95,17 +94,13 @@ def table(rows: Sequence[Row]) -> str:
 def _counts(rows: Sequence[Row]) -> Iterator[str]:
     for name in dict.fromkeys(row.case for row in rows):
         mine = [row.status for row in rows if row.case == name]
-        counts = ", ".join(
-            f"{mine.count(status)} {status}" for status in STATUSES if status in mine
-        )
-        yield f"{name:28} {counts}"
+        counts = [f"{mine.count(status)} {status}" for status in STATUSES if status in mine]
+        yield f"{name:28} {', '.join(counts)}"
 
 
 def _details(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.status != "ok":
             where = f"{row.dtype} {row.shape}" if row.dtype is not None else row.area
-            yield (
-                f"  {row.case} {where}: {row.status}:"
-                f" {row.detail.splitlines()[0] if row.detail else ''}"
-            )
+            detail = row.detail.partition("\n")[0]
+            yield f"  {row.case} {where}: {row.status}: {detail}"
