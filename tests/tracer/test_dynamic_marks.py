@@ -126,7 +126,7 @@ def test_torchs_own_mark_counts():
     assert graphs_of(double, [tensor, *sized(6, 9)]) == 1
 
 
-# -- promises that the program does not keep
+# -- constraints that the program violates
 # ----------------------------------------------------------
 
 

@@ -239,7 +239,8 @@ class ResultForm:
         """Allocates a contiguous tensor of the shape that the engine writes."""
         sizes = self._known if self._made is None else None
         if sizes is None:
-            sizes = tuple([size(inputs) for size in self._made or self._dims])
+            wanted = self._dims if self._made is None else self._made
+            sizes = tuple([size(inputs) for size in wanted])
         return torch.empty(sizes, dtype=self.dtype, device=device)
 
     def finish(self, buffer: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:

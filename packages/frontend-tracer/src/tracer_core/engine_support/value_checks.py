@@ -98,7 +98,9 @@ class ValueCheck:
             return False
         if not self._said:
             self._said = True
-            note("stages", "alarm: a call with values that the engine has otherwise is eager's")
+            note(
+                "stages", "value check: a call with values that the engine has otherwise is eager's"
+            )
         return True
 
 
@@ -113,7 +115,7 @@ def checkable(node: torch.fx.Node) -> bool:
 
 def add_value_check(
     graph: torch.fx.Graph,
-    faults: ValueClasses,
+    value_classes: ValueClasses,
     eager: Callable[..., Any],
     total: Total | None = None,
 ) -> ValueCheck | None:
@@ -124,21 +126,21 @@ def add_value_check(
     """
     marks = _Marks(graph, total)
     for node in list(graph.nodes):
-        fault = faults(node) if node.op == "call_function" else None
-        if fault is None:
+        value_class = value_classes(node) if node.op == "call_function" else None
+        if value_class is None:
             continue
         with graph.inserting_before(node):
-            if fault is ValueClass.INDEX:
+            if value_class is ValueClass.INDEX:
                 marks.indices(node)
             else:
-                marks.values(node, fault)
+                marks.values(node, value_class)
     (output,) = graph.find_nodes(op="output")
     with graph.inserting_before(output):
-        alarm = marks.joined()
-    if alarm is None:
+        combined = marks.joined()
+    if combined is None:
         return None
-    output.args = ((*output.args[0], alarm),)
-    return ValueCheck(alarm.name, eager, marks.infinite)
+    output.args = ((*output.args[0], combined),)
+    return ValueCheck(combined.name, eager, marks.infinite)
 
 
 def _sum(graph: torch.fx.Graph, source: torch.fx.Node) -> torch.fx.Node:
@@ -167,7 +169,7 @@ class _Marks:
     def indices(self, node: torch.fx.Node) -> None:
         """Checks an operator's indices, and replaces them by valid ones."""
         if not checkable(node):
-            raise ValueError(f"alarm: the indices of {node.target} cannot be checked")
+            raise ValueError(f"value check: the indices of {node.target} cannot be checked")
         how, args = INDEXED[node.target], list(node.args)
         safe = [self._checked(node, index, dim) for index, dim in _indices(node)]
         if isinstance(args[how.index], (list, tuple)):
@@ -177,23 +179,23 @@ class _Marks:
             (args[how.index],) = safe
         node.args = tuple(args)
 
-    def values(self, node: torch.fx.Node, fault: ValueClass) -> None:
+    def values(self, node: torch.fx.Node, value_class: ValueClass) -> None:
         """Scans the floating-point tensors that an operator reads."""
         for source in node.all_input_nodes:
             value = source.meta["val"]
             floats = isinstance(value, torch.Tensor) and value.is_floating_point()
-            if not floats or (fault, source) in self._seen:
+            if not floats or (value_class, source) in self._seen:
                 continue
-            self._seen.add((fault, source))
+            self._seen.add((value_class, source))
             if source not in self._totals:
                 made = None if self._total is None else self._total(source)
                 self._totals[source] = _sum(self._graph, source) if made is None else made
-            self._values.append((self._totals[source], fault))
+            self._values.append((self._totals[source], value_class))
 
     @property
     def infinite(self) -> bool:
         """Whether an infinite check output always means a hit."""
-        return all(fault is ValueClass.INFINITE for _, fault in self._values)
+        return all(value_class is ValueClass.INFINITE for _, value_class in self._values)
 
     def joined(self) -> torch.fx.Node | None:
         """Combines all numbers into one."""
@@ -201,9 +203,9 @@ class _Marks:
         # compile time.
         values = [
             number
-            if self.infinite or fault is ValueClass.NAN
+            if self.infinite or value_class is ValueClass.NAN
             else self._call(aten.sin.default, number)
-            for number, fault in self._values
+            for number, value_class in self._values
         ]
         if self._counts:
             # without an invalid index this is the root of -0

@@ -121,7 +121,8 @@ def _attention(x: torch.Tensor) -> torch.Tensor:
 
 
 def _batch_norm(x: torch.Tensor) -> torch.Tensor:
-    mean, var = (torch.linspace(start, start + 2, x.shape[1], dtype=x.dtype) for start in (-1, 1))
+    ends = ((-1, 1), (1, 2))
+    mean, var = (torch.linspace(*one, x.shape[1], dtype=x.dtype) for one in ends)
     return F.batch_norm(x, mean, var)
 
 
