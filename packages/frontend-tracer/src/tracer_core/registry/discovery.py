@@ -260,10 +260,14 @@ def _rows(group: tuple[Candidate, ...]) -> Iterator[BackendRow]:
             yield BackendRow(*named, (), "", "", False, one.reason)
             continue
         reason = clash if len(group) > 1 else unavailable_reason(backend)
-        devices, training = tuple(sorted(backend.devices)), backend.training.value.replace("_", " ")
-        available = reason is None
         yield BackendRow(
-            *named, devices, training, backend.shapes, available, reason, backend.description
+            *named,
+            devices=tuple(sorted(backend.devices)),
+            training=backend.training.value.replace("_", " "),
+            shapes=backend.shapes,
+            available=reason is None,
+            reason=reason,
+            description=backend.description,
         )
 
 
