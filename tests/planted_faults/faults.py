@@ -112,7 +112,7 @@ FAULTS: dict[str, Fault] = {fault.name: fault for fault in (
     "        if False:\n            entry.check_memory"),
     Fault("changed objects may be others that were read", "aliasing", "execution/entry_builder.py",
     "                if value is not holder:\n", "                if False:\n"),
-    Fault("lists that are one become two", "rebuild", "reconstruct/values.py",
+    Fault("lists that are one become two", "rebuild", "reconstruct/emitter.py",
     "        self._memo[id(obj)] = text\n",
     "        if type(obj) is not list:\n            self._memo[id(obj)] = text\n"),
     # -- segments --

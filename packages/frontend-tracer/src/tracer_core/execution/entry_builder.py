@@ -75,18 +75,12 @@ class Generator:
         self.effects: list[str] = []
         self.result = ""
         self.rebuilder = Rebuilder(
+            tracer,
             fetch=self.entry.use,
             constant=self.entry.constants.text,
             output=self._output,
-            source_of=tracer.provenance.origin_of,
-            frames_passed=tracer.exceptions.frames_passed,
-            classes=tracer.entries.classes,
-            owner_of_traceback=tracer.exceptions.owner_of_traceback,
             flush=self._flush,
-            made_here=tracer.names.made_here,
-            attributes_of=tracer.attributes.attributes_of,
         )
-        self.rebuilder.allocation_sites = tracer.native_calls.allocation_sites
 
     def _flush(self, obj: Any) -> None:
         """Emits the replay of an object's changes among the lines of the rebuilder."""

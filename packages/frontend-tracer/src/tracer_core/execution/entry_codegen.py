@@ -362,7 +362,7 @@ class CacheEntry:
         `rebuilder`."""
         source = self.provenance.source_of(change.obj)
         assert source is not None
-        return replay(self.use(source), change, rebuilder, self.constants.text)
+        return replay(self.use(source), change, rebuilder)
 
     # -- assembly --
 

@@ -9,20 +9,19 @@ from __future__ import annotations
 import collections
 import gc
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from tracer_core.fx_capture.provenance import is_constant
-from tracer_core.reconstruct.objects import ObjectRebuilder
+from tracer_core.reconstruct.emitter import Emitter
 from tracer_core.reconstruct.runtime import (
     DICT_ITERATORS,
     at_end,
     deque_iterator,
     dict_iterator,
     is_stale,
-    proxy_of,
     spent_iterator,
 )
 
@@ -33,14 +32,13 @@ VIEWS: dict[type, Any] = {
 }
 
 
-class ContainerRebuilder(ObjectRebuilder):
+def dictionary_of(obj: Any) -> Any:
+    """Returns the dictionary behind a view or an iterator; None if the iterator is exhausted."""
+    return next((held for held in gc.get_referents(obj) if isinstance(held, dict)), None)
+
+
+class ContainerRebuilder(Emitter):
     """The container part of `Rebuilder` (see there)."""
-
-    _flush: Callable[[Any], None]
-    _attributes_of: Callable[[torch.Tensor], dict[str, Any]]
-
-    def _no_way(self, obj: Any) -> BaseException:
-        raise NotImplementedError
 
     def _list(self, obj: Any, made: str = "[]") -> str:
         if type(obj) is list and all(map(self._leaf, obj)):
@@ -52,7 +50,7 @@ class ContainerRebuilder(ObjectRebuilder):
     def _leaf(self, obj: Any) -> bool:
         """Returns whether an object's expression refers to no object that holds others."""
         return is_constant(obj) or self._source_of(obj) is not None or (
-            isinstance(obj, torch.Tensor) and not self._attributes_of(obj))  # fmt: skip
+            isinstance(obj, torch.Tensor) and not self.tracer.attributes.attributes_of(obj))  # fmt: skip
 
     def _extend(self, name: str, function: str, items: Iterable[Any]) -> None:
         text = self._items(items)
@@ -61,8 +59,8 @@ class ContainerRebuilder(ObjectRebuilder):
 
     def _tuple(self, obj: tuple[Any, ...]) -> str:
         text = self._items(obj)
-        known = self._memo.get(id(obj))  # its own parts may have made it, through a cycle
-        return known or self._new(obj, f"({text},)" if obj else "()")
+        made = self._memo.get(id(obj))  # its own items may have made it, through a cycle
+        return made or self._new(obj, f"({text},)" if obj else "()")
 
     def _dict(self, obj: Any, made: str = "{}") -> str:
         if type(obj) is dict and all(is_constant(k) and self._leaf(v) for k, v in obj.items()):
@@ -83,11 +81,11 @@ class ContainerRebuilder(ObjectRebuilder):
             self.lines.append(f"{function}({name}, {key}, {self._value(value)})")
 
     def _ordered(self, obj: Any) -> str:
-        return self._dict(obj, f"{self._constant(collections.OrderedDict)}()")
+        return self._dict(obj, f"{self.constant(collections.OrderedDict)}()")
 
     def _defaultdict(self, obj: Any) -> str:
         return self._dict(
-            obj, f"{self._constant(collections.defaultdict)}({self._value(obj.default_factory)})"
+            obj, f"{self.constant(collections.defaultdict)}({self._value(obj.default_factory)})"
         )
 
     def _set(self, obj: Any, made: str = "set()") -> str:
@@ -104,47 +102,34 @@ class ContainerRebuilder(ObjectRebuilder):
     def _frozenset(self, obj: Any) -> str:
         text = self._items(obj)
         self._fill_pending()
-        return self._new(obj, f"{self._constant(frozenset)}([{text}])")
+        return self._new(obj, f"{self.constant(frozenset)}([{text}])")
 
     def _deque(self, obj: Any) -> str:
-        name = self._new(obj, f"{self._constant(collections.deque)}((), {obj.maxlen!r})")
+        name = self._new(obj, f"{self.constant(collections.deque)}((), {obj.maxlen!r})")
         self._pending.append(
             lambda: self._extend(name, "deque_extend", collections.deque.__iter__(obj))
         )
         return name
 
-    def _view(self, obj: Any) -> str:
-        """Emits keys(), values() or items() of a dictionary."""
-        (mapping,) = (referent for referent in gc.get_referents(obj) if isinstance(referent, dict))
-        return self._new(obj, f"{self._constant(VIEWS[type(obj)])}({self._value(mapping)})")
-
-    def _proxy(self, obj: Any) -> str:
-        (mapping,) = gc.get_referents(obj)
-        return self._new(obj, f"{self._constant(proxy_of)}({self._value(mapping)})")
-
     def _size(self, obj: torch.Size) -> str:
-        return self._new(obj, f"{self._constant(torch.Size)}([{self._items(obj)}])")
-
-    def _slice(self, obj: slice) -> str:
-        return f"slice({self._items((obj.start, obj.stop, obj.step))})"
+        return self._new(obj, f"{self.constant(torch.Size)}([{self._items(obj)}])")
 
     def _buffer(self, obj: Any) -> str:
-        return self._new(obj, f"{self._constant(obj)}[:]")
+        return self._new(obj, f"{self.constant(obj)}[:]")
 
     def _dict_iterator(self, obj: Any) -> str:
         """Emits an iterator advanced as far, over the same dictionary: it must fail when the size
         changes."""
-        found = [referent for referent in gc.get_referents(obj) if isinstance(referent, dict)]
-        if not found:
-            return self._new(obj, f"{self._constant(spent_iterator)}({self._constant(type(obj))})")
-        (mapping,) = found
+        mapping = dictionary_of(obj)
+        if mapping is None:
+            return self._call(obj, spent_iterator, type(obj))
         self._flush(mapping)  # the iterator must not see the replay as a change
-        text = self._value(mapping)
+        self._value(mapping)
         self._fill_pending()
         left = operator.length_hint(obj)
         stale = not left and not at_end(obj)
-        parts = f"{text}, {DICT_ITERATORS[type(obj)]!r}, {len(mapping) - left}, {stale}"
-        return self._new(obj, f"{self._constant(dict_iterator)}({parts})")
+        view, consumed = DICT_ITERATORS[type(obj)], len(mapping) - left
+        return self._call(obj, dict_iterator, mapping, view, consumed, stale)
 
     def _set_iterator(self, obj: Any) -> str:
         """Emits a fresh iterator over the same set. An advanced one cannot be made: the order of a
@@ -157,9 +142,7 @@ class ContainerRebuilder(ObjectRebuilder):
         self._flush(found[0])  # the iterator must not see the replay as a change
         text = self._value(found[0])
         self._fill_pending()
-        if (
-            id(obj) in self._memo
-        ):  # a member of the set holds the iterator, which was made before the set was full
+        if self.has_made(obj):  # for a member of the set, before the set was full
             raise self._no_way(obj)
         return self._new(obj, f"iter({text})")
 
@@ -168,12 +151,7 @@ class ContainerRebuilder(ObjectRebuilder):
         changes."""
         kind, (held, consumed) = obj.__reduce__()[:2]
         self._flush(held)
-        text = self._value(held)
+        self._value(held)
         self._fill_pending()
-        left = operator.length_hint(obj)
-        stale = bool(left) and is_stale(obj)
-        return self._new(
-            obj,
-            f"{self._constant(deque_iterator)}({self._constant(kind)}, {text}, {consumed},"
-            f" {stale})",
-        )
+        stale = bool(operator.length_hint(obj)) and is_stale(obj)
+        return self._call(obj, deque_iterator, kind, held, consumed, stale)

@@ -10,67 +10,29 @@ from __future__ import annotations
 import _abc  # type: ignore[import-not-found]
 import collections
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from tracer_core.bytecode.tracebacks import rebuilt as rebuilt_traceback
 from tracer_core.fx_capture.graph_breaks import Restart
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.reconstruct.containers import ContainerRebuilder
+from tracer_core.reconstruct.emitter import CannotRebuild
 from tracer_core.reconstruct.runtime import new_exception
 from tracer_core.trace.class_creation import GENERATED, bare_class, fill_class, make_enum
 
 _IMMUTABLE_TYPE = 1 << 8
 
 
-class CannotRebuild(Exception):
-    """No way is known to reconstruct this object. kind: its type."""
-
-    def __init__(self, reason: str, kind: type) -> None:
-        super().__init__(reason)
-        self.kind = kind
-
-
-class ObjectRebuilder:
+class ObjectRebuilder(ContainerRebuilder):
     """The class part of `Rebuilder` (see there)."""
-
-    lines: list[str]
-    _memo: dict[int, str]
-    _pending: collections.deque[Callable[[], None]]
-    _classes: dict[int, Any]
-    _constant: Callable[[Any], str]
-    _source_of: Callable[[Any], Any]
-    _frames_passed: Callable[[BaseException], tuple[tuple[types.CodeType, int], ...]]
-
-    def _value(self, obj: Any) -> str:
-        raise NotImplementedError
-
-    def _new(self, obj: Any, text: str) -> str:
-        raise NotImplementedError
-
-    def _items(self, values: Any) -> str:
-        raise NotImplementedError
-
-    def _list(self, obj: Any, made: str = "[]") -> str:
-        raise NotImplementedError
-
-    def _dict(self, obj: Any, made: str = "{}") -> str:
-        raise NotImplementedError
-
-    def _set(self, obj: Any, made: str = "set()") -> str:
-        raise NotImplementedError
-
-    def _extend(self, name: str, function: str, items: Iterable[Any]) -> None:
-        raise NotImplementedError
-
-    def _fill_pending(self) -> None:
-        raise NotImplementedError
 
     # -- objects of classes --
 
     def _instance(self, obj: Any, base: type) -> str:
         """Emits an object of a Python class: an empty one of its class, then the contents of each
         base."""
-        name = _BASES[base](self, obj, f"{self._constant(base)}.__new__({self._value(type(obj))}")
+        name = _BASES[base](self, obj, f"{self.constant(base)}.__new__({self._value(type(obj))}")
         self._pending.append(lambda: self._set_parts(name, obj))
         return name
 
@@ -95,17 +57,9 @@ class ObjectRebuilder:
                     continue
                 made = id(cls) in self._classes
                 text = (
-                    f"{self._value(cls)}.__dict__[{slot!r}]" if made else self._constant(descriptor)
+                    f"{self._value(cls)}.__dict__[{slot!r}]" if made else self.constant(descriptor)
                 )
                 self.lines.append(f"{text}.__set__({name}, {self._value(value)})")
-
-    def _set_attributes(self, name: str, attributes: dict[str, Any]) -> None:
-        if not attributes:
-            return
-        texts = [(self._value(key), self._value(value)) for key, value in attributes.items()]
-        self.lines.append(
-            f"own({name}).update({{{', '.join(f'{key}: {value}' for key, value in texts)}}})"
-        )
 
     def _plain(self, obj: Any, made: str) -> str:
         return self._new(obj, f"{made})")
@@ -116,14 +70,14 @@ class ObjectRebuilder:
     def _of_dict(self, obj: Any, made: str) -> str:
         name = self._dict(obj, f"{made})")
         if isinstance(obj, collections.defaultdict):
-            factory = self._constant(collections.defaultdict.__dict__["default_factory"])
+            factory = self.constant(collections.defaultdict.__dict__["default_factory"])
             self.lines.append(f"{factory}.__set__({name}, {self._value(obj.default_factory)})")
         return name
 
     def _of_deque(self, obj: Any, made: str) -> str:
         name = self._new(obj, f"{made})")
         self.lines.append(
-            f"{self._constant(collections.deque)}.__init__({name}, (), {obj.maxlen!r})"
+            f"{self.constant(collections.deque)}.__init__({name}, (), {obj.maxlen!r})"
         )
         self._pending.append(
             lambda: self._extend(name, "deque_extend", collections.deque.__iter__(obj))
@@ -141,15 +95,16 @@ class ObjectRebuilder:
 
     def _of_value(self, obj: Any, made: str) -> str:
         base = next(kind for kind in _VALUES if isinstance(obj, kind))
-        return self._new(obj, f"{made}, {self._constant(_VALUES[base](obj))})")
+        return self._new(obj, f"{made}, {self.constant(_VALUES[base](obj))})")
 
     # -- exceptions --
 
     def _exception(self, obj: BaseException) -> str:
         """Emits an exception without running the user's ``__init__`` again."""
-        args = self._value(BaseException.args.__get__(obj))  # type: ignore[attr-defined]
+        args = BaseException.args.__get__(obj)  # type: ignore[attr-defined]
+        self._value(args)
         self._fill_pending()
-        name = self._new(obj, f"{self._constant(new_exception)}({self._value(type(obj))}, {args})")
+        name = self._call(obj, new_exception, type(obj), args)
         self._pending.append(lambda: self._fill_exception(name, obj))
         return name
 
@@ -164,11 +119,11 @@ class ObjectRebuilder:
                     value = descriptor.__get__(obj, type(obj))
                     if value is not None and _writable(descriptor, obj, value):
                         self.lines.append(
-                            f"{self._constant(descriptor)}.__set__({name}, {self._value(value)})"
+                            f"{self.constant(descriptor)}.__set__({name}, {self._value(value)})"
                         )
-        passed = self._frames_passed(obj)
+        passed = self.tracer.exceptions.frames_passed(obj)
         if passed:
-            trace = f"{self._constant(rebuilt_traceback)}({self._constant(passed)})"
+            trace = f"{self.constant(rebuilt_traceback)}({self.constant(passed)})"
             self.lines.append(f"{name}.__traceback__ = {trace}")
         for field in ("__cause__", "__context__"):
             linked = getattr(obj, field)
@@ -178,15 +133,6 @@ class ObjectRebuilder:
             self.lines.append(f"{name}.__suppress_context__ = True")
         self._set_parts(name, obj)
 
-    def _wrapper(self, obj: Any) -> str:
-        """Emits a property, static method or class method of a class made in the trace, which holds
-        functions made in the trace."""
-        if isinstance(obj, property):
-            parts = [obj.fget, obj.fset, obj.fdel]
-        else:
-            parts = [obj.__func__]
-        return self._new(obj, f"{self._constant(type(obj))}({self._items(parts)})")
-
     # -- classes made here --
 
     def _class(self, made: Any) -> str:
@@ -195,7 +141,7 @@ class ObjectRebuilder:
         try:
             if made.recipe:
                 entries = ", ".join(f"({k!r}, {self._value(v)})" for k, v in made.recipe["entries"])
-                maker, keywords = self._constant(make_enum), self._value(made.recipe["keywords"])
+                maker, keywords = self.constant(make_enum), self._value(made.recipe["keywords"])
                 parts = (
                     f"{self._value(type(cls))}, {cls.__name__!r}, {self._value(cls.__bases__)},"
                     f" [{entries}]"
@@ -208,7 +154,7 @@ class ObjectRebuilder:
                 f"{self._value(type(cls))}, {cls.__name__!r}, {self._value(cls.__bases__)},"
                 f" {self._value(first)}"
             )
-            name = self._new(cls, f"{self._constant(bare_class)}({parts})")
+            name = self._new(cls, f"{self.constant(bare_class)}({parts})")
             entries = ", ".join(
                 f"({key!r}, {self._value(value)})"
                 for key, value in cls.__dict__.items()
@@ -221,9 +167,9 @@ class ObjectRebuilder:
                 f"the class {cls.__name__} outlives the segment and cannot be made again: {error}"
             )
             raise Restart(made.born, "class_statement", reason) from error
-        self.lines.append(f"{self._constant(fill_class)}({name}, [{entries}])")
+        self.lines.append(f"{self.constant(fill_class)}({name}, [{entries}])")
         if "_abc_impl" in cls.__dict__:
-            self.lines.append(f"{self._constant(_abc._abc_init)}({name})")
+            self.lines.append(f"{self.constant(_abc._abc_init)}({name})")
         return name
 
 

@@ -70,21 +70,17 @@ NAMES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def replay(
-    target: str, change: Change, rebuilder: Rebuilder, constant: Callable[[Any], str]
-) -> list[str]:
-    """Returns the lines for one change. target: text of the object; constant(object): text of a
-    descriptor or another object of its class."""
-    return _REPLAY[change.kind](target, change, rebuilder, constant)
+def replay(target: str, change: Change, rebuilder: Rebuilder) -> list[str]:
+    """Returns the lines for one change. target: text of the object."""
+    return _REPLAY[change.kind](target, change, rebuilder)
 
 
 def _listed(values: Any, r: Rebuilder) -> str:
     return f"[{', '.join(map(r.value, values))}]"
 
 
-def _replay_dict(
-    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str], name: str = "dict"
-) -> list[str]:
+def _replay_dict(target: str, change: Change, r: Rebuilder) -> list[str]:
+    name = "ordered" if change.kind is _ORDERED else "dict"
     before, after, written = change.before, change.after, change.written
     if not change.whole:
         removed, stored = list(change.removed), list(written)
@@ -103,92 +99,66 @@ def _replay_dict(
     ]
 
 
-def _replay_ordered(
-    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
-) -> list[str]:
-    return _replay_dict(target, change, r, constant, "ordered")
-
-
-def _starts_with(after: Any, before: Any) -> bool:
-    return len(after) >= len(before) and all(a is b for a, b in zip(before, after, strict=False))
-
-
-def _replay_list(
-    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
-) -> list[str]:
-    added = change.added if not change.whole else None
-    if change.whole and _starts_with(change.after, change.before):
-        added = change.after[len(change.before) :]
-    if added is None:
-        return [f"list_assign({target}, {_listed(change.after, r)})"]
+def _replay_list(target: str, change: Change, r: Rebuilder) -> list[str]:
+    added = change.added
+    if change.whole:
+        size = len(change.before)
+        if not _same_items(change.before, change.after[:size]):
+            return [f"list_assign({target}, {_listed(change.after, r)})"]
+        added = change.after[size:]
     return [f"list_extend({target}, {_listed(added, r)})"] if added else []
 
 
-def _replay_set(
-    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
-) -> list[str]:
+def _same_items(left: Any, right: Any) -> bool:
+    return len(left) == len(right) and all(a is b for a, b in zip(left, right, strict=True))
+
+
+def _replay_set(target: str, change: Change, r: Rebuilder) -> list[str]:
     if not change.whole:
         return [f"set_update({target}, {_listed(change.added, r)})"] if change.added else []
-    same = len(change.before) == len(change.after)  # as lists, in iteration order
-    same = same and all(a is b for a, b in zip(change.before, change.after, strict=True))
+    same = _same_items(change.before, change.after)  # as lists, in iteration order
     return [] if same else [f"set_assign({target}, {_listed(change.after, r)})"]
 
 
-def _replay_deque(
-    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
-) -> list[str]:
+def _replay_deque(target: str, change: Change, r: Rebuilder) -> list[str]:
     if not change.whole:
         return [f"deque_extend({target}, {_listed(change.added, r)})"] if change.added else []
     return [f"deque_assign({target}, {_listed(change.after, r)})"]
 
 
-def _replay_buffer(
-    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
-) -> list[str]:
-    return (
-        []
-        if change.before == change.after
-        else [f"buffer_assign({target}, {constant(change.after)})"]
-    )
+def _replay_buffer(target: str, change: Change, r: Rebuilder) -> list[str]:
+    if change.before == change.after:
+        return []
+    return [f"buffer_assign({target}, {r.constant(change.after)})"]
 
 
-def _replay_cell(
-    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
-) -> list[str]:
+def _replay_cell(target: str, change: Change, r: Rebuilder) -> list[str]:
     if change.after is MISSING:
         return [f"{target}.cell_contents = None", f"del {target}.cell_contents"]
     return [f"{target}.cell_contents = {r.value(change.after)}"]
 
 
-def _replay_slot(
-    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
-) -> list[str]:
-    descriptor = constant(change.where)
+def _replay_slot(target: str, change: Change, r: Rebuilder) -> list[str]:
+    descriptor = r.constant(change.where)
     if change.after is MISSING:
         # It may be unset already, where __delete__ alone would raise.
         return [f"{descriptor}.__set__({target}, None)", f"{descriptor}.__delete__({target})"]
     return [f"{descriptor}.__set__({target}, {r.value(change.after)})"]
 
 
-def _replay_class(
-    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
-) -> list[str]:
+def _replay_class(target: str, change: Change, r: Rebuilder) -> list[str]:
     if change.after is MISSING:
-        return [
-            f"class_set({target}, {change.where!r}, None)",
-            f"class_delete({target}, {change.where!r})",
-        ]
+        unset = f"class_set({target}, {change.where!r}, None)"
+        return [unset, f"class_delete({target}, {change.where!r})"]
     return [f"class_set({target}, {change.where!r}, {r.value(change.after)})"]
 
 
-def _replay_gradient(
-    target: str, change: Change, r: Rebuilder, constant: Callable[[Any], str]
-) -> list[str]:
+def _replay_gradient(target: str, change: Change, r: Rebuilder) -> list[str]:
     return [f"{target}.grad = {r.value(change.after)}"]
 
 
 _REPLAY: dict[type, Callable[..., list[str]]] = {
-    _ORDERED: _replay_ordered,
+    _ORDERED: _replay_dict,
     dict: _replay_dict,
     list: _replay_list,
     set: _replay_set,
