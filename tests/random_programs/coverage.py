@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
+from tests.support import effect_rows
 from tracer_core.bytecode import code as code_module
 from tracer_core.execution.entry_codegen import CacheEntry
 from tracer_core.guards.guard import GuardKind
-from tracer_core.natives import effects, tables
 from tracer_core.trace.tracer import Tracer
 
 Table = dict[str, dict[str, int]]
@@ -61,7 +61,7 @@ def watching(opcodes: bool = True) -> Iterator[Seen]:
     }
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(CacheEntry, "guard", guard))
-        seen.rows = stack.enter_context(effects.counting())
+        seen.rows = stack.enter_context(effect_rows.counting())
         if opcodes:
             code_module._CACHE.clear()
             stack.enter_context(mock.patch.dict(code_module.HANDLERS, watched))
@@ -95,7 +95,7 @@ def wanted() -> dict[str, list[str]]:
     ]  # fmt: skip
     return {
         "opcodes": opcodes,
-        "rows": [name for name, _ in tables.rows()],
+        "rows": effect_rows.names(),
         "guards": [kind.name for kind in GuardKind],
     }
 

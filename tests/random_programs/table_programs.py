@@ -26,8 +26,8 @@ from tests.random_programs.table_arguments import (
     RECEIVERS,
     REFUSED_MODULES,
 )
-from tracer_core.natives import tables  # noqa: F401  (importing it fills the table)
-from tracer_core.natives.effects import EFFECTS, EffectKind, row_name
+from tests.support.effect_rows import row_name
+from tracer_core.natives.effects import EFFECTS, EffectKind
 
 
 @dataclass(frozen=True, slots=True)

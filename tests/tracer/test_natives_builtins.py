@@ -477,3 +477,20 @@ def test_an_abstract_class_asks_an_object_for_its_class():
         return x + 1, isinstance(obj, collections.abc.Iterable)
 
     same(fn, (X,), (X,), kinds=("unknown_native",))
+
+
+def test_text_of_a_keyword_argument():
+    def fn(x, value):
+        return x + 1, str(object=value), str(object=b"ab", encoding="utf8")
+
+    same(fn, (X, 5), (X, 6))
+
+
+def test_dict_fromkeys_takes_no_keywords():
+    def fn(x):
+        try:
+            return x + 1, dict.fromkeys("ab", value=3)
+        except TypeError as error:
+            return x - 1, str(error)
+
+    same(fn, (X,), (X,), kinds=("native_python",))

@@ -10,11 +10,11 @@ import math
 import torch
 
 import tracer_core
-from tracer_core.natives import effects, tables
+from tests.support import effect_rows
 
 
 def test_names_of_rows_are_unique():
-    names = collections.Counter(name for name, _ in tables.rows())
+    names = collections.Counter(effect_rows.names())
     assert len(names) > 600
     assert not [name for name, count in names.items() if count > 1]
 
@@ -23,11 +23,11 @@ def test_rows_used_are_counted():
     def f(x, items):
         return x * math.sqrt(len(items)), items.index(2), [*zip(items, items)]
 
-    with effects.counting() as used:
+    with effect_rows.counting() as used:
         compiled = tracer_core.compile(f, backend="eager")
         compiled(torch.ones(2), [1, 2])
     assert {"math.sqrt", "builtins.len", "builtins.list.index", "builtins.zip"} <= set(used)
-    assert set(used) <= {name for name, _ in tables.rows()}
+    assert set(used) <= set(effect_rows.names())
     before = dict(used)
     tracer_core.compile(lambda: math.sqrt(4), backend="eager")()
     assert dict(used) == before

@@ -1,14 +1,13 @@
 """Checks the number and keyword names of a C function's arguments against its signature.
 
 A call that does not fit runs for real, so that Python raises its own error. Without a signature,
-every call fits.
+every call fits here, and the signature of the row's handler decides.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import types
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -29,23 +28,10 @@ _SLOTS = {
 }  # fmt: skip
 
 
-#: Function without a signature -> (fewest, most arguments). Tables add theirs.
-COUNTS: dict[Any, tuple[int, int]] = {
-    next: (1, 2),
-    iter: (1, 2),
-    getattr: (2, 3),
-    itertools.islice: (2, 4),
-    dict.get: (2, 3),
-    dict.pop: (2, 3),
-}
-
-
 @functools.cache
 def _limits(function: Any) -> tuple[int, float, frozenset[str] | None, frozenset[str]] | None:
     """Returns (fewest, most positional arguments, keyword names or None for any, keywords that may
     be positional)."""
-    if function in COUNTS:
-        return *COUNTS[function], frozenset(), frozenset()
     try:
         parameters = inspect.signature(function).parameters.values()
     except (ValueError, TypeError):

@@ -6,20 +6,18 @@ assumed to be pure.
 
 from __future__ import annotations
 
-import collections
 import enum
 import types
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 
 class EffectKind(enum.Enum):
     """PURE: reads its arguments at every depth and changes nothing; objects with user-code methods
     break the graph. MOVES: reads its container arguments, but calls nothing on their items.
     MUTATES: like MOVES, but mutates its first argument. SHALLOW: reads identities and types only.
-    SPECIAL: has a handler. TORCH: a torch operator, seen by the recorder. BREAKS: breaks the graph.
+    SPECIAL: has a handler. BREAKS: breaks the graph.
     """
 
     PURE = "pure"
@@ -27,27 +25,30 @@ class EffectKind(enum.Enum):
     MUTATES = "mutates"
     SHALLOW = "shallow"
     SPECIAL = "special"
-    TORCH = "torch"
     BREAKS = "breaks"
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """kind; handler(tracer, args, kwargs) for SPECIAL; break_kind and reason for BREAKS."""
+    """kind; for SPECIAL, handler(tracer, *bound, *args, **kwargs); for BREAKS, break_kind and
+    reason. whole: a graph break inside the handler becomes one before the call, so that the graph
+    contains no part of the call."""
 
     kind: EffectKind
     handler: Callable[..., Any] | None = None
+    bound: tuple[Any, ...] = ()
+    whole: bool = False
     break_kind: str = ""
     reason: str = ""
 
 
 EFFECTS: dict[Any, Effect] = {}
+_Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
 PURE = Effect(EffectKind.PURE)
 MOVES = Effect(EffectKind.MOVES)
 MUTATES = Effect(EffectKind.MUTATES)
 SHALLOW = Effect(EffectKind.SHALLOW)
-TORCH = Effect(EffectKind.TORCH)
 
 
 def declare(effect: Effect, callables: Iterable[Any]) -> None:
@@ -58,14 +59,27 @@ def declare(effect: Effect, callables: Iterable[Any]) -> None:
         EFFECTS[one] = effect
 
 
-def special(*callables: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers ``handler(tracer, args, kwargs) -> value`` for callables."""
+def special_rows(
+    rows: Mapping[Any, tuple[Any, ...]], whole: bool = False
+) -> Callable[[_Handler], _Handler]:
+    """Registers ``handler(tracer, *bound, *args, **kwargs) -> value``. rows: callable -> bound."""
 
-    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
-        declare(Effect(EffectKind.SPECIAL, handler), callables)
+    def register(handler: _Handler) -> _Handler:
+        for function, bound in rows.items():
+            declare(Effect(EffectKind.SPECIAL, handler, bound, whole), [function])
         return handler
 
     return register
+
+
+def special(*callables: Any, whole: bool = False) -> Callable[[_Handler], _Handler]:
+    """Registers ``handler(tracer, *args, **kwargs) -> value`` for callables."""
+    return special_rows(dict.fromkeys(callables, ()), whole)
+
+
+def special_each(*callables: Any) -> Callable[[_Handler], _Handler]:
+    """Registers ``handler(tracer, function, *args, **kwargs) -> value``. function: the row's."""
+    return special_rows({function: (function,) for function in callables})
 
 
 #: type of a callable object, or code of a Python function -> handler(tracer, callable, args,
@@ -77,47 +91,15 @@ CALLED_PACKAGES: dict[str, Callable[..., Any]] = {}
 
 
 def breaks(kind: str, reason: str, callables: Iterable[Any]) -> None:
-    for one in callables:
-        declare(Effect(EffectKind.BREAKS, None, kind, reason), [one])
+    declare(Effect(EffectKind.BREAKS, break_kind=kind, reason=reason), callables)
 
 
 def effect_of(function: Any) -> Effect | None:
     """Returns the row of a callable; for a bound method of a C type, the row of the type's method."""
     try:
-        row = EFFECTS.get(function)
+        return EFFECTS.get(function)
     except TypeError:
         return None
-    if row is not None and _counters:
-        for counter in _counters:
-            counter[row_name(function)] += 1
-    return row
-
-
-#: Counters of used rows, filled while `counting()` is active.
-_counters: list[collections.Counter[str]] = []
-
-
-@contextmanager
-def counting() -> Iterator[collections.Counter[str]]:
-    """Counts row look-ups of traces inside the context: name as in `rows()` -> count."""
-    counter: collections.Counter[str] = collections.Counter()
-    _counters.append(counter)
-    try:
-        yield counter
-    finally:
-        _counters[:] = [other for other in _counters if other is not counter]
-
-
-def row_name(function: Any) -> str:
-    """Returns the name of a callable with a row: ``math.sqrt``, ``builtins.list.append``,
-    ``collections.deque``."""
-    raw = function.__func__ if isinstance(function, staticmethod) else function
-    qualified = getattr(raw, "__qualname__", None) or getattr(raw, "__name__", None) or repr(raw)
-    module = getattr(raw, "__module__", None)
-    if module is None:
-        owner = getattr(raw, "__objclass__", None) or getattr(raw, "__self__", None)
-        module = getattr(owner, "__module__", None) or "builtins"
-    return f"{module}.{qualified}"
 
 
 def unbound(function: Any) -> Any:

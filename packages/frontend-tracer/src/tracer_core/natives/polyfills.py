@@ -87,11 +87,7 @@ def cached_property_get(self: Any, instance: Any, owner: Any = None) -> Any:
 
 
 def associative_scan(
-    combine_fn: Callable[[Any, Any], Any],
-    xs: Any,
-    dim: int,
-    reverse: bool = False,
-    combine_mode: str = "generic",
+    combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool
 ) -> Any:
     """torch._higher_order_ops.associative_scan: inclusive scan along `dim`, by a tree of depth
     log2(length).

@@ -29,7 +29,7 @@ _NEVER_CALLED = frozenset(
      "__enter__", "__exit__", "__call__", "__sizeof__", "__subclasshook__", "__setattr__",
      "__delattr__",
      "__getnewargs__", "__getnewargs_ex__", "__instancecheck__", "__subclasscheck__", "__replace__",
-     "__repr__", "__str__", "__format__"}  # natives/tables/text.py knows what prints
+     "__repr__", "__str__", "__format__"}  # trace/special_methods.py knows what prints
 )  # fmt: skip
 _MAX_DEPTH = 8
 

@@ -1,7 +1,9 @@
-"""Interfaces of the tracer for call handlers: one protocol per role, and `Tracing`, their union.
+"""What the components of a tracer ask of one another: one protocol per role, and `Tracing`, their
+union.
 
-The tracer (trace/tracer.py) is built above this folder. The tables of natives/, and the modules of
-trace/ that its classes call, are written against these protocols.
+The tracer (trace/tracer.py) is built above this folder, and its components in trace/ are written
+against these protocols, which hold no more than they use. What stands above the tracer, as the
+tables of natives/ do, is written against the tracer itself.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any, NoReturn, Protocol
 import torch
 
 from tracer_core.bytecode import semantics
-from tracer_core.bytecode.frame import Frame, LazyValue
+from tracer_core.bytecode.frame import Frame
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.fx_capture.side_effects import Change, Effects
@@ -21,50 +23,11 @@ from tracer_core.guards.source import Source
 from tracer_core.natives.effects import Effect
 
 
-class FrameRunner(Protocol):
-    """The chain of frames. outer_step: index of the outermost frame's current instruction. steps:
-    the number of instructions run. nesting: the number of running calls below native code."""
-
-    frames: list[Frame]
-    outer_step: int
-    steps: int
-    nesting: int
-
-    def break_graph(self, kind: str, reason: str) -> NoReturn: ...
-
-    def open(self, unread: LazyValue) -> Any:
-        """Realizes a lazy value of the initial state: guards and returns it."""
-
-    def load(self, frame: Frame, index: int) -> Any:
-        """Returns a local variable."""
-
-    def where(self) -> str:
-        """``file:line in function`` of the innermost frame of the user's code."""
-        ...
-
-    def is_compiling(self) -> bool:
-        """The answer for programs that query whether they are being compiled."""
-        ...
-
-    def run(self, base: int) -> Any:
-        """Runs until the frame at position `base` of the chain returns; returns its value."""
-
-    def unwind(self, error: BaseException, base: int) -> None:
-        """Unwinds the chain to the handler of an exception; re-raises it if there is none."""
-
-    def start_function(self, function: types.FunctionType, source: Source) -> None:
-        """Registers a function of a frame that existed before the trace."""
-
-    def handled(self) -> BaseException | None:
-        """Returns the exception being handled by the innermost frame that handles one."""
-
-
 class TracedExceptions(semantics.ExceptionSemantics, Protocol):
     """Exceptions in a trace."""
 
     def was_raised(self, error: BaseException) -> bool:
         """Returns whether an exception came through a frame of the program."""
-        ...
 
     def traceback_of(self, error: BaseException) -> Any:
         """``error.__traceback__``, which can leave the trace only together with the exception."""
@@ -85,11 +48,6 @@ class TracedScalars(Protocol):
 
     def operates(self, left: Any, right: Any) -> bool:
         """Returns whether the operands are numbers and at least one is a symbol."""
-        ...
-
-    def among_numbers(self, values: Sequence[Any]) -> bool:
-        """Returns whether all values are numbers and at least one is a symbolic scalar."""
-        ...
 
     def operate(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
         """Applies an operator to numbers of which at least one is a symbol."""
@@ -110,7 +68,6 @@ class TracedSideEffects(Protocol):
 
     def activity(self) -> tuple[int, int]:
         """Returns counters that grow when the program mutates something or runs an operator."""
-        ...
 
     def before_change(self, target: Any) -> None:
         """Saves a container before native code mutates it in any way; guards all its contents."""
@@ -152,29 +109,18 @@ class TracedReads(Protocol):
 
     def items(self, obj: Any, varies: bool = False) -> list[Any]:
         """Returns the items of a list, tuple or deque, guarded."""
-        ...
 
     def keys(self, obj: dict[Any, Any]) -> list[Any]:
         """Returns the keys of a dict, guarded."""
-        ...
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
         """dict.get without user code; guards an entry or its absence."""
 
     def has_key(self, obj: dict[Any, Any], key: Any) -> bool:
         """``key in obj`` without user code; guards the answer, but not the entry."""
-        ...
 
     def check_key(self, key: Any, container: Any) -> None:
         """Ensures that a look-up of the key runs no user code that was not interpreted."""
-
-
-class TracedContainers(semantics.ContainerSemantics, Protocol):
-    """Containers and iterators in a trace."""
-
-    def native_iterator(self, iterator: Any) -> Any:
-        """Returns an iterator that native code may advance: the interpreter runs the user code in
-        it."""
 
 
 class TracedEntries(Protocol):
@@ -184,13 +130,8 @@ class TracedEntries(Protocol):
     classes: dict[int, Any]
     methods_of: dict[type, frozenset[str]]
 
-    def made_class(self, cls: Any) -> bool:
-        """Returns whether the trace itself made a class: nothing in it is guarded."""
-        ...
-
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """Returns (defining class, raw value) along the MRO, guarded for classes that can change."""
-        ...
 
     def forget_entries(self) -> None:
         """Drops cached class look-ups after a class changed."""
@@ -204,9 +145,6 @@ class TracedEntries(Protocol):
     def static(self, cls: type, name: str) -> Any:
         """The same without guards."""
 
-    def guard_lineage(self, cls: type) -> None:
-        """Guards the base classes of a class."""
-
     def guard_operator(self, name: str) -> None:
         """Guards torch.Tensor's implementation of an operator: its methods can be replaced."""
 
@@ -215,7 +153,6 @@ class TracedEntries(Protocol):
 
     def lacks(self, value: Any, *names: str) -> bool:
         """Returns whether no class of a value has these special methods."""
-        ...
 
 
 class TracedAttributes(semantics.AttributeSemantics, Protocol):
@@ -224,38 +161,11 @@ class TracedAttributes(semantics.AttributeSemantics, Protocol):
 
     tensor_attributes: dict[int, dict[str, Any]]
 
-    def has_attribute(self, obj: Any, name: str) -> bool: ...
-
-    def generic_getattr(self, obj: Any, name: str) -> Any:
-        """object.__getattribute__"""
-
-    def get_descriptor(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
-        """Returns the value that a class's descriptor gives for an object."""
-
-    def plain_class_attribute(self, cls: type, name: str) -> Any:
-        """type.__getattribute__"""
-
     def unproxied(self, container: Any) -> Any:
         """Returns the dictionary behind a mappingproxy that the trace made; other values unchanged."""
 
     def attributes_of(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Returns the attributes that the program set on an intermediate tensor."""
-        ...
-
-
-class TracedAttributeWrites(semantics.AttributeWriteSemantics, Protocol):
-    """Setting and deleting attributes in a trace."""
-
-    def generic_setattr(self, obj: Any, name: str, value: Any) -> None:
-        """object.__setattr__; value: ABSENT deletes."""
-
-    def set_class_attribute(self, cls: type, name: str, value: Any) -> None:
-        """type.__setattr__; value: ABSENT deletes."""
-
-    def may_require_grad(self, tensor: torch.Tensor) -> bool:
-        """Returns whether a tensor is an intermediate that can become a leaf of the recorded
-        autograd graph."""
-        ...
 
 
 class TracedOperators(semantics.OperatorSemantics, Protocol):
@@ -268,15 +178,8 @@ class TracedOperators(semantics.OperatorSemantics, Protocol):
     def native_operands(self, *values: Any) -> None:
         """Guards the operand contents that a native operator reads; breaks for unknown types."""
 
-    def inplace(self, symbol: str, left: Any, right: Any) -> Any:
-        """``left += right`` for tensors and containers written in C."""
-
     def index(self, value: Any) -> Any:
         """operator.index(value) for a method written in Python."""
-
-    def is_identity_comparable(self, value: Any) -> bool:
-        """Returns whether an instance's operators are those of object or of a known safe base."""
-        ...
 
 
 class TracedCalls(semantics.CallSemantics, Protocol):
@@ -288,20 +191,12 @@ class TracedCalls(semantics.CallSemantics, Protocol):
     def prepare(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Returns the result of a call, or the frame that computes it."""
 
-    def frame_of(
-        self, function: types.FunctionType, args: list[Any], kwargs: dict[str, Any]
-    ) -> Any:
-        """Returns a frame ready to run `function`; a TracedGenerator for a generator function."""
-
     def run_nested(self, frame: Frame, error: BaseException | None = None) -> Any:
         """Runs a frame to its end below native code."""
 
 
 class TracedNativeCalls(Protocol):
-    """Calls of C functions and of torch's. questions: guarded calls of lru_caches, by function and
-    arguments."""
-
-    questions: dict[Any, Any]
+    """Calls of C functions and of torch's."""
 
     def call_native(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Calls a C function."""
@@ -330,30 +225,17 @@ class TracedNativeCalls(Protocol):
 class TracedNames(semantics.NameSemantics, semantics.DefaultSemantics, Protocol):
     """Names in a trace."""
 
-    def namespace_source(self, function: types.FunctionType) -> Source:
-        """Returns the source of a function's globals: its module's dictionary if they are that."""
-        ...
-
     def cell_contents(self, cell: Any) -> Any:
         """Returns the contents of a cell, or NULL; guarded either way."""
 
     def made_here(self, function: types.FunctionType) -> bool:
         """Returns whether the trace itself made this function."""
-        ...
-
-    def keep_alive(self, obj: Any) -> None:
-        """Keeps an object alive while its id is in use."""
 
 
-class SymbolPolicy(Protocol):
-    """Which values may be symbolic in this trace. takes_numbers: the backend supports symbolic
-    scalars as graph inputs."""
-
-    takes_numbers: bool
-
-
-class Tracing(FrameRunner, semantics.CallBinder, Protocol):
-    """One trace. provenance: source of each object, and the guards. recorder: records the graph."""
+class Tracing(semantics.CallBinder, Protocol):
+    """One trace. provenance: source of each object, and the guards. recorder: records the graph.
+    frames: the chain of frames. outer_step: index of the outermost frame's current instruction.
+    nesting: the number of running calls below native code."""
 
     provenance: Provenance
     effects: Effects
@@ -365,9 +247,30 @@ class Tracing(FrameRunner, semantics.CallBinder, Protocol):
     names: TracedNames
     entries: TracedEntries
     attributes: TracedAttributes
-    attribute_writes: TracedAttributeWrites
     operators: TracedOperators
-    containers: TracedContainers
+    containers: semantics.ContainerSemantics
     calls: TracedCalls
     native_calls: TracedNativeCalls
-    shapes: SymbolPolicy
+    frames: list[Frame]
+    outer_step: int
+    nesting: int
+
+    def break_graph(self, kind: str, reason: str) -> NoReturn: ...
+
+    def load(self, frame: Frame, index: int) -> Any:
+        """Returns a local variable."""
+
+    def where(self) -> str:
+        """``file:line in function`` of the innermost frame of the user's code."""
+
+    def is_compiling(self) -> bool:
+        """The answer for programs that query whether they are being compiled."""
+
+    def run(self, base: int) -> Any:
+        """Runs until the frame at position `base` of the chain returns; returns its value."""
+
+    def unwind(self, error: BaseException, base: int) -> None:
+        """Unwinds the chain to the handler of an exception; re-raises it if there is none."""
+
+    def start_function(self, function: types.FunctionType, source: Source) -> None:
+        """Registers a function of a frame that existed before the trace."""

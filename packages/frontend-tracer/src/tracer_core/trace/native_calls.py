@@ -19,7 +19,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.tracebacks import raising_instruction
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives import policy, reading
@@ -53,7 +53,7 @@ _SAYS_AS_OPERATORS = frozenset(
      dict.pop, dict.__contains__,
      typing.Generic.__dict__["__init_subclass__"]}
 )  # fmt: skip
-#: How a handler takes its arguments.
+#: How a handler takes arguments that its signature does not name.
 _TAKING = frozenset({"BINARY_SUBSCR", "UNPACK_SEQUENCE", "UNPACK_EX"})
 
 
@@ -127,8 +127,6 @@ class NativeCalls(Component):
                 )
             case EffectKind.PURE:
                 return self._pure(function, args, kwargs)
-            case EffectKind.TORCH:
-                return self.call_torch(function, args, kwargs)
             case EffectKind.MOVES:
                 self.native_reads(*args, *kwargs.values())
             case EffectKind.MUTATES:
@@ -149,10 +147,16 @@ class NativeCalls(Component):
         if not fits(function, args, kwargs):
             raise Break("native_python", f"the arguments do not fit {name}()")
         try:
-            return row.handler(self.tracer, args, kwargs)
+            return row.handler(self.tracer, *row.bound, *args, **kwargs)
+        except Break as broken:
+            if row.whole:
+                raise Restart(self.tracer.outer_step, broken.kind, broken.reason) from None
+            raise
         except MissingName as error:
             raise Break("missing_in_torch", f"{name}(): {error}") from error
         except TypeError as error:
+            if error.__traceback__ is None or error.__traceback__.tb_next is None:
+                raise Break("native_python", f"the arguments do not fit {name}()") from error
             # Argument errors use the function's own words, or the program's if it raised them.
             said = function in _SAYS_AS_OPERATORS or unbound(function) in _SAYS_AS_OPERATORS
             plain = said or _raised_beside(error, row.handler)

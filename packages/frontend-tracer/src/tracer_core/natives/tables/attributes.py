@@ -1,86 +1,173 @@
-"""getattr, setattr, delattr and the slots of object and type behind them."""
+"""Attributes by name (getattr, setattr, ...), and the methods of functions, properties, proxies and
+classes, called by name."""
 
 from __future__ import annotations
 
+import _abc  # type: ignore[import-not-found]
+import builtins
+import collections
+import gc
+import types
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from tracer_core.guards.object_layout import HEAP_TYPE
-from tracer_core.natives.effects import special
-from tracer_core.natives.tracing import Tracing
+from tracer_core.natives.effects import (
+    SHALLOW,
+    breaks,
+    declare,
+    special,
+    special_each,
+    special_rows,
+)
+from tracer_core.natives.queries import query
 from tracer_core.trace.dict_entries import ABSENT
+from tracer_core.trace.tracer import Tracer
+
+_GENERIC = (list, dict, set, frozenset, tuple, collections.deque, collections.defaultdict)
+declare(SHALLOW, [c.__dict__["__class_getitem__"] for c in (*_GENERIC, types.MappingProxyType)])
+declare(SHALLOW, [types.FunctionType.__get__, type.mro, type.__or__, type.__ror__])
+breaks("native_python", "async functions are not captured", [builtins.aiter, builtins.anext])
+breaks(
+    "unknown_native", "the subclasses of a class are no part of the program", [type.__subclasses__]
+)
+breaks(
+    "unknown_native",
+    "the text of an object is its address, which differs between runs",
+    [object.__repr__],
+)
+breaks("side_effect_native", "it depends on what else is alive", [weakref.getweakrefs])
 
 
-def _is_name(args: list[Any]) -> None:
-    if len(args) > 1 and not isinstance(args[1], str):
-        getattr(object(), args[1])  # raises Python's own error
+# -- attributes by name --
 
 
-def _is_name_of_class(tracer: Tracing, args: list[Any]) -> None:
-    if not args[0].__flags__ & HEAP_TYPE:  # rejected before its name is checked
-        tracer.break_graph("unsupported_mutation", f"an attribute of {args[0].__name__} is set")
-    _is_name(args)
+def _check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        getattr(object(), name)  # raises Python's own error
+
+
+@special_rows(
+    {
+        hasattr: (lambda tracer: tracer.attributes.has_attribute,),
+        setattr: (lambda tracer: tracer.attribute_writes.setattr,),
+        delattr: (lambda tracer: tracer.attribute_writes.delattr,),
+        object.__getattribute__: (lambda tracer: tracer.attributes.generic_getattr,),
+        type.__getattribute__: (lambda tracer: tracer.attributes.plain_class_attribute,),
+    }
+)
+def access(
+    tracer: Tracer,
+    method: Callable[[Tracer], Callable[..., Any]],
+    obj: Any,
+    name: Any,
+    *value: Any,
+) -> Any:
+    """An access by the tracer's method for it."""
+    _check_name(name)
+    return method(tracer)(obj, name, *value)
 
 
 @special(getattr)
-def get_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _is_name(args)
-    if len(args) == 2:
-        return tracer.attributes.getattr(args[0], args[1])
+def get_attribute(tracer: Tracer, obj: Any, name: Any, default: Any = ABSENT, /) -> Any:
+    _check_name(name)
     try:
-        return tracer.attributes.getattr(args[0], args[1])
+        return tracer.attributes.getattr(obj, name)
     except AttributeError:
-        return args[2]
+        if default is ABSENT:
+            raise
+        return default
 
 
-@special(hasattr)
-def has_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    _is_name(args)
-    return bool(tracer.attributes.has_attribute(*args))
+@special(object.__setattr__, object.__delattr__)
+def set_own_attribute(tracer: Tracer, obj: Any, name: Any, value: Any = ABSENT) -> None:
+    _check_name(name)
+    tracer.attribute_writes.generic_setattr(obj, name, value)
 
 
-@special(setattr)
-def set_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    _is_name(args)
-    tracer.attribute_writes.setattr(*args)
+@special(type.__setattr__, type.__delattr__)
+def set_class_attribute(tracer: Tracer, cls: Any, name: Any, value: Any = ABSENT) -> None:
+    if not cls.__flags__ & HEAP_TYPE:  # rejected before its name is checked
+        tracer.break_graph("unsupported_mutation", f"an attribute of {cls.__name__} is set")
+    _check_name(name)
+    tracer.attribute_writes.set_class_attribute(cls, name, value)
 
 
-@special(delattr)
-def delete_attribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    _is_name(args)
-    tracer.attribute_writes.delattr(*args)
+# -- descriptors --
 
 
-@special(object.__setattr__)
-def object_setattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    _is_name(args)
-    tracer.attribute_writes.generic_setattr(*args)
+@special(_abc.get_cache_token)
+def cache_token(tracer: Tracer) -> Any:
+    return query(tracer, _abc.get_cache_token)
 
 
-@special(type.__setattr__)
-def type_setattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    _is_name_of_class(tracer, args)
-    tracer.attribute_writes.set_class_attribute(args[0], args[1], args[2])
+@special(types.FunctionType.__call__, types.MethodType.__call__)
+def call(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return tracer.calls.prepare(function, [*args], kwargs)
 
 
-@special(type.__delattr__)
-def type_delattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    _is_name_of_class(tracer, args)
-    tracer.attribute_writes.set_class_attribute(args[0], args[1], ABSENT)
+@special(classmethod.__get__, staticmethod.__get__)
+def descriptor_get(tracer: Tracer, raw: Any, obj: Any, *owner: Any) -> Any:
+    return tracer.attributes.get_descriptor(raw, obj, owner[0] if owner else type(obj), "__func__")
 
 
-@special(type.__getattribute__)
-def type_getattribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _is_name(args)
-    return tracer.attributes.plain_class_attribute(*args)
+@special(property.__get__)
+def property_get(tracer: Tracer, held: Any, obj: Any, owner: Any = None) -> Any:
+    if obj is None:
+        if owner is None:
+            tracer.break_graph("native_python", "the arguments do not fit property.__get__()")
+        return held
+    if held.fget is None:
+        tracer.break_graph("native_python", "a property without a getter says its name")
+    return tracer.calls.prepare(tracer.attributes.getattr(held, "fget"), [obj], {})
 
 
-@special(object.__getattribute__)
-def object_getattribute(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _is_name(args)
-    return tracer.attributes.generic_getattr(*args)
+@special(property.__set__)
+def property_set(tracer: Tracer, held: Any, obj: Any, value: Any) -> Any:
+    if held.fset is None:
+        tracer.break_graph("native_python", "a property without a setter says its name")
+    tracer.calls.call_value(tracer.attributes.getattr(held, "fset"), [obj, value], {})
 
 
-@special(object.__delattr__)
-def object_delattr(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    _is_name(args)
-    tracer.attribute_writes.generic_setattr(args[0], args[1], ABSENT)
+@special(property.__delete__)
+def property_delete(tracer: Tracer, held: Any, obj: Any) -> None:
+    if held.fdel is None:
+        tracer.break_graph("native_python", "a property without a deleter says its name")
+    tracer.calls.call_value(held.fdel, [obj], {})
+
+
+# -- read-only views of dictionaries --
+
+_PROXIED = (
+    "get keys values items copy __getitem__ __contains__ __len__ __iter__ __reversed__ __eq__"
+    " __ne__ __or__ __ror__"
+)
+#: Methods that a proxy turns into whole operators.
+_PROXIED_OPERATORS: dict[str, Callable[..., Any]] = {
+    "__eq__": lambda tracer, mine, other: tracer.operators.compare("==", mine, other),
+    "__ne__": lambda tracer, mine, other: tracer.operators.compare("!=", mine, other),
+    "__or__": lambda tracer, mine, other: tracer.operators.binary("|", mine, other),
+    "__ror__": lambda tracer, mine, other: tracer.operators.binary("|", other, mine),
+}
+
+
+@special(types.MappingProxyType)
+def proxy(tracer: Tracer, mapping: Any) -> Any:
+    if type(mapping) is dict and not tracer.provenance.is_fresh(mapping):
+        tracer.break_graph(
+            "unsupported_value", "a read-only view of a dictionary from before this segment is made"
+        )
+    return types.MappingProxyType(mapping)
+
+
+@special_each(*(types.MappingProxyType.__dict__[name] for name in _PROXIED.split()))
+def proxied(tracer: Tracer, method: Any, proxy: Any, *args: Any, **kwargs: Any) -> Any:
+    """A method of a mappingproxy: the dictionary's own."""
+    (mapping,) = gc.get_referents(proxy)
+    if not tracer.provenance.is_fresh(proxy) or not isinstance(mapping, dict):
+        tracer.break_graph("unsupported_value", "native code reads the contents of a mappingproxy")
+    rest = [gc.get_referents(a)[0] if isinstance(a, types.MappingProxyType) else a for a in args]
+    if method.__name__ in _PROXIED_OPERATORS:
+        return _PROXIED_OPERATORS[method.__name__](tracer, mapping, *rest)
+    return tracer.calls.call_value(getattr(dict, method.__name__), [mapping, *rest], kwargs)

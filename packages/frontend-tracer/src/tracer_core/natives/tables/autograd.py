@@ -6,39 +6,20 @@ Where a backward cannot be captured, the graph breaks before the call and contai
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.natives.effects import special
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import names
 from tracer_core.trace import gradients
+from tracer_core.trace.tracer import Tracer
 
 
-def _whole(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a handler for functions. A break inside restarts the trace with a break before the
-    call, so that the graph contains no part of it."""
-
-    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
-        def call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-            try:
-                return handler(tracer, *args, **kwargs)
-            except Break as error:
-                raise Restart(tracer.outer_step, error.kind, error.reason) from None
-
-        special(*functions)(call)
-        return handler
-
-    return register
-
-
-@_whole(*names("Tensor.backward"))
+@special(*names("Tensor.backward"), whole=True)
 def tensor_backward(
-    tracer: Tracing,
+    tracer: Tracer,
     tensor: Any,
     gradient: Any = None,
     retain_graph: Any = None,
@@ -48,9 +29,9 @@ def tensor_backward(
     autograd_backward(tracer, tensor, gradient, retain_graph, create_graph, None, inputs)
 
 
-@_whole(*names("autograd.backward"))
+@special(*names("autograd.backward"), whole=True)
 def autograd_backward(
-    tracer: Tracing,
+    tracer: Tracer,
     tensors: Any,
     grad_tensors: Any = None,
     retain_graph: Any = None,
@@ -60,30 +41,22 @@ def autograd_backward(
 ) -> None:
     if grad_variables is not None:
         tracer.break_graph("autograd_in_graph", "backward(grad_variables=)")
-    outputs = [tensors] if isinstance(tensors, torch.Tensor) else tracer.containers.spread(tensors)
-    given: list[Any] = [None] * len(outputs)
-    if grad_tensors is not None:
-        given = (
-            [grad_tensors]
-            if isinstance(grad_tensors, torch.Tensor)
-            else tracer.containers.spread(grad_tensors)
-        )
+    outputs = _listed(tracer, tensors)
+    given = [None] * len(outputs) if grad_tensors is None else _listed(tracer, grad_tensors)
     if inputs is not None:
-        values = inputs.values() if type(inputs) is dict else inputs
-        inputs = [inputs] if isinstance(inputs, torch.Tensor) else tracer.containers.spread(values)
-    tensors_given = all(isinstance(one, torch.Tensor) for one in outputs)
-    if not (outputs and tensors_given and len(given) == len(outputs)) or inputs == []:
+        inputs = _listed(tracer, inputs.values() if type(inputs) is dict else inputs)
+    if not (outputs and _are_tensors(outputs) and len(given) == len(outputs)) or inputs == []:
         tracer.break_graph("autograd_in_graph", "backward() of these arguments")
-    if not all(type(option) in (bool, type(None)) for option in (retain_graph, create_graph)):
+    if not _are_flags(retain_graph, create_graph):
         tracer.break_graph("autograd_in_graph", "backward() with options that are no booleans")
     create = bool(create_graph)
     keep = create if retain_graph is None else retain_graph
     gradients.backward(tracer, outputs, given, keep, create, inputs)
 
 
-@_whole(*names("autograd.grad"))
+@special(*names("autograd.grad"), whole=True)
 def autograd_grad(
-    tracer: Tracing,
+    tracer: Tracer,
     outputs: Any,
     inputs: Any,
     grad_outputs: Any = None,
@@ -103,17 +76,18 @@ def autograd_grad(
             "autograd_in_graph",
             "torch.autograd.grad() under a transform, or of batches of gradients",
         )
-    options = {"retain_graph": retain_graph, "create_graph": create_graph,
-    "allow_unused": allow_unused,
-               "materialize_grads": materialize_grads}  # fmt: skip
+    options = {
+        "retain_graph": retain_graph,
+        "create_graph": create_graph,
+        "allow_unused": allow_unused,
+        "materialize_grads": materialize_grads,
+    }
+    if isinstance(outputs, dict) or isinstance(inputs, dict) or isinstance(grad_outputs, dict):
+        tracer.break_graph("autograd_in_graph", "torch.autograd.grad() of a dictionary")
     results, wanted = _listed(tracer, outputs), _listed(tracer, inputs)
     given = None if grad_outputs is None else _listed(tracer, grad_outputs)
-    plain = all(type(option) in (bool, type(None)) for option in options.values())
     if not (
-        plain
-        and results
-        and wanted
-        and all(isinstance(one, torch.Tensor) for one in results + wanted)
+        _are_flags(*options.values()) and results and wanted and _are_tensors(results + wanted)
     ):
         tracer.break_graph("autograd_in_graph", "torch.autograd.grad() of these arguments")
     gradients.require_inside(tracer, results, wanted)
@@ -122,11 +96,13 @@ def autograd_grad(
     )
 
 
-def _listed(tracer: Tracing, value: Any) -> list[Any]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return (
-        tracer.containers.spread(value)
-        if isinstance(value, (list, tuple)) or not isinstance(value, dict)
-        else []
-    )
+def _listed(tracer: Tracer, value: Any) -> list[Any]:
+    return [value] if isinstance(value, torch.Tensor) else tracer.containers.spread(value)
+
+
+def _are_tensors(values: list[Any]) -> bool:
+    return all(isinstance(one, torch.Tensor) for one in values)
+
+
+def _are_flags(*options: Any) -> bool:
+    return all(type(option) in (bool, type(None)) for option in options)

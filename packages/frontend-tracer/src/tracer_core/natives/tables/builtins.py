@@ -12,33 +12,43 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.code import asks_for_locals
+from tracer_core.fx_capture.graph_breaks import RunNatively
 from tracer_core.guards.object_layout import HEAP_TYPE
-from tracer_core.natives.effects import PURE, SHALLOW, breaks, declare, special
+from tracer_core.natives.effects import (
+    PURE,
+    SHALLOW,
+    breaks,
+    declare,
+    special,
+    special_each,
+    special_rows,
+)
 from tracer_core.natives.queries import query
 from tracer_core.natives.tables.containers import pairs_of
-from tracer_core.natives.tables.frames import break_for_variables
-from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import instances, special_methods
 from tracer_core.trace.class_creation import new_class
 from tracer_core.trace.dict_entries import has_python
+from tracer_core.trace.eager_interpreter import FRAME_ASKERS
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
+from tracer_core.trace.tracer import Tracer
 
 declare(PURE, [ord])
-declare(SHALLOW, [callable, object.__new__, slice])
+declare(SHALLOW, [callable, object.__new__, slice, property, staticmethod, classmethod])
+declare(SHALLOW, [property.setter, property.getter, property.deleter])
 breaks(
     "side_effect_native", "it prints or reads", [print, input, builtins.open, builtins.breakpoint]
 )
+breaks("native_python", "code is compiled at run time", [compile])
+breaks("native_python", "the caller's variables are read", [globals])
 
 
 @special(isinstance)
-def is_instance(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    obj, classes = args
+def is_instance(tracer: Tracer, obj: Any, classes: Any) -> bool:
     if isinstance(obj, torch.Tensor) and torch_private.is_fake(obj):
-        # An intermediate is a plain torch.Tensor to the program.
-        return _is_plain_tensor_instance(classes)
-    if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        concrete = {torch.SymInt: 0, torch.SymFloat: 0.0, torch.SymBool: False}[type(obj)]
-        return isinstance(obj, classes) or isinstance(concrete, classes)
+        return isinstance(_PLAIN_TENSOR, classes)
+    if isinstance(obj, tuple(_SYMBOL_TYPES)):
+        return isinstance(obj, classes) or isinstance(_SYMBOL_TYPES[type(obj)](), classes)
     tracer.native_calls.native_reads(classes)
     hooked = _asked_hook(tracer, classes, "__instancecheck__", obj)
     if hooked is not None:
@@ -48,14 +58,11 @@ def is_instance(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> boo
     tracer.entries.guard_lineage(type(obj))
     if _says_its_class(tracer, type(obj)):
         return _is_instance_by_word(tracer, obj, classes)
-    for cls in _flat(classes):
-        if type(cls) is not type:
-            tracer.entries.special(type(cls), "__instancecheck__")
-            _ask_registry(tracer, type(obj), cls)
+    _guard_registries(tracer, type(obj), classes, "__instancecheck__")
     return isinstance(obj, classes)
 
 
-def _says_its_class(tracer: Tracing, kind: type) -> bool:
+def _says_its_class(tracer: Tracer, kind: type) -> bool:
     """Returns whether ``obj.__class__``, which isinstance reads, is user code."""
     if not kind.__flags__ & HEAP_TYPE:
         return False
@@ -64,7 +71,7 @@ def _says_its_class(tracer: Tracing, kind: type) -> bool:
     ] or has_python(tracer.entries.special(kind, "__getattribute__"))
 
 
-def _is_instance_by_word(tracer: Tracing, obj: Any, classes: Any) -> bool:
+def _is_instance_by_word(tracer: Tracer, obj: Any, classes: Any) -> bool:
     """isinstance() of an object with its own ``__class__``: read for each class that it is no
     instance of."""
     for cls in _flat(classes):
@@ -82,32 +89,30 @@ def _is_instance_by_word(tracer: Tracing, obj: Any, classes: Any) -> bool:
 
 
 @special(issubclass)
-def is_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    cls, classes = args
+def is_subclass(tracer: Tracer, cls: Any, classes: Any) -> bool:
     tracer.native_calls.native_reads(classes)
     hooked = _asked_hook(tracer, classes, "__subclasscheck__", cls)
     if hooked is not None:
         return hooked
     if isinstance(cls, type):
         tracer.entries.guard_lineage(cls)
-    for other in _flat(classes):
-        if type(other) is not type:
-            tracer.entries.special(type(other), "__subclasscheck__")
-            _ask_registry(tracer, cls, other)
+    _guard_registries(tracer, cls, classes, "__subclasscheck__")
     return issubclass(cls, classes)
 
 
-def _ask_registry(tracer: Tracing, kind: type, cls: Any) -> None:
-    """Guards the answer of abstract classes, whose registry may change at any time."""
-    if (
-        isinstance(cls, abc.ABCMeta)
-        and cls not in kind.__mro__
-        and not tracer.entries.made_class(kind)
-    ):
+def _guard_registries(tracer: Tracer, kind: Any, classes: Any, hook: str) -> None:
+    """Guards the answers of abstract classes, whose registries may change at any time."""
+    questions, made = tracer.native_calls.questions, tracer.entries.made_class
+    for cls in _flat(classes):
+        if type(cls) is type:
+            continue
+        tracer.entries.special(type(cls), hook)
         handle = (issubclass, kind, cls)
-        if handle not in tracer.native_calls.questions and not tracer.entries.made_class(cls):
-            tracer.native_calls.questions[handle] = functools.partial(issubclass, kind, cls)
-            query(tracer, tracer.native_calls.questions[handle])
+        if not isinstance(cls, abc.ABCMeta) or cls in kind.__mro__ or handle in questions:
+            continue
+        if not (made(kind) or made(cls)):
+            questions[handle] = functools.partial(issubclass, kind, cls)
+            query(tracer, questions[handle])
 
 
 def _flat(classes: Any) -> list[Any]:
@@ -118,7 +123,7 @@ def _flat(classes: Any) -> list[Any]:
     return [classes]
 
 
-def _asked_hook(tracer: Tracing, classes: Any, name: str, obj: Any) -> bool | None:
+def _asked_hook(tracer: Tracer, classes: Any, name: str, obj: Any) -> bool | None:
     """Returns the answer of user-defined metaclasses; None if none of these classes has a hook of
     its own."""
     flat = _flat(classes)
@@ -138,7 +143,7 @@ def _asked_hook(tracer: Tracing, classes: Any, name: str, obj: Any) -> bool | No
     return False
 
 
-def _hook(tracer: Tracing, cls: Any, name: str) -> Any:
+def _hook(tracer: Tracer, cls: Any, name: str) -> Any:
     found = tracer.entries.python_method(cls, name) if isinstance(cls, type) else None
     return (
         None if found is None or found.__module__.partition(".")[0] in _KNOWN_METACLASSES else found
@@ -154,24 +159,15 @@ def _stand_in(iterator: Any) -> Any:
     return (None for _ in range(0)) if isinstance(iterator, TracedGenerator) else map(iter, ())
 
 
-def _is_plain_tensor_instance(classes: Any) -> bool:
-    if isinstance(classes, tuple):
-        return any(_is_plain_tensor_instance(cls) for cls in classes)
-    if isinstance(classes, types.UnionType):
-        return any(_is_plain_tensor_instance(cls) for cls in classes.__args__)
-    return isinstance(_PLAIN, classes)
-
-
-_PLAIN = torch.empty(0)
-
-
+#: An intermediate is a plain torch.Tensor to the program.
+_PLAIN_TENSOR = torch.empty(0)
 #: Symbolic type -> the type that the program sees.
 _SYMBOL_TYPES: dict[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _SYMBOL_OF: dict[type, type] = {int: torch.SymInt, float: torch.SymFloat}
 
 
 @special(type)
-def type_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def type_of(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     if len(args) != 1:
         return new_class(tracer, [type, *args], kwargs)
     if torch_private.is_fake(args[0]):
@@ -182,8 +178,7 @@ def type_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(len)
-def length(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    (obj,) = args
+def length(tracer: Tracer, obj: Any) -> Any:
     method = tracer.entries.python_method(obj, "__len__")
     if method is not None:
         return special_methods.ask(tracer, method, obj, "__len__")
@@ -202,146 +197,80 @@ def length(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(builtins.__import__)
-def import_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if not isinstance(args[0], str):
+def import_of(
+    tracer: Tracer,
+    name: Any,
+    globals: Any = None,
+    locals: Any = None,
+    fromlist: Any = (),
+    level: Any = 0,
+) -> Any:
+    if not isinstance(name, str):
         tracer.break_graph("native_python", "__import__() of what is no name")
-    name, fromlist, level = (
-        args[0],
-        args[3] if len(args) > 3 else (),
-        args[4] if len(args) > 4 else 0,
-    )
-    return tracer.names.import_name(
-        tracer.frames[-1], name, kwargs.get("fromlist", fromlist), kwargs.get("level", level)
-    )
-
-
-@special(vars)
-def vars_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) > 1 or kwargs:
-        return vars(*args, **kwargs)  # raises Python's own error
-    if not args:
-        break_for_variables(tracer, vars)
-    try:
-        return tracer.attributes.getattr(args[0], "__dict__")
-    except AttributeError:
-        raise TypeError("vars() argument must have __dict__ attribute") from None
+    return tracer.names.import_name(tracer.frames[-1], name, fromlist, level)
 
 
 @special(object.__init__)
-def object_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    if len(args) != 1 or kwargs:
-        object.__init__(*args, **kwargs)  # can only raise Python's own error
+def object_init(tracer: Tracer, obj: Any, /, *args: Any, **kwargs: Any) -> None:
+    if args or kwargs:
+        object.__init__(obj, *args, **kwargs)  # can only raise Python's own error
 
 
 @special(object.__dict__["__init_subclass__"])
-def object_init_subclass(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    if len(args) > 1:
+def object_init_subclass(tracer: Tracer, cls: Any, /, *args: Any, **kwargs: Any) -> None:
+    if args:
         tracer.break_graph("native_python", "__init_subclass__() refuses its arguments")
     object.__init_subclass__(**kwargs)  # raises Python's own error
 
 
 @special(object.__eq__)
-def object_equal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return True if args[0] is args[1] else NotImplemented
+def object_equal(tracer: Tracer, left: Any, right: Any) -> Any:
+    return True if left is right else NotImplemented
 
 
 @special(object.__ne__)
-def object_unequal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def object_unequal(tracer: Tracer, left: Any, right: Any) -> Any:
     """The negation of ``__eq__``."""
-    equal = tracer.entries.special(type(args[0]), "__eq__")
+    equal = tracer.entries.special(type(left), "__eq__")
     if equal is not object.__eq__ and not isinstance(equal, types.FunctionType):
-        tracer.break_graph("unknown_native", f"object.__ne__ of a {type(args[0]).__name__}")
-    said = tracer.calls.call_value(equal, args, {})
+        tracer.break_graph("unknown_native", f"object.__ne__ of a {type(left).__name__}")
+    said = tracer.calls.call_value(equal, [left, right], {})
     return said if said is NotImplemented else not tracer.operators.truth(said)
 
 
-@special(hash, object.__hash__)
-def hash_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
-    return special_methods.hash_of(tracer, args[0])
+@special(hash, object.__hash__, tuple.__hash__, frozenset.__hash__)
+def hash_of(tracer: Tracer, obj: Any) -> int:
+    return special_methods.hash_of(tracer, obj)
 
 
-def _collect(kind: Any) -> Any:
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        items = tracer.containers.spread(args[0]) if args else []
-        if kind in (set, frozenset):
-            items = [tracer.scalars.concrete(item) for item in items]
-            special_methods.realize_keys(tracer, items)
-        return kind(items)
-
-    return handler
-
-
-for _kind in (list, tuple, set, frozenset):
-    special(_kind)(_collect(_kind))
+@special_each(list, tuple, set, frozenset)
+def collection(tracer: Tracer, kind: Any, *args: Any) -> Any:
+    items = tracer.containers.spread(args[0]) if args else []
+    if kind in (set, frozenset):
+        items = [tracer.scalars.concrete(item) for item in items]
+        special_methods.realize_keys(tracer, items)
+    return kind(items)
 
 
 @special(collections.deque)
-def deque_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def deque_of(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     items = tracer.containers.spread(args[0]) if args else []
     return collections.deque(items, *args[1:], **kwargs)
 
 
-def _mapping_init(kind: Any) -> Any:
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        result = kind()
-        if args:
-            result.update(pairs_of(tracer, args[0], kind))
-        result.update(kwargs)
-        return result
-
-    return handler
-
-
-special(dict)(_mapping_init(dict))
-special(collections.OrderedDict)(_mapping_init(collections.OrderedDict))
+@special_each(dict, collections.OrderedDict)
+def mapping_of(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
+    result = kind()
+    if args:
+        result.update(pairs_of(tracer, args[0], kind))
+    result.update(kwargs)
+    return result
 
 
 @special(collections.defaultdict)
-def defaultdict_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return collections.defaultdict(
-        args[0] if args else None,
-        *(tracer.calls.call_value(dict, [a], {}) for a in args[1:]),
-        **kwargs,
-    )
-
-
-def _number(kind: Any) -> Any:
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if not args:
-            return kind(**kwargs)
-        value = args[0]
-        if isinstance(value, torch.Tensor):
-            if (
-                kind is int
-                and not kwargs
-                and tracer.recorder.refused(torch.Tensor.item, (value,), {}) is None
-            ):
-                return tracer.native_calls.call_torch(torch.Tensor.item, [value], {})
-            tracer.break_graph("data_dependent_value", f"{kind.__name__}() of a tensor")
-        if type(value) is _SYMBOL_OF.get(kind):
-            return value
-        if type(value) in _SYMBOL_TYPES and len(args) == 1 and not kwargs:
-            return (
-                tracer.scalars.operate(kind, (value,))
-                if kind in _SYMBOL_OF
-                else kind(tracer.scalars.concrete(value))
-            )
-        for name in _NUMBER_METHODS[kind]:
-            method = tracer.entries.python_method(value, name)
-            if method is not None:
-                return kind(special_methods.ask(tracer, method, value, name))
-        if tracer.scalars.payload(value) is not value:
-            return kind(tracer.scalars.payload(value), *args[1:], **kwargs)
-        if (
-            len(args) == 1
-            and tracer.entries.lacks(value, *_NUMBER_METHODS[kind])
-            and not isinstance(value, _READABLE)
-        ):
-            return kind(*args, **kwargs)  # raises Python's own error
-        tracer.native_calls.native_reads(*args)
-        return kind(*args, **kwargs)
-
-    return handler
+def defaultdict_of(tracer: Tracer, factory: Any = None, /, *args: Any, **kwargs: Any) -> Any:
+    items = [tracer.calls.call_value(dict, [a], {}) for a in args]
+    return collections.defaultdict(factory, *items, **kwargs)
 
 
 _READABLE = (str, bytes, int, float, complex)
@@ -352,45 +281,126 @@ _NUMBER_METHODS: dict[type, tuple[str, ...]] = {
     bytes: ("__bytes__", "__index__", "__iter__"),
     bytearray: ("__index__", "__iter__"),
 }
-for _number_type in (int, float, complex, bytes, bytearray):
-    special(_number_type)(_number(_number_type))
+
+
+@special_each(*_NUMBER_METHODS)
+def number(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
+    if not args:
+        return kind(**kwargs)
+    value = args[0]
+    if isinstance(value, torch.Tensor):
+        if (
+            kind is int
+            and not kwargs
+            and tracer.recorder.refused(torch.Tensor.item, (value,), {}) is None
+        ):
+            return tracer.native_calls.call_torch(torch.Tensor.item, [value], {})
+        tracer.break_graph("data_dependent_value", f"{kind.__name__}() of a tensor")
+    if type(value) is _SYMBOL_OF.get(kind):
+        return value
+    if type(value) in _SYMBOL_TYPES and len(args) == 1 and not kwargs:
+        if kind in _SYMBOL_OF:
+            return tracer.scalars.operate(kind, (value,))
+        return kind(tracer.scalars.concrete(value))
+    for name in _NUMBER_METHODS[kind]:
+        method = tracer.entries.python_method(value, name)
+        if method is not None:
+            return kind(special_methods.ask(tracer, method, value, name))
+    if tracer.scalars.payload(value) is not value:
+        return kind(tracer.scalars.payload(value), *args[1:], **kwargs)
+    if (
+        len(args) == 1
+        and tracer.entries.lacks(value, *_NUMBER_METHODS[kind])
+        and not isinstance(value, _READABLE)
+    ):
+        return kind(*args, **kwargs)  # raises Python's own error
+    tracer.native_calls.native_reads(*args)
+    return kind(*args, **kwargs)
 
 
 @special(bool)
-def bool_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return bool(tracer.operators.truth(args[0])) if args else False
+def bool_of(tracer: Tracer, value: Any = False) -> bool:
+    return bool(tracer.operators.truth(value))
 
 
-def _text(kind: Any, answer: Any) -> Any:
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if not args:
-            return ""
-        args = [tracer.scalars.concrete(args[0]), *args[1:]]
-        if len(args) == 1 and not kwargs:
-            return answer(tracer, args[0])
-        tracer.native_calls.native_reads(*args)
-        return kind(*args, **kwargs)
-
-    return handler
+@special_rows({str: (str, special_methods.str_of), repr: (repr, special_methods.repr_of)})
+def text_of(
+    tracer: Tracer, kind: Any, answer: Any, object: Any = "", *args: Any, **kwargs: Any
+) -> Any:
+    object = tracer.scalars.concrete(object)
+    if not args and not kwargs:
+        return answer(tracer, object)
+    tracer.native_calls.native_reads(object, *args)
+    return kind(object, *args, **kwargs)
 
 
-special(str)(_text(str, special_methods.str_of))
-special(repr)(_text(repr, special_methods.repr_of))
+@special(ascii)
+def ascii_of(tracer: Tracer, obj: Any) -> str:
+    text = special_methods.repr_of(tracer, obj)
+    return text.encode("ascii", "backslashreplace").decode("ascii")
 
 
 @special(format)
-def format_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> str:
-    return str(tracer.containers.format(args[0], args[1] if len(args) > 1 else ""))
+def format_of(tracer: Tracer, value: Any, spec: Any = "") -> str:
+    return str(tracer.containers.format(value, spec))
 
 
 @special(super)
-def super_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def super_of(tracer: Tracer, *args: Any) -> Any:
+    return super(*args) if args else instances.zero_argument_super(tracer)
+
+
+# -- calls that read their callers' frames --
+# A call that needs only its caller's variables breaks the graph (`RealMachine` provides them); the
+# others run the whole activation as plain Python. A program never sees a frame of the interpreter,
+# nor variables that a resume point has dropped.
+
+
+def _break_for_variables(tracer: Tracer, function: Any) -> None:
+    """Breaks the graph before a call that reads all variables of its caller's frame."""
+    if not asks_for_locals(
+        tracer.frames[-1].code.raw
+    ):  # through an alias: dead variables may be dropped before
+        raise RunNatively(f"{function.__name__}() is called under another name", True)
+    tracer.break_graph("native_python", f"{function.__name__}: the caller's variables are read")
+
+
+special(locals)(lambda tracer: _break_for_variables(tracer, locals))
+
+
+@special(vars)
+def vars_of(tracer: Tracer, *args: Any) -> Any:
+    if len(args) > 1:
+        return vars(*args)  # raises Python's own error
     if not args:
-        return instances.zero_argument_super(tracer)
-    return super(*args)
+        _break_for_variables(tracer, vars)
+    try:
+        return tracer.attributes.getattr(args[0], "__dict__")
+    except AttributeError:
+        raise TypeError("vars() argument must have __dict__ attribute") from None
 
 
-declare(
-    SHALLOW,
-    [property, staticmethod, classmethod, property.setter, property.getter, property.deleter],
-)
+@special(dir)
+def dir_of(tracer: Tracer, *args: Any) -> Any:
+    if not args:
+        _break_for_variables(tracer, dir)
+    method = tracer.entries.python_method(args[0], "__dir__")
+    if method is None:
+        tracer.break_graph("native_python", "dir() lists names that are not guarded")
+    return tracer.calls.call_value(sorted, [tracer.calls.call_value(method, [args[0]], {})], {})
+
+
+@special_each(eval, exec)
+def run_text(
+    tracer: Tracer, function: Any, source: Any, namespace: Any = None, *args: Any, **kwargs: Any
+) -> Any:
+    if namespace is None:
+        _break_for_variables(tracer, function)
+    tracer.break_graph("native_python", f"{function.__name__}: code is compiled at run time")
+
+
+@special_each(*FRAME_ASKERS)
+def ask_for_frames(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    raise RunNatively(
+        f"{function.__name__}() gives frames of the program, which only plain Python has", True
+    )

@@ -13,33 +13,32 @@ from typing import Any
 import torch
 
 from tracer_core.fx_capture.provenance import is_constant
-from tracer_core.natives.effects import PURE, declare, special
-from tracer_core.natives.tracing import Tracing
+from tracer_core.natives.effects import PURE, declare, special, special_each
 from tracer_core.trace import class_creation, instances
+from tracer_core.trace.tracer import Tracer
 
-special(builtins.__build_class__)(class_creation.build_class)
-special(type.__new__)(class_creation.new_class)
 declare(PURE, [types.get_original_bases] if hasattr(types, "get_original_bases") else [])
+special(type.__dict__["__prepare__"])(lambda tracer, *args, **kwargs: {})
+special(type.__init__)(lambda tracer, *args, **kwargs: None)
 
 
-@special(type.__dict__["__prepare__"])
-def prepare(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {}
+@special(builtins.__build_class__)
+def build_class(tracer: Tracer, body: Any, name: Any, /, *bases: Any, **kwargs: Any) -> Any:
+    return class_creation.build_class(tracer, [body, name, *bases], kwargs)
 
 
-@special(type.__init__)
-def type_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """type.__init__ does nothing."""
+@special(type.__new__)
+def type_new(tracer: Tracer, /, *args: Any, **kwargs: Any) -> Any:
+    return class_creation.new_class(tracer, [*args], kwargs)
 
 
 @special(type.__call__)
-def type_call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return instances.construct(tracer, args[0], args[1:], kwargs)
+def type_call(tracer: Tracer, cls: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return instances.construct(tracer, cls, [*args], kwargs)
 
 
 @special(_abc._abc_init)
-def abc_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    (cls,) = args
+def abc_init(tracer: Tracer, cls: Any) -> None:
     if not tracer.entries.made_class(cls):
         tracer.break_graph(
             "unsupported_mutation", f"the abstract methods of {cls.__name__} are collected"
@@ -48,53 +47,42 @@ def abc_init(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 @special(dataclasses._process_class)  # type: ignore[attr-defined]
-def process_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def process_class(tracer: Tracer, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """@dataclass on a class: the standard library generates and runs code."""
-    cls = args[0]
     if not tracer.entries.made_class(cls):
         tracer.break_graph(
             "class_statement", f"{cls.__name__}, which existed before, becomes a dataclass"
         )
     for name, value in cls.__dict__.items():
-        held = (
-            [value.default, value.default_factory]
-            if isinstance(value, dataclasses.Field)
-            else [value]
-        )
+        is_field = isinstance(value, dataclasses.Field)
+        held = (value.default, value.default_factory) if is_field else (value,)
         if any(isinstance(one, torch.Tensor) for one in held):
             tracer.break_graph(
                 "class_statement", f"the field {name!r} of a dataclass has a tensor as default"
             )
-    made = dataclasses._process_class(*args, **kwargs)  # type: ignore[attr-defined]
+    made = dataclasses._process_class(cls, *args, **kwargs)  # type: ignore[attr-defined]
     class_creation.note_class(tracer, made)
     tracer.entries.forget_entries()
     return made
 
 
 @special(dataclasses.fields)
-def fields(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def fields(tracer: Tracer, class_or_instance: Any) -> Any:
     """Reads only an instance's class."""
-    (owner,) = args
-    cls = owner if isinstance(owner, type) else type(owner)
+    cls = class_or_instance if isinstance(class_or_instance, type) else type(class_or_instance)
     _, held = tracer.entries.class_entry(cls, "__dataclass_fields__")
-    found = dataclasses.fields(owner)  # raises Python's own error
-    if not isinstance(held, dict) or tracer.entries.made_class(cls):
-        return found
-    for field in found:
-        tracer.reads.dict_get(
-            held, field.name, None
-        )  # by its import path, so that another process finds it
+    found = dataclasses.fields(class_or_instance)  # raises Python's own error
+    if isinstance(held, dict) and not tracer.entries.made_class(cls):
+        for field in found:  # by its import path, so that another process finds it
+            tracer.reads.dict_get(held, field.name, None)
     return found
 
 
 @special(collections.namedtuple)
-def namedtuple(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    tracer.native_calls.native_reads(*args, *kwargs.values())
-    if not all(
-        map(
-            is_constant, [tuple(a) if isinstance(a, list) else a for a in (*args, *kwargs.values())]
-        )
-    ):
+def namedtuple(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    values = [*args, *kwargs.values()]
+    tracer.native_calls.native_reads(*values)
+    if not all(is_constant(tuple(v) if isinstance(v, list) else v) for v in values):
         tracer.break_graph(
             "class_statement", "collections.namedtuple() of values that are not plain"
         )
@@ -105,22 +93,34 @@ def namedtuple(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(typing.NamedTupleMeta.__new__)  # type: ignore[attr-defined]
-def typed_namedtuple(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    meta, name, bases, namespace = args
-    held = [
-        value
-        for key, value in namespace.items()
-        if key not in ("__annotations__", "__orig_bases__")
-    ]
-    if any(
-        isinstance(value, torch.Tensor) or tracer.entries.python_method(value, "__set_name__")
-        for value in held
-    ):
-        tracer.break_graph(
-            "class_statement", f"the named tuple {name} holds a tensor or a descriptor"
-        )
+def typed_namedtuple(tracer: Tracer, meta: Any, name: Any, bases: Any, namespace: Any) -> Any:
+    for key, value in namespace.items():
+        if key not in ("__annotations__", "__orig_bases__") and (
+            isinstance(value, torch.Tensor) or tracer.entries.python_method(value, "__set_name__")
+        ):
+            tracer.break_graph(
+                "class_statement", f"the named tuple {name} holds a tensor or a descriptor"
+            )
     made = typing.NamedTupleMeta.__new__(meta, name, bases, namespace)  # type: ignore[attr-defined]
-    class_creation.note_class(tracer, made)
-    for base in made.__mro__[1:-2]:
-        class_creation.note_class(tracer, base)
+    for cls in made.__mro__[:-2]:
+        class_creation.note_class(tracer, cls)
     return made
+
+
+# -- type variables and generic classes --
+
+
+@special_each(typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple)
+def type_variable(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
+    tracer.native_calls.native_reads(*args, *kwargs.values())
+    made = kind(*args, **kwargs)
+    made.__module__ = tracer.frames[-1].function.__module__  # kind() found the tracer's module
+    return made
+
+
+if isinstance(typing.Generic.__dict__["__init_subclass__"], types.ClassMethodDescriptorType):
+    # C functions since 3.12 that call typing's functions.
+
+    @special(typing.Generic.__dict__["__init_subclass__"])
+    def generic_init_subclass(tracer: Tracer, /, *args: Any, **kwargs: Any) -> Any:
+        return tracer.calls.call_value(typing._generic_init_subclass, [*args], kwargs)  # type: ignore[attr-defined]

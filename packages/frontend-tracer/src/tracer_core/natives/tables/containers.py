@@ -1,197 +1,156 @@
-"""Methods of lists, dicts, sets, tuples, strings and numbers."""
+"""Methods of lists, dicts, sets, tuples, strings and numbers, and weak references."""
 
 from __future__ import annotations
 
+import array
 import collections
 import types
+import weakref
 from typing import Any
 
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives import reading
-from tracer_core.natives.effects import MOVES, MUTATES, PURE, declare, special
-from tracer_core.natives.tracing import Tracing
+from tracer_core.natives.effects import (
+    EFFECTS,
+    MOVES,
+    MUTATES,
+    PURE,
+    Effect,
+    breaks,
+    declare,
+    special,
+    special_each,
+)
 from tracer_core.trace import special_methods
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.host_objects import text_part
+from tracer_core.trace.tracer import Tracer
 
-_READERS: dict[type, str] = {
-    list: "copy __len__ __iter__ __getitem__ __add__ __mul__ __reversed__ __rmul__",
-    tuple: "__len__ __iter__ __getitem__ __add__ __mul__ __rmul__ __getnewargs__",
-    dict: "copy keys values items __len__ __iter__ __or__ __ror__ __reversed__",
-    set: "copy __len__ __iter__",
-    frozenset: "copy __len__ __iter__",
-    collections.deque: (
-        "copy __copy__ __len__ __iter__ __getitem__ __add__ __mul__ __rmul__ __reversed__"
-    ),
-    collections.OrderedDict: "copy keys values items __iter__ __reversed__ __or__ __ror__",
-    collections.defaultdict: "copy __copy__ __or__ __ror__",
+_METHODS: dict[Effect, dict[type, str]] = {
+    MOVES: {
+        list: "copy __len__ __iter__ __getitem__ __add__ __mul__ __reversed__ __rmul__",
+        tuple: "__len__ __iter__ __getitem__ __add__ __mul__ __rmul__ __getnewargs__",
+        dict: "copy keys values items __len__ __iter__ __or__ __ror__ __reversed__",
+        set: "copy __len__ __iter__",
+        frozenset: "copy __len__ __iter__",
+        collections.deque: (
+            "copy __copy__ __len__ __iter__ __getitem__ __add__ __mul__ __rmul__ __reversed__"
+        ),
+        collections.OrderedDict: "copy keys values items __iter__ __reversed__ __or__ __ror__",
+        collections.defaultdict: "copy __copy__ __or__ __ror__",
+    },
+    MUTATES: {
+        list: "insert pop clear reverse __setitem__ __delitem__ __imul__",
+        dict: "popitem clear",
+        set: "discard remove clear",
+        collections.deque: (
+            "appendleft pop popleft clear rotate reverse insert __setitem__ __delitem__ __imul__"
+        ),
+        collections.OrderedDict: "move_to_end popitem clear",
+        bytearray: (
+            "append clear extend insert pop remove reverse __setitem__ __delitem__ __iadd__"
+            " __imul__"
+        ),
+        array.array: (
+            "append extend insert pop remove reverse byteswap fromlist frombytes __setitem__"
+            " __delitem__ __iadd__ __imul__"
+        ),
+    },
+    PURE: {  # guarded by the whole contents, like a bytearray
+        array.array: (
+            "tobytes tolist index count __len__ __getitem__ __iter__ __contains__ __eq__ __ne__"
+            " __add__ __mul__"
+        ),
+    },
 }
-_WRITERS: dict[type, str] = {
-    list: "insert pop clear reverse __setitem__ __delitem__ __imul__",
-    dict: "popitem clear",
-    set: "discard remove clear",
-    collections.deque: (
-        "appendleft pop popleft clear rotate reverse insert __setitem__ __delitem__ __imul__"
-    ),
-    collections.OrderedDict: "move_to_end popitem clear",
-}
-#: Types whose every method reads only immutable values.
-_IMMUTABLE = (str, bytes, int, float, complex, bool, range, slice, type(None))
+_SET_UPDATES = (
+    "difference_update intersection_update symmetric_difference_update __isub__ __iand__"
+    " __ior__ __ixor__"
+)
 _SET_OPERATIONS = (
-    "difference intersection isdisjoint issubset issuperset symmetric_difference union"
-    " difference_update intersection_update symmetric_difference_update __contains__ __eq__ __ne__"
-    " __lt__ __le__ __gt__ __ge__ __sub__ __and__ __or__ __xor__ __rsub__ __rand__ __ror__ __rxor__"
-    " __isub__ __iand__ __ior__ __ixor__"
+    "difference intersection isdisjoint issubset issuperset symmetric_difference union __eq__"
+    " __ne__ __lt__ __le__ __gt__ __ge__ __sub__ __and__ __or__ __xor__ __rsub__ __rand__"
+    " __ror__ __rxor__"
 )
-_BYTEARRAY_WRITERS = frozenset(
-    [
-        "append",
-        "clear",
-        "extend",
-        "insert",
-        "pop",
-        "remove",
-        "reverse",
-        "__setitem__",
-        "__delitem__",
-        "__iadd__",
-        "__imul__",
-    ]
-)
-_DESCRIPTORS = (
-    types.MethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.ClassMethodDescriptorType,
-)
+_SETS = (set, frozenset)
 
 
 def _methods(cls: type, names: str) -> list[Any]:
     return [cls.__dict__[name] for name in names.split() if name in cls.__dict__]
 
 
-for _cls, _names in _READERS.items():
-    declare(MOVES, _methods(_cls, _names))
-for _cls, _names in _WRITERS.items():
-    declare(MUTATES, _methods(_cls, _names))
-for _cls in (*_IMMUTABLE, bytearray):
-    for _name, _raw in _cls.__dict__.items():
-        if not isinstance(_raw, _DESCRIPTORS) or _name in ("__getattribute__", "__init__",
-        "__reduce__", "__sizeof__",
-                                                           "__reduce_ex__"):  # fmt: skip
-            continue
-        if _cls in (str, bytes, bytearray) and _name in (
-            "join",
-            "format",
-            "format_map",
-            "__mod__",
-            "__rmod__",
-        ):
-            continue
-        declare(MUTATES if _cls is bytearray and _name in _BYTEARRAY_WRITERS else PURE, [_raw])
-declare(PURE, [str.maketrans, bytes.maketrans, bytearray.maketrans])
-declare(
-    PURE,
-    [bytes.__mod__, bytearray.__mod__, *(c.__dict__["__rmod__"] for c in (str, bytes, bytearray))],
-)
+for _effect, _names_of in _METHODS.items():
+    for _cls, _names in _names_of.items():
+        declare(_effect, _methods(_cls, _names))
+declare(PURE, [array.array, str.maketrans, bytes.maketrans, bytearray.maketrans])
 
 
-@special(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
-def fromkeys(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """``cls.fromkeys(keys, value)``: args starts with the class."""
-    cls, iterable, *value = args
-    result = tracer.calls.call_value(cls, [], {})
-    for key in tracer.containers.spread(iterable):
-        tracer.containers.setitem(result, key, value[0] if value else kwargs.get("value"))
-    return result
+# -- lists and deques --
 
 
-@special(collections._count_elements)  # type: ignore[attr-defined]
-def count_elements(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """The counting loop of collections.Counter."""
-    mapping, iterable = args
-    elements = tracer.containers.spread(iterable)
-    tracer.attributes.getattr(mapping, "get")  # without one, even an empty count raises
-    for element in elements:
-        known = tracer.calls.call_value(tracer.attributes.getattr(mapping, "get"), [element, 0], {})
-        tracer.containers.setitem(mapping, element, tracer.operators.binary("+", known, 1))
+@special(list.__init__)
+def list_init(tracer: Tracer, target: Any, *args: Any) -> None:
+    items = tracer.containers.spread(args[0]) if args else []
+    tracer.side_effects.before_change(target)
+    list.__init__(target, items)
 
 
-@special(collections.defaultdict.__missing__)
-def missing(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    target, key = args
-    factory = tracer.attributes.getattr(target, "default_factory")
-    if factory is None:
-        raise KeyError(key)
-    value = tracer.calls.call_value(factory, [], {})
-    tracer.containers.setitem(target, key, value)
-    return value
+@special(collections.deque.__init__)
+def deque_init(
+    tracer: Tracer, target: Any, iterable: Any = ABSENT, *args: Any, **kwargs: Any
+) -> None:
+    if not tracer.provenance.is_fresh(target):
+        tracer.break_graph("unsupported_mutation", "a deque is initialised again")
+    items = [] if iterable is ABSENT else tracer.containers.spread(iterable)
+    collections.deque.__init__(target, items, *args, **kwargs)
 
 
-def _set_operation(method: Any) -> Any:
-    mutates = method.__name__.endswith("_update") or method.__name__ in (
-        "__isub__",
-        "__iand__",
-        "__ior__",
-        "__ixor__",
-    )
-    is_slot = method.__name__.startswith("__")
-
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        target, *rest = args
-        sets = (set, frozenset)
-        if method.__name__ == "__contains__":
-            tracer.reads.check_key(rest[0], target)
-            tracer.native_calls.native_reads(target)
-            return method(target, *rest)
-        rest = [
-            (
-                other
-                if is_slot or isinstance(other, sets)
-                else [tracer.scalars.concrete(item) for item in tracer.containers.spread(other)]
-            )
-            for other in rest
-        ]
-        tracer.native_calls.native_reads(target, *rest)
-        elements = [item for other in rest if isinstance(other, (*sets, list)) for item in other]
-        special_methods.realize_keys(tracer, [*target, *elements])
-        if mutates:
-            tracer.side_effects.before_change(target)
-        return method(target, *rest)
-
-    return handler
-
-
-for _cls in (set, frozenset):
-    for _raw in _methods(_cls, _SET_OPERATIONS):
-        special(_raw)(_set_operation(_raw))
-
-
-@special(list.__iadd__, collections.deque.__iadd__, dict.__ior__, collections.OrderedDict.__ior__)
-def inplace(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.operators.inplace(
-        "+" if isinstance(args[0], (list, collections.deque)) else "|", *args
-    )
-
-
-@special(collections.deque.extendleft)
-def extendleft(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    items = tracer.containers.spread(args[1])
-    tracer.side_effects.before_change(args[0])
-    collections.deque.extendleft(args[0], items)
-
-
-@special(collections.deque.__eq__, collections.deque.__ne__)
-def deque_equal(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    tracer.break_graph("unknown_native", "a deque's comparison is called by name")
+@special(list.append, collections.deque.append)
+def append(tracer: Tracer, target: Any, value: Any) -> None:
+    """Reads no item of the container."""
+    tracer.side_effects.before_append(target, [value])
+    (list if isinstance(target, list) else collections.deque).append(target, value)
 
 
 @special(list.extend, collections.deque.extend)
-def extend(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    target, iterable = args
+def extend(tracer: Tracer, target: Any, iterable: Any) -> None:
     items = tracer.containers.spread(iterable)
     tracer.side_effects.before_append(target, items)
-    type_of = list if isinstance(target, list) else collections.deque
-    return type_of.extend(target, items)
+    (list if isinstance(target, list) else collections.deque).extend(target, items)
+
+
+@special(collections.deque.extendleft)
+def extendleft(tracer: Tracer, target: Any, iterable: Any) -> None:
+    items = tracer.containers.spread(iterable)
+    tracer.side_effects.before_change(target)
+    collections.deque.extendleft(target, items)
+
+
+@special(list.__iadd__, collections.deque.__iadd__, dict.__ior__, collections.OrderedDict.__ior__)
+def inplace(tracer: Tracer, target: Any, other: Any) -> Any:
+    symbol = "+" if isinstance(target, (list, collections.deque)) else "|"
+    return tracer.operators.inplace(symbol, target, other)
+
+
+@special(list.sort)
+def sort(tracer: Tracer, target: Any, **kwargs: Any) -> None:
+    tracer.side_effects.before_change(target)
+    target[:] = tracer.calls.call_value(sorted, [list(target)], kwargs)
+
+
+breaks(
+    "unknown_native",
+    "a deque's comparison is called by name",
+    [collections.deque.__eq__, collections.deque.__ne__],
+)
+
+
+# -- dictionaries --
+
+
+def _kind(target: Any) -> Any:
+    """Returns the base class whose methods run no user code."""
+    return collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
 
 
 def _must_hash(key: Any) -> None:
@@ -200,28 +159,55 @@ def _must_hash(key: Any) -> None:
         hash(key)
 
 
-def _append(add: Any) -> Any:
-    """Makes the handler of a method that adds one value and reads no item of the container."""
-
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        target, value = args
-        if isinstance(target, set):
-            value = tracer.scalars.concrete(value)
-            tracer.reads.check_key(value, args[0])
-            _must_hash(value)
-        tracer.side_effects.before_append(target, [value])
-        return add(target, value)
-
-    return handler
+@special(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
+def fromkeys(tracer: Tracer, cls: Any, iterable: Any, value: Any = None, /) -> Any:
+    """``cls.fromkeys(keys, value)``: the row gets the class first."""
+    result = tracer.calls.call_value(cls, [], {})
+    for key in tracer.containers.spread(iterable):
+        tracer.containers.setitem(result, key, value)
+    return result
 
 
-for _add in (list.append, collections.deque.append, set.add):
-    special(_add)(_append(_add))
+@special(collections._count_elements)  # type: ignore[attr-defined]
+def count_elements(tracer: Tracer, mapping: Any, iterable: Any) -> None:
+    """The counting loop of collections.Counter."""
+    elements = tracer.containers.spread(iterable)
+    tracer.attributes.getattr(mapping, "get")  # without one, even an empty count raises
+    for element in elements:
+        count = tracer.calls.call_value(tracer.attributes.getattr(mapping, "get"), [element, 0], {})
+        tracer.containers.setitem(mapping, element, tracer.operators.binary("+", count, 1))
+
+
+@special(collections.defaultdict.__missing__)
+def missing(tracer: Tracer, target: Any, key: Any) -> Any:
+    factory = tracer.attributes.getattr(target, "default_factory")
+    if factory is None:
+        raise KeyError(key)
+    value = tracer.calls.call_value(factory, [], {})
+    tracer.containers.setitem(target, key, value)
+    return value
+
+
+@special(dict.get)
+def get(tracer: Tracer, target: Any, key: Any, default: Any = None, /) -> Any:
+    return tracer.reads.dict_get(target, key, default, varies=True)
+
+
+@special(dict.__getitem__)
+def getitem(tracer: Tracer, target: Any, key: Any) -> Any:
+    value = tracer.reads.dict_get(target, key, ABSENT, varies=True)
+    if value is ABSENT:
+        raise KeyError(key)
+    return value
+
+
+@special(dict.__contains__)
+def contains(tracer: Tracer, target: Any, key: Any) -> bool:
+    return tracer.reads.dict_get(target, key, ABSENT) is not ABSENT
 
 
 @special(dict.__setitem__, collections.OrderedDict.__setitem__)
-def store(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    target, key, value = args
+def store(tracer: Tracer, target: Any, key: Any, value: Any) -> None:
     key = tracer.scalars.concrete(key)
     tracer.reads.check_key(key, target)
     _must_hash(key)
@@ -229,9 +215,19 @@ def store(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
     _kind(target).__setitem__(target, key, value)
 
 
+@special(dict.setdefault, collections.OrderedDict.setdefault)
+def setdefault(tracer: Tracer, target: Any, key: Any, default: Any = None) -> Any:
+    value = tracer.reads.dict_get(target, key, ABSENT, varies=True)
+    if value is not ABSENT:
+        return value
+    tracer.reads.check_key(key, target)
+    tracer.side_effects.before_store(target, key)
+    _kind(target).__setitem__(target, key, default)
+    return default
+
+
 @special(dict.__delitem__, collections.OrderedDict.__delitem__)
-def delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
-    target, key = args
+def delete(tracer: Tracer, target: Any, key: Any) -> None:
     if not tracer.reads.has_key(target, key):
         raise KeyError(key)
     tracer.side_effects.before_remove(target, key)
@@ -239,84 +235,44 @@ def delete(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 @special(dict.pop, collections.OrderedDict.pop)
-def pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    target, key, *rest = args
+def pop(tracer: Tracer, target: Any, key: Any, default: Any = ABSENT) -> Any:
+    asked = key
     if tracer.entries.python_method(key, "__hash__") or not is_constant(key):
-        if type(target) is dict and not tracer.reads.keys(
-            target
-        ):  # an empty one does not hash the key
-            key = ""
-    tracer.reads.check_key(key, target)
-    value = tracer.reads.dict_get(target, key, ABSENT)
-    if value is ABSENT:
-        if rest or "default" in kwargs:
-            return rest[0] if rest else kwargs["default"]
-        raise KeyError(args[1])
-    tracer.side_effects.before_remove(target, key)
-    return _kind(target).pop(target, key)
+        if type(target) is dict and not tracer.reads.keys(target):
+            asked = ""  # an empty dictionary does not hash the key
+    tracer.reads.check_key(asked, target)
+    if tracer.reads.dict_get(target, asked, ABSENT) is not ABSENT:
+        tracer.side_effects.before_remove(target, asked)
+        return _kind(target).pop(target, asked)
+    if default is ABSENT:
+        raise KeyError(key)
+    return default
 
 
-def _kind(target: Any) -> Any:
-    """Returns the base class whose methods run no user code."""
-    return collections.OrderedDict if isinstance(target, collections.OrderedDict) else dict
-
-
-@special(list.sort)
-def sort(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    tracer.side_effects.before_change(args[0])
-    ordered = tracer.calls.call_value(sorted, [list(args[0])], kwargs)
-    args[0][:] = ordered
-
-
-@special(dict.get)
-def get(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.reads.dict_get(args[0], args[1], args[2] if len(args) > 2 else None, varies=True)
-
-
-@special(dict.__getitem__)
-def getitem(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    value = tracer.reads.dict_get(args[0], args[1], ABSENT, varies=True)
-    if value is ABSENT:
-        raise KeyError(args[1])
-    return value
-
-
-@special(dict.__contains__)
-def contains(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.reads.dict_get(args[0], args[1], ABSENT) is not ABSENT
-
-
-@special(dict.setdefault, collections.OrderedDict.setdefault)
-def setdefault(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    target, key = args[0], args[1]
-    value = tracer.reads.dict_get(target, key, ABSENT, varies=True)
-    if value is not ABSENT:
-        return value
-    value = args[2] if len(args) > 2 else None
-    tracer.reads.check_key(key, target)
-    tracer.side_effects.before_store(target, key)
-    _kind(target).__setitem__(target, key, value)
-    return value
-
-
-@special(dict.update, collections.OrderedDict.update)
-def update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    target, *rest = args
-    items: dict[Any, Any] = {}
-    if rest:
-        items = pairs_of(tracer, rest[0], _kind(target))
+@special(
+    dict.update, collections.OrderedDict.update, dict.__init__, collections.OrderedDict.__init__
+)
+def update(tracer: Tracer, target: Any, /, *args: Any, **kwargs: Any) -> None:
+    items = pairs_of(tracer, args[0], _kind(target)) if args else {}
     items.update(kwargs)
-    if isinstance(target, collections.OrderedDict):  # its update() calls __setitem__
-        for key, value in items.items():
-            tracer.containers.setitem(target, key, value)
-        return
     for key, value in items.items():
+        if isinstance(target, collections.OrderedDict):  # its update() calls __setitem__
+            tracer.containers.setitem(target, key, value)
+            continue
         tracer.reads.check_key(key, target)
         tracer.side_effects.before_store(target, key)
         dict.__setitem__(target, key, value)
 
 
-def pairs_of(tracer: Tracing, source: Any, kind: type = dict) -> dict[Any, Any]:
+@special(collections.defaultdict.__init__)
+def defaultdict_init(tracer: Tracer, target: Any, /, *args: Any, **kwargs: Any) -> None:
+    if not tracer.provenance.is_fresh(target):
+        tracer.break_graph("unsupported_mutation", "a defaultdict is initialised again")
+    collections.defaultdict.__init__(target, *args[:1])
+    update(tracer, target, *args[1:], **kwargs)
+
+
+def pairs_of(tracer: Tracer, source: Any, kind: type = dict) -> dict[Any, Any]:
     """Returns the items that kind(source) reads from a mapping or from pairs."""
     if isinstance(source, dict) or tracer.attributes.has_attribute(source, "keys"):
         found = tracer.containers.mapping(source)
@@ -324,23 +280,64 @@ def pairs_of(tracer: Tracing, source: Any, kind: type = dict) -> dict[Any, Any]:
         return dict(found)
     items: dict[Any, Any] = {}
     for i, pair in enumerate(tracer.containers.spread(source)):
-        parts = tracer.containers.spread(pair)
-        if len(parts) != 2 and kind is not dict:
+        entry = tracer.containers.spread(pair)
+        if len(entry) != 2 and kind is not dict:
             tracer.break_graph("native_python", f"{kind.__name__}() refuses its arguments")
-        if len(parts) != 2:
-            length = (
-                f"dictionary update sequence element #{i} has length {len(parts)}; 2 is required"
+        if len(entry) != 2:
+            raise ValueError(
+                f"dictionary update sequence element #{i} has length {len(entry)}; 2 is required"
             )
-            raise ValueError(length)
-        key = tracer.scalars.concrete(parts[0])
+        key = tracer.scalars.concrete(entry[0])
         tracer.reads.check_key(key, items)
-        items[key] = parts[1]
+        items[key] = entry[1]
     return items
 
 
+# -- sets --
+
+
+@special(set.__init__)
+def set_init(tracer: Tracer, target: Any, *args: Any) -> None:
+    items = tracer.calls.call_value(set, [*args], {})  # compares the members as the program would
+    tracer.side_effects.before_change(target)
+    set.__init__(target, items)
+
+
+@special_each(*(m for cls in _SETS for m in _methods(cls, f"{_SET_OPERATIONS} {_SET_UPDATES}")))
+def set_operation(tracer: Tracer, method: Any, target: Any, *others: Any) -> Any:
+    is_slot = method.__name__.startswith("__")
+    rest = [
+        other
+        if is_slot or isinstance(other, _SETS)
+        else [tracer.scalars.concrete(item) for item in tracer.containers.spread(other)]
+        for other in others
+    ]
+    tracer.native_calls.native_reads(target, *rest)
+    elements = [item for other in rest if isinstance(other, (*_SETS, list)) for item in other]
+    special_methods.realize_keys(tracer, [*target, *elements])
+    if method.__name__ in _SET_UPDATES.split():
+        tracer.side_effects.before_change(target)
+    return method(target, *rest)
+
+
+@special_each(set.__contains__, frozenset.__contains__)
+def set_contains(tracer: Tracer, method: Any, target: Any, member: Any) -> bool:
+    tracer.reads.check_key(member, target)
+    tracer.native_calls.native_reads(target)
+    return bool(method(target, member))
+
+
+@special(set.add)
+def add(tracer: Tracer, target: Any, value: Any) -> None:
+    value = tracer.scalars.concrete(value)
+    tracer.reads.check_key(value, target)
+    _must_hash(value)
+    tracer.side_effects.before_append(target, [value])
+    set.add(target, value)
+
+
 @special(set.pop)
-def set_pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    (target,) = args
+def set_pop(tracer: Tracer, target: Any) -> Any:
     if len(target) > 1 and not tracer.provenance.is_fresh(
         target
     ):  # its choice of member depends on earlier pops
@@ -351,11 +348,10 @@ def set_pop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 @special(set.update)
-def set_update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    target, *rest = args
+def set_update(tracer: Tracer, target: Any, *iterables: Any) -> None:
     items = [
         tracer.scalars.concrete(item)
-        for iterable in rest
+        for iterable in iterables
         for item in tracer.containers.spread(iterable)
     ]
     special_methods.realize_keys(tracer, [*target, *items])
@@ -363,20 +359,90 @@ def set_update(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     set.update(target, items)
 
 
+# -- text, and other types whose methods read only immutable values --
+
+
 @special(str.join, bytes.join, bytearray.join)
-def join(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    glue, *items = [
-        tracer.scalars.payload(item) for item in (args[0], *tracer.containers.spread(args[1]))
-    ]
+def join(tracer: Tracer, glue: Any, iterable: Any) -> Any:
+    items = [tracer.scalars.payload(item) for item in tracer.containers.spread(iterable)]
+    glue = tracer.scalars.payload(glue)
     reading.read_values(tracer, glue, items)
     return glue.join(items)
 
 
 @special(str.format)
-def str_format(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return special_methods.format_text(tracer, args[0], args[1:], kwargs)
+def str_format(tracer: Tracer, template: Any, /, *args: Any, **kwargs: Any) -> str:
+    return special_methods.format_text(tracer, template, [*args], kwargs)
 
 
 @special(str.format_map)
-def format_map(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return args[0].format_map(text_part(tracer, args[1]))
+def format_map(tracer: Tracer, template: Any, mapping: Any) -> str:
+    return str(template.format_map(text_part(tracer, mapping)))
+
+
+@special(str.__mod__)
+def percent(tracer: Tracer, template: Any, values: Any) -> str:
+    return special_methods.percent(tracer, template, values)
+
+
+_UNREAD = ("__getattribute__", "__init__", "__reduce__", "__sizeof__", "__reduce_ex__")
+_METHOD_TYPES = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+for _cls in (str, bytes, int, float, complex, bool, range, slice, type(None), bytearray):
+    for _name, _raw in _cls.__dict__.items():
+        if isinstance(_raw, _METHOD_TYPES) and _name not in _UNREAD and _raw not in EFFECTS:
+            declare(PURE, [_raw])
+
+
+# -- weak references --
+
+
+@special(weakref.ref)
+def weak_reference(tracer: Tracer, *args: Any) -> Any:
+    """References only objects that outlive the call: a trace does not know when others die."""
+    if (
+        args
+        and tracer.provenance.is_fresh(args[0])
+        and not isinstance(args[0], type)
+        and not _to_itself(tracer)
+    ):
+        tracer.break_graph("finalizer", "a weak reference to a new object is made")
+    return weakref.ref(*args)
+
+
+def _to_itself(tracer: Tracer) -> bool:
+    """Returns whether a weak dictionary or set under construction refers to itself."""
+    frame = tracer.frames[-1]
+    return (
+        frame.globals.get("__name__") in ("weakref", "_weakrefset")
+        and frame.code.raw.co_name == "__init__"
+    )
+
+
+_CHANGING = (
+    "__setitem__ __delitem__ pop popitem setdefault update clear add discard remove __ior__"
+    " __iand__ __isub__ __ixor__ difference_update intersection_update"
+    " symmetric_difference_update"
+)
+
+
+@special_each(
+    *(
+        method
+        for cls in (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+        for method in _methods(cls, _CHANGING)
+        if isinstance(method, types.FunctionType)
+    )
+)
+def change_weak(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """A method that mutates a weak dictionary or set. One from before the trace may lose members at
+    any time, so its old contents cannot be restored."""
+    if not tracer.provenance.is_fresh(args[0]):
+        tracer.break_graph("finalizer", f"{function.__qualname__} of one that existed before")
+    return tracer.calls.run_nested(tracer.calls.frame_of(function, [*args], kwargs))
+
+
+breaks("finalizer", "it is called when an object dies", [weakref.finalize])

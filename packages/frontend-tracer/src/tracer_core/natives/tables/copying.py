@@ -19,19 +19,18 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.natives.effects import special
-from tracer_core.natives.tracing import Tracing
-from tracer_core.trace.dict_entries import ABSENT, has_python
+from tracer_core.trace.dict_entries import has_python
+from tracer_core.trace.tracer import Tracer
 
 _ITSELF = (*IDENTITY_TYPES, types.ModuleType, types.BuiltinFunctionType, enum.Enum, torch.Generator)
-_DESCRIBES_ITSELF = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__",
-"__getnewargs__",
-                     "__getnewargs_ex__", "__new__")  # fmt: skip
+_DESCRIBES_ITSELF = (
+    "__reduce__ __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __getnewargs_ex__ __new__"
+)
 _DICTS = (dict, collections.OrderedDict)
 
 
 @special(copy.copy)
-def shallow(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    (obj,) = args
+def shallow(tracer: Tracer, obj: Any) -> Any:
     if is_constant(obj) or isinstance(obj, _ITSELF) or type(obj) is tuple:
         return obj
     method = tracer.entries.python_method(obj, "__copy__")
@@ -41,29 +40,25 @@ def shallow(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.break_graph(
             "unsupported_value", "copy.copy of a tensor: another tensor on the same memory"
         )
-    if type(obj) in (list, dict, set, bytearray, collections.deque, *_DICTS):
+    if type(obj) in (list, set, bytearray, collections.deque, *_DICTS):
         tracer.native_calls.native_reads(obj)
         return copy.copy(obj)
     return _of_object(tracer, obj, lambda value: value)
 
 
 @special(copy.deepcopy)
-def deep(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    memo = args[1] if len(args) > 1 else kwargs.get("memo")
-    if len(args) > 2 or (
-        memo is not None and not (type(memo) is dict and tracer.provenance.is_fresh(memo))
-    ):
+def deep(tracer: Tracer, x: Any, memo: Any = None) -> Any:
+    if memo is not None and not (type(memo) is dict and tracer.provenance.is_fresh(memo)):
         tracer.break_graph("native_python", "copy.deepcopy() with a memo that existed before")
-    return _deep(tracer, args[0], {} if memo is None else memo)
+    return _deep(tracer, x, {} if memo is None else memo)
 
 
-def _deep(tracer: Tracing, obj: Any, memo: dict[int, Any]) -> Any:
+def _deep(tracer: Tracer, obj: Any, memo: dict[int, Any]) -> Any:
     obj = tracer.scalars.concrete(obj)
     if is_constant(obj) or isinstance(obj, _ITSELF):
         return obj
-    known = memo.get(id(obj), ABSENT)
-    if known is not ABSENT:
-        return known
+    if id(obj) in memo:
+        return memo[id(obj)]
     tracer.names.keep_alive(obj)
     if isinstance(obj, torch.Tensor):
         made = _tensor(tracer, obj)
@@ -88,21 +83,19 @@ def _deep(tracer: Tracing, obj: Any, memo: dict[int, Any]) -> Any:
                 "native_python", f"a {type(obj).__name__} of objects is copied deeply"
             )
         made = copy.copy(obj)
+    elif (method := tracer.entries.python_method(obj, "__deepcopy__")) is not None:
+        made = tracer.calls.call_value(method, [obj, memo], {})
     else:
-        method = tracer.entries.python_method(obj, "__deepcopy__")
-        if method is not None:
-            made = tracer.calls.call_value(method, [obj, memo], {})
-        else:
-            made = _of_object(tracer, obj, lambda value: _deep(tracer, value, memo), memo)
+        made = _of_object(tracer, obj, lambda value: _deep(tracer, value, memo), memo)
     memo[id(obj)] = made
     return made
 
 
-def _of_object(tracer: Tracing, obj: Any, value_of: Any, memo: dict[int, Any] | None = None) -> Any:
+def _of_object(tracer: Tracer, obj: Any, value_of: Any, memo: dict[int, Any] | None = None) -> Any:
     """Copies an object whose state is its ``__dict__``, without calling ``__init__``."""
     cls = type(obj)
     plain = cls.__dictoffset__ and not any(getattr(base, "__slots__", ()) for base in cls.__mro__)
-    own = any(has_python(tracer.entries.special(cls, name)) for name in _DESCRIBES_ITSELF)
+    own = any(has_python(tracer.entries.special(cls, name)) for name in _DESCRIBES_ITSELF.split())
     registered = cls in copyreg.dispatch_table or isinstance(obj, torch.nn.Module)
     if (
         not plain
@@ -120,7 +113,7 @@ def _of_object(tracer: Tracing, obj: Any, value_of: Any, memo: dict[int, Any] | 
     return made
 
 
-def _tensor(tracer: Tracing, obj: torch.Tensor) -> Any:
+def _tensor(tracer: Tracer, obj: torch.Tensor) -> Any:
     """Clones a tensor that owns all of its memory and needs no gradient."""
     if torch_private.is_fake(obj):
         tracer.break_graph("unsupported_value", "copy.deepcopy of an intermediate tensor")

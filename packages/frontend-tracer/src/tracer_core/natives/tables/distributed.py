@@ -10,24 +10,23 @@ import torch
 import torch.distributed as dist
 
 from tracer_core.natives import replicas
-from tracer_core.natives.effects import breaks, special
+from tracer_core.natives.effects import breaks, special, special_each
 from tracer_core.natives.queries import applied, query
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.modules import FULLY_SHARD
-from tracer_core.torch_private.names import name, names
+from tracer_core.torch_private.names import names
+from tracer_core.trace.tracer import Tracer
 
 _BACKWARD_HOOKS = ("_backward_pre_hooks", "_backward_hooks")
 _FORWARD_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
-_module_call = name("nn.modules.module.Module._call_impl")
 
 
 @special(*names("nn.parallel.DistributedDataParallel.forward"))
-def replicated_forward(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.calls.prepare(replicas.replicated_forward, args, kwargs)
+def replicated_forward(tracer: Tracer, /, *args: Any, **kwargs: Any) -> Any:
+    return tracer.calls.prepare(replicas.replicated_forward, [*args], kwargs)
 
 
-@special(*names("nn.modules.module.Module._call_impl"))
-def module_call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+@special_each(*names("nn.modules.module.Module._call_impl"))
+def module_call(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Interprets the forward of a module prepared by fully_shard; its hooks run eagerly."""
     # The set of hooks is not guarded: their ids differ from block to block, and they run eagerly.
     if (
@@ -35,8 +34,8 @@ def module_call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
         and isinstance(args[0], torch.nn.Module)
         and applied(tracer, has_shards, args[0])
     ):
-        return tracer.calls.prepare(replicas.sharded_call, args, kwargs)
-    return tracer.calls.frame_of(_module_call, args, kwargs)
+        return tracer.calls.prepare(replicas.sharded_call, [*args], kwargs)
+    return tracer.calls.frame_of(function, [*args], kwargs)
 
 
 def has_shards(module: Any) -> bool:
@@ -55,35 +54,27 @@ def has_shards(module: Any) -> bool:
     )
 
 
-breaks("processes", "DistributedDataParallel begins its forward", [replicas.enter_replica])
-breaks("processes", "DistributedDataParallel ends its forward", [replicas.leave_replica])
-breaks(
-    "processes",
-    "DistributedDataParallel is left with an exception",
-    [replicas.leave_failed_replica],
-)
-breaks(
-    "processes", "fully_shard gathers the parameters from all processes", [replicas.before_sharded]
-)
-breaks("processes", "fully_shard splits the parameters again", [replicas.after_sharded])
+for _function, _reason in (
+    (replicas.enter_replica, "DistributedDataParallel begins its forward"),
+    (replicas.leave_replica, "DistributedDataParallel ends its forward"),
+    (replicas.leave_failed_replica, "DistributedDataParallel is left with an exception"),
+    (replicas.before_sharded, "fully_shard gathers the parameters from all processes"),
+    (replicas.after_sharded, "fully_shard splits the parameters again"),
+):
+    breaks("processes", _reason, [_function])
 
 
 # -- queries about the process group --
 
 
-def _ask(function: Any) -> None:
+_QUERIES = "is_available is_initialized get_rank get_world_size"
+
+
+@special_each(*(names(_QUERIES, of="distributed") if dist.is_available() else ()))
+def ask(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
     """Guards the function's answer. A query about a specific process group breaks the graph."""
-
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if any(argument is not None for argument in (*args, *kwargs.values())):
-            tracer.break_graph(
-                "processes", f"torch.distributed.{function.__name__}() of a group is called"
-            )
-        return query(tracer, partial(function, *args, **kwargs))
-
-    special(function)(handler)
-
-
-if dist.is_available():
-    for _question in names("is_available is_initialized get_rank get_world_size", of="distributed"):
-        _ask(_question)
+    if any(argument is not None for argument in (*args, *kwargs.values())):
+        tracer.break_graph(
+            "processes", f"torch.distributed.{function.__name__}() of a group is called"
+        )
+    return query(tracer, partial(function, *args, **kwargs))

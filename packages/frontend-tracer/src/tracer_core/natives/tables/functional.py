@@ -1,7 +1,9 @@
-"""functools, weak references, and callable objects with their own call semantics."""
+"""The operator module, functools, and callable objects with their own call semantics."""
 
 from __future__ import annotations
 
+import _operator
+import collections
 import dataclasses
 import functools
 import gc
@@ -10,44 +12,138 @@ import reprlib
 import types
 import typing
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.guards.guard import GuardKind
 from tracer_core.natives import polyfills
-from tracer_core.natives.effects import CALLED_CODES, CALLED_TYPES, breaks, special
+from tracer_core.natives.effects import (
+    CALLED_CODES,
+    CALLED_TYPES,
+    PURE,
+    SHALLOW,
+    breaks,
+    declare,
+    special,
+    special_rows,
+)
 from tracer_core.natives.queries import applied, query
-from tracer_core.natives.tables.operators import call_attrgetter, call_itemgetter, call_methodcaller
-from tracer_core.natives.tracing import Tracing
+from tracer_core.trace import special_methods
+from tracer_core.trace.dict_entries import ABSENT
+from tracer_core.trace.tracer import Tracer
 
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 
 
+# -- the operator module --
+
+_BINARY = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**",
+    "matmul": "@", "and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>",
+}  # fmt: skip
+_COMPARE = {"lt": "<", "le": "<=", "eq": "==", "ne": "!=", "gt": ">", "ge": ">="}
+_UNARY = {"neg": "-", "pos": "+", "invert": "~", "inv": "~"}
+_SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque)
+
+
+@special_rows({getattr(operator, name): (symbol,) for name, symbol in _BINARY.items()})
+@special_rows(
+    {getattr(operator, f"i{name.rstrip('_')}"): (f"{sign}=",) for name, sign in _BINARY.items()}
+)
+def binary(tracer: Tracer, symbol: str, left: Any, right: Any) -> Any:
+    return tracer.operators.binary(symbol, left, right)
+
+
+@special_rows({operator.concat: ("+",), operator.iconcat: ("+=",)})
+def concatenate(tracer: Tracer, symbol: str, left: Any, right: Any) -> Any:
+    """Concatenates sequences; C handles numbers and objects with ``__add__``."""
+    if not (isinstance(left, _SEQUENCES) and isinstance(right, _SEQUENCES)):
+        tracer.break_graph(
+            "native_python", f"concat() of a {type(left).__name__} and a {type(right).__name__}"
+        )
+    return tracer.operators.binary(symbol, left, right)
+
+
+@special_rows({getattr(operator, name): (symbol,) for name, symbol in _COMPARE.items()})
+def compare(tracer: Tracer, symbol: str, left: Any, right: Any) -> Any:
+    return tracer.operators.compare(symbol, left, right)
+
+
+@special_rows({getattr(operator, name): (symbol,) for name, symbol in _UNARY.items()})
+def unary(tracer: Tracer, symbol: str, value: Any) -> Any:
+    return tracer.operators.unary(symbol, value)
+
+
+_OPERATIONS: dict[Any, Callable[..., Any]] = {
+    operator.abs: lambda tracer, value: tracer.calls.call_value(abs, [value], {}),
+    operator.not_: lambda tracer, value: not tracer.operators.truth(value),
+    operator.truth: lambda tracer, value: tracer.operators.truth(value),
+    operator.is_: lambda tracer, left, right: tracer.operators.same(left, right),
+    operator.is_not: lambda tracer, left, right: not tracer.operators.same(left, right),
+    operator.index: lambda tracer, value: operator.index(tracer.operators.index(value)),
+    operator.getitem: lambda tracer, *args: tracer.containers.getitem(*args),
+    operator.setitem: lambda tracer, *args: tracer.containers.setitem(*args),
+    operator.delitem: lambda tracer, *args: tracer.containers.delitem(*args),
+    operator.contains: lambda tracer, held, item: tracer.containers.contains(item, held),
+    operator.call: lambda tracer, f, /, *args, **kw: tracer.calls.prepare(f, [*args], kw),
+}
+for _function, _handler in _OPERATIONS.items():
+    special(_function)(_handler)
+declare(PURE, [_operator._compare_digest])
+declare(SHALLOW, [operator.itemgetter, operator.attrgetter, operator.methodcaller])
+
+
+@special(operator.length_hint)
+def length_hint(tracer: Tracer, value: Any, default: Any = 0) -> Any:
+    if type(default) is not int:
+        tracer.break_graph("native_python", f"length_hint() with a {type(default).__name__}")
+    asks = tracer.entries.python_method(value, "__length_hint__")
+    if asks or not hasattr(type(value), "__len__"):
+        tracer.break_graph("unknown_native", f"length_hint() of a {type(value).__name__}")
+    return tracer.calls.call_value(len, [value], {})
+
+
+@special(operator.countOf)
+def count_of(tracer: Tracer, items: Any, value: Any) -> int:
+    return sum(
+        special_methods.same_value(tracer, item, value) for item in tracer.containers.spread(items)
+    )
+
+
+@special(operator.indexOf)
+def index_of(tracer: Tracer, items: Any, value: Any) -> int:
+    for i, item in enumerate(tracer.containers.spread(items)):
+        if special_methods.same_value(tracer, item, value):
+            return i
+    raise ValueError("sequence.index(x): x not in sequence")
+
+
+# -- functools --
+
+
 @special(functools.reduce)
-def reduce_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    function, iterable, *initial = args
+def reduce_of(tracer: Tracer, function: Any, iterable: Any, *initial: Any) -> Any:
     items = tracer.containers.native_iterator(tracer.containers.iterate(iterable))
-    if initial:
-        result = initial[0]
-    else:
-        result = next(items, _NOTHING)
-        if result is _NOTHING:
-            raise TypeError("reduce() of empty iterable with no initial value")
+    result = initial[0] if initial else next(items, ABSENT)
+    if result is ABSENT:
+        raise TypeError("reduce() of empty iterable with no initial value")
     for item in items:
         result = tracer.calls.call_value(function, [result, item], {})
     return result
 
 
-_NOTHING = object()
-
-
 @special(functools.partial)
-def partial_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if not args:
-        raise TypeError("type 'partial' takes at least one argument")
-    return functools.partial(args[0], *args[1:], **kwargs)
+def partial_of(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return functools.partial(function, *args, **kwargs)
+
+
+@special(functools.cmp_to_key)
+def cmp_to_key(tracer: Tracer, mycmp: Any) -> Any:
+    return functools.cmp_to_key(lambda a, b: tracer.calls.call_value(mycmp, [a, b], {}))
 
 
 breaks(
@@ -57,24 +153,22 @@ breaks(
 )
 
 
-# -- callable objects
-# ------------------------------------------------------------------------------
+# -- callable objects --
 
 
-def _call_partial(tracer: Tracing, partial: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_partial(tracer: Tracer, partial: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     source = tracer.provenance.source_of(partial)
-    parts = []
-    for name in ("func", "args", "keywords"):
-        value = getattr(partial, name)
-        if source is not None:
+    slots = {name: getattr(partial, name) for name in ("func", "args", "keywords")}
+    if source is not None:
+        for name, value in slots.items():
             slot = tracer.provenance.sources.make(source, "slot", name)
-            value = tracer.provenance.read_varying(value, slot)
-        parts.append(value)
-    first, named = tracer.containers.spread(parts[1]), tracer.containers.mapping(parts[2])
-    return tracer.calls.prepare(parts[0], [*first, *args], {**named, **kwargs})
+            slots[name] = tracer.provenance.read_varying(value, slot)
+    first = tracer.containers.spread(slots["args"])
+    named = tracer.containers.mapping(slots["keywords"])
+    return tracer.calls.prepare(slots["func"], [*first, *args], {**named, **kwargs})
 
 
-def _call_weakref(tracer: Tracing, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_weakref(tracer: Tracer, reference: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     value = reference()
     source = tracer.provenance.source_of(reference)
     if source is None:
@@ -94,7 +188,7 @@ class _WithRest:
         return self.cached(first, *self.rest, **self.kwargs)
 
 
-def _call_cached(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """functools.lru_cache: guards the cached answer, which is repeated on every call. So a cleared
     or outdated cache gives eager's answer."""
     values = [*args, *kwargs.values()]
@@ -121,7 +215,7 @@ def _call_cached(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str
 
 
 def _question(
-    tracer: Tracing,
+    tracer: Tracer,
     cached: Any,
     args: list[Any],
     kwargs: dict[str, Any],
@@ -130,20 +224,17 @@ def _question(
     """Returns the call as an object, one per distinct call, so that it is guarded once."""
     values = (*args, *kwargs.values())
     handle = (kind, id(cached), len(args), values, repr(values), tuple(kwargs))
-    known = tracer.native_calls.questions.get(handle)
-    if known is None:
-        known = tracer.native_calls.questions[handle] = kind(cached, *args, **kwargs)
-    return known
+    return tracer.native_calls.questions.setdefault(handle, kind(cached, *args, **kwargs))
 
 
-def _ask(tracer: Tracing, question: Any, *parts: Any) -> Any:
+def _ask(tracer: Tracer, question: Any, *parts: Any) -> Any:
     try:
         return question(tracer, *parts)
     except Exception as error:
         tracer.break_graph("native_python", f"a cached function raised {type(error).__name__}")
 
 
-def _check_miss(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _check_miss(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     """Breaks the graph on a cache miss while side effects are pending, since the function then runs
     for real. Exempt are typing's functions, which read only their arguments (torch's profiler looks
     up an `Optional["..."]` in an optimizer's first step)."""
@@ -162,6 +253,46 @@ def _check_miss(tracer: Tracing, cached: Any, args: list[Any], kwargs: dict[str,
         )
 
 
+def _arguments(tracer: Tracer, getter: Any) -> tuple[Any, ...]:
+    """Returns the getter's constructor arguments; it is immutable, so its identity is guarded."""
+    source = tracer.provenance.source_of(getter)
+    if source is not None:
+        tracer.provenance.guard(GuardKind.IS, source, getter)
+    return tuple(getter.__reduce__())
+
+
+def _call_itemgetter(tracer: Tracer, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        return getter(*args, **kwargs)  # raises Python's own error
+    found = tuple(tracer.containers.getitem(args[0], key) for key in _arguments(tracer, getter)[1])
+    return found if len(found) > 1 else found[0]
+
+
+def _call_attrgetter(tracer: Tracer, getter: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        return getter(*args, **kwargs)
+    found = []
+    for path in _arguments(tracer, getter)[1]:
+        value = args[0]
+        for name in path.split("."):
+            value = tracer.attributes.getattr(value, name)
+        found.append(value)
+    return tuple(found) if len(found) > 1 else found[0]
+
+
+def _call_methodcaller(tracer: Tracer, caller: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or kwargs:
+        return caller(*args, **kwargs)
+    described = _arguments(tracer, caller)
+    if described[0] is operator.methodcaller:
+        (name, *rest), named = described[1], {}
+    else:  # a partial of methodcaller that holds the keywords
+        maker, rest = described[0], list(described[1])
+        name, named = maker.args[0], maker.keywords
+        rest = [*maker.args[1:], *rest]
+    return tracer.calls.prepare(tracer.attributes.getattr(args[0], name), rest, dict(named))
+
+
 CALLED_TYPES.update({
     # functools.cmp_to_key's key function: its keys call back into the tracer.
     type(functools.cmp_to_key(lambda a, b: 0)): lambda tracer, function, args,
@@ -169,41 +300,38 @@ CALLED_TYPES.update({
     functools.partial: _call_partial,
     weakref.ReferenceType: _call_weakref,
     functools._lru_cache_wrapper: _call_cached,
-    operator.itemgetter: call_itemgetter,
-    operator.attrgetter: call_attrgetter,
-    operator.methodcaller: call_methodcaller,
+    operator.itemgetter: _call_itemgetter,
+    operator.attrgetter: _call_attrgetter,
+    operator.methodcaller: _call_methodcaller,
 })  # fmt: skip
 
 
-# -- Python functions recognized by their code
-# ---------------------------------------------------
+# -- Python functions recognized by their code --
 
 
-def _call_generic(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_generic(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Calls a functools.singledispatch function."""
     if not args:
         raise TypeError(f"{function.__name__} requires at least 1 positional argument")
-    return tracer.calls.prepare(_implementation(tracer, function.dispatch, args[0]), args, kwargs)
+    cls = tracer.attributes.getattr(args[0], "__class__")
+    implementation = query(tracer, functools.partial(function.dispatch, cls))
+    return tracer.calls.prepare(implementation, args, kwargs)
 
 
-def _dispatch(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _dispatch(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """``generic.dispatch(cls)``: guards the registry's answer."""
     return query(tracer, functools.partial(function, *args, **kwargs))
 
 
-def _implementation(tracer: Tracing, dispatch: Any, argument: Any) -> Any:
-    return query(
-        tracer, functools.partial(dispatch, tracer.attributes.getattr(argument, "__class__"))
-    )
-
-
-def _call_wrapped(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_wrapped(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """recursive_repr: the text of an object, which a thread does not ask for twice."""
     return tracer.calls.prepare(function.__wrapped__, args, kwargs)
 
 
-def _stand_in(replacement: Any) -> Any:
-    return lambda tracer, function, args, kwargs: tracer.calls.prepare(replacement, args, kwargs)
+def _call_cached_property(
+    tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]
+) -> Any:
+    return tracer.calls.prepare(polyfills.cached_property_get, args, kwargs)
 
 
 _generic: Any = functools.singledispatch(lambda value: value)
@@ -214,4 +342,4 @@ for _maker in (
     getattr(dataclasses, "_recursive_repr", reprlib.recursive_repr()),
 ):
     CALLED_CODES[_maker(lambda self: "").__code__] = _call_wrapped
-CALLED_CODES[functools.cached_property.__get__.__code__] = _stand_in(polyfills.cached_property_get)
+CALLED_CODES[functools.cached_property.__get__.__code__] = _call_cached_property

@@ -7,7 +7,6 @@ a pre-existing object, the graph breaks before the call.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.fx_recorder import Recorder
-from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.higher_order_calls import (
     TENSOR,
     CheckpointCall,
@@ -28,35 +26,19 @@ from tracer_core.fx_capture.higher_order_calls import (
 )
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives import polyfills
-from tracer_core.natives.effects import breaks, special
-from tracer_core.natives.tracing import Tracing
+from tracer_core.natives.effects import breaks, special, special_each, special_rows
 from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import pytree, set_grad_mode
+from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.higher_order import Region
+from tracer_core.trace.tracer import Tracer
 
 
-def _node(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Registers a handler that interprets function arguments. A break inside restarts the trace
-    with a break before the call, so that the graph contains no part of it."""
-
-    def register(handler: Callable[..., Any]) -> Callable[..., Any]:
-        def call(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-            try:
-                return handler(tracer, args, kwargs)
-            except Break as error:
-                raise Restart(tracer.outer_step, error.kind, error.reason) from None
-
-        special(*functions)(call)
-        return handler
-
-    return register
-
-
-def _region(tracer: Tracing, what: str) -> Region:
+def _region(tracer: Tracer, what: str) -> Region:
     return Region(tracer.recorder, tracer.effects, tracer.outer_step, what)
 
 
-def _unchanged(tracer: Tracing, region: Region) -> None:
+def _unchanged(tracer: Tracer, region: Region) -> None:
     changed = region.changed()
     if changed is not None:
         tracer.break_graph(
@@ -65,7 +47,7 @@ def _unchanged(tracer: Tracing, region: Region) -> None:
 
 
 def _traced(
-    tracer: Tracing, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]
+    tracer: Tracer, region: Region, function: Any, args: list[Any], kwargs: dict[str, Any]
 ) -> Any:
     """Traces a function into its own graph: (graph, outer values, flat result, pytree spec)."""
     grad = torch.is_grad_enabled()
@@ -110,9 +92,8 @@ class _Context(torch.autograd.function.FunctionCtx):
     """The ctx of a forward that is interpreted only for its guards."""
 
 
-@_node(*names("autograd.Function.apply"))
-def apply_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    cls, *rest = args
+@special(*names("autograd.Function.apply"), whole=True)
+def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, torch.autograd.Function)):
         tracer.break_graph("higher_order", "apply() of what is no autograd.Function")
     what = f"{cls.__name__}.apply"
@@ -124,33 +105,29 @@ def apply_function(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> 
     grad = torch.is_grad_enabled()
     set_grad_mode(False)
     try:
-        separate = (
-            tracer.attributes.getattr(cls, "setup_context")
-            is not torch.autograd.Function.setup_context
-        )
+        setup = tracer.attributes.getattr(cls, "setup_context")
+        separate = setup is not torch.autograd.Function.setup_context
         forward = tracer.attributes.getattr(cls, "forward")
-        result = tracer.calls.call_value(forward, rest if separate else [context, *rest], kwargs)
+        given = [*rest] if separate else [context, *rest]
+        result = tracer.calls.call_value(forward, given, kwargs)
         if separate:
-            tracer.calls.call_value(
-                tracer.attributes.getattr(cls, "setup_context"), [context, tuple(rest), result], {}
-            )
+            tracer.calls.call_value(setup, [context, rest, result], {})
     finally:
         set_grad_mode(grad)
     _unchanged(tracer, region)
     inside = region.drop()
     tracer.native_calls.native_reads(*rest, *kwargs.values())
     with _Fakes(tracer.recorder):
-        return tracer.recorder.call(FunctionCall(cls, inside), tuple(rest), kwargs)
+        return tracer.recorder.call(FunctionCall(cls, inside), rest, kwargs)
 
 
 # -- hooks on tensors --
 
 
-@_node(*names("Tensor.register_hook"))
-def register_hook(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> None:
+@special(*names("Tensor.register_hook"), whole=True)
+def register_hook(tracer: Tracer, tensor: Any, hook: Any) -> None:
     """Records a hook that replaces the gradient of an intermediate tensor, run by a backward in the
     graph."""
-    tensor, function = args[0], args[1] if len(args) > 1 else kwargs["hook"]
     if (
         torch_private.transforms_active()
         or not torch_private.is_fake(tensor)
@@ -167,7 +144,7 @@ def register_hook(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> N
         with tracer.recorder.fakes.mode:
             gradient = torch.empty_like(tensor)
         region.operand(gradient)
-        graph, outer, flat, _ = _traced(tracer, region, function, [gradient], {})
+        graph, outer, flat, _ = _traced(tracer, region, hook, [gradient], {})
     finally:
         set_grad_mode(grad)
     if any(node.meta.get("writes") for node in graph.graph.nodes):
@@ -181,19 +158,13 @@ def register_hook(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> N
 # -- checkpoint --
 
 _CHECKPOINT_OPTIONS = (
-    "use_reentrant",
-    "context_fn",
-    "determinism_check",
-    "debug",
-    "preserve_rng_state",
-    "early_stop",
+    "use_reentrant context_fn determinism_check debug preserve_rng_state early_stop"
 )
 
 
-@_node(*names("utils.checkpoint.checkpoint"))
-def checkpoint(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    function, *rest = args
-    options = {name: kwargs[name] for name in _CHECKPOINT_OPTIONS if name in kwargs}
+@special(*names("utils.checkpoint.checkpoint"), whole=True)
+def checkpoint(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    options = {name: kwargs[name] for name in _CHECKPOINT_OPTIONS.split() if name in kwargs}
     named = {name: value for name, value in kwargs.items() if name not in options}
     if not isinstance(options.get("use_reentrant"), bool):
         tracer.break_graph("higher_order", "checkpoint() without use_reentrant= warns")
@@ -202,10 +173,10 @@ def checkpoint(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             "higher_order", "checkpoint() with context_fn=, debug=, or keywords and use_reentrant"
         )
     if not torch.is_grad_enabled():
-        return tracer.calls.prepare(function, rest, named)  # no backward, so no recomputation
+        return tracer.calls.prepare(function, [*args], named)  # no backward, so no recomputation
     region = _region(tracer, "checkpoint()")
-    graph, outer, flat, structure = _traced(tracer, region, function, rest, named)
-    given = {id(tracer.recorder.as_fake(a)) for a in rest if isinstance(a, torch.Tensor)}
+    graph, outer, flat, structure = _traced(tracer, region, function, [*args], named)
+    given = {id(tracer.recorder.as_fake(a)) for a in args if isinstance(a, torch.Tensor)}
     explicit = tuple(i for i, value in enumerate(outer) if id(value) in given)
     results = tracer.recorder.call(CheckpointCall(graph, explicit, options), tuple(outer), {})
     return _rebuilt(flat, structure, results)
@@ -215,7 +186,7 @@ def checkpoint(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def _transform(
-    tracer: Tracing, title: str, apply: Callable[..., Any], function: Any, args: Any, kwargs: Any
+    tracer: Tracer, title: str, apply: Callable[..., Any], function: Any, args: Any, kwargs: Any
 ) -> Any:
     """Calls apply(function, *args, **kwargs), with the function interpreted inside the transform."""
     recorder = tracer.recorder
@@ -260,9 +231,18 @@ _VMAP, _GRAD = "_functorch.vmap.vmap_impl", "_functorch.eager_transforms.grad_im
 _GRAD_AND_VALUE = "_functorch.eager_transforms.grad_and_value_impl"
 
 
-@_node(*names(_VMAP))
-def vmap(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    function, in_dims, out_dims, randomness, chunk_size, *rest = args
+@special(*names(_VMAP), whole=True)
+def vmap(
+    tracer: Tracer,
+    function: Any,
+    in_dims: Any,
+    out_dims: Any,
+    randomness: Any,
+    chunk_size: Any,
+    /,
+    *rest: Any,
+    **kwargs: Any,
+) -> Any:
     if randomness != "error" or chunk_size is not None:
         tracer.break_graph("higher_order", "vmap() with randomness= or chunk_size=")
 
@@ -272,35 +252,35 @@ def vmap(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     return _transform(tracer, "vmap", apply, function, rest, kwargs)
 
 
-def _grad(title: str, implementation: Any) -> Callable[..., Any]:
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        function, argnums, has_aux, parts, named = args
+@special_rows(
+    {
+        implementation: (title, implementation)
+        for title, path in (("grad", _GRAD), ("grad_and_value", _GRAD_AND_VALUE))
+        for implementation in names(path)
+    },
+    whole=True,
+)
+def grad(
+    tracer: Tracer,
+    title: str,
+    implementation: Any,
+    function: Any,
+    argnums: Any,
+    has_aux: Any,
+    args: Any,
+    kwargs: Any,
+) -> Any:
+    def apply(run: Any, *parts: Any, **named: Any) -> Any:
+        return implementation(run, argnums, has_aux, parts, named)
 
-        def apply(run: Any, *parts: Any, **named: Any) -> Any:
-            return implementation(run, argnums, has_aux, parts, named)
-
-        return _transform(
-            tracer,
-            title,
-            apply,
-            function,
-            tracer.containers.spread(parts),
-            tracer.containers.mapping(named),
-        )
-
-    return handler
-
-
-for _title, _path in (("grad", _GRAD), ("grad_and_value", _GRAD_AND_VALUE)):
-    _node(*names(_path))(_grad(_title, name(_path)))
+    args, kwargs = tracer.containers.spread(args), tracer.containers.mapping(kwargs)
+    return _transform(tracer, title, apply, function, args, kwargs)
 
 
 class Transform:
     """A torch.func.jacrev(function, ...) or the like that was made in a trace but not yet called."""
 
-    def __init__(
-        self, maker: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def __init__(self, maker: Any, function: Any, args: Any, kwargs: dict[str, Any]) -> None:
         self.maker, self.function, self.args, self.kwargs = maker, function, args, kwargs
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -314,53 +294,40 @@ def _make(maker: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return maker(function, *args, **kwargs)
 
 
-def _maker(maker: Any) -> Callable[..., Any]:
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        tracer.native_calls.native_reads(*args[1:], *kwargs.values())
-        return Transform(maker, args[0], tuple(args[1:]), kwargs)
-
-    return handler
+@special_each(*names("jacrev jacfwd hessian", of="func"))
+def make_transform(tracer: Tracer, maker: Any, func: Any, *args: Any, **kwargs: Any) -> Transform:
+    tracer.native_calls.native_reads(*args, *kwargs.values())
+    return Transform(maker, func, args, kwargs)
 
 
-for _one in names("jacrev jacfwd hessian", of="func"):
-    special(_one)(_maker(_one))
-
-
-@_node(Transform.__call__)
-def call_transform(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    self, *rest = args
-
+@special(Transform.__call__, whole=True)
+def call_transform(tracer: Tracer, made: Transform, /, *args: Any, **kwargs: Any) -> Any:
     def apply(run: Any, *parts: Any, **named: Any) -> Any:
-        return self.maker(run, *self.args, **self.kwargs)(*parts, **named)
+        return _make(made.maker, run, made.args, made.kwargs)(*parts, **named)
 
-    return _transform(tracer, self.maker.__name__, apply, self.function, rest, kwargs)
+    return _transform(tracer, made.maker.__name__, apply, made.function, args, kwargs)
 
 
-@_node(*names("func.jvp"))
-def jvp(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    function, primals, tangents, *more = args
-    options = dict(kwargs)
-    if more:
-        tracer.break_graph("higher_order", "jvp() with positional options")
-
+@special(*names("func.jvp"), whole=True)
+def jvp(tracer: Tracer, func: Any, primals: Any, tangents: Any, **options: Any) -> Any:
     def apply(run: Any, primals: Any, tangents: Any) -> Any:
         return torch.func.jvp(run, primals, tangents, **options)
 
-    return _transform(tracer, "jvp", apply, function, [primals, tangents], {})
+    return _transform(tracer, "jvp", apply, func, [primals, tangents], {})
 
 
 # -- control flow --
 
 
-@_node(*names("cond"))
-def cond(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    predicate, if_true, if_false, *rest = args + [kwargs[n] for n in ("operands",) if n in kwargs]
-    if not isinstance(predicate, torch.Tensor) or set(kwargs) - {"operands"}:
+@special(*names("cond"), whole=True)
+def cond(tracer: Tracer, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ABSENT) -> Any:
+    if not isinstance(pred, torch.Tensor):
         tracer.break_graph("higher_order", "torch.cond() of a condition that is no tensor")
-    operands = tracer.containers.spread(rest[0]) if rest else []
-    sides = []
-    for function in (if_true, if_false):
-        sides.append(_traced(tracer, _region(tracer, "torch.cond()"), function, list(operands), {}))
+    given = [] if operands is ABSENT else tracer.containers.spread(operands)
+    sides = [
+        _traced(tracer, _region(tracer, "torch.cond()"), function, list(given), {})
+        for function in (true_fn, false_fn)
+    ]
     (graph_true, outer_true, flat, structure), (graph_false, outer_false, flat_false, other) = sides
     if structure != other or not all(
         isinstance(leaf, torch.Tensor) for leaf in (*flat, *flat_false)
@@ -373,16 +340,20 @@ def cond(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     index = {id(value): i for i, value in enumerate(outer)}
     target = CondCall(graph_true, graph_false, tuple(index[id(v)] for v in outer_true),
                       tuple(index[id(v)] for v in outer_false))  # fmt: skip
-    results = tracer.recorder.call(target, (predicate, *outer), {})
+    results = tracer.recorder.call(target, (pred, *outer), {})
     return _rebuilt(flat, structure, results)
 
 
 @special(*names("_higher_order_ops.associative_scan"))
-def associative_scan(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def associative_scan(
+    tracer: Tracer,
+    combine_fn: Any,
+    xs: Any,
+    dim: Any,
+    reverse: Any = False,
+    combine_mode: Any = "pointwise",
+) -> Any:
     """Interprets the polyfill of a scan; breaks the graph for arguments that torch may reject."""
-    given = inspect.signature(polyfills.associative_scan).bind(*args, **kwargs)
-    given.apply_defaults()
-    combine_fn, xs, dim, reverse, combine_mode = given.args
     leaves = pytree.tree_leaves(xs)
     if not (
         type(dim) is int
@@ -395,18 +366,12 @@ def associative_scan(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -
         )
     ):
         tracer.break_graph("higher_order", "associative_scan() of arguments that torch may refuse")
-    return tracer.calls.prepare(
-        polyfills.associative_scan,
-        [combine_fn, xs, dim % leaves[0].ndim, reverse, combine_mode],
-        {},
-    )
+    scanned = [combine_fn, xs, dim % leaves[0].ndim, reverse]
+    return tracer.calls.prepare(polyfills.associative_scan, scanned, {})
 
 
-@_node(*names("while_loop"))
-def while_loop(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 3 or kwargs:
-        tracer.break_graph("higher_order", "torch.while_loop() with keywords")
-    condition, body, carried = args
+@special(*names("while_loop"), whole=True)
+def while_loop(tracer: Tracer, condition: Any, body: Any, carried: Any, /) -> Any:
     recorder, carried = tracer.recorder, tracer.containers.spread(carried)
     if not all(isinstance(value, torch.Tensor) for value in carried):
         tracer.break_graph("higher_order", "torch.while_loop() carries what is no tensor")

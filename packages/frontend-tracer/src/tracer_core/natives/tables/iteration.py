@@ -1,50 +1,64 @@
-"""Built-in iteration: iter, next, sorted, min, max, sum, any, all, zip, map, range, ..."""
+"""Iteration: iter, next, sorted, min, max, sum, any, all, zip, map, range, itertools, and the methods
+of iterators."""
 
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import Any
 
 import torch
 
 from tracer_core.fx_capture.provenance import is_constant
-from tracer_core.natives.effects import special
-from tracer_core.natives.tracing import Tracing
+from tracer_core.natives import polyfills
+from tracer_core.natives.effects import special, special_each, special_rows
 from tracer_core.trace import special_methods
+from tracer_core.trace.containers import NATIVE_ITERATORS
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.generators import LazyIterator
 from tracer_core.trace.host_objects import SortKey
+from tracer_core.trace.tracer import Tracer
+
+
+def _native(tracer: Tracer, iterable: Any) -> Any:
+    """Returns an iterator over the same items that native iterators (zip, enumerate) may hold: user
+    code inside it calls back into the tracer."""
+    return tracer.containers.native_iterator(tracer.containers.iterate(iterable))
+
+
+def _holds(tracer: Tracer, function: Any, item: Any) -> bool:
+    """Returns the truth of function(item), or of the item if the function is None."""
+    if function is not None:
+        item = tracer.calls.call_value(function, [item], {})
+    return bool(tracer.operators.truth(item))
 
 
 @special(iter)
-def iter_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 1:
-        return _until(tracer, *args)
-    return tracer.containers.iterate(args[0])
+def iter_of(tracer: Tracer, value: Any, sentinel: Any = ABSENT, /) -> Any:
+    if sentinel is ABSENT:
+        return tracer.containers.iterate(value)
 
-
-def _until(tracer: Tracing, function: Any, sentinel: Any) -> LazyIterator:
     def step() -> Any:
-        value = tracer.calls.call_value(function, [], {})
-        if special_methods.same_value(tracer, sentinel, value):
+        item = tracer.calls.call_value(value, [], {})
+        if special_methods.same_value(tracer, sentinel, item):
             raise StopIteration
-        return value
+        return item
 
     return LazyIterator(tracer, "iter() with a sentinel", step)
 
 
 @special(next)
-def next_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    more, item = tracer.containers.advance(args[0])
+def next_of(tracer: Tracer, iterator: Any, default: Any = ABSENT, /) -> Any:
+    more, item = tracer.containers.advance(iterator)
     if more:
         return item
-    if len(args) > 1:
-        return args[1]
+    if default is not ABSENT:
+        return default
     raise StopIteration(item) if item is not None else StopIteration()
 
 
 @special(sorted)
-def sorted_list(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> list[Any]:
+def sorted_list(tracer: Tracer, *args: Any, **kwargs: Any) -> list[Any]:
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         return sorted(*args, **kwargs)  # raises Python's own error
     items = tracer.containers.spread(args[0])
@@ -57,112 +71,83 @@ def sorted_list(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> lis
     return [items[i] for i in order]
 
 
-def _extreme(pick: Any, symbol: str) -> Any:
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        items = tracer.containers.spread(args[0], varies=True) if len(args) == 1 else args
-        if not kwargs and tracer.scalars.among_numbers(items):
-            return tracer.scalars.operate(pick, tuple(items))
-        if kwargs.get("key") is None and all(map(is_constant, items)):
-            return pick(items, **{name: value for name, value in kwargs.items() if name != "key"})
-        if not items:
-            if "default" in kwargs:
-                return kwargs["default"]
-            return pick(items)
-        key = kwargs.get("key")
-        best, best_key = ABSENT, None
-        for item in items:
-            item_key = item if key is None else tracer.calls.call_value(key, [item], {})
-            if best is ABSENT or tracer.operators.truth(
-                tracer.operators.compare(symbol, item_key, best_key)
-            ):
-                best, best_key = item, item_key
-        return best
-
-    return handler
-
-
-special(max)(_extreme(max, ">"))
-special(min)(_extreme(min, "<"))
+@special_rows({max: (max, ">"), min: (min, "<")})
+def extreme(tracer: Tracer, pick: Any, symbol: str, *args: Any, **kwargs: Any) -> Any:
+    items = tracer.containers.spread(args[0], varies=True) if len(args) == 1 else [*args]
+    if not kwargs and tracer.scalars.among_numbers(items):
+        return tracer.scalars.operate(pick, tuple(items))
+    key = kwargs.get("key")
+    if key is None and all(map(is_constant, items)):
+        return pick(items, **{name: value for name, value in kwargs.items() if name != "key"})
+    if not items:
+        return kwargs["default"] if "default" in kwargs else pick(items)
+    best, best_key = ABSENT, None
+    for item in items:
+        item_key = item if key is None else tracer.calls.call_value(key, [item], {})
+        if best is ABSENT or tracer.operators.truth(
+            tracer.operators.compare(symbol, item_key, best_key)
+        ):
+            best, best_key = item, item_key
+    return best
 
 
 @special(sum)
-def sum_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    total = args[1] if len(args) > 1 else kwargs.get("start", 0)
-    items = tracer.containers.spread(args[0], varies=True)
-    if is_constant(total) and all(map(is_constant, items)):
-        return sum(items, total)  # 3.12 sums floats with compensation
+def sum_of(tracer: Tracer, iterable: Any, /, start: Any = 0) -> Any:
+    items = tracer.containers.spread(iterable, varies=True)
+    if is_constant(start) and all(map(is_constant, items)):
+        return sum(items, start)  # 3.12 sums floats with compensation
     for item in items:
-        total = tracer.operators.binary("+", total, item)
-    return total
+        start = tracer.operators.binary("+", start, item)
+    return start
 
 
-@special(any)
-def any_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return _search(tracer, args[0], True)
-
-
-@special(all)
-def all_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return not _search(tracer, args[0], False)
-
-
-def _search(tracer: Tracing, iterable: Any, wanted: bool) -> bool:
+@special_rows({any: (True,), all: (False,)})
+def search(tracer: Tracer, wanted: bool, iterable: Any) -> bool:
     iterator = tracer.containers.iterate(iterable)
     while True:
         more, item = tracer.containers.advance(iterator)
         if not more:
-            return False
+            return not wanted
         if tracer.operators.truth(item) is wanted:
-            return True
-
-
-def _lazy(tracer: Tracing, iterable: Any) -> Any:
-    """Returns an iterator over the same items that native iterators (zip, enumerate) may hold."""
-    iterator = tracer.containers.iterate(iterable)
-    return tracer.containers.native_iterator(iterator)
+            return wanted
 
 
 @special(zip)
-def zip_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return zip(*(_lazy(tracer, a) for a in args), **kwargs)  # noqa: B905  (strict is in kwargs if asked for)
+def zip_of(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    return zip(*(_native(tracer, a) for a in args), **kwargs)  # noqa: B905  (strict is in kwargs if asked for)
 
 
 @special(enumerate)
-def enumerate_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return enumerate(_lazy(tracer, args[0]), *args[1:], **kwargs)
+def enumerate_of(tracer: Tracer, iterable: Any, *args: Any, **kwargs: Any) -> Any:
+    return enumerate(_native(tracer, iterable), *args, **kwargs)
 
 
 @special(map)
-def map_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    function, *iterables = args
-    rows = zip(*(_lazy(tracer, i) for i in iterables), strict=False)
+def map_of(tracer: Tracer, function: Any, *iterables: Any) -> Any:
+    rows = zip(*(_native(tracer, i) for i in iterables), strict=False)
     return LazyIterator(
         tracer, "map", lambda: tracer.calls.call_value(function, list(next(rows)), {})
     )
 
 
-@special(filter)
-def filter_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    function, iterable = args
-    items = _lazy(tracer, iterable)
+@special_rows({filter: ("filter", True), itertools.filterfalse: ("filterfalse", False)})
+def filter_of(tracer: Tracer, title: str, keep: bool, function: Any, iterable: Any) -> Any:
+    items = _native(tracer, iterable)
 
     def step() -> Any:
         while True:
             item = next(items)
-            if tracer.operators.truth(
-                item if function is None else tracer.calls.call_value(function, [item], {})
-            ):
+            if _holds(tracer, function, item) is keep:
                 return item
 
-    return LazyIterator(tracer, "filter", step)
+    return LazyIterator(tracer, title, step)
 
 
 @special(reversed)
-def reversed_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    method = tracer.entries.python_method(args[0], "__reversed__")
+def reversed_of(tracer: Tracer, value: Any) -> Any:
+    method = tracer.entries.python_method(value, "__reversed__")
     if method is not None:
-        return tracer.calls.call_value(method, [args[0]], {})
-    (value,) = args
+        return tracer.calls.call_value(method, [value], {})
     if isinstance(value, (list, tuple, dict, collections.deque, range, str, bytes)):
         tracer.native_calls.native_reads(value)
         return reversed(value)
@@ -178,13 +163,150 @@ def reversed_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any
     return LazyIterator(tracer, "reversed", lambda: tracer.containers.getitem(value, next(rest)))
 
 
-_EMPTY: dict[Any, Any] = {}
-_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+_VIEWS = tuple(type(getattr({}, name)()) for name in ("keys", "values", "items"))
 
 
 @special(range)
-def range_of(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def range_of(tracer: Tracer, *args: Any) -> Any:
     if any(isinstance(a, torch.Tensor) for a in args):
         tracer.break_graph("data_dependent_value", "range() of a tensor")
-    args = [tracer.operators.index(a) for a in args]
-    return range(*(int(a) if isinstance(a, torch.SymInt) else a for a in args))
+    limits = [tracer.operators.index(a) for a in args]
+    return range(*(int(a) if isinstance(a, torch.SymInt) else a for a in limits))
+
+
+# -- itertools --
+
+
+def _makers(names: str) -> list[Any]:
+    return [getattr(itertools, name) for name in names.split() if hasattr(itertools, name)]
+
+
+_ALL_ITERATED = (itertools.chain, itertools.zip_longest, itertools.product)
+#: Makers of iterators that read their arguments completely when made; the others pull items.
+_SPREADING = _makers("product combinations permutations combinations_with_replacement")
+
+
+@special_each(*_SPREADING, *_makers("chain islice zip_longest pairwise cycle tee batched"))
+def iterator_of(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+    iterables, rest = args, ()
+    if function not in _ALL_ITERATED:
+        if "iterable" in kwargs and not args:
+            args = (kwargs.pop("iterable"),)
+        iterables, rest = args[:1], args[1:]
+        for value in (*rest, *kwargs.values()):
+            if not isinstance(value, (int, type(None))):
+                kind = type(value).__name__
+                tracer.break_graph("native_python", f"{function.__name__}() by a {kind}")
+    if function in _SPREADING:
+        return function(*map(tracer.containers.spread, iterables), *rest, **kwargs)
+    return function(*(_native(tracer, one) for one in iterables), *rest, **kwargs)
+
+
+@special(itertools.repeat)
+def repeat(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    return itertools.repeat(*args, **kwargs)
+
+
+_NO_NUMBERS = (list, tuple, str, bytes, dict, set, frozenset, type(None))
+
+
+@special(itertools.count)
+def count(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    values = [*args, *kwargs.values()]
+    if all(isinstance(value, (int, float)) for value in values) or any(
+        isinstance(value, _NO_NUMBERS) for value in values
+    ):
+        return itertools.count(*args, **kwargs)  # the second kind raises Python's own error
+    return tracer.calls.prepare(polyfills.count, [*args], kwargs)
+
+
+@special(itertools.chain.__dict__["from_iterable"])
+def chain_from_iterable(tracer: Tracer, cls: Any, iterable: Any) -> Any:
+    outer = _native(tracer, iterable)
+    inner = LazyIterator(tracer, "chain", lambda: _native(tracer, next(outer)))
+    return itertools.chain.from_iterable(inner)
+
+
+@special(itertools.starmap)
+def starmap(tracer: Tracer, function: Any, iterable: Any) -> Any:
+    rows = _native(tracer, iterable)
+    return LazyIterator(
+        tracer,
+        "starmap",
+        lambda: tracer.calls.call_value(function, tracer.containers.spread(next(rows)), {}),
+    )
+
+
+@special(itertools.compress)
+def compress(tracer: Tracer, data: Any, selectors: Any) -> Any:
+    items, chosen = _native(tracer, data), _native(tracer, selectors)
+
+    def step() -> Any:
+        while True:
+            item = next(items)
+            if tracer.operators.truth(next(chosen)):
+                return item
+
+    return LazyIterator(tracer, "compress", step)
+
+
+@special(itertools.takewhile)
+def takewhile(tracer: Tracer, function: Any, iterable: Any) -> Any:
+    items = _native(tracer, iterable)
+
+    def step() -> Any:
+        item = next(items)
+        if not tracer.operators.truth(tracer.calls.call_value(function, [item], {})):
+            raise StopIteration
+        return item
+
+    return LazyIterator(tracer, "takewhile", step)
+
+
+@special(itertools.dropwhile)
+def dropwhile(tracer: Tracer, function: Any, iterable: Any) -> Any:
+    items = _native(tracer, iterable)
+    dropping = True
+
+    def step() -> Any:
+        nonlocal dropping
+        item = next(items)
+        while dropping and tracer.operators.truth(tracer.calls.call_value(function, [item], {})):
+            item = next(items)
+        dropping = False
+        return item
+
+    return LazyIterator(tracer, "dropwhile", step)
+
+
+@special(itertools.accumulate)
+def accumulate(tracer: Tracer, iterable: Any, func: Any = None, *, initial: Any = None) -> Any:
+    items = _native(tracer, iterable)
+    state: list[Any] = []
+
+    def step() -> Any:
+        if not state:
+            state.append(next(items) if initial is None else initial)
+        elif func is None:
+            state[0] = tracer.operators.binary("+", state[0], next(items))
+        else:
+            state[0] = tracer.calls.call_value(func, [state[0], next(items)], {})
+        return state[0]
+
+    return LazyIterator(tracer, "accumulate", step)
+
+
+@special(itertools.groupby)
+def groupby(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    return tracer.native_calls.born(tracer.calls.call_value(polyfills.GroupBy, [*args], kwargs))
+
+
+#: Iterator types that the tracer advances, for their methods called by name.
+_ITERATORS = {*NATIVE_ITERATORS, type(iter(int, 1))}
+_ITERATORS |= {kind for kind in vars(itertools).values() if isinstance(kind, type)}
+for _type in _ITERATORS:
+    _raw = _type.__dict__.get("__next__")
+    if hasattr(_raw, "__objclass__") and not isinstance(_raw, type(torch.rand_like)):
+        special(_raw)(next_of)
+        if hasattr(_type.__dict__.get("__iter__"), "__objclass__"):
+            special(_type.__dict__["__iter__"])(lambda tracer, iterator: iterator)

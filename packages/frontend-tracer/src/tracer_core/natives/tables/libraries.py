@@ -17,16 +17,22 @@ import zlib
 from typing import Any
 
 from tracer_core.fx_capture.provenance import is_constant
-from tracer_core.natives.effects import EFFECTS, MUTATES, PURE, breaks, declare, special
-from tracer_core.natives.tracing import Tracing
+from tracer_core.natives.effects import EFFECTS, MUTATES, PURE, breaks, declare, special_each
+from tracer_core.trace.tracer import Tracer
 
-_KINDS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
-_UNASKED = frozenset(
-    {"__init__", "__getattribute__", "__reduce__", "__reduce_ex__", "__setstate__", "__sizeof__"}
+_METHOD_TYPES = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+)
+#: Methods that no row knows: the interpreter's own, pickling, and those that write elsewhere.
+_UNKNOWN = (
+    "__init__ __getattribute__ __reduce__ __reduce_ex__ __setstate__ __sizeof__ __deepcopy__"
+    " __copy__ pack_into"
 )
 _HASH = type(hashlib.sha256())
 #: Date methods that read the clock or the local time zone.
-_CLOCK = frozenset({"now", "today", "utcnow", "fromtimestamp", "timestamp", "astimezone"})
+_CLOCK = ("now", "today", "utcnow", "fromtimestamp", "timestamp", "astimezone")
 _DATES = (datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone)
 
 
@@ -38,84 +44,54 @@ def _natives(owner: Any) -> list[Any]:
     ]
 
 
-def _methods(cls: type) -> dict[str, Any]:
-    return {
-        n: f
-        for n, f in vars(cls).items()
-        if isinstance(f, _KINDS) and n not in _UNASKED and f not in EFFECTS
-    }
+def _methods(cls: type) -> list[Any]:
+    """Returns the methods of a type that have no row yet."""
+    return [
+        method
+        for name, method in vars(cls).items()
+        if isinstance(method, _METHOD_TYPES)
+        and name not in _UNKNOWN.split()
+        and method not in EFFECTS
+    ]
 
 
-for _cls in _DATES:
-    for _name, _method in _methods(_cls).items():
-        if _name in _CLOCK:
-            breaks(
-                "side_effect_native",
-                "the clock or the time zone of this machine is read",
-                [_method],
-            )
-        else:
-            declare(PURE, [_method])
-    declare(PURE, [_cls])
-declare(PURE, _natives(unicodedata))
-declare(PURE, _natives(binascii))
-declare(PURE, [zlib.crc32, zlib.adler32, zlib.compress, zlib.decompress])
-declare(
-    PURE,
-    [
-        struct.pack,
-        struct.unpack,
-        struct.unpack_from,
-        struct.calcsize,
-        struct.iter_unpack,
-        struct.Struct,
-    ],
-)
-declare(PURE, [m for n, m in _methods(_struct.Struct).items() if n != "pack_into"])
-declare(PURE, [m for n, m in _methods(_HASH).items() if n != "update"])
-declare(MUTATES, [_HASH.update])
-declare(PURE, [f for n,
-f in vars(hashlib).items() if n in hashlib.algorithms_guaranteed and callable(f)
-               and not isinstance(f, types.FunctionType)])  # fmt: skip
-declare(
-    PURE,
-    [
-        m
-        for n, m in _methods(re.Pattern).items()
-        if n not in ("sub", "subn", "__deepcopy__", "__copy__")
-    ],
-)
-declare(PURE, [m for n, m in _methods(re.Match).items() if n not in ("__deepcopy__", "__copy__")])
-_STRING = vars(string._string)  # type: ignore[attr-defined]
-declare(PURE, [f for f in _STRING.values() if isinstance(f, types.BuiltinFunctionType)])
-declare(PURE, [hashlib.pbkdf2_hmac, *([hashlib.scrypt] if hasattr(hashlib, "scrypt") else [])])
-declare(PURE, [f for f in vars(stat).values() if isinstance(f, types.BuiltinFunctionType)])
-declare(PURE, [copyreg.__newobj__])  # type: ignore[attr-defined]
-
-
-def _substitute(method: Any) -> Any:
+@special_each(re.Pattern.sub, re.Pattern.subn)
+def substitute(tracer: Tracer, method: Any, *args: Any, **kwargs: Any) -> Any:
     """pattern.sub with a function, which is interpreted for each match."""
-
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        named = dict(zip(("pattern", "repl", "string", "count"), args, strict=False)) | kwargs
-        repl, text = named["repl"], named["string"]
-        if is_constant(repl):
-            return method(*args, **kwargs)
-        if not is_constant(text) or not callable(repl):
-            tracer.break_graph("unknown_native", f"{method.__name__}() of a {type(text).__name__}")
-        pieces, end, done = [], 0, 0
-        for match in named["pattern"].finditer(text):
-            if named.get("count", 0) and done == named["count"]:
-                break
-            value = tracer.calls.call_value(repl, [tracer.native_calls.born(match)], {})
-            pieces += [text[end : match.start()], text[:0] if value is None else value]
-            end, done = match.end(), done + 1
-        pieces.append(text[end:])
-        result = text[:0].join(pieces)
-        return (result, done) if method.__name__ == "subn" else result
-
-    return handler
+    named = dict(zip(("pattern", "repl", "string", "count"), args, strict=False)) | kwargs
+    repl, text = named["repl"], named["string"]
+    if is_constant(repl):
+        return method(*args, **kwargs)
+    if not is_constant(text) or not callable(repl):
+        tracer.break_graph("unknown_native", f"{method.__name__}() of a {type(text).__name__}")
+    pieces, end, done = [], 0, 0
+    for match in named["pattern"].finditer(text):
+        if named.get("count", 0) and done == named["count"]:
+            break
+        value = tracer.calls.call_value(repl, [tracer.native_calls.born(match)], {})
+        pieces += [text[end : match.start()], text[:0] if value is None else value]
+        end, done = match.end(), done + 1
+    pieces.append(text[end:])
+    result = text[:0].join(pieces)
+    return (result, done) if method.__name__ == "subn" else result
 
 
-special(re.Pattern.sub)(_substitute(re.Pattern.sub))
-special(re.Pattern.subn)(_substitute(re.Pattern.subn))
+for _dates in _DATES:
+    breaks(
+        "side_effect_native",
+        "the clock or the time zone of this machine is read",
+        [method for method in _methods(_dates) if method.__name__ in _CLOCK],
+    )
+declare(PURE, _DATES)
+declare(MUTATES, [_HASH.update])
+for _cls in (*_DATES, _struct.Struct, _HASH, re.Pattern, re.Match):
+    declare(PURE, _methods(_cls))
+for _module in (unicodedata, binascii, stat, string._string):  # type: ignore[attr-defined]
+    declare(PURE, _natives(_module))
+declare(PURE, [zlib.crc32, zlib.adler32, zlib.compress, zlib.decompress])
+declare(PURE, [struct.pack, struct.unpack, struct.unpack_from, struct.calcsize])
+declare(PURE, [struct.iter_unpack, struct.Struct])
+declare(PURE, [hashlib.pbkdf2_hmac, *([hashlib.scrypt] if hasattr(hashlib, "scrypt") else [])])
+_algorithms = [getattr(hashlib, name, None) for name in sorted(hashlib.algorithms_guaranteed)]
+declare(PURE, [f for f in _algorithms if callable(f) and not isinstance(f, types.FunctionType)])
+declare(PURE, [copyreg.__newobj__])  # type: ignore[attr-defined]

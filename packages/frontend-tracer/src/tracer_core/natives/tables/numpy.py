@@ -6,7 +6,6 @@ becomes a tensor input of the graph, or the graph breaks. Arrays made here hold 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,15 +13,15 @@ import torch
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards import numpy_types
 from tracer_core.guards.numpy_types import ARRAY, SCALARS
-from tracer_core.natives.effects import CALLED_PACKAGES, CALLED_TYPES, special
+from tracer_core.natives.effects import CALLED_PACKAGES, CALLED_TYPES, special, special_each
 from tracer_core.natives.queries import applied
-from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import names
+from tracer_core.trace.tracer import Tracer
 
 _CONTAINERS = (list, tuple, dict)
 
 
-def plain_data(tracer: Tracing, value: Any, depth: int = 6) -> bool:
+def plain_data(tracer: Tracer, value: Any, depth: int = 6) -> bool:
     """Returns whether NumPy may read a value while tracing."""
     if is_constant(value) or isinstance(value, (type, *numpy_types.FUNCTIONS, *numpy_types.DTYPE)):
         return True
@@ -39,13 +38,12 @@ def plain_data(tracer: Tracing, value: Any, depth: int = 6) -> bool:
     return False
 
 
-def _run(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _run(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Runs a NumPy function of plain data while tracing."""
     name = getattr(function, "__name__", type(function).__name__)
-    args = [tracer.scalars.concrete(tracer.scalars.settled(value)) for value in args]
-    kwargs = {
-        key: tracer.scalars.concrete(tracer.scalars.settled(value)) for key, value in kwargs.items()
-    }
+    concrete, settled = tracer.scalars.concrete, tracer.scalars.settled
+    args = [concrete(settled(value)) for value in args]
+    kwargs = {key: concrete(settled(value)) for key, value in kwargs.items()}
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
             tracer.break_graph("data_dependent_value", f"numpy.{name}() of a tensor")
@@ -65,11 +63,7 @@ def _run(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]
         tracer.break_graph("side_effect_native", f"numpy.{name}() warns: {error}")
 
 
-def _called(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return _run(tracer, function, args, kwargs)
-
-
-def _python(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _python(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """NumPy's own Python code."""
     module = function.__globals__.get("__name__", "")
     if module.startswith(numpy_types.NOT_PURE):
@@ -78,20 +72,15 @@ def _python(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, A
 
 
 CALLED_PACKAGES["numpy"] = _python
+CALLED_TYPES.update(dict.fromkeys(numpy_types.FUNCTIONS, _run))
 
 
-def _row(function: Any) -> Callable[..., Any]:
-    return lambda tracer, args, kwargs: _run(tracer, function, args, kwargs)
+@special_each(*numpy_types.MAKERS, *numpy_types.METHODS, *SCALARS, *numpy_types.DTYPE)
+def run(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return _run(tracer, function, [*args], kwargs)
 
 
-for _type in numpy_types.FUNCTIONS:
-    CALLED_TYPES[_type] = _called
-for _function in (*numpy_types.MAKERS, *numpy_types.METHODS, *SCALARS, *numpy_types.DTYPE):
-    special(_function)(_row(_function))
-
-
-# -- arrays that become tensors
-# ---------------------------------------------------------------------------
+# -- arrays that become tensors --
 
 
 class _Shared:
@@ -103,7 +92,7 @@ class _Shared:
         return torch.from_numpy(array)
 
 
-def _tensor_of(tracer: Tracing, array: Any) -> Any:
+def _tensor_of(tracer: Tracer, array: Any) -> Any:
     """Returns a graph input that shares the array's memory."""
     handle = ("from_numpy", id(array), tracer.steps)
     question = tracer.native_calls.questions.setdefault(handle, _Shared())
@@ -113,7 +102,7 @@ def _tensor_of(tracer: Tracing, array: Any) -> Any:
         tracer.break_graph("unsupported_value", f"an array that no tensor can share: {error}")
 
 
-def _is_input(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
+def _is_input(tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return (
         len(args) == 1
         and not kwargs
@@ -122,21 +111,15 @@ def _is_input(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
     )
 
 
-def _sharing(function: Any) -> Callable[..., Any]:
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if _is_input(tracer, args, kwargs):
-            return _tensor_of(tracer, args[0])
-        return tracer.native_calls.call_torch(function, args, kwargs)
-
-    return handler
-
-
-for _function in names("from_numpy as_tensor asarray"):
-    special(_function)(_sharing(_function))
+@special_each(*names("from_numpy as_tensor asarray"))
+def share(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+    if _is_input(tracer, args, kwargs):
+        return _tensor_of(tracer, args[0])
+    return tracer.native_calls.call_torch(function, [*args], kwargs)
 
 
 @special(*names("tensor"))
-def tensor(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def tensor(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     if _is_input(tracer, args, kwargs):
         return tracer.native_calls.native(torch.Tensor.clone, _tensor_of(tracer, args[0]))
-    return tracer.native_calls.call_torch(torch.tensor, args, kwargs)
+    return tracer.native_calls.call_torch(torch.tensor, [*args], kwargs)

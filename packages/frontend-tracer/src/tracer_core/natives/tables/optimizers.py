@@ -12,14 +12,14 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.natives import polyfills
-from tracer_core.natives.effects import CALLED_CODES, special
-from tracer_core.natives.tracing import Tracing
+from tracer_core.natives.effects import CALLED_CODES, special, special_each
 from tracer_core.torch_private.names import code_inside, names
 from tracer_core.trace.generators import TracedGenerator
 from tracer_core.trace.optimizer_scalars import number_in
+from tracer_core.trace.tracer import Tracer
 
 
-def _hidden_method(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _hidden_method(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Interprets optimizer methods that torch disables for its own tracer."""
     inner = _free(tracer, function, "fn")
     if not inner.__module__.startswith("torch.optim."):
@@ -28,13 +28,13 @@ def _hidden_method(tracer: Tracing, function: Any, args: list[Any], kwargs: dict
     return tracer.calls.prepare(inner, args, kwargs)
 
 
-def _profiled_step(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _profiled_step(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Interprets Optimizer.step with its hooks and profiler label."""
     _demand_plain_parameters(tracer, args)
     return tracer.calls.frame_of(function, args, kwargs)
 
 
-def _demand_plain_parameters(tracer: Tracing, args: list[Any]) -> None:
+def _demand_plain_parameters(tracer: Tracer, args: list[Any]) -> None:
     if args and isinstance(args[0], torch.optim.Optimizer):
         groups = vars(args[0]).get("param_groups", ())
         _demand_plain(
@@ -42,7 +42,7 @@ def _demand_plain_parameters(tracer: Tracing, args: list[Any]) -> None:
         )
 
 
-def _demand_plain(tracer: Tracing, what: str, parameters: Any) -> None:
+def _demand_plain(tracer: Tracer, what: str, parameters: Any) -> None:
     """Breaks the graph for tensor subclass parameters (fully_shard's DTensors): breaks for each
     parameter, in each line, would capture nothing."""
     kinds = {
@@ -55,13 +55,11 @@ def _demand_plain(tracer: Tracing, what: str, parameters: Any) -> None:
             tracer.break_graph("tensor_subclass", f"{what} over {kind.__name__}s")
 
 
-def _clipping(function: Any) -> None:
-    def clip(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        given = args[0] if args else kwargs.get("parameters")
-        _demand_plain(tracer, function.__name__, _parameters_in(given))
-        return tracer.calls.frame_of(function, args, kwargs)
-
-    special(function)(clip)
+@special_each(*names("clip_grad_norm_ clip_grad_value_", of="nn.utils.clip_grad"))
+def clip_gradients(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+    given = args[0] if args else kwargs.get("parameters")
+    _demand_plain(tracer, function.__name__, _parameters_in(given))
+    return tracer.calls.frame_of(function, [*args], kwargs)
 
 
 def _parameters_in(given: Any) -> Any:
@@ -74,7 +72,7 @@ def _parameters_in(given: Any) -> Any:
     return (given,)
 
 
-def _use_grad(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _use_grad(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Runs Optimizer.step in the optimizer's grad mode, without torch's own graph breaks around it."""
     if not tracer.shapes.takes_numbers and type(args[0]) is not torch.optim.SGD:
         tracer.break_graph(
@@ -86,7 +84,7 @@ def _use_grad(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str,
     )
 
 
-def _free(tracer: Tracing, function: Any, name: str) -> Any:
+def _free(tracer: Tracer, function: Any, name: str) -> Any:
     """Returns a closure variable of a torch function by name."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     if name not in cells:
@@ -97,31 +95,25 @@ def _free(tracer: Tracing, function: Any, name: str) -> Any:
     return cells[name].cell_contents
 
 
-special(typing.cast)(lambda tracer, args, kwargs: args[1])
+special(typing.cast)(lambda tracer, typ, val: val)
 
 
 @special(*names("Tensor.item"))
-def item(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def item(tracer: Tracer, tensor: Any) -> Any:
     """Returns the symbolic value of an optimizer's step counter, known before the graph runs."""
-    number = None if kwargs else number_in(tracer, args[0])
-    return (
-        number
-        if number is not None
-        else tracer.native_calls.call_torch(torch.Tensor.item, args, kwargs)
-    )
+    number = number_in(tracer, tensor)
+    if number is not None:
+        return number
+    return tracer.native_calls.call_torch(torch.Tensor.item, [tensor], {})
 
 
 @special(*names("_C._group_tensors_by_device_and_dtype"))
-def group_tensors(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    if not isinstance(args[0] if args else kwargs.get("tensorlistlist"), (list, tuple)):
+def group_tensors(tracer: Tracer, tensorlistlist: Any, with_indices: Any = False) -> Any:
+    if not isinstance(tensorlistlist, (list, tuple)):
         tracer.break_graph(
             "native_python", "the arguments do not fit _group_tensors_by_device_and_dtype()"
         )
-    lists = [
-        tracer.containers.spread(one)
-        for one in tracer.containers.spread(args[0] if args else kwargs["tensorlistlist"])
-    ]
-    with_indices = args[1] if len(args) > 1 else kwargs.get("with_indices", False)
+    lists = [tracer.containers.spread(one) for one in tracer.containers.spread(tensorlistlist)]
     groups: dict[Any, Any] = {}
     for index, first in enumerate(lists[0] if lists else []):
         key = first.device, first.dtype
@@ -134,8 +126,6 @@ def group_tensors(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> A
     return groups
 
 
-for _function in names("clip_grad_norm_ clip_grad_value_", of="nn.utils.clip_grad"):
-    _clipping(_function)
 CALLED_CODES |= dict.fromkeys(names("optim.Optimizer.zero_grad.__code__"), _hidden_method)
 CALLED_CODES |= dict.fromkeys(code_inside("optim.Optimizer.profile_hook_step"), _profiled_step)
 CALLED_CODES |= dict.fromkeys(

@@ -17,7 +17,6 @@ import threading
 import time
 import types
 import warnings
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -30,70 +29,71 @@ from tracer_core.natives.effects import (
     breaks,
     declare,
     special,
+    special_each,
+    special_rows,
 )
 from tracer_core.natives.libraries import guard_function
 from tracer_core.natives.queries import applied, query
-from tracer_core.natives.tracing import Tracing
-
-_OS = importlib.import_module(os.name)  # posix, or nt
+from tracer_core.trace.tracer import Tracer
 
 
-def _natives(owner: Any) -> Iterable[Any]:
+def _natives(owner: Any) -> list[Any]:
     kinds = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
     return [f for f in vars(owner).values() if isinstance(f, kinds) and f not in EFFECTS]
 
 
+_RANDOM_UNASKED = ("__new__", "__init__", "__getattribute__")
 declare(
     PURE,
     [sys.intern, sys.getdefaultencoding, sys.getfilesystemencoding, sys.is_finalizing, os.fspath],
 )
 declare(SHALLOW, [types.MethodType, types.SimpleNamespace, types.FunctionType])
-for _query in (sys.getrecursionlimit, sys.getswitchinterval, gc.isenabled, gc.get_threshold):
-    special(_query)(lambda tracer, args, kwargs, _query=_query: query(tracer, _query))
+
+
+@special_each(sys.getrecursionlimit, sys.getswitchinterval, gc.isenabled, gc.get_threshold)
+def ask(tracer: Tracer, function: Any) -> Any:
+    return query(tracer, function)
 
 
 @special(sys.exc_info)
-def exc_info(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def exc_info(tracer: Tracer) -> Any:
     error = tracer.handled()
-    return (
-        (None, None, None)
-        if error is None
-        else (type(error), error, tracer.attributes.getattr(error, "__traceback__"))
-    )
+    if error is None:
+        return None, None, None
+    return type(error), error, tracer.attributes.getattr(error, "__traceback__")
 
 
-@special(sys.exception)
-def exception(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return tracer.handled()
+special(sys.exception)(lambda tracer: tracer.handled())
+
+
+def _frame_module_name(tracer: Tracer, depth: Any = 0) -> Any:
+    depth = tracer.scalars.concrete(depth)
+    if type(depth) is not int or depth >= len(tracer.frames):
+        tracer.break_graph(
+            "side_effect_native", "the caller of the compiled function is asked for its module"
+        )
+    return tracer.frames[-1 - max(depth, 0)].function.__module__
 
 
 if hasattr(sys, "_getframemodulename"):
-
-    @special(sys._getframemodulename)
-    def getframemodulename(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        depth = tracer.scalars.concrete(args[0] if args else kwargs.get("depth", 0))
-        if type(depth) is not int or depth >= len(tracer.frames):
-            tracer.break_graph(
-                "side_effect_native", "the caller of the compiled function is asked for its module"
-            )
-        return tracer.frames[-1 - max(depth, 0)].function.__module__
-
-
-breaks("side_effect_native", "the clock is read", _natives(time))
-breaks("side_effect_native", "a warning is shown", [warnings.warn, warnings.warn_explicit])
-breaks("side_effect_native", "Python's random numbers are drawn", [
-    f for f in _natives(_random.Random) if f.__name__ not in ("__new__", "__init__",
-    "__getattribute__")])  # fmt: skip
-breaks("side_effect_native", "the operating system is asked", _natives(_OS))
-breaks("side_effect_native", "state of the interpreter is read or set", _natives(sys))
-breaks("side_effect_native", "the garbage collector is asked", _natives(gc))
-breaks("side_effect_native", "signals are handled", _natives(signal))
-breaks("side_effect_native", "threads are started or asked", _natives(_thread))
-breaks("side_effect_native", "Python's random numbers are drawn", [random.Random])
+    special(sys._getframemodulename)(_frame_module_name)
+for _reason, _functions in {
+    "the clock is read": _natives(time),
+    "a warning is shown": [warnings.warn, warnings.warn_explicit],
+    "Python's random numbers are drawn": [
+        random.Random,
+        *(f for f in _natives(_random.Random) if f.__name__ not in _RANDOM_UNASKED),
+    ],
+    "the operating system is asked": _natives(importlib.import_module(os.name)),  # posix, or nt
+    "state of the interpreter is read or set": _natives(sys),
+    "the garbage collector is asked": _natives(gc),
+    "signals are handled": _natives(signal),
+    "threads are started or asked": _natives(_thread),
+}.items():
+    breaks("side_effect_native", _reason, _functions)
 
 
-# -- logs
-# -----------------------------------------------------------------------------------------------------
+# -- logs --
 
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "exception": 40, "critical": 50}
 
@@ -114,89 +114,75 @@ class Enabled:
 _QUESTIONS: dict[int, Enabled] = {}
 
 
-def _logs(method: Any, level: int | None) -> Any:
-    """Drops a disabled log message, which has no effect; guards that its level is disabled."""
-
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        logger = args[0]
-        wanted = level if level is not None else args[1]
-        known = type(logger) in (logging.Logger, logging.RootLogger) and type(wanted) is int
-        if known and not _is_enabled(tracer, logger, wanted):
-            return None
-        tracer.break_graph("side_effect_native", f"a message is logged ({method.__name__})")
-
-    return handler
-
-
-def _is_logger(tracer: Tracing, logger: Any) -> None:
-    if not isinstance(logger, logging.Logger):
-        tracer.break_graph(
-            "side_effect_native", f"a {type(logger).__name__} is asked for a logger's level"
-        )
-
-
-def _is_enabled(tracer: Tracing, logger: Any, level: int) -> bool:
-    _is_logger(tracer, logger)
-    if type(level) is not int:
-        tracer.break_graph("side_effect_native", "a logger is asked in an unusual way")
-    if tracer.provenance.is_fresh(logger):
-        tracer.provenance.constant(logger)
-    return bool(applied(tracer, _QUESTIONS.setdefault(level, Enabled(level)), logger))
-
-
-for _name, _level in _LEVELS.items():
-    special(vars(logging.Logger)[_name])(_logs(vars(logging.Logger)[_name], _level))
-special(logging.Logger.log)(_logs(logging.Logger.log, None))
-
-
-@special(logging.Logger.isEnabledFor)
-def is_enabled_for(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return _is_enabled(tracer, args[0], args[1])
-
-
-@special(logging.Logger.getEffectiveLevel)
-def effective_level(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    _is_logger(tracer, args[0])
-    if tracer.provenance.is_fresh(args[0]):
-        tracer.provenance.constant(args[0])
-    return applied(tracer, _effective_level, args[0])
-
-
 def _effective_level(logger: Any) -> int:
     return int(logger.getEffectiveLevel())
 
 
+def _ask_logger(tracer: Tracer, question: Any, logger: Any) -> Any:
+    """Returns question(logger), guarded."""
+    if not isinstance(logger, logging.Logger):
+        tracer.break_graph(
+            "side_effect_native", f"a {type(logger).__name__} is asked for a logger's level"
+        )
+    if tracer.provenance.is_fresh(logger):
+        tracer.provenance.constant(logger)
+    return applied(tracer, question, logger)
+
+
+@special(logging.Logger.isEnabledFor)
+def is_enabled_for(tracer: Tracer, logger: Any, level: Any) -> bool:
+    if type(level) is not int:
+        tracer.break_graph("side_effect_native", "a logger is asked in an unusual way")
+    return bool(_ask_logger(tracer, _QUESTIONS.setdefault(level, Enabled(level)), logger))
+
+
+@special(logging.Logger.getEffectiveLevel)
+def effective_level(tracer: Tracer, logger: Any) -> Any:
+    return _ask_logger(tracer, _effective_level, logger)
+
+
+@special_rows({vars(logging.Logger)[name]: (name, level) for name, level in _LEVELS.items()})
+def log_at(tracer: Tracer, name: str, level: Any, logger: Any, *args: Any, **kwargs: Any) -> None:
+    """Drops a disabled log message, which has no effect; guards that its level is disabled."""
+    plain = type(logger) in (logging.Logger, logging.RootLogger) and type(level) is int
+    if not plain or is_enabled_for(tracer, logger, level):
+        tracer.break_graph("side_effect_native", f"a message is logged ({name})")
+
+
+@special(logging.Logger.log)
+def log(tracer: Tracer, logger: Any, level: Any, *args: Any, **kwargs: Any) -> None:
+    log_at(tracer, "log", level, logger)
+
+
 @special(logging.getLogger)
-def get_logger(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def get_logger(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     if not all(map(is_constant, (*args, *kwargs.values()))):
         tracer.break_graph("side_effect_native", "a logger is made")
     return query(tracer, partial(logging.getLogger, *args, **kwargs))
 
 
-# -- environment and callers
-# --------------------------------------------------------------------------
+# -- environment and callers --
 
 
 @special(os.getenv)
-def getenv(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    default = args[1] if len(args) > 1 else kwargs.get("default")
-    value = query(tracer, partial(os.environ.get, args[0]))
+def getenv(tracer: Tracer, key: Any, default: Any = None) -> Any:
+    value = query(tracer, partial(os.environ.get, key))
     return default if value is None else value
 
 
 @special(inspect.signature)
-def signature(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def signature(tracer: Tracer, obj: Any) -> Any:
     """Returns the signature of a function with guarded code and defaults; not traced into for other
     objects."""
-    function = args[0].__func__ if type(args[0]) is types.MethodType else args[0]
-    if type(function) is not types.FunctionType or kwargs or not guard_function(tracer, function):
+    function = obj.__func__ if type(obj) is types.MethodType else obj
+    if type(function) is not types.FunctionType or not guard_function(tracer, function):
         tracer.break_graph(
             "native_python", "the signature of something that is no plain function is read"
         )
-    return tracer.native_calls.born(inspect.signature(args[0]))
+    return tracer.native_calls.born(inspect.signature(obj))
 
 
-def _current_thread(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _current_thread(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     tracer.break_graph("side_effect_native", "the current thread is asked")
 
 

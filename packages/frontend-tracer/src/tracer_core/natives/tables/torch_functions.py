@@ -1,99 +1,49 @@
-"""torch functions that are not tensor operators: queries, settings, and compilation status.
+"""torch functions that are not tensor operators: queries, settings and the contexts that set them,
+and compilation status.
 
 Tensor operators need no row: `policy.is_torch_operator` recognizes them and the recorder sees them.
+A setter runs while tracing and is recorded in the graph, so that later operators run under it there
+too. The end of the trace restores the old value, and generated code sets the new one (see
+`settings`).
 """
 
 from __future__ import annotations
 
+import contextvars
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-from tracer_core.natives.arity import COUNTS
-from tracer_core.natives.effects import EFFECTS, PURE, SHALLOW, breaks, declare, special
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandle, VariableToken
+from tracer_core.natives.effects import (
+    EFFECTS,
+    PURE,
+    SHALLOW,
+    breaks,
+    declare,
+    special,
+    special_each,
+    special_rows,
+)
 from tracer_core.natives.queries import query
-from tracer_core.natives.tracing import Tracing
-from tracer_core.torch_private.names import names
+from tracer_core.torch_private import settings
+from tracer_core.torch_private.names import name, names
+from tracer_core.trace.tracer import Tracer
+
+
+def _new(functions: Iterable[Any]) -> list[Any]:
+    """Returns the functions that have no row yet: torch and torch._C share some."""
+    return [function for function in functions if callable(function) and function not in EFFECTS]
+
 
 #: Queries of settings that are guarded as a whole (torch_private.torch_state) or never change.
 declare(PURE, names("is_grad_enabled is_inference_mode_enabled get_default_dtype finfo iinfo device dtype Size"
     " are_deterministic_algorithms_enabled promote_types result_type can_cast"))  # fmt: skip
 declare(PURE, names("_is_any_autocast_enabled _is_tracing _is_torch_function_mode_enabled _get_deterministic_algorithms"
     " _is_autocast_available", of="_C"))  # fmt: skip
-
-
-def _declare_query(function: Any) -> None:
-    if function not in EFFECTS:  # torch and torch._C share some
-        COUNTS[function] = 0, 0
-        special(function)(lambda tracer, args, kwargs: query(tracer, function))
-
-
-#: Settings that are guarded one by one, when read.
-for _query in (
-    *names("get_num_threads get_num_interop_threads is_warn_always_enabled"),
-    *names("_has_mkldnn _get_cudnn_allow_tf32 _get_cublas_allow_tf32 _get_warnAlways", of="_C"),
-):  # fmt: skip
-    if callable(_query):
-        _declare_query(_query)
 declare(SHALLOW, names("Size.numel _C._log_api_usage_once"))
-
-
-#: A trace is no torch.jit trace.
-for _function in names("_C._get_tracing_state"):
-    COUNTS[_function] = 0, 0
-    special(_function)(lambda tracer, args, kwargs: None)
-
-#: These take a list, the others separate arguments.
-_OF_A_LIST = names("_C._has_torch_function overrides.has_torch_function")
-
-
-def _no_torch_function(function: Any) -> Any:
-    """Plain tensors have no __torch_function__."""
-
-    def handler(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if function in _OF_A_LIST and not isinstance(args[0], (list, tuple)):
-            tracer.break_graph("native_python", "_has_torch_function() of no list or tuple")
-        return False if args or kwargs else function()  # raises Python's own error
-
-    return handler
-
-
-for _function in {  # torch.overrides and torch._C share them
-    *_OF_A_LIST,
-    *names("_has_torch_function_unary _has_torch_function_variadic", of="_C"),
-    *names("has_torch_function_unary has_torch_function_variadic", of="overrides"),
-}:
-    if _function in _OF_A_LIST:
-        COUNTS[_function] = 1, 1
-    special(_function)(_no_torch_function(_function))
-
-
-_STACKS = names("_C._len_torch_dispatch_stack _C._len_torch_function_stack")
-COUNTS |= dict.fromkeys(_STACKS, (0, 0))
-
-
-@special(*_STACKS)
-def mode_count(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> int:
-    """Returns 0: no trace runs under foreign modes, which every cache entry guards."""
-    return 0
-
-
-@special(*names("compiler.is_compiling compiler.is_dynamo_compiling"))
-def is_compiling(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Returns the compilation status that libraries query; False for optimizers, whose results
-    would differ."""
-    asker = tracer.frames[-1]
-    optimizer = asker.globals.get("__name__", "").startswith("torch.optim.")
-    if optimizer and asker.code.raw.co_name != "_accelerator_graph_capture_health_check":
-        return False
-    return bool(tracer.is_compiling())
-
-
-@special(*names("jit.is_scripting compiler.is_exporting"))
-def is_something_else(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    return False
-
-
 breaks("side_effect_native", "torch's random number generator is seeded or read", names(
     "manual_seed seed get_rng_state set_rng_state initial_seed"))  # fmt: skip
 # Its Python code passes everything but out= to __torch_function__.
@@ -102,17 +52,307 @@ breaks(
     "torch.chain_matmul (deprecated) may write to out= unseen",
     names("chain_matmul"),
 )
+for _mode in ("overrides.TorchFunctionMode", "utils._python_dispatch.TorchDispatchMode"):
+    breaks("torch_mode", "it sees every operator", names("__enter__ __exit__", of=_mode))
+for _off in ("_C.DisableTorchFunctionSubclass", "_C.DisableTorchFunction"):
+    breaks(
+        "torch_mode",
+        "it changes what operators ask",
+        names(f"{_off} {_off}.__enter__ {_off}.__exit__"),
+    )
+breaks("torch_mode", "it changes what operators ask", [
+    *names("_push_mode _pop_mode _pop_mode_temporarily", of="overrides"),
+    *names("_push_mode _pop_mode _pop_mode_temporarily", of="utils._python_dispatch"),
+    *names("set_default_device"),
+])  # fmt: skip
+
+
+# -- compilation status, and queries with a known answer --
+
+
+@special(*{*names("_C._has_torch_function overrides.has_torch_function")})
+def no_torch_function_in(tracer: Tracer, values: Any, /) -> bool:
+    """Plain tensors have no __torch_function__. torch.overrides and torch._C share functions."""
+    if not isinstance(values, (list, tuple)):
+        tracer.break_graph("native_python", "_has_torch_function() of no list or tuple")
+    return False
+
+
+@special_each(
+    *names("has_torch_function_unary has_torch_function_variadic", of="overrides"),
+    *names("_has_torch_function_unary _has_torch_function_variadic", of="_C"),
+)
+def no_torch_function(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+    return False if args or kwargs else function()  # raises Python's own error
+
+
+#: A trace is no torch.jit trace, and no trace runs under foreign modes, which every cache entry
+#: guards.
+_STACKS = names("_C._len_torch_dispatch_stack _C._len_torch_function_stack")
+special(*names("_C._get_tracing_state"))(lambda tracer: None)
+special(*_STACKS)(lambda tracer: 0)
+special(*names("jit.is_scripting compiler.is_exporting"))(lambda tracer: False)
+
+
+@special(*names("compiler.is_compiling compiler.is_dynamo_compiling"))
+def is_compiling(tracer: Tracer) -> bool:
+    """Returns the compilation status that libraries query; False for optimizers, whose results
+    would differ."""
+    asker = tracer.frames[-1]
+    optimizer = asker.globals.get("__name__", "").startswith("torch.optim.")
+    if optimizer and asker.code.raw.co_name != "_accelerator_graph_capture_health_check":
+        return False
+    return tracer.is_compiling()
 
 
 @special(*names("Tensor.requires_grad_"))
-def requires_grad_(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def requires_grad_(tracer: Tracer, tensor: Any, requires_grad: Any = True) -> Any:
     """Does nothing if the tensor requires gradients already; an intermediate may become a leaf."""
-    tensor, wanted = args[0], args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
-    if wanted is True and tensor.requires_grad:
+    if requires_grad is True and tensor.requires_grad:
         return tensor
-    if wanted is False and not tracer.recorder.as_fake(tensor).requires_grad:
+    if requires_grad is False and not tracer.recorder.as_fake(tensor).requires_grad:
         return tensor
-    if wanted is True and tracer.attribute_writes.may_require_grad(tensor):
+    if requires_grad is True and tracer.attribute_writes.may_require_grad(tensor):
         tracer.recorder.require_grad(tensor)
         return tensor
-    return tracer.native_calls.call_torch(torch.Tensor.requires_grad_, args, kwargs)
+    return tracer.native_calls.call_torch(torch.Tensor.requires_grad_, [tensor, requires_grad], {})
+
+
+# -- setters --
+
+
+@special_rows({function: (function, keys) for function, keys in settings.SETTERS.items()})
+def set_state(
+    tracer: Tracer, function: Any, keys: tuple[str, ...], /, *args: Any, **kwargs: Any
+) -> Any:
+    tracer.native_calls.native_reads(*args, *kwargs.values())
+    return tracer.recorder.state_call(function, args, keys, kwargs)
+
+
+@special_rows(
+    {
+        function: (function, kind)
+        for kind in ("enabled", "dtype")
+        for function in names(f"set_autocast_{kind}")
+    }
+)
+def set_autocast(tracer: Tracer, function: Any, kind: str, *args: Any, **kwargs: Any) -> Any:
+    key = f"autocast_{args[0]}_{kind}" if args else ""
+    if key not in settings.SETTINGS or kwargs:
+        tracer.break_graph(
+            "side_effect_native", f"{function.__name__}({', '.join(map(repr, args))})"
+        )
+    return tracer.recorder.state_call(function, args, (key,), kwargs)
+
+
+@special(*names("autocast_increment_nesting"))
+def increment_nesting(tracer: Tracer) -> int:
+    tracer.recorder.autocast_nesting += 1
+    return torch.autocast_increment_nesting()
+
+
+@special(*names("autocast_decrement_nesting"))
+def decrement_nesting(tracer: Tracer) -> int:
+    """Returns 0: the nesting of later calls is unknown, and 0 makes the program drop its cached
+    casts, which is safe."""
+    tracer.recorder.autocast_nesting -= 1
+    torch.autocast_decrement_nesting()
+    return 0
+
+
+@special(*names("clear_autocast_cache"))
+def clear_autocast_cache(tracer: Tracer) -> None:
+    tracer.recorder.state_call(torch.clear_autocast_cache, (), (), {})
+
+
+# -- queries --
+
+
+def ask(tracer: Tracer, key: str) -> Any:
+    """Returns a setting's value, guarded unless the trace itself has set it."""
+    get = settings.SETTINGS[key].get
+    return get() if key in tracer.recorder.settings_written else query(tracer, get)
+
+
+@special_each(
+    *_new(
+        (
+            *names("get_num_threads get_num_interop_threads is_warn_always_enabled"),
+            *names("_has_mkldnn _get_cudnn_allow_tf32 _get_cublas_allow_tf32", of="_C"),
+            *names("_get_warnAlways _get_privateuse1_backend_name", of="_C"),
+            *names(
+                "_cuda_getDeviceCount _cuda_isInBadFork _cuda_getDevice",
+                of="_C",
+                in_every_build=False,
+            ),
+        )
+    )
+)
+def ask_function(tracer: Tracer, function: Any) -> Any:
+    """Guards a setting by itself, when read."""
+    return query(tracer, function)
+
+
+_ASKED = {
+    setting.get: key
+    for key, setting in settings.SETTINGS.items()
+    if key not in settings.ALWAYS_GUARDED
+}
+for _name, _key in {
+    "is_autocast_cpu_enabled": "autocast_cpu_enabled",
+    "get_autocast_cpu_dtype": "autocast_cpu_dtype",
+    "get_autocast_gpu_dtype": "autocast_cuda_dtype",
+}.items():
+    _ASKED |= dict.fromkeys(names(_name), _key)
+special_rows({function: (_ASKED[function],) for function in _new(_ASKED)})(ask)
+
+
+@special_rows(
+    {
+        function: (which,)
+        for which, path in enumerate(("is_anomaly_enabled", "is_anomaly_check_nan_enabled"))
+        for function in names(path)
+    }
+)
+def ask_anomaly(tracer: Tracer, which: int) -> bool:
+    return bool(ask(tracer, "anomaly")[which])
+
+
+@special_each(*names("_C._get_float32_matmul_precision"))
+def get_matmul_precision(tracer: Tracer, function: Any) -> Any:
+    """Returns torch's single word for the precision, or raises torch's error
+    (`settings.matmul_precision`)."""
+    ask(tracer, "matmul_precision")
+    return function()
+
+
+@special_rows(
+    {
+        function: (function, kind, default)
+        for path, kind, default in (
+            ("is_autocast_enabled", "enabled", "cuda"),
+            ("get_autocast_dtype", "dtype", "?"),
+        )
+        for function in names(path)
+    }
+)
+def ask_autocast(
+    tracer: Tracer, function: Any, kind: str, default: str, *args: Any, **kwargs: Any
+) -> Any:
+    device = [*args, *kwargs.values(), default][0]
+    key = f"autocast_{device}_{kind}"
+    if key in settings.SETTINGS:
+        return ask(tracer, key)
+    return function(*args, **kwargs)  # torch's own error, or a device without autocast
+
+
+@special(*names("get_default_device"))
+def get_default_device(tracer: Tracer) -> Any:
+    if not tracer.recorder.devices:
+        return torch.get_default_device()  # of a context around the call, which entries guard
+    device = tracer.recorder.devices[-1]
+    return device if device.index is not None else torch.empty(0, device=device).device
+
+
+@special_each(
+    *names(
+        "is_bf16_supported is_tf32_supported get_device_capability get_device_name"
+        " get_device_properties",
+        of="cuda",
+    )
+)
+def about_device(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+    """A GPU's properties and capabilities never change; the current device does."""
+    tracer.native_calls.native_reads(*args, *kwargs.values())
+    if torch.cuda.is_available():
+        query(tracer, name("_C._cuda_getDevice"))
+    return function(*args, **kwargs)
+
+
+# -- settings that are context variables --
+
+
+def _setting_of(tracer: Tracer, method: str, variable: Any) -> str:
+    if variable not in settings.VARIABLES:
+        tracer.break_graph("unknown_native", f"_contextvars.ContextVar.{method}")
+    return settings.VARIABLES[variable]
+
+
+@special(contextvars.ContextVar.get)
+def get_variable(tracer: Tracer, variable: Any, *default: Any) -> Any:
+    return ask(tracer, _setting_of(tracer, "get", variable))
+
+
+@special(contextvars.ContextVar.set)
+def set_variable(tracer: Tracer, variable: Any, value: Any) -> VariableToken:
+    key = _setting_of(tracer, "set", variable)
+    if not is_constant(value):
+        tracer.break_graph(
+            "side_effect_native", f"a context variable is set to a {type(value).__name__}"
+        )
+    token = VariableToken(key, ask(tracer, key))
+    tracer.recorder.state_call(settings.put, (key, value), (key,), {})
+    return token
+
+
+@special(contextvars.ContextVar.reset)
+def reset_variable(tracer: Tracer, variable: Any, token: Any) -> None:
+    key = _setting_of(tracer, "reset", variable)
+    if not isinstance(token, VariableToken) or token.name != key or not token.is_open:
+        tracer.break_graph(
+            "side_effect_native", "a context variable is reset to what it was before this segment"
+        )
+    tracer.recorder.state_call(settings.put, (key, token.before), (key,), {})
+    token.is_open = False
+
+
+# -- contexts held open by C++ objects --
+
+
+@special(*names("inference_mode.__enter__"))
+def enter_inference_mode(tracer: Tracer, context: Any) -> None:
+    handle = InferenceHandle(tracer.recorder, tracer.attributes.getattr(context, "mode"))
+    tracer.attribute_writes.setattr(context, "_inference_mode_context", handle)
+
+
+@special(*names("inference_mode.__exit__"))
+def exit_inference_mode(tracer: Tracer, context: Any, *error: Any) -> None:
+    handle = tracer.attributes.getattr(context, "_inference_mode_context")
+    if not isinstance(handle, InferenceHandle):
+        tracer.break_graph(
+            "side_effect_native", "inference mode, entered before this segment, is left"
+        )
+    handle.close()
+
+
+@special(*names("profiler.record_function.__enter__"))
+def enter_record_function(tracer: Tracer, context: Any) -> Any:
+    """Enters a profiler label, which has no effect on values and is not in the graph."""
+    label, note = (tracer.attributes.getattr(context, field) for field in ("name", "args"))
+    tracer.attribute_writes.setattr(context, "record", ProfilerHandle(label, note))
+    return context
+
+
+@special(*names("profiler.record_function.__exit__"))
+def exit_record_function(tracer: Tracer, context: Any, *error: Any) -> None:
+    handle = tracer.attributes.getattr(context, "record")
+    if not isinstance(handle, ProfilerHandle):
+        tracer.break_graph(
+            "side_effect_native", "record_function, entered before this segment, is left"
+        )
+    handle.is_open = False
+
+
+@special(*names("device.__enter__"))
+def enter_device(tracer: Tracer, device: Any) -> Any:
+    tracer.recorder.devices.append(device)
+    return device
+
+
+@special(*names("device.__exit__"))
+def exit_device(tracer: Tracer, device: Any, *error: Any) -> None:
+    if not tracer.recorder.devices:
+        tracer.break_graph(
+            "side_effect_native", "a device context, entered before this segment, is left"
+        )
+    tracer.recorder.devices.pop()

@@ -15,8 +15,8 @@ from tracer_core import torch_private
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives import triton_launches
 from tracer_core.natives.effects import CALLED_PACKAGES
-from tracer_core.natives.tracing import Tracing
 from tracer_core.natives.triton_launches import Constant, Layout, Unclear
+from tracer_core.trace.tracer import Tracer
 
 #: Functions of Triton that only bind the launch grid.
 _PROXIES = frozenset(
@@ -30,7 +30,7 @@ _KERNELS = frozenset({"JITFunction", "InterpretedFunction"})
 _TUNER = "Autotuner"
 
 
-def _python(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _python(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     module, name = function.__globals__.get("__name__", ""), function.__qualname__
     if not module.startswith("triton.runtime") or name in _PROXIES:
         return tracer.calls.frame_of(function, args, kwargs)
@@ -45,7 +45,7 @@ def _python(tracer: Tracing, function: Any, args: list[Any], kwargs: dict[str, A
     tracer.break_graph("native_python", f"{module}.{name} is not traced into")
 
 
-def _launch(tracer: Tracing, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+def _launch(tracer: Tracer, kernel: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
     grid, warmup = kwargs.pop("grid", None), kwargs.pop("warmup", False)
     configs = _configs(kernel)
     if warmup or any(getattr(one, name, None) for one in (kernel, kernel.fn) for name in _HOOKS):
@@ -100,7 +100,7 @@ def _constants(config: dict[str, Any]) -> tuple[tuple[str, Constant], ...]:
     return tuple((name, _constant(value)) for name, value in config.items())
 
 
-def _sizes(tracer: Tracing, grid: Any, values: dict[str, Any]) -> list[Any]:
+def _sizes(tracer: Tracer, grid: Any, values: dict[str, Any]) -> list[Any]:
     """Returns the three grid sizes for these values."""
     if callable(grid):
         grid = tracer.calls.call_value(grid, [values], {})
@@ -110,7 +110,7 @@ def _sizes(tracer: Tracing, grid: Any, values: dict[str, Any]) -> list[Any]:
     return [*sizes, *[1] * (3 - len(sizes))]
 
 
-def _demand_plain(tracer: Tracing, arguments: list[Any], replaced: tuple[int, ...]) -> None:
+def _demand_plain(tracer: Tracer, arguments: list[Any], replaced: tuple[int, ...]) -> None:
     """Raises Unclear unless the kernel can reach only its arguments' elements by address, since an
     input may be a view of larger memory in another call."""
     tensors = {
@@ -152,7 +152,7 @@ def _bound(kernel: Any, args: list[Any], kwargs: dict[str, Any], later: set[str]
     return found
 
 
-def _parameter(tracer: Tracing, kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
+def _parameter(tracer: Tracer, kernel: Any, name: str, value: Any) -> tuple[str, str, Any]:
     annotation = triton_launches.function_of(kernel).__annotations__.get(name, "")
     if "constexpr" in (
         annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")

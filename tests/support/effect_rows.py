@@ -1,0 +1,51 @@
+"""Names of the effect table's rows, and counts of those that traces look up."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
+from tracer_core.natives import effects
+
+
+class _Counted(dict[Any, effects.Effect]):
+    """The effect table with a count of the rows that are looked up, by name. Mutable."""
+
+    def __init__(self, rows: dict[Any, effects.Effect]) -> None:
+        super().__init__(rows)
+        self.counter: collections.Counter[str] = collections.Counter()
+
+    def get(self, function: Any, default: Any = None) -> Any:
+        row = super().get(function, default)
+        if row is not None:
+            self.counter[row_name(function)] += 1
+        return row
+
+
+@contextmanager
+def counting() -> Iterator[collections.Counter[str]]:
+    """Counts row look-ups of traces inside the context: name as in `names` -> count."""
+    rows = _Counted(effects.EFFECTS)
+    with mock.patch.object(effects, "EFFECTS", rows):
+        yield rows.counter
+
+
+def row_name(function: Any) -> str:
+    """Returns the name of a callable with a row: ``math.sqrt``, ``builtins.list.append``,
+    ``collections.deque``."""
+    raw = function.__func__ if isinstance(function, staticmethod) else function
+    qualified = getattr(raw, "__qualname__", None) or getattr(raw, "__name__", None) or repr(raw)
+    module = getattr(raw, "__module__", None)
+    if module is None:
+        owner = getattr(raw, "__objclass__", None) or getattr(raw, "__self__", None)
+        module = getattr(owner, "__module__", None) or "builtins"
+    return f"{module}.{qualified}"
+
+
+def names() -> list[str]:
+    """Returns the name of every row."""
+    return [row_name(function) for function in effects.EFFECTS]
