@@ -113,6 +113,9 @@ _READS = frozenset(
 _ASKS_LOCALS = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint"}
 )
+_ASKS_FRAMES = frozenset(
+    {"_getframe", "currentframe", "extract_stack", "format_stack", "print_stack"}
+)
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 JUMPS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
 #: Jumps by the truth of a value.
@@ -208,6 +211,11 @@ def _ranges(raw: types.CodeType, kept: list[Instruction], index_of: dict[int, in
 def asks_for_locals(raw: types.CodeType) -> bool:
     """Returns whether a function names a function that reads all variables of its caller."""
     return not _ASKS_LOCALS.isdisjoint(raw.co_names)
+
+
+def asks_for_frames(raw: types.CodeType) -> bool:
+    """Returns whether a function names a function that reads the frames of its callers."""
+    return not _ASKS_FRAMES.isdisjoint(raw.co_names) or {"inspect", "stack"}.issubset(raw.co_names)
 
 
 def _liveness(

@@ -35,6 +35,8 @@ class Machine:
 
     def __init__(self) -> None:
         self.frames = []
+        #: The exception that the program's own instruction raised last.
+        self.raising: BaseException | None = None
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -52,8 +54,13 @@ class Machine:
             except Break:
                 frame.stack, frame.ip = frame.saved, ip
                 raise
-            except (Restart, RunNatively, KeyboardInterrupt):
+            except (Restart, RunNatively):
                 raise
+            except KeyboardInterrupt as error:
+                if error is not self.raising:
+                    raise  # from outside: it ends the interpreter, not the program's frames
+                self.unwind(error, base)
+                continue
             except BaseException as error:
                 self.unwind(error, base)
                 continue
@@ -90,6 +97,7 @@ class Machine:
     def unwind(self, error: BaseException, base: int) -> None:
         """Unwinds the chain to the handler of an exception; re-raises it if there is none."""
         self._set_context(error)
+        self.raising = None
         while True:
             frame = self.frames[-1]
             self.exceptions.passed(frame, error)
@@ -121,17 +129,23 @@ class Machine:
                 return error  # type: ignore[no-any-return]
         return None
 
-    def _set_context(self, error: BaseException) -> None:
-        """Sets ``__context__`` of an exception raised while another is handled."""
+    def raise_error(self, error: BaseException) -> NoReturn:
+        """Raises for an instruction of the program, which replaces an earlier ``__context__``."""
+        self.exceptions.raises(error)
+        self.raising = error
         handled = self.handled()
-        if handled is None or handled is error or error.__context__ is not None:
+        if handled is not None:
+            chain_context(error, handled)
+        raise error
+
+    def _set_context(self, error: BaseException) -> None:
+        """Sets ``__context__`` of an exception that C code raised while another is handled."""
+        if error is self.raising:
             return
-        link = handled
-        while link.__context__ is not None:
-            if link.__context__ is error:
-                return
-            link = link.__context__
-        error.__context__ = handled
+        self.exceptions.drop_host_context(error)
+        handled = self.handled()
+        if handled is not None and error.__context__ is None:
+            chain_context(error, handled)
 
     @staticmethod
     def find_handler(frame: Frame) -> Any:
@@ -182,3 +196,23 @@ def handlers(table: dict[str, Callable[[Machine, Frame, Any], object]]) -> None:
     """Registers the handlers of opcodes that are one expression each."""
     for name, handler in table.items():
         opcode(name)(handler)
+
+
+def chain_context(error: BaseException, handled: BaseException) -> None:
+    """Sets ``__context__`` to the exception that is being handled, as ``PyErr_SetObject`` does: a
+    link back to `error` is cut, and a circle that was there before is left alone."""
+    if error is handled:
+        return
+    link = slow = handled
+    steps = 0
+    while (context := link.__context__) is not None:
+        if context is error:
+            link.__context__ = None
+            break
+        link = context
+        if link is slow:
+            break
+        if steps % 2 and slow.__context__ is not None:
+            slow = slow.__context__
+        steps += 1
+    error.__context__ = handled

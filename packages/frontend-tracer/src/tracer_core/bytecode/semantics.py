@@ -15,6 +15,12 @@ from tracer_core.bytecode.frame import Frame, LazyValue
 class ExceptionSemantics(Protocol):
     """Raising and propagation of exceptions."""
 
+    def raises(self, error: BaseException) -> None:
+        """Called before an instruction of the program raises; may break the graph."""
+
+    def drop_host_context(self, error: BaseException) -> None:
+        """Takes exceptions that the interpreter's own code handled out of the chain of contexts."""
+
     def passed(self, frame: Frame, error: BaseException) -> None:
         """Called for each frame that an exception propagates through, including the one that
         catches it."""
@@ -87,9 +93,9 @@ class ContainerSemantics(Protocol):
         """(True, item) or (False, StopIteration value)."""
         ...
 
-    def spread(self, value: Any, varies: bool = False) -> list[Any]:
+    def spread(self, value: Any, varies: bool = False, limit: int | None = None) -> list[Any]:
         """Returns the items of any iterable, for unpacking and ``*args``. varies: a number may
-        become a symbol."""
+        become a symbol. limit: the most items that are taken of an iterator."""
         ...
 
     def mapping(self, value: Any) -> dict[Any, Any]:

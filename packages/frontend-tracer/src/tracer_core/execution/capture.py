@@ -15,13 +15,14 @@ from typing import Any
 
 import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
 from tracer_core import torch_private
+from tracer_core.bytecode.code import asks_for_frames
 from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage, wants_text
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.entry_builder import Generator, Refused
 from tracer_core.fx_capture.dynamic_shapes import Seen, ShapePolicy
-from tracer_core.fx_capture.graph_breaks import Break, Restart, WantsSymbols
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively, WantsSymbols
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild
 from tracer_core.registry.torch_style import TorchStyle
@@ -153,6 +154,10 @@ def _trace(
                     _doubt(tracer, error.reason)
                 if not tracer.frames:
                     raise Abandoned(f"{error.kind}: {error.reason}") from None
+                if any(asks_for_frames(frame.code.raw) for frame in tracer.frames):
+                    raise RunNatively(
+                        f"a function with a graph break reads frames ({error.reason})", True
+                    ) from None
             if broken is None:
                 tracer.check_generators()
         except (Restart, Abandoned, Fails, KeyboardInterrupt):

@@ -123,6 +123,13 @@ class TracedReads(Protocol):
         """Ensures that a look-up of the key runs no user code that was not interpreted."""
 
 
+class TracedContainers(semantics.ContainerSemantics, Protocol):
+    """Containers in a trace."""
+
+    def extend(self, target: Any, values: Any) -> None:
+        """``extend`` of a list or deque."""
+
+
 class TracedEntries(Protocol):
     """The dictionary entries that decide attribute look-ups. classes: id -> classes that the trace
     made. methods_of: class -> its special methods in Python."""
@@ -147,6 +154,12 @@ class TracedEntries(Protocol):
 
     def guard_operator(self, name: str) -> None:
         """Guards torch.Tensor's implementation of an operator: its methods can be replaced."""
+
+    def is_disabled(self, value: Any, name: str) -> bool:
+        """Returns whether the value's class sets a special method to None."""
+
+    def operator_method(self, obj: Any, name: str) -> Any:
+        """Returns a user's method of an operator, None if it is disabled, else ABSENT."""
 
     def python_method(self, obj: Any, name: str) -> Any:
         """Returns a special method of the object's class if it is user code, else None."""
@@ -248,7 +261,7 @@ class Tracing(semantics.CallBinder, Protocol):
     entries: TracedEntries
     attributes: TracedAttributes
     operators: TracedOperators
-    containers: semantics.ContainerSemantics
+    containers: TracedContainers
     calls: TracedCalls
     native_calls: TracedNativeCalls
     frames: list[Frame]

@@ -153,7 +153,7 @@ class Attributes(Component):
             return types.MethodType(self._wrapped(raw), cls)
         if kind is types.MemberDescriptorType or kind is types.GetSetDescriptorType:
             return self._slot(raw, obj, cls, name)
-        if isinstance(raw, _NATIVE_GETTERS):
+        if isinstance(raw, _NATIVE_GETTERS) and hasattr(kind, "__get__"):
             return raw.__get__(obj, cls)  # type: ignore[union-attr]
         getter = self.entries.type_has(raw, "__get__")
         if getter is ABSENT:

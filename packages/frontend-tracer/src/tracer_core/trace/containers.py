@@ -11,6 +11,7 @@ import collections
 import itertools
 import operator
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -51,6 +52,7 @@ NATIVE_ITERATORS: tuple[Any, ...] = tuple(
     }
     | {kind for kind in vars(itertools).values() if isinstance(kind, type)}
 )
+_KEYS: tuple[type, ...] = (type({}.keys()), type(collections.OrderedDict().keys()))
 _VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys", "odict_values",
 "odict_items",
                          "mappingproxy"})  # fmt: skip
@@ -71,55 +73,66 @@ class Items(Component):
         method = self.entries.python_method(container, "__contains__")
         if method is not None:
             return self.operators.truth(self.tracer.calls.call_value(method, [container, item], {}))
+        if self.entries.is_disabled(container, "__contains__"):
+            raise TypeError(f"'{type(container).__name__}' object is not a container")
         if isinstance(container, torch.Tensor):
             raise Break("data_dependent_value", "`in` on a tensor")
         item = self.tracer.scalars.concrete(item)
         if isinstance(container, dict):
-            if is_constant(item):
-                return self.tracer.reads.dict_get(container, item, ABSENT) is not ABSENT
-            self.tracer.reads.check_key(item, container)
-            self.tracer.reads.keys(container)
-            return dict.__contains__(container, item)
+            return self._contains_key(item, container)
         if isinstance(container, (list, tuple, collections.deque)):
-            return self._contains_in_sequence(item, container)
+            return self._is_among(item, self._advanced(self._iterate_container(container)))
         if isinstance(container, (bytearray, array.array)):
             self.tracer.reads.expand(container)
             item = self.operators.index(item)
-            if is_constant(item):
-                return item in container
-        if isinstance(container, (str, bytes, range)):
-            payload = self.tracer.scalars.payload
-            return payload(self.operators.index(item)) in payload(container)
-        if self.entries.python_method(container, "__iter__") or isinstance(
-            container, NATIVE_ITERATORS
+        if isinstance(container, (str, bytes, bytearray, array.array)) or (
+            isinstance(container, range) and type(item) in (int, bool)
         ):
-            return any(
-                item is other or self.operators.truth(self.operators.compare("==", item, other))
-                for other in self.spread(container)
-            )
+            container = self.tracer.scalars.payload(container)
+            if isinstance(container, bytes):
+                item = self.operators.index(item)
+            item = self.tracer.scalars.payload(item)
+            if isinstance(container, (str, bytes)) or is_constant(item):
+                return item in container
         if isinstance(container, (set, frozenset)):
             self.tracer.reads.check_key(item, container)
-        elif self.entries.lacks(container, "__contains__", "__iter__", "__getitem__"):
-            return item in container  # raises Python's own error
-        else:
-            self.operators.native_operands(item)
-        self.tracer.reads.expand(container)
-        if isinstance(container, (set, frozenset)) or type(container).__name__ in (
-            "dict_keys",
-            "dict_values",
-        ):
+            self.tracer.reads.expand(container)
             return item in container
+        if type(container) in _KEYS:
+            special_methods.realize_key(self.tracer, item, container)
+            self.tracer.reads.expand(container)
+            return item in container
+        protocol = ("__contains__", "__iter__", "__getitem__")
+        if self.entries.lacks(container, *protocol) or not any(
+            hasattr(type(container), name) for name in protocol
+        ):
+            return item in container  # raises Python's own error
+        if (
+            self.entries.python_method(container, "__iter__")
+            or self.entries.lacks(container, "__contains__")
+            or isinstance(container, (*NATIVE_ITERATORS, range))
+            or type(container).__name__ in _VIEW_NAMES
+        ):
+            try:
+                others = self.stream(container)
+            except TypeError:
+                others = None
+            if others is None:  # the error has no context
+                kind = self.tracer.exceptions.type_name(container)
+                raise TypeError(f"argument of type '{kind}' is not iterable")
+            return self._is_among(item, others)
         raise Break("unknown_native", f"`in` on a {type(container).__name__}")
 
-    def _contains_in_sequence(self, item: Any, container: Any) -> bool:
-        for other in self.spread(container):
-            if self.operators.same(item, other):
-                return True
-            if isinstance(item, torch.Tensor) or isinstance(other, torch.Tensor):
-                raise Break("data_dependent_branch", "`in` compares tensors")
-            if self.operators.truth(self.operators.compare("==", other, item)):
-                return True
-        return False
+    def _contains_key(self, key: Any, container: dict[Any, Any]) -> bool:
+        if is_constant(key):
+            return self.tracer.reads.dict_get(container, key, ABSENT) is not ABSENT
+        self.tracer.reads.check_key(key, container)
+        self.tracer.reads.keys(container)
+        return dict.__contains__(container, key)
+
+    def _is_among(self, item: Any, others: Iterator[Any]) -> bool:
+        """Searches as ``PySequence_Contains`` does, up to the first equal item."""
+        return any(special_methods.same_value(self.tracer, other, item) for other in others)
 
     # -- subscripts --
 
@@ -204,6 +217,9 @@ class Items(Component):
         else:
             key = special_methods.plain_key(self.tracer, key)
             if isinstance(key, slice):
+                if isinstance(container, list) and key.step in (None, 1):
+                    # The limits are those of before the items are made.
+                    key = slice(*key.indices(self.tracer.reads.length(container))[:2])
                 value = self._slice_value(container, value)
             self._change(container, "__setitem__")
         container[key] = value
@@ -265,12 +281,14 @@ class Items(Component):
         method = self.entries.python_method(value, "__iter__")
         if method is not None:
             return special_methods.ask(self.tracer, method, value, "__iter__")
-        if isinstance(value, (list, tuple, dict)):
+        if isinstance(value, (list, tuple, dict, collections.deque)):
             return self._iterate_container(value)
         value = self.tracer.scalars.payload(value)
-        if is_constant(value):
-            return iter(value)
-        if self.entries.python_method(value, "__getitem__"):
+        if is_constant(value) or self.entries.is_disabled(value, "__iter__"):
+            return iter(value)  # for the latter, raises Python's own error
+        if self.entries.lacks(value, "__iter__") and self.entries.python_method(
+            value, "__getitem__"
+        ):
             return self._by_subscripts(value)
         if self.entries.lacks(value, "__iter__", "__getitem__"):
             return iter(value)  # raises Python's own error
@@ -301,14 +319,15 @@ class Items(Component):
         return LazyIterator(self.tracer, f"iterator over a {type(value).__name__}", step)
 
     def _iterate_container(self, value: Any) -> Any:
-        if self.provenance.is_fresh(value):
-            return iter(value)
-        # Over the container itself: the program may change it while it loops.
-        if isinstance(value, dict):
-            self.tracer.reads.keys(value)
-        else:
-            self.tracer.reads.items(value)
-        return iter(value)
+        """Returns C code's iterator over a list, tuple, dict or deque itself: the program may change
+        it meanwhile."""
+        if not self.provenance.is_fresh(value):
+            if isinstance(value, dict):
+                self.tracer.reads.keys(value)
+            else:
+                self.tracer.reads.items(value)
+        kinds: tuple[Any, ...] = (list, tuple, collections.OrderedDict, dict, collections.deque)
+        return next(kind.__iter__(value) for kind in kinds if isinstance(value, kind))
 
     def loop(self, value: Any) -> Any:
         if (
@@ -371,19 +390,41 @@ class Items(Component):
         except StopIteration as stop:
             return False, stop.value
 
-    def spread(self, value: Any, varies: bool = False) -> list[Any]:
+    def spread(self, value: Any, varies: bool = False, limit: int | None = None) -> list[Any]:
         if type(value) in (list, tuple) or (varies and self._is_sequence(value)):
             return self.tracer.reads.items(value, varies)
         if type(value).__name__ in _VIEW_NAMES or is_constant(value):
             self.tracer.reads.expand(value)
             return list(value)
-        iterator = self.iterate(value)
-        items: list[Any] = []
+        return list(itertools.islice(self.stream(value), limit))
+
+    def stream(self, value: Any) -> Iterator[Any]:
+        """Yields the items of an iterable as the program's own iteration gives them, one by one."""
+        return self._advanced(self.iterate(value))
+
+    def _advanced(self, iterator: Any) -> Iterator[Any]:
         while True:
             more, item = self.advance(iterator)
             if not more:
-                return items
-            items.append(item)
+                return
+            yield item
+
+    def is_snapshot(self, value: Any) -> bool:
+        """Returns whether reading all items of an iterable at once runs no code of the program."""
+        return (
+            type(value) in (list, tuple)
+            or type(value).__name__ in _VIEW_NAMES
+            or is_constant(value)
+        )
+
+    def extend(self, target: Any, values: Any) -> None:
+        """Traces ``extend`` of a list or deque. Items of an iterator arrive one by one: code that
+        makes them sees those before."""
+        add = (list if isinstance(target, list) else collections.deque).extend
+        whole = values is target or self.is_snapshot(values)
+        for items in [self.spread(values)] if whole else ([item] for item in self.stream(values)):
+            self.tracer.side_effects.before_append(target, items)
+            add(target, items)
 
     def mapping(self, value: Any) -> dict[Any, Any]:
         value = self.tracer.attributes.unproxied(value)
@@ -398,6 +439,16 @@ class Items(Component):
         )
         special_methods.realize_keys(self.tracer, keys)
         return {key: self.getitem(value, key) for key in keys}
+
+    def entries_of(self, value: Any) -> Iterator[tuple[Any, Any]]:
+        """Yields the items of a mapping as C code reads them: all keys first, then each value."""
+        value = self.tracer.attributes.unproxied(value)
+        if isinstance(value, dict) and not self.entries.python_method(value, "keys"):
+            yield from self.mapping(value).items()
+            return
+        keys = self.tracer.calls.call_value(self.tracer.attributes.getattr(value, "keys"), [], {})
+        for key in self.spread(keys):
+            yield key, self.getitem(value, key)
 
     def format(self, value: Any, spec: str) -> str:
         if isinstance(value, torch.Tensor):

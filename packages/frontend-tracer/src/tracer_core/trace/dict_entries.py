@@ -147,6 +147,19 @@ class Entries(Component):
             raise Break("unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}")
         return None
 
+    def is_disabled(self, value: Any, name: str) -> bool:
+        """Returns whether the value's class sets the special method `name` to None."""
+        cls = type(value)
+        return bool(cls.__flags__ & HEAP_TYPE) and self.special(cls, name) is None
+
+    def operator_method(self, obj: Any, name: str) -> Any:
+        """Returns `python_method` for an operator, which C code calls even if it is None; ABSENT if
+        the method is not user code."""
+        if self.is_disabled(obj, name):
+            return None
+        method = self.python_method(obj, name)
+        return ABSENT if method is None else method
+
     def lacks(self, value: Any, *names: str) -> bool:
         """Returns whether the value's class has none of these special methods, which C code looks
         up."""

@@ -6,6 +6,7 @@ It runs frames with real values, as a code region left them at a break. Callees 
 from __future__ import annotations
 
 import inspect
+import itertools
 import operator
 import sys
 import traceback
@@ -20,7 +21,8 @@ from tracer_core.bytecode.interpreter import Machine
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
 from tracer_core.bytecode.tracebacks import extended, history
 from tracer_core.errors import TracerError
-from tracer_core.trace.instances import outside_class
+from tracer_core.trace.instances import super_cells
+from tracer_core.trace.raised_exceptions import name_in_c
 
 __all__ = ["RealMachine", "opcodes"]
 
@@ -55,6 +57,12 @@ SAFE_ITERATORS = frozenset(
 class EagerExceptions:
     """Exceptions with CPython's semantics."""
 
+    def raises(self, error: BaseException) -> None:
+        """Does nothing: every exception can be raised."""
+
+    def drop_host_context(self, error: BaseException) -> None:
+        """Does nothing: the interpreter's own code handles none."""
+
     def passed(self, frame: Frame, error: BaseException) -> None:
         error.__traceback__ = extended(error.__traceback__, frame)
 
@@ -62,7 +70,7 @@ class EagerExceptions:
         return history(error)
 
     def type_name(self, value: Any) -> str:
-        return type(value).__name__
+        return name_in_c(type(value))
 
     def same_history(self, original: BaseException, part: BaseException) -> None:
         """Does nothing: CPython keeps the traceback that `history` reads."""
@@ -138,8 +146,8 @@ class EagerContainers:
     def loop(self, value: Any) -> Any:
         return iter(value)
 
-    def spread(self, value: Any, varies: bool = False) -> list[Any]:
-        return list(value)
+    def spread(self, value: Any, varies: bool = False, limit: int | None = None) -> list[Any]:
+        return list(value if limit is None else itertools.islice(value, limit))
 
     def mapping(self, value: Any) -> dict[Any, Any]:
         return dict(value)
@@ -285,12 +293,9 @@ class RealMachine(Machine):
     def call_value(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         if function is super and not args and not kwargs:
             frame = self.frames[-1]
-            names = frame.code.locals_names
-            if "__class__" not in names:
-                raise RuntimeError(outside_class(frame))
-            owner = frame.locals[names.index("__class__")].cell_contents
-            first = frame.locals[0]
-            return super(owner, first.cell_contents if type(first).__name__ == "cell" else first)
+            owner, first = super_cells(frame)
+            cls = frame.locals[owner].cell_contents
+            return super(cls, first.cell_contents if type(first).__name__ == "cell" else first)
         if type(function) in _C_OR_PYTHON and function in _ASKS_FRAME:
             if function in FRAME_ASKERS:
                 raise TracerError(f"{function.__name__}() after a graph break: the frames of the program are gone; "

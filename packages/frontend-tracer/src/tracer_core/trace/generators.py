@@ -114,7 +114,9 @@ class TracedGenerator:
                 return self._resume(stop)
             self._finish_delegation(stop.value)
             return self._resume(None)
-        except Exception as raised:
+        except (Break, Restart, RunNatively):
+            raise
+        except BaseException as raised:
             return self._resume(raised)
 
     def _method_of(self, inner: Any, name: str) -> Any:
@@ -135,7 +137,9 @@ class TracedGenerator:
         try:
             if close is not None:
                 self.machine.calls.call_value(close, [], {})
-        except Exception as raised:
+        except (Break, Restart, RunNatively):
+            raise
+        except BaseException as raised:
             return raised
         return None
 

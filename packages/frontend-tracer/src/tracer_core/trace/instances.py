@@ -111,25 +111,28 @@ def _initialise(tracer: Tracing, obj: Any, args: list[Any], kwargs: dict[str, An
     return frame
 
 
-def outside_class(frame: Frame) -> str:
-    """Returns the error text of super() in a function that was not written in a class."""
-    has_arguments = frame.code.raw.co_argcount > 0
-    return f"super(): {'__class__ cell not found' if has_arguments else 'no arguments'}"
+def super_cells(frame: Frame) -> tuple[int, Any]:
+    """Returns the index of the variable ``__class__`` of a function that calls super(), and the
+    value of its first one. Raises as CPython does where super() needs arguments."""
+    if not frame.code.raw.co_argcount:
+        raise RuntimeError("super(): no arguments")
+    if frame.locals[0] is NULL:
+        raise RuntimeError("super(): arg[0] deleted")
+    names = frame.code.locals_names
+    if "__class__" not in names:
+        raise RuntimeError("super(): __class__ cell not found")
+    return names.index("__class__"), frame.locals[0]
 
 
 def zero_argument_super(tracer: Tracing) -> Any:
     """Traces super(), which reads ``__class__`` and the first argument of the calling frame."""
     frame = tracer.frames[-1]
-    names = frame.code.locals_names
-    if "__class__" not in names:
-        raise RuntimeError(outside_class(frame))
-    owner = tracer.names.load_cell(tracer.load(frame, names.index("__class__")), "__class__")
-    if frame.locals[0] is NULL:
-        raise RuntimeError("super(): arg[0] deleted")
+    owner, _ = super_cells(frame)
+    cls = tracer.names.load_cell(tracer.load(frame, owner), "__class__")
     first = tracer.load(frame, 0)
     if isinstance(first, types.CellType):
-        first = tracer.names.load_cell(first, names[0])
-    return super(owner, first)
+        first = tracer.names.load_cell(first, frame.code.locals_names[0])
+    return super(cls, first)
 
 
 def holds_tensor(value: Any, depth: int = 6) -> bool:

@@ -108,8 +108,8 @@ class Operations(Component):
             if scalars.operates(left, right):
                 return scalars.operate(native, (left, right))
         if inplace:
-            method = self.entries.python_method(left, f"__i{name}__")
-            if method is not None:
+            method = self.entries.operator_method(left, f"__i{name}__")
+            if method is not ABSENT:
                 result = self.tracer.calls.call_value(method, [left, right], {})
                 if result is not NotImplemented:
                     return result
@@ -123,7 +123,7 @@ class Operations(Component):
                         return result
                 return self.inplace(symbol, left, right)
         for method, args in self._candidates(name, left, right):
-            if method is None:
+            if method is ABSENT:
                 continue
             result = self.tracer.calls.call_value(method, args, {})
             if result is not NotImplemented:
@@ -153,17 +153,17 @@ class Operations(Component):
 
     def _candidates(self, name: str, left: Any, right: Any) -> list[tuple[Any, list[Any]]]:
         mine, kind = type(left), type(right)
-        forward = (self.entries.python_method(left, f"__{name}__"), [left, right])
-        other = None if mine is kind else self.entries.python_method(right, f"__r{name}__")
+        forward = (self.entries.operator_method(left, f"__{name}__"), [left, right])
+        other = ABSENT if mine is kind else self.entries.operator_method(right, f"__r{name}__")
         reflected = (other, [right, left])
         if symbol_is_text_formatting(name, left, right):
             return []
-        if other is not None and issubclass(kind, mine):
+        if other is not ABSENT and issubclass(kind, mine):
             own = None
             if mine.__flags__ & HEAP_TYPE:
                 own = self.entries.special(mine, f"__r{name}__")
             return [reflected, forward] if own is not other else [forward, reflected]
-        if forward[0] is None and other is not None:
+        if forward[0] is ABSENT and other is not ABSENT:
             if self._native_handles(name, left, right) or self._values_handle(name, left, right):
                 return []
         return [forward, reflected]
@@ -205,9 +205,7 @@ class Operations(Component):
             self.native_operands(right)
             return self.apply(INPLACE[symbol], left, right)
         if isinstance(left, (list, collections.deque)) and symbol == "+":
-            items = self.tracer.containers.spread(right)
-            self.tracer.side_effects.before_append(left, items)
-            (list if isinstance(left, list) else collections.deque).extend(left, items)  # type: ignore[arg-type]
+            self.tracer.containers.extend(left, right)
             return left
         self.tracer.side_effects.before_change(left)
         self.native_operands(right)
@@ -217,8 +215,8 @@ class Operations(Component):
         name, native = UNARY[symbol]
         if type(value) in SYMBOLS:
             return self.tracer.scalars.operate(native, (value,))
-        method = self.entries.python_method(value, name)
-        if method is not None:
+        method = self.entries.operator_method(value, name)
+        if method is not ABSENT:
             return self.tracer.calls.call_value(method, [value], {})
         if self.entries.lacks(value, name):
             return native(value)  # raises Python's own error
@@ -233,96 +231,89 @@ class Operations(Component):
         order = [(left, name, right), (right, reflected, left)]
         if type(right) is not type(left) and issubclass(type(right), type(left)):
             order.reverse()
-        asked = False
+        tensors = is_tensor_like(left) or is_tensor_like(right)
         for receiver, method_name, other in order:
-            method = self.entries.python_method(receiver, method_name)
-            if method is None and isinstance(receiver, _HOLDERS) and isinstance(other, _HOLDERS):
-                result = self._compare_values(method_name, receiver, other)
-                if result is not NotImplemented:
-                    return result
-            if method is None and method_name == "__ne__":
-                equal = self.entries.python_method(receiver, "__eq__")
-                if (
-                    equal is not None
-                    and self.entries.static(type(receiver), "__ne__") is object.__ne__
-                ):
-                    asked = True
-                    result = self.tracer.calls.call_value(equal, [receiver, other], {})
-                    if result is not NotImplemented:
-                        return not self.truth(result)
+            if tensors and is_tensor_like(receiver):
                 continue
-            if method is not None:
-                asked = True
-                result = self.tracer.calls.call_value(method, [receiver, other], {})
-                if result is not NotImplemented:
-                    return result
-        if asked and symbol in ("==", "!="):
-            return (left is right) == (symbol == "==")
-        if symbol in ("==", "!=") and not is_tensor_like(left) and not is_tensor_like(right):
-            return self._equal(left, right) == (symbol == "==")
-        if self._no_order(asked, name, reflected, left, right):
-            kinds = self._types_of(left, right)
-            raise TypeError(f"'{symbol}' not supported between instances of {kinds}")
-        if (
-            type(left) is type(right)
-            and type(left) in (list, tuple)
-            and not (is_constant(left) and is_constant(right))
-        ):
-            return special_methods.order(self.tracer, symbol, left, right)
-        self.native_operands(left, right)
-        return self.apply(native, left, right)
-
-    def _compare_values(self, name: str, left: Any, right: Any) -> Any:
-        """Runs the C comparison of two numbers or texts, one of them of a subclass."""
-        mine, other = self.tracer.scalars.payload(left), self.tracer.scalars.payload(right)
-        if (
-            type(mine) not in _HOLDERS
-            or type(other) not in _HOLDERS
-            or (mine is left and other is right)
-        ):
-            return NotImplemented
-        return getattr(type(mine), name)(mine, other)
-
-    def _no_order(self, asked: bool, name: str, reflected: str, left: Any, right: Any) -> bool:
-        """Returns whether the comparison is known to find no method."""
-        if is_tensor_like(left) or is_tensor_like(right):
-            return False
-        sides = ((left, name), (right, reflected))
-        silent = [
-            self.entries.python_method(value, method) or self.entries.lacks(value, method)
-            for value, method in sides
-        ]
-        return any(silent) and all(
-            quiet or type(value) in _KNOWN_TYPES
-            for quiet, value in zip(silent, (left, right), strict=True)
+            result = self._compared(method_name, receiver, other, native=not tensors)
+            if result is not NotImplemented:
+                return result
+        if tensors:
+            self.native_operands(left, right)
+            return self.apply(native, left, right)
+        if symbol in ("==", "!="):
+            return self.same(left, right) == (symbol == "==")
+        raise TypeError(
+            f"'{symbol}' not supported between instances of {self._types_of(left, right)}"
         )
 
-    def _equal(self, left: Any, right: Any) -> bool:
-        if isinstance(left, CONTAINERS) and isinstance(right, CONTAINERS):
+    def _compared(self, name: str, receiver: Any, other: Any, native: bool = True) -> Any:
+        """Returns what one operand's method of a comparison gives. native: call C methods too."""
+        method = self.entries.operator_method(receiver, name)
+        if method is not ABSENT:
+            return self.tracer.calls.call_value(method, [receiver, other], {})
+        found = self.entries.special(type(receiver), name)
+        if found is object.__ne__ or native:
+            return self.compare_natively(found, receiver, other, native)
+        return NotImplemented
+
+    def compare_natively(self, method: Any, receiver: Any, other: Any, native: bool = True) -> Any:
+        """Traces a C method of a comparison (a slot wrapper) on the program's objects."""
+        name = method.__name__
+        if method is object.__ne__:
+            equal = self._compared("__eq__", receiver, other, native)
+            return equal if equal is NotImplemented else not self.truth(equal)
+        if method is object.__eq__:
+            return True if self.same(receiver, other) else NotImplemented
+        if method.__objclass__ is object:
+            return NotImplemented
+        if isinstance(receiver, _HOLDERS) and method.__objclass__ in _HOLDERS:
+            if not isinstance(other, (*_HOLDERS, bytearray)) and not is_constant(other):
+                if isinstance(receiver, bytes) and self._has_buffer(other):
+                    raise Break("unknown_native", "bytes are compared with a buffer")
+                return NotImplemented
+            return method(self.tracer.scalars.payload(receiver), self.tracer.scalars.payload(other))
+        for family in _FAMILIES:
+            if isinstance(receiver, family):
+                if not isinstance(other, family):
+                    return NotImplemented
+                return self._compare_containers(method, receiver, other)
+        if isinstance(receiver, types.SimpleNamespace) and isinstance(other, types.SimpleNamespace):
+            one, two = (self.attributes.getattr(value, "__dict__") for value in (receiver, other))
+            return self._compared(name, one, two)
+        self.native_operands(receiver, other)
+        result = method(receiver, other)
+        if result is False:
+            self.same(receiver, other)  # guards that objects compared by identity stay different
+        return result
+
+    def _has_buffer(self, value: Any) -> bool:
+        if self.entries.python_method(value, "__buffer__"):
+            return True
+        try:
+            memoryview(value)
+        except TypeError:
+            return False
+        return True
+
+    def _compare_containers(self, method: Any, left: Any, right: Any) -> Any:
+        name = method.__name__
+        if name in ("__eq__", "__ne__"):
             if not (self._plain(left) and self._plain(right)):
-                return special_methods.equal(self.tracer, left, right)
-        if type(left) is type(right) is types.SimpleNamespace:
-            one, other = (self.attributes.getattr(value, "__dict__") for value in (left, right))
-            return special_methods.equal(self.tracer, one, other)
-        for value in (left, right):
-            if isinstance(value, CONTAINERS):
-                self.tracer.reads.expand(value)
-            elif not is_constant(value):
-                if self.tracer.scalars.payload(value) is not value:
-                    continue
-                if self.is_identity_comparable(value):
-                    continue
-                self._check_native_operand(value)
-        equal = bool(self.tracer.scalars.payload(left) == self.tracer.scalars.payload(right))
-        if not equal:
+                ordered = method.__objclass__ is collections.OrderedDict
+                equal = special_methods.equal(self.tracer, left, right, ordered)
+                return equal == (name == "__eq__")
+        elif isinstance(left, (list, tuple)) and not (is_constant(left) and is_constant(right)):
+            return special_methods.order(self.tracer, _SYMBOLS_OF[name], left, right)
+        self.native_operands(left, right)
+        result = method(left, right)
+        if result == (name == "__ne__"):
             self._guard_difference(left, right)
-        return equal
+        return result
 
     def _guard_difference(self, left: Any, right: Any) -> None:
-        """Guards that objects that compare by identity stay different."""
-        if not isinstance(left, CONTAINERS) and not isinstance(right, CONTAINERS):
-            self.same(left, right)
-        elif type(left) is type(right) and not (_only_constants(left) or _only_constants(right)):
+        """Guards that containers of objects that compare by identity stay different."""
+        if type(left) is type(right) and not (_only_constants(left) or _only_constants(right)):
             raise Break("unknown_native", "containers of objects are compared, and differ")
 
     def _plain(self, container: Any, depth: int = 6) -> bool:
@@ -400,6 +391,9 @@ _PLAIN_MODULES = ("builtins", "types", "functools", "collections")
 _EXTENDED = (list, collections.deque, bytearray, array.array)
 _HOLDERS = (int, float, complex, str, bytes)
 _COMPARED_BY_FUNCTION = type(functools.cmp_to_key(lambda a, b: 0))
+#: Kinds of containers that C code compares with each other.
+_FAMILIES = (list, tuple, dict, (set, frozenset), collections.deque)
+_SYMBOLS_OF = {name: symbol for symbol, (name, _, _) in COMPARE.items()}
 #: Types whose operators refuse objects that have none of their own.
 _KNOWN_TYPES = (int, float, complex, str, list, tuple, dict, type(None))
 _SEQUENCES = (list, tuple, str, bytes, collections.deque)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import types
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from tracer_core.bytecode.tracebacks import (
     raising_instruction,
 )
 from tracer_core.fx_capture.graph_breaks import Break, Restart
+from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
 from tracer_core.trace.generators import LazyIterator
@@ -59,6 +61,23 @@ def _holds_stand_in(value: Any, depth: int) -> bool:
     return any(_holds_stand_in(item, depth - 1) for item in items)
 
 
+def name_in_c(cls: type) -> str:
+    """Returns a type's name as C code's error messages give it: with the module, for a static type
+    of one."""
+    if cls.__flags__ & HEAP_TYPE or cls.__module__ == "builtins":
+        return cls.__name__
+    return f"{cls.__module__}.{cls.__name__}"
+
+
+_OWN = str(Path(__file__).parents[1])
+
+
+def _is_of_host(error: BaseException) -> bool:
+    """Returns whether the tracer's code called what raised an exception."""
+    traceback = error.__traceback__
+    return traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OWN)
+
+
 class Raised(NamedTuple):
     """An exception of the trace. step: where it was first raised. passed: (code, instruction) of
     the frames it passed, innermost first."""
@@ -85,6 +104,19 @@ class RaisedExceptions(Component):
         """Registers that an exception begins to unwind the chain of frames."""
         self.raised[id(error)] = Raised(error, self.tracer.outer_step, [])
 
+    def raises(self, error: BaseException) -> None:
+        """Called before an instruction of the program raises."""
+        if isinstance(error, KeyboardInterrupt):
+            raise Break("native_python", "KeyboardInterrupt is raised by the program")
+
+    def drop_host_context(self, error: BaseException) -> None:
+        """Takes exceptions out of the chain of contexts that the tracer's own code handled."""
+        context = error.__context__
+        while context is not None and not self.was_raised(context) and _is_of_host(context):
+            context = context.__context__
+        if context is not error.__context__:
+            error.__context__ = context
+
     def passed(self, frame: Frame, error: BaseException) -> None:
         entries = self.raised[id(error)].passed
         if not (is_raised_again(frame) and entries and entries[-1][0] is frame.code.raw):
@@ -103,7 +135,7 @@ class RaisedExceptions(Component):
         objects, whose real type's name is unknown: eager mode then raises the exception."""
         if _holds_stand_in(value, 0):
             raise Restart(self.tracer.outer_step, "native_python", "TypeError is raised")
-        return type(value).__name__
+        return name_in_c(type(value))
 
     def same_history(self, original: BaseException, part: BaseException) -> None:
         """Gives a part of an exception group the history of the group."""

@@ -53,13 +53,14 @@ def ask(tracer: Tracing, method: Any, obj: Any, name: str) -> Any:
 # -------------------------------------------------------------------------------------
 
 
-def equal(tracer: Tracing, left: Any, right: Any) -> bool:
-    """Returns left == right for containers that may hold the program's objects."""
+def equal(tracer: Tracing, left: Any, right: Any, ordered: bool = False) -> bool:
+    """Returns left == right for containers that may hold the program's objects. ordered: as
+    OrderedDict compares, the order of two of its instances included."""
     if isinstance(left, _SETS) and isinstance(right, _SETS):
         realize_keys(tracer, [*left, *right])
         return bool(left == right)
     if isinstance(left, dict) and isinstance(right, dict):
-        return _equal_dicts(tracer, left, right)
+        return _equal_dicts(tracer, left, right, ordered)
     return any(
         isinstance(left, kind) and isinstance(right, kind) for kind in _SEQUENCES
     ) and _equal_items(tracer, left, right)
@@ -81,8 +82,8 @@ def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
     return bool(tracer.operators.truth(tracer.operators.compare("==", left, right)))
 
 
-def _equal_dicts(tracer: Tracing, left: Any, right: Any) -> bool:
-    if isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict):
+def _equal_dicts(tracer: Tracing, left: Any, right: Any, ordered: bool) -> bool:
+    if ordered and isinstance(right, collections.OrderedDict):
         if not _equal_items(tracer, list(tracer.reads.keys(left)), list(tracer.reads.keys(right))):
             return False
     mine, others = tracer.reads.keys(left), tracer.reads.keys(right)
@@ -206,11 +207,11 @@ def _key_hash(tracer: Tracing, key: Any) -> int:
 
 
 def index(tracer: Tracing, value: Any) -> Any:
-    """Returns operator.index(value) if the object has a method written in Python."""
+    """Traces operator.index(value) of the program's objects: an int needs no method."""
+    if isinstance(value, int):
+        return tracer.scalars.payload(value)
     method = tracer.entries.python_method(value, "__index__")
-    if method is not None:
-        return ask(tracer, method, value, "__index__")
-    return tracer.scalars.payload(value) if isinstance(value, int) else value
+    return value if method is None else ask(tracer, method, value, "__index__")
 
 
 def plain_key(tracer: Tracing, key: Any) -> Any:
@@ -227,7 +228,7 @@ def plain_key(tracer: Tracing, key: Any) -> Any:
 
 def number(tracer: Tracing, value: Any) -> Any:
     """Converts an argument of a math function: __float__, then __index__."""
-    for name in ("__float__", "__index__"):
+    for name in () if isinstance(value, float) else ("__float__", "__index__"):
         method = tracer.entries.python_method(value, name)
         if method is not None:
             return ask(tracer, method, value, name)

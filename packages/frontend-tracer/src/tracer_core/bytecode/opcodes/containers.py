@@ -130,15 +130,15 @@ def function_text(function: Any) -> str:
     return f"{name}()" if module in (None, "builtins") else f"{module}.{name}()"
 
 
-def _unpacked(m: Machine, value: Any) -> list[Any]:
+def _unpacked(m: Machine, value: Any, limit: int | None = None) -> list[Any]:
     if not may_iterate(value):
         raise TypeError(f"cannot unpack non-iterable {m.exceptions.type_name(value)} object")
-    return m.containers.spread(value, varies=True)
+    return m.containers.spread(value, varies=True, limit=limit)
 
 
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(m: Machine, f: Frame, arg: int) -> None:
-    items = _unpacked(m, m.pop(f))
+    items = _unpacked(m, m.pop(f), limit=arg + 1)
     if len(items) < arg:
         raise ValueError(f"not enough values to unpack (expected {arg}, got {len(items)})")
     if len(items) > arg:

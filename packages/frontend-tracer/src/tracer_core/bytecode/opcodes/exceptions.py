@@ -119,6 +119,7 @@ def raise_varargs(m: Machine, f: Frame, arg: int) -> None:
         handled = m.handled()
         if handled is None:
             raise RuntimeError("No active exception to reraise")
+        m.raising = handled
         raise handled
     values = m.pop_n(f, arg)
     error = values[0]
@@ -138,11 +139,12 @@ def raise_varargs(m: Machine, f: Frame, arg: int) -> None:
         if not (cause is None or isinstance(cause, BaseException)):
             raise TypeError("exception causes must derive from BaseException")
         error.__cause__ = cause
-    raise error
+    m.raise_error(error)
 
 
 @opcode("RERAISE")
 def reraise(m: Machine, f: Frame, arg: int) -> None:
     # The offset below (lasti) is for tracebacks only: the handler is looked up from this
     # instruction.
-    raise m.pop(f)
+    error = m.raising = m.pop(f)
+    raise error

@@ -223,29 +223,14 @@ def object_init_subclass(tracer: Tracer, cls: Any, /, *args: Any, **kwargs: Any)
     object.__init_subclass__(**kwargs)  # raises Python's own error
 
 
-@special(object.__eq__)
-def object_equal(tracer: Tracer, left: Any, right: Any) -> Any:
-    return True if left is right else NotImplemented
-
-
-@special(object.__ne__)
-def object_unequal(tracer: Tracer, left: Any, right: Any) -> Any:
-    """The negation of ``__eq__``."""
-    equal = tracer.entries.special(type(left), "__eq__")
-    if equal is not object.__eq__ and not isinstance(equal, types.FunctionType):
-        tracer.break_graph("unknown_native", f"object.__ne__ of a {type(left).__name__}")
-    said = tracer.calls.call_value(equal, [left, right], {})
-    return said if said is NotImplemented else not tracer.operators.truth(said)
-
-
 @special(hash, object.__hash__, tuple.__hash__, frozenset.__hash__)
 def hash_of(tracer: Tracer, obj: Any) -> int:
     return special_methods.hash_of(tracer, obj)
 
 
 @special_each(list, tuple, set, frozenset)
-def collection(tracer: Tracer, kind: Any, *args: Any) -> Any:
-    items = tracer.containers.spread(args[0]) if args else []
+def collection(tracer: Tracer, kind: Any, iterable: Any = (), /) -> Any:
+    items = tracer.containers.spread(iterable)
     if kind in (set, frozenset):
         items = [tracer.scalars.concrete(item) for item in items]
         special_methods.realize_keys(tracer, items)
@@ -253,16 +238,15 @@ def collection(tracer: Tracer, kind: Any, *args: Any) -> Any:
 
 
 @special(collections.deque)
-def deque_of(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    items = tracer.containers.spread(args[0]) if args else []
-    return collections.deque(items, *args[1:], **kwargs)
+def deque_of(tracer: Tracer, iterable: Any = (), maxlen: Any = None) -> Any:
+    return collections.deque(tracer.containers.spread(iterable), maxlen)
 
 
 @special_each(dict, collections.OrderedDict)
-def mapping_of(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
+def mapping_of(tracer: Tracer, kind: Any, items: Any = (), /, **kwargs: Any) -> Any:
     result = kind()
-    if args:
-        result.update(pairs_of(tracer, args[0], kind))
+    for key, value in pairs_of(tracer, items, kind):
+        tracer.containers.setitem(result, key, value)
     result.update(kwargs)
     return result
 
@@ -304,8 +288,12 @@ def number(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
         return kind(tracer.scalars.concrete(value))
     for name in _NUMBER_METHODS[kind]:
         method = tracer.entries.python_method(value, name)
+        if isinstance(value, int) and name == "__index__":
+            break  # C code takes an int as it is
         if method is not None:
             return kind(special_methods.ask(tracer, method, value, name))
+        if not tracer.entries.lacks(value, name):
+            break  # the method is C code
     if tracer.scalars.payload(value) is not value:
         return kind(tracer.scalars.payload(value), *args[1:], **kwargs)
     if (

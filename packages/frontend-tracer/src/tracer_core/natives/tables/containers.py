@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import array
 import collections
+import itertools
 import types
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from tracer_core.fx_capture.provenance import is_constant
@@ -23,7 +25,7 @@ from tracer_core.natives.effects import (
 )
 from tracer_core.trace import special_methods
 from tracer_core.trace.dict_entries import ABSENT
-from tracer_core.trace.host_objects import text_part
+from tracer_core.trace.host_objects import SortKey, text_part
 from tracer_core.trace.tracer import Tracer
 
 _METHODS: dict[Effect, dict[type, str]] = {
@@ -89,8 +91,8 @@ declare(PURE, [array.array, str.maketrans, bytes.maketrans, bytearray.maketrans]
 
 
 @special(list.__init__)
-def list_init(tracer: Tracer, target: Any, *args: Any) -> None:
-    items = tracer.containers.spread(args[0]) if args else []
+def list_init(tracer: Tracer, target: Any, iterable: Any = (), /) -> None:
+    items = tracer.containers.spread(iterable)
     tracer.side_effects.before_change(target)
     list.__init__(target, items)
 
@@ -114,16 +116,14 @@ def append(tracer: Tracer, target: Any, value: Any) -> None:
 
 @special(list.extend, collections.deque.extend)
 def extend(tracer: Tracer, target: Any, iterable: Any) -> None:
-    items = tracer.containers.spread(iterable)
-    tracer.side_effects.before_append(target, items)
-    (list if isinstance(target, list) else collections.deque).extend(target, items)
+    tracer.containers.extend(target, iterable)
 
 
 @special(collections.deque.extendleft)
 def extendleft(tracer: Tracer, target: Any, iterable: Any) -> None:
-    items = tracer.containers.spread(iterable)
     tracer.side_effects.before_change(target)
-    collections.deque.extendleft(target, items)
+    for item in list(target) if iterable is target else tracer.containers.stream(iterable):
+        collections.deque.appendleft(target, item)
 
 
 @special(list.__iadd__, collections.deque.__iadd__, dict.__ior__, collections.OrderedDict.__ior__)
@@ -135,14 +135,30 @@ def inplace(tracer: Tracer, target: Any, other: Any) -> Any:
 @special(list.sort)
 def sort(tracer: Tracer, target: Any, **kwargs: Any) -> None:
     tracer.side_effects.before_change(target)
-    target[:] = tracer.calls.call_value(sorted, [list(target)], kwargs)
+    items = list(target)
+    target.clear()  # as code that is called meanwhile finds it
+    try:
+        sort_items(tracer, items, **kwargs)
+    finally:
+        modified = bool(target)
+        target[:] = items
+    if modified:
+        raise ValueError("list modified during sort")
 
 
-breaks(
-    "unknown_native",
-    "a deque's comparison is called by name",
-    [collections.deque.__eq__, collections.deque.__ne__],
-)
+def sort_items(tracer: Tracer, items: list[Any], *, key: Any = None, reverse: Any = False) -> None:
+    """Sorts a list that only the tracer sees, with the program's key and comparisons. An exception
+    leaves the order that C code had reached."""
+    keys = list(items)
+    if key is not None:
+        keys = [tracer.calls.call_value(key, [item], {}) for item in items]
+    if not all(map(is_constant, keys)):
+        keys = [SortKey(tracer, key) for key in keys]
+    order, found = list(range(len(items))), list(items)
+    try:
+        order.sort(key=keys.__getitem__, reverse=tracer.operators.truth(reverse))
+    finally:
+        items[:] = [found[i] for i in order]
 
 
 # -- dictionaries --
@@ -163,7 +179,7 @@ def _must_hash(key: Any) -> None:
 def fromkeys(tracer: Tracer, cls: Any, iterable: Any, value: Any = None, /) -> Any:
     """``cls.fromkeys(keys, value)``: the row gets the class first."""
     result = tracer.calls.call_value(cls, [], {})
-    for key in tracer.containers.spread(iterable):
+    for key in tracer.containers.stream(iterable):
         tracer.containers.setitem(result, key, value)
     return result
 
@@ -171,7 +187,7 @@ def fromkeys(tracer: Tracer, cls: Any, iterable: Any, value: Any = None, /) -> A
 @special(collections._count_elements)  # type: ignore[attr-defined]
 def count_elements(tracer: Tracer, mapping: Any, iterable: Any) -> None:
     """The counting loop of collections.Counter."""
-    elements = tracer.containers.spread(iterable)
+    elements = tracer.containers.stream(iterable)
     tracer.attributes.getattr(mapping, "get")  # without one, even an empty count raises
     for element in elements:
         count = tracer.calls.call_value(tracer.attributes.getattr(mapping, "get"), [element, 0], {})
@@ -252,14 +268,14 @@ def pop(tracer: Tracer, target: Any, key: Any, default: Any = ABSENT) -> Any:
 @special(
     dict.update, collections.OrderedDict.update, dict.__init__, collections.OrderedDict.__init__
 )
-def update(tracer: Tracer, target: Any, /, *args: Any, **kwargs: Any) -> None:
-    items = pairs_of(tracer, args[0], _kind(target)) if args else {}
-    items.update(kwargs)
-    for key, value in items.items():
+def update(tracer: Tracer, target: Any, items: Any = (), /, **kwargs: Any) -> None:
+    found = pairs_of(tracer, items, _kind(target))
+    for key, value in itertools.chain(found, kwargs.items()):
         if isinstance(target, collections.OrderedDict):  # its update() calls __setitem__
             tracer.containers.setitem(target, key, value)
             continue
         tracer.reads.check_key(key, target)
+        _must_hash(key)
         tracer.side_effects.before_store(target, key)
         dict.__setitem__(target, key, value)
 
@@ -272,14 +288,12 @@ def defaultdict_init(tracer: Tracer, target: Any, /, *args: Any, **kwargs: Any) 
     update(tracer, target, *args[1:], **kwargs)
 
 
-def pairs_of(tracer: Tracer, source: Any, kind: type = dict) -> dict[Any, Any]:
-    """Returns the items that kind(source) reads from a mapping or from pairs."""
+def pairs_of(tracer: Tracer, source: Any, kind: type = dict) -> Iterator[tuple[Any, Any]]:
+    """Yields the items that kind(source) reads from a mapping or from pairs, one by one."""
     if isinstance(source, dict) or tracer.attributes.has_attribute(source, "keys"):
-        found = tracer.containers.mapping(source)
-        special_methods.realize_keys(tracer, list(found))
-        return dict(found)
-    items: dict[Any, Any] = {}
-    for i, pair in enumerate(tracer.containers.spread(source)):
+        yield from tracer.containers.entries_of(source)
+        return
+    for i, pair in enumerate(tracer.containers.stream(source)):
         entry = tracer.containers.spread(pair)
         if len(entry) != 2 and kind is not dict:
             tracer.break_graph("native_python", f"{kind.__name__}() refuses its arguments")
@@ -287,18 +301,17 @@ def pairs_of(tracer: Tracer, source: Any, kind: type = dict) -> dict[Any, Any]:
             raise ValueError(
                 f"dictionary update sequence element #{i} has length {len(entry)}; 2 is required"
             )
-        key = tracer.scalars.concrete(entry[0])
-        tracer.reads.check_key(key, items)
-        items[key] = entry[1]
-    return items
+        yield tracer.scalars.concrete(entry[0]), entry[1]
 
 
 # -- sets --
 
 
 @special(set.__init__)
-def set_init(tracer: Tracer, target: Any, *args: Any) -> None:
-    items = tracer.calls.call_value(set, [*args], {})  # compares the members as the program would
+def set_init(tracer: Tracer, target: Any, iterable: Any = (), /) -> None:
+    items = tracer.calls.call_value(
+        set, [iterable], {}
+    )  # compares the members as the program would
     tracer.side_effects.before_change(target)
     set.__init__(target, items)
 
@@ -310,14 +323,26 @@ def set_operation(tracer: Tracer, method: Any, target: Any, *others: Any) -> Any
         other
         if is_slot or isinstance(other, _SETS)
         else [tracer.scalars.concrete(item) for item in tracer.containers.spread(other)]
+        if tracer.containers.is_snapshot(other)
+        else _elements(tracer, target, other)
         for other in others
     ]
-    tracer.native_calls.native_reads(target, *rest)
+    tracer.native_calls.native_reads(
+        target, *(other for other in rest if not isinstance(other, types.GeneratorType))
+    )
     elements = [item for other in rest if isinstance(other, (*_SETS, list)) for item in other]
     special_methods.realize_keys(tracer, [*target, *elements])
     if method.__name__ in _SET_UPDATES.split():
         tracer.side_effects.before_change(target)
     return method(target, *rest)
+
+
+def _elements(tracer: Tracer, target: Any, iterable: Any) -> Iterator[Any]:
+    """Yields the items of an iterator as C code asks for them; some methods stop early."""
+    for item in tracer.containers.stream(iterable):
+        element = tracer.scalars.concrete(item)
+        tracer.reads.check_key(element, target)
+        yield element
 
 
 @special_each(set.__contains__, frozenset.__contains__)
@@ -349,14 +374,15 @@ def set_pop(tracer: Tracer, target: Any) -> Any:
 
 @special(set.update)
 def set_update(tracer: Tracer, target: Any, *iterables: Any) -> None:
-    items = [
-        tracer.scalars.concrete(item)
-        for iterable in iterables
-        for item in tracer.containers.spread(iterable)
-    ]
-    special_methods.realize_keys(tracer, [*target, *items])
-    tracer.side_effects.before_append(target, items)
-    set.update(target, items)
+    for iterable in iterables:
+        whole = tracer.containers.is_snapshot(iterable) or isinstance(iterable, _SETS)
+        groups = [tracer.containers.spread(iterable)] if whole else (
+            [item] for item in tracer.containers.stream(iterable))  # fmt: skip
+        for items in groups:
+            items = [tracer.scalars.concrete(item) for item in items]
+            special_methods.realize_keys(tracer, [*target, *items])
+            tracer.side_effects.before_append(target, items)
+            set.update(target, items)
 
 
 # -- text, and other types whose methods read only immutable values --

@@ -110,13 +110,13 @@ def length_hint(tracer: Tracer, value: Any, default: Any = 0) -> Any:
 @special(operator.countOf)
 def count_of(tracer: Tracer, items: Any, value: Any) -> int:
     return sum(
-        special_methods.same_value(tracer, item, value) for item in tracer.containers.spread(items)
+        special_methods.same_value(tracer, item, value) for item in tracer.containers.stream(items)
     )
 
 
 @special(operator.indexOf)
 def index_of(tracer: Tracer, items: Any, value: Any) -> int:
-    for i, item in enumerate(tracer.containers.spread(items)):
+    for i, item in enumerate(tracer.containers.stream(items)):
         if special_methods.same_value(tracer, item, value):
             return i
     raise ValueError("sequence.index(x): x not in sequence")

@@ -12,11 +12,11 @@ import torch
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives import polyfills
 from tracer_core.natives.effects import special, special_each, special_rows
+from tracer_core.natives.tables.containers import sort_items
 from tracer_core.trace import special_methods
 from tracer_core.trace.containers import NATIVE_ITERATORS
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.generators import LazyIterator
-from tracer_core.trace.host_objects import SortKey
 from tracer_core.trace.tracer import Tracer
 
 
@@ -61,26 +61,26 @@ def next_of(tracer: Tracer, iterator: Any, default: Any = ABSENT, /) -> Any:
 def sorted_list(tracer: Tracer, *args: Any, **kwargs: Any) -> list[Any]:
     if len(args) != 1 or not kwargs.keys() <= {"key", "reverse"}:
         return sorted(*args, **kwargs)  # raises Python's own error
-    items = tracer.containers.spread(args[0])
-    key = kwargs.get("key")
-    keys = items if key is None else [tracer.calls.call_value(key, [item], {}) for item in items]
-    if not all(map(is_constant, keys)):
-        keys = [SortKey(tracer, key) for key in keys]
-    reverse = tracer.operators.truth(kwargs.get("reverse", False))
-    order = sorted(range(len(items)), key=keys.__getitem__, reverse=reverse)
-    return [items[i] for i in order]
+    items = list(tracer.containers.spread(args[0]))
+    sort_items(tracer, items, **kwargs)
+    return items
 
 
 @special_rows({max: (max, ">"), min: (min, "<")})
 def extreme(tracer: Tracer, pick: Any, symbol: str, *args: Any, **kwargs: Any) -> Any:
-    items = tracer.containers.spread(args[0], varies=True) if len(args) == 1 else [*args]
-    if not kwargs and tracer.scalars.among_numbers(items):
-        return tracer.scalars.operate(pick, tuple(items))
+    if not args or not kwargs.keys() <= {"key", "default"} or (args[1:] and "default" in kwargs):
+        return pick(*args, **kwargs)  # raises Python's own error
     key = kwargs.get("key")
-    if key is None and all(map(is_constant, items)):
-        return pick(items, **{name: value for name, value in kwargs.items() if name != "key"})
-    if not items:
-        return kwargs["default"] if "default" in kwargs else pick(items)
+    items: Any = args
+    if len(args) == 1 and key is None and tracer.containers.is_snapshot(args[0]):
+        items = tracer.containers.spread(args[0], varies=True)
+    elif len(args) == 1:
+        items = tracer.containers.stream(args[0])
+    if isinstance(items, (list, tuple)) and key is None:
+        if not kwargs and tracer.scalars.among_numbers(items):
+            return tracer.scalars.operate(pick, tuple(items))
+        if all(map(is_constant, items)):
+            return pick(items, **{name: kwargs[name] for name in kwargs if name != "key"})
     best, best_key = ABSENT, None
     for item in items:
         item_key = item if key is None else tracer.calls.call_value(key, [item], {})
@@ -88,17 +88,29 @@ def extreme(tracer: Tracer, pick: Any, symbol: str, *args: Any, **kwargs: Any) -
             tracer.operators.compare(symbol, item_key, best_key)
         ):
             best, best_key = item, item_key
+    if best is ABSENT:
+        return kwargs["default"] if "default" in kwargs else pick(())
     return best
 
 
 @special(sum)
 def sum_of(tracer: Tracer, iterable: Any, /, start: Any = 0) -> Any:
-    items = tracer.containers.spread(iterable, varies=True)
-    if is_constant(start) and all(map(is_constant, items)):
-        return sum(items, start)  # 3.12 sums floats with compensation
-    for item in items:
+    whole = tracer.containers.is_snapshot(iterable)
+    plain: list[Any] = []  # summed by C code: 3.12 sums floats with compensation
+    summed = False
+    for item in (
+        tracer.containers.spread(iterable, varies=True)
+        if whole
+        else tracer.containers.stream(iterable)
+    ):
+        if not summed and is_constant(start) and is_constant(item):
+            plain.append(item)
+            continue
+        if not summed and is_constant(start):
+            start = sum(plain, start)
+        summed = True
         start = tracer.operators.binary("+", start, item)
-    return start
+    return start if summed or not is_constant(start) else sum(plain, start)
 
 
 @special_rows({any: (True,), all: (False,)})
@@ -123,8 +135,8 @@ def enumerate_of(tracer: Tracer, iterable: Any, *args: Any, **kwargs: Any) -> An
 
 
 @special(map)
-def map_of(tracer: Tracer, function: Any, *iterables: Any) -> Any:
-    rows = zip(*(_native(tracer, i) for i in iterables), strict=False)
+def map_of(tracer: Tracer, function: Any, first: Any, /, *others: Any) -> Any:
+    rows = zip(*(_native(tracer, i) for i in (first, *others)), strict=False)
     return LazyIterator(
         tracer, "map", lambda: tracer.calls.call_value(function, list(next(rows)), {})
     )

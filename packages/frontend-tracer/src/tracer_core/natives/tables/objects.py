@@ -62,27 +62,16 @@ def contains(tracer: Tracer, container: Any, wanted: Any) -> bool:
     return any(True for _ in _equal_items(tracer, container, wanted))
 
 
-#: Comparisons by name; they apply to two operands of one of the types.
-_SEQUENCES = (list, tuple)
-_COMPARED = {
-    **{
-        getattr(kind, name): (symbol, _SEQUENCES)
-        for kind in _SEQUENCES
-        for name, symbol in {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}.items()
-    },
-    **{kind.__eq__: ("==", (*_SEQUENCES, dict)) for kind in (*_SEQUENCES, dict)},
-    **{kind.__ne__: ("!=", (*_SEQUENCES, dict)) for kind in (*_SEQUENCES, dict)},
-    collections.OrderedDict.__eq__: ("==", (*_SEQUENCES, dict)),
-}
-
-
-@special_rows(_COMPARED)
-def compare(tracer: Tracer, symbol: str, kinds: tuple[type, ...], left: Any, right: Any) -> Any:
-    if not any(isinstance(left, kind) and isinstance(right, kind) for kind in kinds):
-        return NotImplemented
-    if symbol in ("==", "!="):
-        return special_methods.equal(tracer, left, right) == (symbol == "==")
-    return special_methods.order(tracer, symbol, left, right)
+@special_each(
+    *(
+        kind.__dict__[name]
+        for kind in (list, tuple, dict, collections.OrderedDict, collections.deque, object)
+        for name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+        if name in kind.__dict__
+    )
+)
+def compare(tracer: Tracer, method: Any, left: Any, right: Any) -> Any:
+    return tracer.operators.compare_natively(method, left, right)
 
 
 @special(list.__repr__, tuple.__repr__, dict.__repr__, set.__repr__, object.__str__)

@@ -1,0 +1,426 @@
+"""Exceptions, classes and look-ups at the language's edges, against CPython."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import sys
+
+import torch
+
+import tracer_core
+from tests.tracer.programs import Programs, texts_of
+
+program = Programs()
+
+
+def chain_of(error, depth=5):
+    """Names of an exception and of what it was raised in."""
+    names = []
+    while error is not None and len(names) < depth:
+        names.append((type(error).__name__, error.args, error.__suppress_context__))
+        error = error.__context__
+    return names
+
+
+@program
+def context_that_is_the_error_itself(x):
+    try:
+        try:
+            raise ValueError("a")
+        except ValueError as error:
+            error.__context__ = error
+            raise
+    except ValueError as error:
+        return x + 1, error.__context__ is error
+
+
+@program
+def context_that_is_a_circle(x):
+    try:
+        try:
+            raise ValueError("a")
+        except ValueError as error:
+            other = KeyError("b")
+            other.__context__ = error
+            error.__context__ = other
+            raise TypeError("c")
+    except TypeError as error:
+        return x + 1, chain_of(error, 6)
+
+
+@program
+def context_of_a_raise_again(x):
+    try:
+        try:
+            raise ValueError("a")
+        except ValueError as first:
+            try:
+                raise KeyError("b")
+            except KeyError:
+                raise first
+    except ValueError as error:
+        return x + 1, chain_of(error)
+
+
+@program
+def context_when_the_same_error_comes_back(x):
+    first = ValueError("a")
+    try:
+        try:
+            raise first
+        except ValueError:
+            try:
+                raise KeyError("b")
+            except KeyError as second:
+                second.__context__ = None
+                raise first
+    except ValueError as error:
+        return x + 1, chain_of(error), chain_of(first)
+
+
+@program
+def context_of_an_error_in_finally(x):
+    notes = []
+    try:
+        try:
+            raise ValueError("a")
+        finally:
+            try:
+                raise KeyError("b")
+            except KeyError as error:
+                notes.append(chain_of(error))
+    except ValueError as error:
+        notes.append(chain_of(error))
+    try:
+        try:
+            raise ValueError("c")
+        except ValueError:
+            raise KeyError("d") from None
+    except KeyError as error:
+        notes.append(chain_of(error))
+        notes.append(error.__cause__)
+    return x + 1, notes
+
+
+@program
+def context_across_functions_and_generators(x):
+    def inner():
+        raise KeyError("inner")
+
+    def generate():
+        try:
+            yield 1
+        except ValueError:
+            inner()
+
+    notes = []
+    try:
+        raise ValueError("outer")
+    except ValueError:
+        try:
+            inner()
+        except KeyError as error:
+            notes.append(chain_of(error))
+    generator = generate()
+    next(generator)
+    try:
+        generator.throw(ValueError("thrown"))
+    except KeyError as error:
+        notes.append(chain_of(error))
+    return x + 1, notes
+
+
+class Group(ExceptionGroup):
+    def derive(self, errors):
+        return Group(self.message, errors)
+
+
+class PlainGroup(ExceptionGroup):
+    pass
+
+
+@program(graphs=None, breaks=None)
+def groups_of_own_classes(x):
+    notes = []
+    for kind in (Group, PlainGroup, ExceptionGroup):
+        try:
+            try:
+                raise kind("g", [ValueError(1), KeyError(2), TypeError(3)])
+            except* ValueError as group:
+                notes.append((type(group).__name__, group.message, len(group.exceptions)))
+            except* KeyError as group:
+                notes.append((type(group).__name__, group.exceptions[0].args))
+        except ExceptionGroup as rest:
+            notes.append((type(rest).__name__, [type(e).__name__ for e in rest.exceptions]))
+    return x + 1, notes
+
+
+@program(graphs=None, breaks=None)
+def groups_nested_and_naked(x):
+    notes = []
+    try:
+        raise ValueError("naked")
+    except* ValueError as group:
+        notes.append((type(group).__name__, group.message, group.exceptions[0].args))
+    try:
+        try:
+            raise Group("outer", [Group("inner", [ValueError(1), OSError(2)]), KeyError(3)])
+        except* (ValueError, KeyError) as group:
+            notes.append(repr(group))
+    except Group as rest:
+        notes.append(repr(rest))
+    try:
+        try:
+            raise Group("g", [ValueError(1)])
+        except* ValueError:
+            raise KeyError("new") from None
+    except ExceptionGroup as group:
+        notes.append((type(group).__name__, group.message, repr(group.exceptions)))
+    except KeyError as error:
+        notes.append(repr(error))
+    return x + 1, notes
+
+
+@program(graphs=None, breaks=None)
+def interrupts_of_the_program(x):
+    notes = []
+    for kind in (KeyboardInterrupt, SystemExit, GeneratorExit, BaseException):
+        try:
+            raise kind("own")
+        except kind as error:
+            notes.append((type(error).__name__, error.args))
+    try:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            notes.append("finally")
+    except BaseException as error:
+        notes.append(type(error).__name__)
+    return x + 1, notes
+
+
+def interrupting():
+    raise KeyboardInterrupt("inner")
+
+
+@program(graphs=None, breaks=None)
+def interrupts_across_functions(x):
+    y = x + 1
+    try:
+        interrupting()
+    except KeyboardInterrupt as error:
+        return y * 2, str(error)
+
+
+@program(graphs=None, breaks=None)
+def frames_after_a_break(x):
+    y = x + 1
+    torch._C._log_api_usage_once("a") if y.sum() > 1e9 else None
+    frame = sys._getframe()
+    return y, frame.f_code.co_name, sorted(frame.f_locals)[:2], frame.f_back is not None
+
+
+class Base:
+    def __init__(self):
+        self.n = 1
+
+    @staticmethod
+    def plain():
+        return super().__init__
+
+    @staticmethod
+    def with_argument(value):
+        return super().hello(value)
+
+    @classmethod
+    def of_class(cls):
+        return cls.__name__
+
+    def hello(self, more=0):
+        return "base", more
+
+
+class Derived(Base):
+    @staticmethod
+    def with_argument(value):
+        return super().hello(3)
+
+    @classmethod
+    def of_class(cls):
+        return "derived " + super().of_class()
+
+    @property
+    def shown(self):
+        return super().hello()
+
+
+@program(graphs=None, breaks=None)
+def super_without_an_instance(x):
+    says = texts_of(
+        lambda: Base.plain(),
+        lambda: Derived.with_argument(3),
+        lambda: super(Base, 3).hello,
+        lambda: super(3).hello,
+        lambda: super(Derived, Base()).hello(),
+        errors=(RuntimeError, TypeError, AttributeError),
+    )
+    return x + 1, says, Derived.of_class(), Derived().shown, Derived.with_argument(Derived())
+
+
+class Queue(collections.deque):
+    def __iter__(self):
+        return iter(["own"])
+
+
+class Counted(collections.deque):
+    def __len__(self):
+        return 77
+
+    def __getitem__(self, key):
+        return "item", key
+
+    def __contains__(self, item):
+        return item == "in"
+
+
+class Reversing(collections.deque):
+    def __reversed__(self):
+        return iter("r")
+
+
+@program(graphs=None, breaks=None)
+def deque_subclasses(x):
+    queue, counted = Queue([1, 2]), Counted([1, 2])
+    first, *others = queue
+    return (
+        (x + 1, list(queue), [*queue], first, others, tuple(queue), list(reversed(queue)))
+        + (len(queue), 1 in queue, queue[0], "own" in queue, queue == collections.deque([1, 2]))
+        + (len(counted), counted[5], "in" in counted, 1 in counted, list(counted), bool(counted))
+        + (list(reversed(Reversing([1, 2]))), list(map(str, queue)), list(zip(queue, counted)))
+    )
+
+
+class Described:
+    def __get__(self, obj, kind):
+        return "got", obj is None, kind.__name__
+
+
+class Writable:
+    def __get__(self, obj, kind):
+        return "data", getattr(obj, "__name__", None)
+
+    def __set__(self, obj, value):
+        obj.noted = value
+
+
+class Meta(type):
+    described = Described()
+    writable = Writable()
+
+    @property
+    def doubled(cls):
+        return cls.__name__ * 2
+
+    def method(cls):
+        return "method of " + cls.__name__
+
+    def __getattr__(cls, name):
+        if name.startswith("any"):
+            return "made " + name
+        raise AttributeError(name)
+
+    def __iter__(cls):
+        return iter([cls.__name__])
+
+    def __len__(cls):
+        return 3
+
+    def __getitem__(cls, key):
+        return cls.__name__, key
+
+    def __call__(cls, *args):
+        made = super().__call__()
+        made.args = args
+        return made
+
+
+class OfMeta(metaclass=Meta):
+    described = "own"
+
+
+class WithOwn(metaclass=Meta):
+    writable = "hidden by the metaclass"
+    doubled = "too"
+
+
+@program(graphs=None, breaks=None)
+def descriptors_of_metaclasses(x):
+    WithOwn.writable = 5
+    return (
+        (x + 1, OfMeta.described, OfMeta.doubled, OfMeta.method(), OfMeta.anything)
+        + (WithOwn.writable, WithOwn.doubled, WithOwn.noted, list(OfMeta), len(OfMeta), OfMeta[1])
+        + (OfMeta(1, 2).args, hasattr(OfMeta(), "method"), hasattr(OfMeta, "none"), bool(OfMeta))
+    )
+
+
+@program(graphs=None, breaks=None)
+def attributes_of_partials(x):
+    bound = functools.partial(torch.add, alpha=2)
+    return (
+        x + 1,
+        bound(x, 1),
+        hasattr(bound, "__new__"),
+        hasattr(bound, "__call__"),
+        hasattr(functools.partial, "__new__"),
+        bound.keywords,
+        bound.func is torch.add,
+        callable(bound),
+        hasattr(functools.partial, "nothing"),
+    )
+
+
+@program(graphs=None, breaks=None)
+def class_made_inside_across_a_break(x):
+    class F:
+        def value(self):
+            return 3
+
+    f = F()
+    y = x + 1
+    if y.sum() > 1e9:
+        y = y * 2
+    return y * f.value(), type(f) is F, isinstance(f, F), F.__name__, f.__class__ is F
+
+
+class Module(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.notes = []
+        self.linear = torch.nn.Linear(4, 4)
+
+    def __getattribute__(self, name):
+        if name in ("linear", "scale"):
+            super().__getattribute__("__dict__")["notes"].append(name)
+        return super().__getattribute__(name)
+
+    def forward(self, x):
+        return self.linear(x) * getattr(self, "scale", 2)
+
+
+def test_a_modules_getattribute_sees_the_programs_lookups_only():
+    torch.manual_seed(0)
+    eager, other = Module(), Module()
+    other.load_state_dict(eager.state_dict())
+    eager.notes.clear()
+    other.notes.clear()
+    compiled = tracer_core.compile(other, backend="eager")
+    x = torch.randn(2, 4)
+    for _ in range(3):
+        assert torch.equal(eager(x), compiled(x))
+        assert eager.notes == other.notes
+
+
+@program.cases()
+def test_edges_equal_cpython(name):
+    program.run(name)
