@@ -249,7 +249,7 @@ def opinfo(session: nox.Session) -> None:
 
 @nox.session
 def planted_faults(session: nox.Session) -> None:
-    """ValueClasses planted in the tracer one by one: the tests must find each. Names of faults may
+    """Faults planted in the tracer one by one: the tests must find each. Names of faults may
     be given.
     """
     install_all(session, tests=True)
