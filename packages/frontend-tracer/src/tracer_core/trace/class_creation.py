@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tracer_core.bytecode.code import UNSUPPORTED, decode
-from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.tracing import Tracing
@@ -191,15 +191,14 @@ def run_body(tracer: Tracing, body: types.FunctionType, namespace: Any) -> Any:
 
 
 def _check_cell(cell: types.CellType, made: type, name: str) -> None:
-    try:
-        contents = cell.cell_contents
-    except ValueError:
+    found = contents(cell)
+    if found is NULL:
         raise RuntimeError(
             f"__class__ not set defining {name!r} as {made!r}. Was __classcell__ propagated to"
             " type.__new__?"
-        ) from None
-    if contents is not made:
-        raise TypeError(f"__class__ set to {contents!r} defining {name!r} as {made!r}")
+        )
+    if found is not made:
+        raise TypeError(f"__class__ set to {found!r} defining {name!r} as {made!r}")
 
 
 # -- type(name, bases, namespace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import types
 from typing import Any
 
@@ -124,10 +125,10 @@ def _in_namespace(m: Machine, namespace: Any, name: str) -> tuple[bool, Any]:
 
 @opcode("DELETE_NAME")
 def delete_name(m: Machine, f: Frame, arg: str) -> None:
-    try:
+    with contextlib.suppress(KeyError):
         m.containers.delitem(f.namespace, arg)
-    except KeyError:
-        raise NameError(f"name '{arg}' is not defined") from None
+        return
+    raise NameError(f"name '{arg}' is not defined")
 
 
 @opcode("SETUP_ANNOTATIONS")

@@ -28,7 +28,7 @@ from tracer_core.natives.queries import query
 from tracer_core.natives.tables.containers import pairs_of
 from tracer_core.trace import instances, special_methods
 from tracer_core.trace.class_creation import new_class
-from tracer_core.trace.dict_entries import has_python
+from tracer_core.trace.dict_entries import ABSENT, has_python
 from tracer_core.trace.eager_interpreter import FRAME_ASKERS
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.trace.tracer import Tracer
@@ -362,10 +362,10 @@ def vars_of(tracer: Tracer, *args: Any) -> Any:
         return vars(*args)  # raises Python's own error
     if not args:
         _break_for_variables(tracer, vars)
-    try:
-        return tracer.attributes.getattr(args[0], "__dict__")
-    except AttributeError:
-        raise TypeError("vars() argument must have __dict__ attribute") from None
+    found = tracer.attributes.getattr_or(args[0], "__dict__", ABSENT)
+    if found is ABSENT:
+        raise TypeError("vars() argument must have __dict__ attribute")
+    return found
 
 
 @special(dir)

@@ -1,0 +1,98 @@
+"""Errors of C code: their text, and the chain of contexts that the program sees."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import fractions
+import json
+import math
+import operator
+
+import pytest
+import torch
+
+import tracer_core
+
+
+class Slots:
+    __slots__ = ()
+
+
+CASES = {
+    "vars": lambda: vars(1),
+    "attribute": lambda: (1).foo,
+    "attribute_by_name": lambda: Slots().missing,
+    "key": lambda: {}["a"],  # noqa: RUF100
+    "position": lambda: [][1],
+    "next": lambda: next(iter([])),
+    "int": lambda: int("x"),
+    "arguments": lambda: (lambda a, b: 0)(*[1]),
+    "name": lambda: undefined_name,
+    "call": lambda: operator.call(3),
+    "delete": lambda: delattr(Slots(), "z"),
+    "set": lambda: setattr(Slots(), "z", 1),
+    "import": lambda: __import__("no_such_module_x"),
+    "inside_a_generator": lambda: list(v.foo for v in [1]),
+    "max": lambda: max([]),
+    "order": lambda: 1 < "a",
+    "add": lambda: 1 + "a",
+    "iterate": lambda: list(3),
+    "len": lambda: len(3),
+    "hash": lambda: hash([]),
+    "super": lambda: super(),
+    "slice": lambda: operator.getitem("abc", "x"),
+    "percent": lambda: "%d" % "a",
+    "format": lambda: format(3, "z!"),
+    "json": lambda: json.loads("{"),
+    "fraction": lambda: fractions.Fraction("q"),
+    "ordered_dict": lambda: collections.OrderedDict().popitem(),
+    "chain_map": lambda: collections.ChainMap({})["q"],
+    "module": lambda: torch.nn.Linear(1, 1).nothing,
+    "tensor": lambda: torch.ones(2).nothing,
+    "shapes": lambda: torch.ones(2) @ torch.ones(3),
+    "enum": lambda: enum.Enum("E", "a b")(3),
+    "library": lambda: torch.nothing,
+    "dataclass": lambda: dataclasses.replace(3),
+    "remove": lambda: [].remove(1),
+    "pop": lambda: set().pop(),
+    "join": lambda: "".join([1]),
+    "float": lambda: float("q"),
+    "sqrt": lambda: math.sqrt(-1),
+    "zero": lambda: 1 / 0,
+    "stack": lambda: torch.stack([]),
+}
+
+
+def chain_of(error):
+    names = []
+    while error is not None:
+        names.append((type(error), str(error), error.__suppress_context__, error.__cause__))
+        error = error.__context__
+    return names
+
+
+def alone(step, x):
+    try:
+        step()
+    except Exception as error:
+        return x + 1, chain_of(error)
+
+
+def in_a_handler(step, x):
+    try:
+        raise OSError("outer")
+    except OSError:
+        return alone(step, x)
+
+
+@pytest.mark.parametrize("around", [alone, in_a_handler])
+@pytest.mark.parametrize("case", CASES)
+def test_contexts_equal_eager(case, around):
+    step, x = CASES[case], torch.ones(2)
+    compiled = tracer_core.compile(around, backend="eager")
+    for _ in range(3):
+        y, chain = compiled(step, x)
+        assert torch.equal(y, x + 1)
+        assert chain == around(step, x)[1]
