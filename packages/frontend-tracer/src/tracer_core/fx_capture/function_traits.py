@@ -10,7 +10,7 @@ import torch
 
 from tracer_core.aot.overlapping_writes import AUGMENTED
 from tracer_core.torch_private.names import names
-from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, TensorBase
+from tracer_core.torch_private.needed import OpOverload, TensorBase
 
 #: Python operators that mutate their first operand.
 WRITING_OPERATORS = frozenset(getattr(operator, name) for name in ("setitem", *AUGMENTED))
@@ -22,6 +22,7 @@ _ELEMENTWISE = frozenset(
      "tensor", "as_tensor"}
 )  # fmt: skip
 _SUBSCRIPTS = frozenset({operator.getitem, *names("Tensor.__getitem__")})
+_TORCHS = ("aten", "prims")
 _OF_NUMBERS = frozenset(names("tensor as_tensor"))
 
 
@@ -36,6 +37,14 @@ def receiver_of(func: Any, args: tuple[Any, ...]) -> Any:
     """
     receiver = getattr(func, "__self__", None)
     return receiver if isinstance(receiver, torch.Tensor) else next(iter(args), None)
+
+
+def operator_name(func: Any) -> str:
+    """Returns the name by which tables of torch's operators know a function: empty for an operator
+    of another library, whose name may be that of one of torch's."""
+    if isinstance(func, OpOverload):
+        return func.overloadpacket.__name__ if func.namespace in _TORCHS else ""
+    return getattr(func, "__name__", "")
 
 
 def target_of(func: Any, args: Any) -> tuple[str, Any, Any]:
@@ -54,13 +63,16 @@ def writes_unseen(func: Any) -> bool:
     if isinstance(func, OpOverload):
         return func._schema.is_mutable
     name = getattr(func, "__name__", "")
-    plain = isinstance(func, (types.BuiltinFunctionType, OpOverloadPacket))
-    return plain and name.endswith("_") and not name.endswith("__")
+    return (
+        isinstance(func, types.BuiltinFunctionType)
+        and name.endswith("_")
+        and not name.endswith("__")
+    )
 
 
 def is_blind(func: Any) -> bool:
     """Returns whether an operator's sizes and dtype are independent of its float argument."""
-    name = getattr(func, "__name__", "")
+    name = operator_name(func)
     return name.startswith(("_foreach_", "_fused_")) or name.strip("_") in _ELEMENTWISE
 
 

@@ -18,7 +18,13 @@ from torch.overrides import TorchFunctionMode
 from tracer_core import torch_private
 from tracer_core.fx_capture import out_variants
 from tracer_core.fx_capture.fake_mode import Fakes
-from tracer_core.fx_capture.function_traits import EFFECT_ONLY, for_symbols, is_blind, name_of
+from tracer_core.fx_capture.function_traits import (
+    EFFECT_ONLY,
+    for_symbols,
+    is_blind,
+    name_of,
+    operator_name,
+)
 from tracer_core.fx_capture.fx_graph import SIMPLE_TYPES, WrittenGraph
 from tracer_core.fx_capture.graph_breaks import Break, Restart, WantsSymbols
 from tracer_core.fx_capture.in_place_results import misfit
@@ -36,7 +42,7 @@ from tracer_core.fx_capture.value_ranges import Ranges
 from tracer_core.guards.source import Source
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
-from tracer_core.torch_private.needed import pytree
+from tracer_core.torch_private.needed import OpOverloadPacket, pytree
 
 #: Keyword arguments whose value every operator reads as a Python scalar, even from a tensor.
 _NUMBERS = frozenset({"alpha", "value"})
@@ -118,6 +124,8 @@ class Recorder(WrittenGraph):
         placed = not self.devices or kwargs.get("device") is not None
         if not placed and func in torch_private.device_constructors():
             kwargs = {**kwargs, "device": self.devices[-1]}
+        if isinstance(func, OpOverloadPacket):
+            func = torch_private.overload_of(func, args, kwargs)
         refused = self.refused(func, args, kwargs)
         if refused is not None:
             raise Break(*refused)
@@ -147,7 +155,7 @@ class Recorder(WrittenGraph):
         )
         if unfit is not None:
             raise Break("operator_failed", f"{name_of(func)}: {unfit}")
-        if self.data is not None and getattr(func, "__name__", "") in READS_A_NUMBER:
+        if self.data is not None and operator_name(func) in READS_A_NUMBER:
             func = torch.Tensor.item
         writes = CallWrites(given, fake_kwargs)
         changes = self.scalars.before(func, fake_args, fake_kwargs)
@@ -276,7 +284,7 @@ class Recorder(WrittenGraph):
         leaves = pytree.tree_leaves(result)
         made = (torch.Tensor, torch.SymInt, torch.SymFloat)
         if not written and not any(isinstance(leaf, made) for leaf in leaves):
-            if getattr(func, "__name__", "") not in EFFECT_ONLY:
+            if operator_name(func) not in EFFECT_ONLY:
                 return result
         if self.data is not None and self.data.is_new_number(result):
             self._bind(result, self._emit(func, args, kwargs))

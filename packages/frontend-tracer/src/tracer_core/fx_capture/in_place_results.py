@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
+from tracer_core.fx_capture.function_traits import operator_name
 
 #: Python in-place operator -> its out-of-place form.
 _OUT_OF_PLACE: dict[Any, Callable[..., Any]] = {
@@ -35,7 +36,7 @@ def misfit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) 
     is_exact = not (value.dtype.is_floating_point or value.dtype.is_complex)
     if not is_exact and not _may_broadcast(value, args):
         return None
-    compute = _OUT_OF_PLACE.get(func) or _method(getattr(func, "__name__", ""))
+    compute = _OUT_OF_PLACE.get(func) or _method(operator_name(func))
     if compute is None:
         return None
     try:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.function_traits import operator_name
 from tracer_core.torch_private.names import name
 from tracer_core.torch_private.needed import pytree
 
@@ -193,7 +194,7 @@ _STATISTICS = frozenset(
 
 def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
     """Returns why a call may raise or behave differently although its fakes do not, or None."""
-    name = getattr(func, "__name__", "").partition(".")[0]
+    name = operator_name(func)
     if name in _STATISTICS:
         return "it writes running statistics; torch.nn.functional.batch_norm is captured"
     check = _CHECKS.get(name) if args else None

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.function_traits import operator_name
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytree
 
@@ -211,7 +212,7 @@ _TRAINING_AT, _TRAINING = 5, ("training", "use_input_stats")
 def unseen_writes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """Returns the fakes that an operator mutates without a version bump: running statistics in
     training."""
-    default = _STATISTICS.get(getattr(func, "__name__", ""))
+    default = _STATISTICS.get(operator_name(func))
     if default is None:
         return []
     named = [kwargs[name] for name in _TRAINING if name in kwargs]

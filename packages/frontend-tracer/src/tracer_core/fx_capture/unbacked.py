@@ -17,7 +17,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.unbacked_split import MARK
-from tracer_core.fx_capture.function_traits import receiver_of
+from tracer_core.fx_capture.function_traits import operator_name, receiver_of
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.torch_private.needed import pytree
 
@@ -134,7 +134,7 @@ def gives_data_size(func: Any, kind: str, args: tuple[Any, ...]) -> bool:
     """Returns whether a data-dependent size or integer is what breaks the graph here."""
     if kind == "data_dependent_shape":
         return True
-    if getattr(func, "__name__", "") not in READS_A_NUMBER:
+    if operator_name(func) not in READS_A_NUMBER:
         return False
     return is_whole_number(receiver_of(func, args))
 

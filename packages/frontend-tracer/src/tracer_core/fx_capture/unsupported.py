@@ -7,10 +7,10 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.function_traits import receiver_of
+from tracer_core.fx_capture.function_traits import operator_name, receiver_of
 from tracer_core.guards.numpy_types import SCALARS
 from tracer_core.torch_private.names import names
-from tracer_core.torch_private.needed import pytree
+from tracer_core.torch_private.needed import OpOverload, pytree
 
 _VALUE = "data_dependent_value"
 _META = "tensor_metadata_mutation"
@@ -58,8 +58,11 @@ _PLAIN = (int, float, bool, complex, list, tuple, torch.Tensor, torch.SymInt, to
 
 def refusal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, str] | None:
     """Returns (kind, reason) if this call must break the graph, else None."""
-    name = getattr(func, "__name__", "")
+    name = operator_name(func)
     kind = _BY_NAME.get(name)
+    if isinstance(func, OpOverload) and not name and not func._schema.returns:
+        if not func._schema.is_mutable:
+            return "side_effect_native", f"{func} returns nothing: what it does cannot be recorded"
     if name.startswith(_QUANTIZING):
         return "tensor_subclass", f"{name}() makes a quantized tensor"
     if func in _BY_IDENTITY:

@@ -45,6 +45,7 @@ from tracer_core.torch_private.dispatch import (
     outside_modes,
     outside_recording,
     outside_transforms,
+    overload_of,
     plain_torch_function,
     python_dispatcher,
     transforms_active,

@@ -62,6 +62,16 @@ def is_composite(op: Any) -> bool:
     return bool(composite and not has(name, "CPU"))
 
 
+def overload_of(packet: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns the overload that a call of a packet (``torch.ops.aten.add``) runs; the packet itself
+    if the arguments fit none, whose call raises."""
+    try:
+        chosen = torch._C._jit_resolve_packet(packet._qualified_op_name, *args, **kwargs)
+    except RuntimeError:
+        return packet
+    return getattr(packet, chosen, packet)  # TorchScript-only overloads have no object
+
+
 @functools.cache
 def core_aten_table() -> dict[Any, Callable[..., Any]]:
     """Returns torch's decompositions to core ATen (cached: it takes 50 ms; do not mutate)."""
