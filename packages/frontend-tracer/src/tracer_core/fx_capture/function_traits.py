@@ -22,6 +22,7 @@ _ELEMENTWISE = frozenset(
      "tensor", "as_tensor"}
 )  # fmt: skip
 _SUBSCRIPTS = frozenset({operator.getitem, *names("Tensor.__getitem__")})
+_NEW, _TYPE = frozenset(names("Tensor.new")), frozenset(names("Tensor.type"))
 _TORCHS = ("aten", "prims")
 _OF_NUMBERS = frozenset(names("tensor as_tensor"))
 
@@ -76,14 +77,19 @@ def is_blind(func: Any) -> bool:
     return name.startswith(("_foreach_", "_fused_")) or name.strip("_") in _ELEMENTWISE
 
 
-def for_symbols(
+def recordable(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """Rewrites a call to use a function that does not specialize symbolic scalars."""
+    """Rewrites a call so that it specializes no symbolic scalar, and as one that a graph can
+    hold."""
     if func in _OF_NUMBERS and len(args) == 1 and type(args[0]) in (torch.SymInt, torch.SymFloat):
         if kwargs.keys() <= {"dtype", "device"}:
             usual = torch.int64 if type(args[0]) is torch.SymInt else torch.get_default_dtype()
             return torch.scalar_tensor, args, {**kwargs, "dtype": kwargs.get("dtype") or usual}
     if func in _SUBSCRIPTS and len(args) == 2 and type(args[1]) is torch.SymInt and not kwargs:
         return torch.Tensor.select, (args[0], 0, args[1]), kwargs
+    if func in _NEW and len(args) == 2 and isinstance(args[1], torch.Size):
+        return torch.Tensor.new_empty, args, kwargs  # a tuple, as a graph has it, is data
+    if func in _TYPE and len(args) == 2 and type(args[1]) is type(torch.FloatTensor):
+        return func, (args[0], f"{args[1].__module__}.{args[1].__name__}"), kwargs
     return func, args, kwargs

@@ -20,10 +20,10 @@ from tracer_core.fx_capture import out_variants
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import (
     EFFECT_ONLY,
-    for_symbols,
     is_blind,
     name_of,
     operator_name,
+    recordable,
 )
 from tracer_core.fx_capture.fx_graph import SIMPLE_TYPES, WrittenGraph
 from tracer_core.fx_capture.graph_breaks import Break, Restart, WantsSymbols
@@ -182,7 +182,7 @@ class Recorder(WrittenGraph):
         """Rewrites a call so that no symbolic scalar in it is specialized."""
         if self.sizes.numbers and self.concrete is not None:
             args, kwargs = pytree.tree_map(self.concrete, (args, kwargs))
-        func, args, kwargs = for_symbols(func, args, kwargs)
+        func, args, kwargs = recordable(func, args, kwargs)
         for key in _NUMBERS.intersection(kwargs):
             if isinstance(kwargs[key], torch.Tensor):
                 number = self.number_in(kwargs[key])

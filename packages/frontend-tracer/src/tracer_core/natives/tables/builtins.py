@@ -46,7 +46,7 @@ breaks("native_python", "the caller's variables are read", [globals])
 @special(isinstance)
 def is_instance(tracer: Tracer, obj: Any, classes: Any) -> bool:
     if isinstance(obj, torch.Tensor) and torch_private.is_fake(obj):
-        return isinstance(_PLAIN_TENSOR, classes)
+        return _is_plain_tensor_instance(obj, classes)
     if isinstance(obj, tuple(_SYMBOL_TYPES)):
         return isinstance(obj, classes) or isinstance(_SYMBOL_TYPES[type(obj)](), classes)
     tracer.native_calls.native_reads(classes)
@@ -157,6 +157,14 @@ _KNOWN_METACLASSES = frozenset({"abc", "typing", "torch", "enum", "typing_extens
 def _stand_in(iterator: Any) -> Any:
     """Returns an object of the type that an iterator has for the program."""
     return (None for _ in range(0)) if isinstance(iterator, TracedGenerator) else map(iter, ())
+
+
+def _is_plain_tensor_instance(fake: torch.Tensor, classes: Any) -> bool:
+    legacy = type(torch.FloatTensor)  # classes of a dtype and device
+    if not any(type(cls) is legacy for cls in _flat(classes)):
+        return isinstance(_PLAIN_TENSOR, classes)
+    real = torch.empty(0, dtype=fake.dtype, device=fake.device, layout=fake.layout)
+    return isinstance(real, classes)
 
 
 #: An intermediate is a plain torch.Tensor to the program.

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tracer_core import torch_private
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandle, VariableToken
 from tracer_core.natives.effects import (
@@ -30,6 +31,7 @@ from tracer_core.natives.effects import (
 from tracer_core.natives.queries import query
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
+from tracer_core.trace.torch_function import acts_as_tensor
 from tracer_core.trace.tracer import Tracer
 
 
@@ -70,20 +72,52 @@ breaks("torch_mode", "it changes what operators ask", [
 # -- compilation status, and queries with a known answer --
 
 
-@special(*{*names("_C._has_torch_function overrides.has_torch_function")})
-def no_torch_function_in(tracer: Tracer, values: Any, /) -> bool:
-    """Plain tensors have no __torch_function__. torch.overrides and torch._C share functions."""
+_PLAIN_TENSOR = torch.empty(0)
+
+
+def _asked(tracer: Tracer, value: Any) -> Any:
+    """Returns what to ask torch about: a plain tensor in place of a fake, which has a class of its
+    own."""
+    if isinstance(value, (list, tuple)):
+        return [_asked(tracer, item) for item in value]
+    if isinstance(value, torch.Tensor) and torch_private.is_fake(value):
+        return _PLAIN_TENSOR
+    tracer.entries.guard_lineage(type(value))
+    if acts_as_tensor(value):
+        tracer.entries.special(type(value), "__torch_function__")
+    return value
+
+
+@special_each(*{*names("_C._has_torch_function overrides.has_torch_function")})
+def has_torch_function_in(tracer: Tracer, function: Any, values: Any, /) -> Any:
+    """torch.overrides and torch._C share functions."""
     if not isinstance(values, (list, tuple)):
         tracer.break_graph("native_python", "_has_torch_function() of no list or tuple")
-    return False
+    tracer.native_calls.native_reads(values)
+    return function(_asked(tracer, values))
 
 
 @special_each(
     *names("has_torch_function_unary has_torch_function_variadic", of="overrides"),
     *names("_has_torch_function_unary _has_torch_function_variadic", of="_C"),
 )
-def no_torch_function(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
-    return False if args or kwargs else function()  # raises Python's own error
+def has_torch_function(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+    return function(*(_asked(tracer, value) for value in args), **kwargs)
+
+
+@special_each(*names("Tensor FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor"
+                     " IntTensor ShortTensor CharTensor ByteTensor BoolTensor"))  # fmt: skip
+def legacy_constructor(tracer: Tracer, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """Captures ``torch.FloatTensor(2, 3)`` as torch.empty and ``torch.FloatTensor([2, 3])`` as
+    torch.tensor."""
+    like = cls()
+    options = {"dtype": like.dtype, "device": like.device}
+    sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size) else args or (0,)
+    if not kwargs and all(type(size) in (int, torch.SymInt) for size in sizes):
+        return tracer.native_calls.call_torch(torch.empty, [tuple(sizes)], options)
+    if not kwargs and len(args) == 1 and isinstance(args[0], (list, tuple)):
+        return tracer.native_calls.call_torch(torch.tensor, list(args), options)
+    tracer.break_graph("real_tensor_in_trace", f"torch.{cls.__name__} of what is not a list")
 
 
 #: A trace is no torch.jit trace, and no trace runs under foreign modes, which every cache entry
