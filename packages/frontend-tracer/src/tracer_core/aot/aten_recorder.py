@@ -19,7 +19,7 @@ from torch.fx.node import map_aggregate
 
 from tracer_core import torch_private
 from tracer_core.aot.errors import LoweringUnsupported
-from tracer_core.aot.fake_fixups import CORRECTIONS
+from tracer_core.aot.fake_fixups import CORRECTIONS, DTYPE_OF_FIRST
 from tracer_core.aot.lazy_graph_module import add_node
 from tracer_core.aot.rng import RecomputedRng
 from tracer_core.aot.symbolic_sizes import SYM_TYPES, SizeNodes, hint_of
@@ -181,6 +181,8 @@ class AtenRecorder(TorchDispatchMode):
         if table is not None:
             with self:
                 result = table(*args, **kwargs)
+                if func in DTYPE_OF_FIRST:
+                    result = result.to(args[0].dtype)
             if result is not NotImplemented:
                 return result
         elif self._is_composite(func):

@@ -163,3 +163,6 @@ CORRECTIONS: dict[Any, Callable[[Any, tuple[Any, ...], Any], Any]] = {
     aten.mkldnn_rnn_layer.default: _workspace,
     aten.mkldnn_rnn_layer_backward.default: _in_float32,
 }
+
+#: Losses whose result has the dtype of the first operand, whatever the target's.
+DTYPE_OF_FIRST = frozenset({aten.huber_loss.default, aten.soft_margin_loss.default})

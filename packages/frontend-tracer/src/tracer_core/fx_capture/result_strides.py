@@ -1,6 +1,7 @@
-"""Corrects the strides of fake results where meta kernels disagree with the real kernels.
+"""Corrects the strides, and of two losses the dtype, of fake results where meta kernels disagree
+with the real kernels.
 
-Sizes and dtypes stay. A rule sees the sizes of the captured call; symbolic strides take over the
+Sizes stay. A rule sees the sizes of the captured call; symbolic strides take over the
 dimension order of its answer, where that is dense (for tuples, only the first result is checked).
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.fake_fixups import DTYPE_OF_FIRST
 from tracer_core.torch_private.names import operators
 
 aten = operators("aten")
@@ -56,9 +58,36 @@ def _elementwise(args: tuple[Any, ...]) -> torch.Tensor | None:
 
 
 def _ldexp(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """The second operand is a dense power of two by then."""
+    """As the kernel says of a few numbers: its order of dimensions follows from the dtypes too."""
     first, second = args[:2]
-    return torch.add(first, torch.empty_like(second))
+    shape = torch.broadcast_shapes(first.shape, second.shape)
+    if not all(shape):
+        return None
+    asked = torch.ldexp(_in_small(first), _in_small(second))
+    return _in_order(shape, sorted(range(len(shape)), key=lambda dim: -asked.stride(dim)))
+
+
+def _in_small(value: torch.Tensor) -> torch.Tensor:
+    """Returns ones with at most two elements along a dimension, and strides in the same order."""
+    sizes, strides, step = [min(size, 2) for size in value.shape], [0] * value.dim(), 1
+    for dim in sorted(range(value.dim()), key=value.stride):
+        if value.stride(dim):
+            strides[dim], step = step, step * sizes[dim]
+    return torch.ones(step, dtype=value.dtype).as_strided(sizes, strides)
+
+
+def _power_of_number(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Contiguous for any layout of the exponent."""
+    return torch.empty(args[1].shape, device="meta")
+
+
+def _like_the_first(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Memory like the first operand's, contiguous where it has to grow."""
+    first, second, reduction = (*args, 1)[:3]
+    if reduction != 0:
+        return torch.empty((), device="meta")
+    shape = torch.broadcast_shapes(first.shape, second.shape)
+    return torch.empty_like(first) if first.shape == shape else torch.empty(shape, device="meta")
 
 
 def _batch_norm(args: tuple[Any, ...]) -> torch.Tensor | None:
@@ -173,9 +202,13 @@ LAYOUTS: dict[Any, _Layout] = {
         _elementwise: (
             aten.logical_and.default, aten.logical_or.default, aten.logical_xor.default,
             aten.copysign.Tensor, aten.floor_divide.default, aten.div.Tensor_mode,
-            aten.native_dropout_backward.default,
+            aten.native_dropout_backward.default, aten.logaddexp.default, aten.logaddexp2.default,
+            aten.heaviside.default, aten.xlogy.Tensor, aten.special_xlog1py.default,
+            aten.complex.default, aten.polar.default,
         ),
         _ldexp: (aten.ldexp.Tensor,),
+        _power_of_number: (aten.pow.Scalar,),
+        _like_the_first: (aten.huber_loss.default,),
         _angle: (aten.angle.default,),
         _contiguous: (aten._transformer_encoder_layer_fwd.default,),
         _likelihoods: (aten.nll_loss2d_forward.default,),
@@ -207,7 +240,17 @@ LAYOUTS: dict[Any, _Layout] = {
 _OF_ALL_DEVICES = frozenset(
     operator
     for operator, rule in LAYOUTS.items()
-    if rule in (_filled, _drawn, _scattered, _contiguous, _elementwise, _ldexp)
+    if rule
+    in (
+        _filled,
+        _drawn,
+        _scattered,
+        _contiguous,
+        _elementwise,
+        _ldexp,
+        _power_of_number,
+        _like_the_first,
+    )
     and operator is not aten.native_dropout_backward.default
 )
 
@@ -223,7 +266,9 @@ def _rule(func: Any, device: str) -> _Layout | None:
 
 
 def laid_out(func: Any, args: tuple[Any, ...], result: Any) -> Any:
-    """Returns the result with the kernel's strides."""
+    """Returns the result with the kernel's strides and dtype."""
+    if func in DTYPE_OF_FIRST and result.dtype is not args[0].dtype:
+        result = torch_private.fake_like(result, args[0].dtype)
     if func not in LAYOUTS:
         return result  # which may be a list without tensors: unbind of no rows
     first = result[0] if isinstance(result, (tuple, list)) else result
