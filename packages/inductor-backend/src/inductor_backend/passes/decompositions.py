@@ -10,18 +10,39 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from inductor_backend import lowering as _registered  # noqa: F401  (importing fills the table)
 from inductor_backend.kernels.aten_fallbacks import FALLBACKS
 from inductor_backend.lowering.registry import LOWERINGS
 from inductor_backend.passes.attention_layers import ATTENTION_LAYERS
 from inductor_backend.torch_private import OpOverload, core_decompositions
 
+aten = torch.ops.aten
+
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Returns torch's core table without what this backend lowers or calls itself, plus whole
     attention layers."""
     own = {op: fn for op, fn in _of_aten().items() if op not in LOWERINGS and op not in FALLBACKS}
-    return own | ATTENTION_LAYERS
+    return own | ATTENTION_LAYERS | _GRADIENTS
+
+
+def _smooth_l1_gradient(dy: Any, x: Any, target: Any, reduction: int, beta: float) -> Any:
+    """aten.smooth_l1_loss_backward: NaN where a difference is NaN (torch's form takes its sign,
+    which is 0)."""
+    wide = torch.float32 if x.dtype in _LOW else x.dtype
+    far = x.to(wide) - target.to(wide)
+    outer = torch.where(far >= beta, 1.0, far / beta)
+    slope = torch.where(far <= -beta, -1.0, outer)
+    share = 1.0 / x.numel() if reduction == 1 else 1.0
+    return (share * slope * dy.to(wide)).to(torch.result_type(x, target))
+
+
+_LOW = (torch.float16, torch.bfloat16)
+_GRADIENTS: dict[Any, Callable[..., Any]] = {
+    aten.smooth_l1_loss_backward.default: _smooth_l1_gradient,
+}
 
 
 @functools.cache

@@ -495,6 +495,13 @@ template <class T> struct tc_welford {
         m2 += d * (x - mean);
     }
 };
+// The mean and squares of a block whose sums are beyond T: number by number, where the mean exists.
+template <class T> TC_INLINE void tc_redo_overflown(const T* x, int64_t length, double& mean, double& m2) {
+    if (mean - mean == 0 && m2 - m2 == 0) return;
+    tc_welford<double> all;
+    for (int64_t i = 0; i < length; ++i) all.add(x[i]);
+    if (all.mean - all.mean == 0) mean = all.mean, m2 = all.m2;
+}
 template <class T> TC_INLINE tc_welford<T> tc_welford_combine(tc_welford<T> a, tc_welford<T> b) {
     T w = a.weight + b.weight, d = b.mean - a.mean;
     T share = w == T(0) ? T(0) : b.weight / w;

@@ -146,11 +146,12 @@ def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         f"reduction(+:{n}_part)",
         f"{n}_block[{{local}}] = {{v}}; {n}_part += {{v}};",
         (
-            f"const {kind} {n}_bmean = {n}_part / ({kind}){{length}};",
-            f"const {kind} {n}_bm2 = {{squares}}({n}_block, {{length}}, {n}_bmean);",
+            f"{double} {n}_bmean = {n}_part / ({kind}){{length}};",
+            f"{double} {n}_bm2 = {{squares}}({n}_block, {{length}}, ({kind}){n}_bmean);",
+            f"tc_redo_overflown({n}_block, {{length}}, {n}_bmean, {n}_bm2);",
             f"const {double} {n}_new = {n}_count + {{length}}, {n}_delta = {n}_bmean - {n}_mean;",
             f"{n}_mean += {n}_delta * ({{length}} / {n}_new);",
-            f"{n}_m2 += {n}_bm2 + {n}_delta * {n}_delta * ({n}_count * {{length}} / {n}_new);",
+            f"{n}_m2 += {n}_bm2 + {n}_delta * ({n}_delta * ({n}_count * {{length}} / {n}_new));",
             f"{n}_count = {n}_new;",
         ),
         (f"({C_TYPES[result]}){n}_mean", f"({C_TYPES[result]}){n}_m2"),
@@ -159,7 +160,7 @@ def _welford(n: str, value: torch.dtype, result: torch.dtype) -> Reducer:
         merge=(
             f"if ({n}_counts[q] > 0) {{ const double all = {n}_count + {n}_counts[q], d ="
             f" {n}_means[q] - {n}_mean; {n}_mean += d * ({n}_counts[q] / all); {n}_m2 += {n}_m2s[q]"
-            f" + d * d * ({n}_count * {n}_counts[q] / all); {n}_count = all; }}"
+            f" + d * (d * ({n}_count * {n}_counts[q] / all)); {n}_count = all; }}"
         ),
     )
 
@@ -219,8 +220,8 @@ def column_reducer(kind: str, n: str, value: torch.dtype, result: torch.dtype) -
         )
     if kind == "welford":
         step = (
-            f"{{{{ const double d = {{v}} - {n}_a[l]; {n}_a[l] += d / ({{at}} + 1); {n}_q[l] += d *"
-            f" ({{v}} - {n}_a[l]); }}}}"
+            f"{{{{ const double d = {{v}} - {n}_a[l], e = d / ({{at}} + 1); {n}_a[l] += e; {n}_q[l] +="
+            f" d * (d - e); }}}}"
         )
         arrays = (("double", f"{n}_a", "0"), ("double", f"{n}_q", "0"))
         return ColumnReducer(arrays, step, (f"({r}){n}_a[l]", f"({r}){n}_q[l]"))
