@@ -59,13 +59,17 @@ def checked(
         if given is not None:
             _check_inputs(kept, given, spec)
         versions = _versions(kept, spec) if functional else {}
+        histories = [_history(value) for value in kept] if grad else []
         outputs = run(inputs)
         check_result(outputs, kept, spec)
         for index, version in versions.items():
             if kept[index]._version != version:
                 source = f"input {index} ({spec.inputs[index].source})"
                 raise _error(spec, f"it wrote to {source}, to which the graph writes nothing")
-        if grad and not any(getattr(value, "requires_grad", False) for value in outputs):
+        pairs = zip(kept, histories, strict=False)
+        written = any(_history(value) is not before for value, before in pairs)  # x += parameter
+        detached = not any(getattr(value, "requires_grad", False) for value in outputs)
+        if grad and detached and not written:
             raise _error(spec, "every output is detached, but gradients were asked for")
         target = run
         return outputs
@@ -76,6 +80,10 @@ def checked(
         return target(inputs)
 
     return call
+
+
+def _history(value: Any) -> Any:
+    return value.grad_fn if isinstance(value, torch.Tensor) else None
 
 
 def check_result(outputs: Any, inputs: Sequence[Any], spec: CompileSpec) -> None:

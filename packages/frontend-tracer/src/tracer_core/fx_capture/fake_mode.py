@@ -69,7 +69,14 @@ class Fakes:
         self.shape_env: Any = torch_private.new_shape_env(where, data_sizes) if symbolic else None
         #: The mark_dynamic constraints on symbols.
         self.constraints: list[Constraint] = []
-        before = self._before_operator if data_sizes and symbolic else _refuse_real
+        env: Any = self.shape_env
+
+        def announced(func: Any, args: Any, kwargs: Any) -> None:
+            _refuse_real(func, args, kwargs)
+            env.starts(func)
+
+        # Not a method: the mode outlives this object, for graphs whose backward comes later.
+        before = announced if data_sizes and symbolic else _refuse_real
         self.mode = torch_private.capture_mode(
             before, laid_out, self.shape_env, fake_cache.run, fake_cache.SLOW
         )
@@ -81,10 +88,6 @@ class Fakes:
         self._uses: collections.Counter[int] = collections.Counter()
         #: Storage id -> a fake on it, kept alive so that the id is not reused.
         self._unseen: dict[int, Any] = {}
-
-    def _before_operator(self, func: Any, args: Any, kwargs: Any) -> None:
-        _refuse_real(func, args, kwargs)
-        self.shape_env.starts(func)
 
     def of(self, real: torch.Tensor, name: str, dims: tuple[int | None, ...] | None) -> Any:
         """Returns the fake of a real tensor. name: its source, for messages. dims: None marks a

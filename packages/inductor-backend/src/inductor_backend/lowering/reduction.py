@@ -176,11 +176,18 @@ def var_mean(
     return _var_like(ctx, x, dim, correction, root=False, with_mean=True)
 
 
+def _nothing(ctx: Lowering) -> Ref:
+    """Returns an empty result: eager has some operators of whole numbers for empty tensors only."""
+    return ctx.pointwise(lambda at: const(0, ctx.meta().dtype))
+
+
 @lower(aten._softmax.default, aten._safe_softmax.default)
 def softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any, **also_unused: Any) -> Ref:
     """Computes exp(x - max) / sum; a row of -inf gives NaN, or 0 for _safe_softmax."""
     safe = ctx.node.target is aten._safe_softmax.default
     sizes, dtype = x.sizes, compute_dtype(ctx.meta().dtype)
+    if not dtype.is_floating_point:
+        return _nothing(ctx)
     dims = normalize_dims(dim, len(sizes))
     source = reduced_input(x, dtype)
     (greatest,) = ctx.reduction("max", source, sizes, dims, dtype, label="softmax")
@@ -207,6 +214,8 @@ def softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any, **also_unused: Any) -
 @lower(aten._log_softmax.default)
 def log_softmax(ctx: Lowering, x: Ref, dim: int, *unused: Any) -> Ref:
     sizes, dtype = x.sizes, compute_dtype(ctx.meta().dtype)
+    if not dtype.is_floating_point:
+        return _nothing(ctx)
     dims = normalize_dims(dim, len(sizes))
     source = reduced_input(x, dtype)
     (greatest,) = ctx.reduction("max", source, sizes, dims, dtype, label="log_softmax")

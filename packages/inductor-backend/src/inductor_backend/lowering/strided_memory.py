@@ -23,6 +23,7 @@ from inductor_backend.ir.index_expr import (
     variables,
 )
 from inductor_backend.ir.nodes import BufferKind
+from inductor_backend.ir.values import const
 from inductor_backend.ir.views import Ref
 from inductor_backend.lowering.registry import Lowering, aten, lower
 from inductor_backend.lowering.scatter import Target
@@ -33,6 +34,8 @@ from inductor_backend.torch_private import storage_key
 def as_strided(ctx: Lowering, x: Ref, sizes: Any, strides: Any, offset: Any = None) -> Ref:
     """Strides address the memory of eager's `x`, whatever ours is; where eager's is dense, they
     address its elements in memory order."""
+    if 0 in ctx.shape():
+        return ctx.pointwise(lambda at: const(0, x.dtype), ctx.shape(), x.dtype, ctx.strides())
     memory = (
         None
         if _counts_in_an_input(ctx, x, offset)

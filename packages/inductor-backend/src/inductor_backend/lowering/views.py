@@ -196,6 +196,8 @@ def repeat(ctx: Lowering, x: Ref, repeats: Sequence[Any]) -> Ref:
 
 @lower(aten.unfold.default)
 def unfold(ctx: Lowering, x: Ref, dim: int, size: int, step: int) -> Ref:
+    if not x.sizes:
+        return x.remap(ctx.shape(), [])  # one element
     dim = dim % len(x.sizes)
     new = variables(ctx.shape())
     position = list(new[:-1])
