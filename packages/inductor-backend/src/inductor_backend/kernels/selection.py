@@ -153,7 +153,8 @@ def _product(
 
 def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
     x, weight, bias = args[:3]
-    stride, padding, dilation, transposed, _, groups = args[3:9]
+    transposed, _, groups = args[6:9]
+    stride, padding, dilation = ([hint(one) for one in numbers] for numbers in args[3:6])
     if not _all_float32(x, weight, bias):
         return aten_choice(target, "not float32")
     if len(x.sizes) != 4 or transposed or groups != 1:
@@ -186,7 +187,8 @@ def _convolution(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -
 
 def _convolution_backward(target: Any, args: Sequence[Any], hint: Callable[[Any], int]) -> Choice:
     """Selects the kernel for one of the gradients of convolution_backward, other than the bias's."""
-    dy, x, weight, _, stride, padding, dilation, transposed, _, groups, mask = args
+    dy, x, weight, _, *steps, transposed, _, groups, mask = args
+    stride, padding, dilation = ([hint(one) for one in numbers] for numbers in steps)
     if sum(map(bool, mask)) != 1 or mask[2]:
         return aten_choice(target, "several gradients in one call")
     if not _all_float32(dy, x, weight) or len(x.sizes) != 4 or transposed or groups != 1:
