@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.support.graphs import kernels_of
 from tests.tracer.twin import same
 
 BACKENDS = ["eager", "aten_eager", "inductor"]
@@ -49,6 +50,18 @@ def test_gradients_behind_a_size_that_depends_on_data(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["dilation", "padding", "stride"])
+def test_a_convolution_told_by_a_symbolic_size(name, backend):
+    weight = torch.randn(2, 2, 2, 2)
+
+    def program(x, y):
+        return torch.nn.functional.conv2d(y, weight, **{name: [x.size(0)]})
+
+    calls = [(torch.ones(n), torch.randn(1, 2, 12, 12)) for n in (2, 3, 4)]
+    same(program, *calls, dynamic=True, backend=backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_unfold_of_a_number(backend):
     def program(x):
         y = x * 2
@@ -72,3 +85,17 @@ def test_backward_of_an_empty_strided_tensor(backend):
     x = torch.empty_strided((0, 3), (5, 7), requires_grad=True)
     (slope,) = torch.autograd.grad(tracer_core.compile(program, backend=backend)(x), x)
     assert slope.shape == x.shape
+
+
+def test_a_long_chain_of_functions_is_several_kernels(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACER_DEBUG", str(tmp_path))
+
+    def program(x):
+        for _ in range(300):
+            x = x.sin()
+        return x
+
+    compiled = tracer_core.compile(program)
+    x = torch.randn(20)
+    torch.testing.assert_close(compiled(x), program(x))
+    assert kernels_of(compiled).count > 1

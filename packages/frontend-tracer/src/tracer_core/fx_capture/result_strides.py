@@ -64,7 +64,8 @@ def _ldexp(args: tuple[Any, ...]) -> torch.Tensor | None:
     if not all(shape):
         return None
     asked = torch.ldexp(_in_small(first), _in_small(second))
-    return _in_order(shape, sorted(range(len(shape)), key=lambda dim: -asked.stride(dim)))
+    steps = asked.stride()
+    return _in_order(shape, sorted(range(len(shape)), key=lambda dim: -steps[dim]))
 
 
 def _in_small(value: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,12 @@ from inductor_backend.ir.index_expr import product
 from inductor_backend.ir.nodes import BufferKind, ExternNode, LoopNode, Node, Program
 from inductor_backend.ir.symbolic_sizes import SizeVars
 from inductor_backend.schedule.dependencies import Dependencies, dependencies
-from inductor_backend.schedule.heuristics import keeps_threads_busy, shared_bytes
+from inductor_backend.schedule.heuristics import (
+    LARGEST_KERNEL,
+    keeps_threads_busy,
+    node_cost,
+    shared_bytes,
+)
 from inductor_backend.schedule.inline import redomain
 from inductor_backend.schedule.legality import (
     LARGEST_ARGUMENTS,
@@ -114,6 +119,7 @@ class Fusion:
             for name in node.writes
             if program.buffers[name].kind is BufferKind.INPUT
         )
+        self.costs: dict[str, int] = {}
 
     def run(self) -> Plan:
         for position, node in enumerate(self.program.nodes):
@@ -251,6 +257,11 @@ class Fusion:
                     found.setdefault(group.number, (group, set()))[1].add(buffer)
         return [found[number] for number in sorted(found, reverse=True)]
 
+    def cost_of(self, node: LoopNode) -> int:
+        if node.name not in self.costs:
+            self.costs[node.name] = node_cost(node)
+        return self.costs[node.name]
+
     def try_join(self, group: Group, node: LoopNode) -> Joined | Refused:
         assert group.domain is not None
         bit = 1 << group.number
@@ -258,6 +269,8 @@ class Fusion:
             return Refused("something between the two runs outside the group")
         if len(group.buffers | node.reads() | set(node.writes)) > group.most:
             return Refused("too many buffers for one kernel")
+        if sum(map(self.cost_of, [node, *group.loops])) > LARGEST_KERNEL:
+            return Refused("the kernel would become too large")
         if group.loops[0].product:
             return self._after_matmul(group, node)
         if not self.limits.reads_scans and node.reads() & {

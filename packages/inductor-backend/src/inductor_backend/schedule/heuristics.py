@@ -13,6 +13,10 @@ from inductor_backend.ir.values import Value, topological
 #: Most values in a body after inlining.
 LARGEST_BODY = 256
 
+#: Most instructions in the functions that a kernel calls, such as sin: a C++ compiler's time grows
+#: with the square of them.
+LARGEST_KERNEL = 2400
+
 #: Below this cost, recomputing is cheaper than storing and loading the result.
 CHEAP = 8
 
@@ -33,6 +37,14 @@ def cost(value: Value) -> int:
         OPS[v.name].cost
         for v in topological([value])
         if v.name not in ("load", "constant", "index")
+    )
+
+
+def node_cost(node: LoopNode) -> int:
+    """Estimates the instructions of a node's costly functions, which C++ expands where they stand."""
+    values = topological(store.value for store in node.stores)
+    return sum(
+        OPS[v.name].cost for v in values if v.name in OPS and OPS[v.name].cost > OPS["div"].cost
     )
 
 
