@@ -414,3 +414,24 @@ def test_the_query_is_laid_out_as_the_graph_says(trains):
         torch.testing.assert_close(
             *(torch.autograd.grad(out.square().sum(), x)[0] for out in (found, expected))
         )
+
+
+@pytest.mark.parametrize("keys", [8, 513, 1100])
+@pytest.mark.parametrize("training", [False, True])
+def test_one_operand_contiguous_the_others_transposed(keys, training):
+    def attend(q, k, v):
+        q = q.transpose(1, 2).contiguous()
+        return F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2))
+
+    compiled = tracer_core.compile(attend, backend="inductor")
+    for length in (keys, keys + 3, keys + 7):
+        given = [torch.randn(2, length, 4, 16, requires_grad=training) for _ in range(3)]
+        twins = [one.detach().clone().requires_grad_(training) for one in given]
+        ours, eager = compiled(*given), attend(*twins)
+        torch.testing.assert_close(ours, eager, atol=1e-5, rtol=1e-4)
+        assert ours.stride() == eager.stride()
+        if training:
+            ours.sum().backward()
+            eager.sum().backward()
+            for one, twin in zip(given, twins, strict=True):
+                torch.testing.assert_close(one.grad, twin.grad, atol=1e-4, rtol=1e-3)

@@ -7,6 +7,7 @@ import linecache
 import sys
 import threading
 import tracemalloc
+import types
 import warnings
 import weakref
 
@@ -379,3 +380,40 @@ def test_the_first_result_goes_when_it_is_dropped_although_the_program_caught_an
         assert reference() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("held", ["closure", "dict", "list", "attribute", "optimizer", "tensor"])
+@pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "dropped"])
+def test_what_the_program_rebinds_is_freed_at_the_next_call(held, replaced):
+    module = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    tensor = torch.ones(3)
+    table, row, holder = {"m": module}, [module], types.SimpleNamespace(m=module)
+
+    def step(x):
+        if held == "optimizer":
+            module(x).sum().backward()
+            optimizer.step()
+            return optimizer.zero_grad()
+        if held == "tensor":
+            return x + tensor
+        one = {"closure": module, "dict": table["m"], "list": row[0], "attribute": holder.m}[held]
+        return one(x)
+
+    compiled = tracer_core.compile(step, backend="eager")
+    x = torch.randn(2, 3)
+    for _ in range(3):
+        compiled(x)
+    old = weakref.ref({"optimizer": optimizer, "tensor": tensor}.get(held, module))
+    module = torch.nn.Linear(3, 3) if replaced else None
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1) if replaced else None
+    tensor = torch.zeros(3) if replaced else None
+    table["m"] = row[0] = holder.m = module
+    for _ in range(2):
+        if replaced:
+            compiled(x)
+        else:
+            with pytest.raises((TypeError, AttributeError)):
+                compiled(x)
+    gc.collect()
+    assert old() is None

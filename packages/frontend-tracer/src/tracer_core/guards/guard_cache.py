@@ -98,6 +98,7 @@ class GuardCache:
     def _check_fully(self, state: Any, key: Any, guard: FastPathGuard | None) -> Any:
         checked = self._check(state)
         if checked is None:
+            self._fast_paths.pop(key, None)  # it keeps alive what the program has dropped
             return None
         if guard is not None:
             self._note(guard)
