@@ -276,13 +276,13 @@ def zip_from_before() -> Any:
 
 @program("iterators")
 def map_from_before() -> Any:
-    scaled = map(lambda n: n * 2, range(100))
+    scaled = map(lambda n: n * 2, range(100))  # noqa: C417
     return lambda x: x * next(scaled)
 
 
 @plain("iterators")
 def a_map_is_returned(x: Any) -> Any:
-    found = map(lambda row: row * 2, x)
+    found = map(lambda row: row * 2, x)  # noqa: C417
     first = next(found)
     return first, list(zip(range(2), (lambda: found)(), strict=False))
 
@@ -717,7 +717,7 @@ def of_a_module() -> Any:
 @program("lru_cache")
 def of_a_method() -> Any:
     class Table:
-        @functools.lru_cache(maxsize=8)
+        @functools.lru_cache(maxsize=8)  # noqa: B019
         def entry(self, n: int) -> Any:
             return torch.full((4,), float(n))
 
