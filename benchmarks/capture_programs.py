@@ -205,7 +205,7 @@ def cond_with_modules() -> Any:
     first, second = nn.Linear(4, 4), nn.Linear(4, 4)
     for one, value in ((first, 0.5), (second, -0.25)):
         nn.init.constant_(one.weight, value)
-        nn.init.zeros_(one.bias)
+        nn.init.constant_(one.bias, value / 2)
     return lambda x: torch.cond(x.mean() > 0, first, second, (x,))
 
 
@@ -217,7 +217,7 @@ def map_with_a_closure() -> Any:
 
 @plain("map")
 def map_with_a_pytree(x: Any) -> Any:
-    return torch_map(lambda part, y: (part[0] + y, {"d": part[1] * y}), (x, x + 1), x[0])
+    return torch_map(lambda part, y: (part[0] + y, {"d": part[1] * y}), (x, x + 1), x[0] * 1)
 
 
 @plain("map")

@@ -169,7 +169,7 @@ kind(
 kind("data_dependent_value", lambda x: x * x.sum().item(), lambda x: (x + 1).tolist(),
 lambda x: float(np.cumsum(x.numpy())[-1]),
      lambda x: float(x[0, 0]), lambda x: f"{x.sum()}",
-     lambda x: torch.from_numpy(x.numpy() + 1) * 2)  # fmt: skip
+     lambda x: x.to(torch.complex64).numpy())  # fmt: skip
 kind("data_dependent_shape", lambda x: torch.func.vmap(lambda r: r.nonzero())(x))
 kind("unknown_native", lambda x: x + len(memoryview(b"ab")), lambda x: x * len(memoryview(b"abc")))
 kind(

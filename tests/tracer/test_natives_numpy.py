@@ -168,16 +168,14 @@ def test_array_kept_on_a_module():
 
 
 OUTSIDE = {
-    "tensor.numpy": ("data_dependent_value", lambda x,
-    a: torch.from_numpy((x * 2).numpy() + 1) * 3),
     "function-of-a-tensor": ("data_dependent_value", lambda x,
     a: x * float(np.sum((x + 1).detach().numpy()))),
     "ufunc-of-a-tensor": ("data_dependent_value", lambda x,
     a: torch.as_tensor(np.sqrt(x.abs())) + 1),
-    "array-argument": ("unsupported_value", lambda x, a: x * float(np.mean(a))),
-    "array-method": ("unsupported_value", lambda x, a: x * float(a.sum())),
-    "array-item": ("unknown_native", lambda x, a: x * float(a[0, 0])),
-    "array-written": ("unsupported_mutation", lambda x, a: (a.__setitem__(0, 1), operator_set(a),
+    "array-argument": ("data_dependent_value", lambda x, a: x * float(np.mean(a))),
+    "array-method": ("data_dependent_value", lambda x, a: x * float(a.sum())),
+    "array-item": ("data_dependent_value", lambda x, a: x * float(a[0, 0])),
+    "array-written": ("unknown_native", lambda x, a: (a.__setitem__(0, 1), operator_set(a),
     x + 1)[1:]),
     "random": ("unknown_native", lambda x, a: (np.random.seed(0), x * np.random.rand())[1]),
     "fresh-to-tensor": ("data_dependent_value", lambda x, a: x + torch.from_numpy(np.ones(4,

@@ -59,6 +59,14 @@ class Abandoned(Exception):
 StartFrames = Callable[[Tracer], list[Frame]]
 
 
+def _follows_data(config: CompileConfig) -> bool:
+    """Returns whether sizes that depend on data may be symbols. A callable of torch.compile's
+    convention may be unable to take them, so it gets them only where a break is an error."""
+    style = config.backend.compile
+    takes = isinstance(style, TorchStyle) and not style.functional
+    return config.backend.data_sizes == "symbols" or (takes and config.fullgraph)
+
+
 def capture(
     start: StartFrames,
     state: Any,
@@ -89,7 +97,7 @@ def capture(
             (at_torch_level or config.backend.numbers == "inputs")
             and not isinstance(config.backend.compile, TorchStyle)
             and refused.isdisjoint(("numbers", "sizes")),
-            config.backend.data_sizes == "symbols" and not refused,
+            _follows_data(config) and not refused,
             follows_data,
         )
         shapes.look(list(state))

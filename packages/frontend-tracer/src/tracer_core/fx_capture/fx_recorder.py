@@ -106,6 +106,10 @@ class Recorder(WrittenGraph):
         env = self.fakes.shape_env
         env.refused, env.undecided, env.told = self._note_refused, self._undecided, self.data.check
 
+    def follows_data(self) -> bool:
+        """Returns whether whole numbers that depend on data are, or may become, symbols."""
+        return self.may_follow_data or self.data is not None
+
     def _note_refused(self, expr: Any) -> None:
         decides = torch_private.is_truth(expr)
         kind = "data_dependent_branch" if decides else "data_dependent_value"

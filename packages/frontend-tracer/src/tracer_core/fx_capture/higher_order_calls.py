@@ -142,7 +142,23 @@ class CondCall(Target):
         graph, positions = (
             (self.if_true, self.true_inputs) if value else (self.if_false, self.false_inputs)
         )
-        return graph(*(inputs[i] for i in positions))
+        results = graph(*(inputs[i] for i in positions))
+        unused = [value for i, value in enumerate(inputs) if i not in positions]
+        return _with_zero_gradients(results, unused)
+
+
+def _with_zero_gradients(results: Any, unused: list[Any]) -> Any:
+    """Gives inputs of the branch that did not run gradients of zeros, as torch.cond does."""
+    unused = [u for u in unused if isinstance(u, torch.Tensor) and u.requires_grad]
+    if not unused or not torch.is_grad_enabled():
+        return results
+    zero: Any = sum(u.reshape(-1)[:0].sum() for u in unused)
+    return [
+        torch.where(torch.ones_like(r, dtype=torch.bool), r, zero.to(r.dtype))
+        if r.is_floating_point() or r.is_complex()
+        else r
+        for r in results
+    ]
 
 
 @dataclass(eq=False)
@@ -169,6 +185,17 @@ class WhileCall(Target):
         while bool(self.condition(*outer_condition, *carried)[0]):
             carried = tuple(self.body(*outer_body, *carried))
         return tuple(v.clone() if any(v is s for s in started) else v for v in carried)
+
+
+@dataclass(eq=False)
+class ScriptedCall(Target):
+    """Calls a function that torch.jit compiled or traced."""
+
+    function: Any
+    title = "scripted"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
 
 
 @dataclass(eq=False)

@@ -138,6 +138,8 @@ class Provenance:
         #: id of a tuple with symbols in it -> (that tuple, the source of the original, the original).
         self._copies: dict[int, tuple[Any, Source, Any]] = {}
         self._copied: dict[Source, tuple[Any, ...]] = {}
+        #: Source of an object that is a key of a set or dictionary -> that object.
+        self.hashed: dict[Source, Any] = {}
         #: Source of a number that changes between calls -> its symbol.
         self.symbols: dict[Source, Any] = {}
 
@@ -149,6 +151,17 @@ class Provenance:
     def is_fresh(self, obj: Any) -> bool:
         """Returns whether the trace, or native code in it, made an object."""
         return id(obj) not in self._by_id
+
+    def note_hashed(self, *keys: Any) -> None:
+        """Notes keys of a set or dictionary: those that it tells apart by identity must stay
+        different objects."""
+        for key in keys:
+            if type(key) is tuple:
+                self.note_hashed(*key)
+            elif not is_constant(key) and not isinstance(key, IDENTITY_TYPES):
+                source = self._by_id.get(id(key))
+                if source is not None:
+                    self.hashed[source] = key
 
     def register(self, obj: Any, source: Source) -> None:
         self._by_id[id(obj)] = source

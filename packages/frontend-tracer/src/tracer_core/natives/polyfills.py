@@ -86,6 +86,20 @@ def cached_property_get(self: Any, instance: Any, owner: Any = None) -> Any:
     return value
 
 
+def map_rows(f: Callable[..., Any], xs: Any, *args: Any) -> Any:
+    """torch._higher_order_ops.map: `f` of the slices along the first dimension, stacked."""
+    leaves, structure = pytree.tree_flatten(xs)
+    rows = [
+        pytree.tree_flatten(
+            f(pytree.tree_unflatten([leaf[i] for leaf in leaves], structure), *args)
+        )
+        for i in range(leaves[0].shape[0])
+    ]
+    return pytree.tree_unflatten(
+        [torch.stack(parts) for parts in zip(*[flat for flat, _ in rows], strict=True)], rows[0][1]
+    )
+
+
 def associative_scan(
     combine_fn: Callable[[Any, Any], Any], xs: Any, dim: int, reverse: bool
 ) -> Any:

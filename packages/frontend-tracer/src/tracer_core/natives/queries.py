@@ -23,6 +23,15 @@ def applied(tracer: Tracing, function: Callable[[Any], Any], obj: Any) -> Any:
     return provenance.read(function(obj), source)
 
 
+def _address(obj: Any) -> int:
+    return id(obj)
+
+
+def identity(tracer: Tracing, obj: Any) -> int:
+    """Returns the id of an object from before the trace, guarded; keeps no reference to it."""
+    return int(applied(tracer, _address, obj))
+
+
 def query(tracer: Tracing, function: Any) -> Any:
     """Calls a function without arguments whose result is a setting, and guards the result."""
     source = tracer.provenance.sources.make(tracer.provenance.constant(function), "called")

@@ -93,6 +93,9 @@ class TracedReads(Protocol):
     def expand(self, obj: Any, depth: int = 8) -> None:
         """Guards everything that native code may read in a container from before the trace."""
 
+    def holds_module(self, members: Any, module: Any) -> bool | None:
+        """Returns whether a set of modules from before the trace has a member; None for others."""
+
     def guard_order(self, obj: Any) -> None:
         """Guards the iteration order of a set."""
 
@@ -209,7 +212,9 @@ class TracedCalls(semantics.CallSemantics, Protocol):
 
 
 class TracedNativeCalls(Protocol):
-    """Calls of C functions and of torch's."""
+    """Calls of C functions and of torch's. questions: guarded calls, by function and arguments."""
+
+    questions: dict[Any, Any]
 
     def call_native(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Calls a C function."""
@@ -248,6 +253,7 @@ class TracedNames(semantics.NameSemantics, semantics.DefaultSemantics, Protocol)
 class Tracing(semantics.CallBinder, Protocol):
     """One trace. provenance: source of each object, and the guards. recorder: records the graph.
     frames: the chain of frames. outer_step: index of the outermost frame's current instruction.
+    steps: the number of instructions run.
     nesting: the number of running calls below native code."""
 
     provenance: Provenance
@@ -266,6 +272,7 @@ class Tracing(semantics.CallBinder, Protocol):
     native_calls: TracedNativeCalls
     frames: list[Frame]
     outer_step: int
+    steps: int
     nesting: int
 
     def break_graph(self, kind: str, reason: str) -> NoReturn: ...

@@ -46,6 +46,9 @@ def compare(
     if isinstance(expected, torch.Tensor):
         compare_tensors(expected, actual, tolerance, path)
         return
+    if isinstance(expected, ARRAY) and _is_rounded(expected, actual):
+        compare_tensors(torch.tensor(expected), torch.tensor(actual), tolerance, path)
+        return
     children = _children(expected)
     if children is None:
         _compare_values(expected, actual, path)
@@ -84,6 +87,10 @@ def _compare_values(expected: Any, actual: Any, path: str) -> None:
     if type(expected).__eq__ is object.__eq__ and hasattr(expected, "__dict__"):  # type: ignore[comparison-overlap]
         return  # an object without equality: its type is all that can be compared
     raise Mismatch(path, f"{actual!r}, expected {expected!r}")
+
+
+def _is_rounded(expected: Any, actual: Any) -> bool:
+    return bool(expected.dtype == actual.dtype and expected.dtype.kind == "f")
 
 
 def _compare_arrays(expected: Any, actual: Any, path: str) -> None:

@@ -95,6 +95,7 @@ from tracer_core.torch_private.python_side import (
     before_tagging,
     forget_source_with,
     plain_checkpoint,
+    scripted_source,
     unshielded,
 )
 from tracer_core.torch_private.releases import TESTED, is_tested, refusal, remark

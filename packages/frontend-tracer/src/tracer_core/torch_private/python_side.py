@@ -53,6 +53,15 @@ def _shield_of(function: Any, *name_and_default: Any) -> Any:
     return function if asks_for_wrapper and "torch._dynamo" not in sys.modules else found
 
 
+def scripted_source(function: Any) -> Any:
+    """Returns the Python function that torch.jit.script compiled into this one; None for a traced
+    one, which does what its example did."""
+    source = getattr(function, "_torchdynamo_inline", None)
+    cached = None if source is None else torch.jit._state._try_get_jit_cached_function(source)
+    alike = cached is not None and cached.qualified_name == function.qualified_name
+    return source if alike else None
+
+
 def before_tagging(function: Any) -> Any:
     """Returns the original of a function that torch.compile, once used in the process, wraps:
     ``nn.Module.__init__`` and parts of optimizers. None for any other function. The wrappers serve

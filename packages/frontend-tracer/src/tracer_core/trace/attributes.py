@@ -22,8 +22,9 @@ from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.natives.queries import applied
 from tracer_core.natives.tracing import Tracing
-from tracer_core.trace import gradients
+from tracer_core.trace import gradients, traced_arrays
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, Entries, has_python
 from tracer_core.trace.generators import TracedGenerator
@@ -48,6 +49,23 @@ _AUTOGRAD_STATE = frozenset(
 )  # fmt: skip
 
 
+class Unset:
+    """The class that stands for no value."""
+
+
+class _OfThread:
+    """Returns an attribute of a threading.local in the thread that asks, or `Unset`."""
+
+    __slots__ = ("name", "__qualname__")
+
+    def __init__(self, name: str) -> None:
+        self.name = self.__qualname__ = name
+
+    def __call__(self, local: Any) -> Any:
+        return getattr(local, self.name, Unset)
+
+
+_LOCALS: dict[str, _OfThread] = {}
 #: Values that functions store outside their dictionary and derive nothing else from.
 _SETTABLE = frozenset(types.FunctionType.__dict__[name] for name in ("__name__", "__qualname__"))
 
@@ -79,6 +97,8 @@ class Attributes(Component):
             obj = self.tracer.scalars.concrete(obj)  # a method of numbers: as Python's own has it
         if isinstance(obj, torch.Tensor):
             return self._tensor_attribute(obj, name)
+        if type(obj) is traced_arrays.TracedArray:
+            return traced_arrays.attribute(self.tracer, obj, name)
         if isinstance(obj, types.ModuleType):
             return self._module_attribute(obj, name)
         if isinstance(obj, type):
@@ -95,7 +115,7 @@ class Attributes(Component):
             return self._builtin_attribute(obj, name)
         getter = self.entries.special(cls, "__getattribute__")
         if getter is _LOCAL_GET:
-            raise Break("unknown_native", "attributes of a threading.local belong to a thread")
+            return self._local_attribute(obj, name)
         try:
             if has_python(getter):
                 return self.tracer.calls.call_value(getter, [obj, name], {})
@@ -109,6 +129,16 @@ class Attributes(Component):
         if has_python(fallback):
             return self.tracer.calls.call_value(fallback, [obj, name], {})
         raise Break("unknown_native", f"{type(obj).__name__}.__getattr__")
+
+    def _local_attribute(self, obj: Any, name: str) -> Any:
+        """Reads an attribute of a threading.local, which each call asks for in its own thread."""
+        kept = self.provenance.source_of(obj) is not None and not name.startswith("__")
+        if not kept or self.entries.static(type(obj), name) is not ABSENT:
+            raise Break("unknown_native", "attributes of a threading.local belong to a thread")
+        value = applied(self.tracer, _LOCALS.setdefault(name, _OfThread(name)), obj)
+        if value is Unset:
+            getattr(obj, name)  # raises Python's own error
+        return value
 
     def generic_getattr(self, obj: Any, name: str) -> Any:
         """Traces object.__getattribute__ for an instance of a Python class."""
@@ -384,8 +414,10 @@ class Attributes(Component):
             value = self.entries.instance_entry(obj, name)
             if value is not ABSENT:
                 return value
-        if isinstance(obj, ARRAY) and self.provenance.is_fresh(obj) and name in _ARRAY_VIEWS:
-            raise Break("unknown_native", f"a view of an array: .{name}")
+        if isinstance(obj, ARRAY) and name in _ARRAY_VIEWS:
+            if self.provenance.is_fresh(obj):
+                raise Break("unknown_native", f"a view of an array: .{name}")
+            return traced_arrays.attribute(self.tracer, obj, name)
         if name == "cell_contents" and isinstance(obj, types.CellType):
             value = self.tracer.names.cell_contents(obj)
             if value is NULL:

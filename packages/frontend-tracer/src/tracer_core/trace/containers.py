@@ -20,7 +20,7 @@ from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.natives.tracing import Tracing
-from tracer_core.trace import special_methods
+from tracer_core.trace import special_methods, traced_arrays
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator
@@ -95,6 +95,9 @@ class Items(Component):
             if isinstance(container, (str, bytes)) or is_constant(item):
                 return item in container
         if isinstance(container, (set, frozenset)):
+            held = self.tracer.reads.holds_module(container, item)
+            if held is not None:
+                return held
             self.tracer.reads.check_key(item, container)
             self.tracer.reads.expand(container)
             return item in container
@@ -138,6 +141,9 @@ class Items(Component):
 
     def getitem(self, container: Any, key: Any) -> Any:
         container = self.tracer.attributes.unproxied(container)
+        if traced_arrays.has_array(self.tracer, (container, key), 0):
+            key = special_methods.plain_key(self.tracer, key)
+            return traced_arrays.call(self.tracer, operator.getitem, [container, key], {})
         method = self.entries.python_method(container, "__getitem__")
         if method is not None:
             return self.tracer.calls.call_value(method, [container, key], {})
@@ -199,6 +205,13 @@ class Items(Component):
         raise KeyError(key)
 
     def setitem(self, container: Any, key: Any, value: Any) -> None:
+        of_array = type(container) in (*ARRAY, traced_arrays.TracedArray)
+        if (of_array or traced_arrays.is_array(self.tracer, key)) and traced_arrays.has_array(
+            self.tracer, (container, key, value)
+        ):
+            key = special_methods.plain_key(self.tracer, key)
+            traced_arrays.setitem(self.tracer, container, key, value)
+            return
         method = self.entries.python_method(container, "__setitem__")
         if method is not None:
             self.tracer.calls.call_value(method, [container, key, value], {})
@@ -278,6 +291,8 @@ class Items(Component):
             if value.dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
             return iter(self.tracer.native_calls.native(torch.Tensor.unbind, value, 0))
+        if traced_arrays.is_array(self.tracer, value):
+            return self._by_subscripts(value, traced_arrays.length(self.tracer, value))
         method = self.entries.python_method(value, "__iter__")
         if method is not None:
             return special_methods.ask(self.tracer, method, value, "__iter__")
@@ -306,13 +321,14 @@ class Items(Component):
             "unknown_native", f"iteration over a {type(value).__module__}.{type(value).__name__}"
         )
 
-    def _by_subscripts(self, value: Any) -> LazyIterator:
-        """Iterates by the old protocol: value[0], value[1], ... until IndexError."""
-        numbers = itertools.count()
+    def _by_subscripts(self, value: Any, count: int | None = None) -> LazyIterator:
+        """Iterates by the old protocol: value[0], value[1], ... until IndexError, or `count`."""
+        numbers = itertools.count() if count is None else iter(range(count))
 
         def step() -> Any:
+            number = next(numbers)
             try:
-                return self.getitem(value, next(numbers))
+                return self.getitem(value, number)
             except IndexError:
                 raise StopIteration from None
 

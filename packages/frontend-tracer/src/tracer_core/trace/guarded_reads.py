@@ -14,9 +14,24 @@ import torch
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind, data_of
+from tracer_core.natives.queries import applied, identity
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
 from tracer_core.trace.component import Component
+
+
+def is_by_identity(value: Any) -> bool:
+    """Returns whether a value is a module that compares and hashes by identity."""
+    return (
+        isinstance(value, torch.nn.Module)
+        and type(value).__hash__ is object.__hash__
+        and type(value).__eq__ is object.__eq__
+    )
+
+
+def _addresses(members: Any) -> frozenset[int]:
+    """Returns the identities of the members of a set."""
+    return frozenset(map(id, members))
 
 
 class GuardedReads(Component):
@@ -59,6 +74,18 @@ class GuardedReads(Component):
         for child in children:
             if isinstance(child, (list, tuple, dict, set, frozenset, collections.deque)):
                 self.expand(child, depth - 1)
+
+    def holds_module(self, members: Any, module: Any) -> bool | None:
+        """Returns whether a set of modules from before the trace has a member, by the guarded ids
+        of both; None for other sets. Its members themselves have no source."""
+        known = self.provenance.source_of(members) is not None and members
+        if not known or not all(map(is_by_identity, (module, *members))):
+            return None
+        if self.effects.peek(members) is not None:
+            return None
+        addresses = applied(self.tracer, _addresses, members)
+        fresh = self.provenance.is_fresh(module)
+        return not fresh and identity(self.tracer, module) in addresses
 
     def guard_order(self, obj: Any) -> None:
         """Guards the iteration order of a set: equal sets may differ in it."""
@@ -130,6 +157,7 @@ class GuardedReads(Component):
     def check_key(self, key: Any, container: Any) -> None:
         if type(key) not in SIMPLE_KEYS or not SIMPLE_KEYS.issuperset(map(type, container)):
             special_methods.realize_key(self.tracer, key, container)
+            self.provenance.note_hashed(key, *container)
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
         """Traces dict.get without user code; guards the entry or its absence. varies: a number may

@@ -43,6 +43,9 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
         if holds_tensor((args, kwargs)):  # for the recorder: range(tensor) reads the value
             return tracer.native_calls.native(cls, *args, **kwargs)
         return cls(*args, **kwargs)
+    if hasattr(cls, "n_sequence_fields") and len(args) == 1 and not kwargs:
+        make: Any = cls  # a named tuple written in C
+        return make(tracer.containers.spread(args[0]))
     meta = type(cls)
     if meta is not type:
         meta_call = tracer.entries.special(meta, "__call__")

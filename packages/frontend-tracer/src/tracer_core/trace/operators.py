@@ -24,7 +24,7 @@ from tracer_core.guards.numpy_types import ARRAY, DTYPE
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import classes
-from tracer_core.trace import special_methods, torch_function
+from tracer_core.trace import special_methods, torch_function, traced_arrays
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import ABSENT, is_tensor_like
 from tracer_core.trace.scalars import SYMBOLS
@@ -84,6 +84,9 @@ class Operations(Component):
         hashes = named or self.entries.special(cls, "__hash__") is object.__hash__
         return hashes and self.entries.special(cls, "__eq__") is object.__eq__
 
+    def _on_arrays(self, *operands: Any) -> bool:
+        return any(traced_arrays.is_array(self.tracer, operand) for operand in operands)
+
     # -- operators --
 
     def apply(self, function: Any, *operands: Any) -> Any:
@@ -102,6 +105,9 @@ class Operations(Component):
         written, inplace = symbol, symbol.endswith("=")
         symbol = symbol.rstrip("=")
         name, native = BINARY[symbol]
+        if self._on_arrays(left, right):
+            native = INPLACE[symbol] if inplace else native
+            return traced_arrays.call(self.tracer, native, [left, right], {})
         scalars = self.tracer.scalars
         if scalars.symbolic:
             left, right = scalars.beside(left, right), scalars.beside(right, left)
@@ -213,6 +219,8 @@ class Operations(Component):
 
     def unary(self, symbol: str, value: Any) -> Any:
         name, native = UNARY[symbol]
+        if self._on_arrays(value):
+            return traced_arrays.call(self.tracer, native, [value], {})
         if type(value) in SYMBOLS:
             return self.tracer.scalars.operate(native, (value,))
         method = self.entries.operator_method(value, name)
@@ -225,6 +233,8 @@ class Operations(Component):
 
     def compare(self, symbol: str, left: Any, right: Any) -> Any:
         name, reflected, native = COMPARE[symbol]
+        if self._on_arrays(left, right):
+            return traced_arrays.call(self.tracer, native, [left, right], {})
         scalars = self.tracer.scalars
         if scalars.symbolic:
             left, right = scalars.beside(left, right), scalars.beside(right, left)
@@ -351,6 +361,8 @@ class Operations(Component):
             raise Break(
                 "data_dependent_branch", f"a branch on a tensor of shape {tuple(value.shape)}"
             )
+        if self._on_arrays(value):
+            traced_arrays.truth(self.tracer, value)
         for name in ("__bool__", "__len__"):
             method = self.entries.python_method(value, name)
             if method is not None:

@@ -187,6 +187,7 @@ def _realize_fields(tracer: Tracing, obj: Any) -> None:
 
 def realize_keys(tracer: Tracing, keys: list[Any]) -> None:
     """Calls `realize_key` for elements that are put into one set or dictionary."""
+    tracer.provenance.note_hashed(*keys)
     if any(has_own_hash(tracer, key) for key in keys):
         for i, key in enumerate(keys):
             realize_key(tracer, key, keys[:i])

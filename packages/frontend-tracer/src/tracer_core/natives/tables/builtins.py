@@ -31,6 +31,8 @@ from tracer_core.trace.class_creation import new_class
 from tracer_core.trace.dict_entries import ABSENT, has_python
 from tracer_core.trace.eager_interpreter import FRAME_ASKERS
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
+from tracer_core.trace.traced_arrays import TracedArray, is_array
+from tracer_core.trace.traced_arrays import length as array_length
 from tracer_core.trace.tracer import Tracer
 
 declare(PURE, [ord])
@@ -47,6 +49,9 @@ breaks("native_python", "the caller's variables are read", [globals])
 def is_instance(tracer: Tracer, obj: Any, classes: Any) -> bool:
     if isinstance(obj, torch.Tensor) and torch_private.is_fake(obj):
         return _is_plain_tensor_instance(obj, classes)
+    if type(obj) is TracedArray:
+        tracer.native_calls.native_reads(classes)
+        return issubclass(obj.kind, classes)
     if isinstance(obj, tuple(_SYMBOL_TYPES)):
         return isinstance(obj, classes) or isinstance(_SYMBOL_TYPES[type(obj)](), classes)
     tracer.native_calls.native_reads(classes)
@@ -182,11 +187,15 @@ def type_of(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
         return torch.Tensor
     if isinstance(args[0], HOST_ITERATORS):
         return type(_stand_in(args[0]))
+    if type(args[0]) is TracedArray:
+        return args[0].kind
     return _SYMBOL_TYPES.get(type(args[0]), type(args[0]))
 
 
 @special(len)
 def length(tracer: Tracer, obj: Any) -> Any:
+    if is_array(tracer, obj):
+        return array_length(tracer, obj)
     method = tracer.entries.python_method(obj, "__len__")
     if method is not None:
         return special_methods.ask(tracer, method, obj, "__len__")

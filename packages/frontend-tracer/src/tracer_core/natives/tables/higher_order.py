@@ -15,18 +15,28 @@ from torch.overrides import TorchFunctionMode
 
 from tracer_core import torch_private
 from tracer_core.fx_capture.fx_recorder import Recorder
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.higher_order_calls import (
     TENSOR,
     CheckpointCall,
     CondCall,
     FunctionCall,
     HookCall,
+    ScriptedCall,
     TransformCall,
     WhileCall,
 )
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives import polyfills
-from tracer_core.natives.effects import breaks, special, special_each, special_rows
+from tracer_core.natives.effects import (
+    CALLED_CODES,
+    CALLED_TYPES,
+    breaks,
+    special,
+    special_each,
+    special_rows,
+)
+from tracer_core.natives.queries import identity
 from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import pytree, set_grad_mode
 from tracer_core.trace.dict_entries import ABSENT
@@ -316,6 +326,42 @@ def jvp(tracer: Tracer, func: Any, primals: Any, tangents: Any, **options: Any) 
     return _transform(tracer, "jvp", apply, func, [primals, tangents], {})
 
 
+# -- functions that torch made --
+
+
+def _scripted(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Calls a function of torch.jit as one node: it runs as torch compiled it."""
+    if tracer.provenance.source_of(function) is not None:
+        identity(tracer, function)
+    if torch_private.transforms_active():
+        tracer.break_graph("higher_order", "a scripted function under a transform of torch.func")
+    tracer.native_calls.native_reads(*args, *kwargs.values())
+    try:
+        return tracer.recorder.call(ScriptedCall(function), tuple(args), kwargs)
+    except Break as error:
+        source = torch_private.scripted_source(function)
+        if error.kind != "operator_failed" or source is None:
+            raise
+        return tracer.calls.prepare(source, args, kwargs)  # fakes do not run in torch.jit's code
+
+
+for _type in names("jit.ScriptFunction"):
+    CALLED_TYPES[_type] = _scripted
+
+
+def _graph_module(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Calls a GraphModule, whose own wrapper only words errors."""
+    wrapped = tracer.attributes.getattr(args[0], "_wrapped_call")
+    if tracer.attributes.getattr(wrapped, "cls_call") is not None:
+        tracer.break_graph("native_python", "a GraphModule whose class has a __call__ of its own")
+    return tracer.calls.prepare(torch.nn.Module.__call__, args, kwargs)
+
+
+for _constant in torch.fx.GraphModule.recompile.__code__.co_consts:
+    if getattr(_constant, "co_name", "") == "call_wrapped":
+        CALLED_CODES[_constant] = _graph_module
+
+
 # -- control flow --
 
 
@@ -368,6 +414,21 @@ def associative_scan(
         tracer.break_graph("higher_order", "associative_scan() of arguments that torch may refuse")
     scanned = [combine_fn, xs, dim % leaves[0].ndim, reverse]
     return tracer.calls.prepare(polyfills.associative_scan, scanned, {})
+
+
+#: Slices of the longest input of `map` that is unrolled.
+_MAPPED = 64
+
+
+@special(*names("_higher_order_ops.map"))
+def map_rows(tracer: Tracer, f: Any, xs: Any, *args: Any) -> Any:
+    """Interprets the polyfill of a map over a few slices."""
+    leaves = pytree.tree_leaves(xs)
+    tensors = all(isinstance(leaf, torch.Tensor) and leaf.dim() for leaf in leaves)
+    sizes = {tracer.recorder.as_fake(leaf).shape[0] for leaf in leaves} if tensors else set()
+    if len(sizes) != 1 or not all(type(n) is int and 0 < n <= _MAPPED for n in sizes):
+        tracer.break_graph("higher_order", "map() over other than a few slices of tensors")
+    return tracer.calls.prepare(polyfills.map_rows, [f, xs, *args], {})
 
 
 @special(*names("while_loop"), whole=True)

@@ -14,6 +14,8 @@ from tracer_core.natives import reading
 from tracer_core.natives.effects import PURE, declare, special, special_each
 from tracer_core.trace import special_methods
 from tracer_core.trace.scalars import SYMBOLS
+from tracer_core.trace.traced_arrays import is_array
+from tracer_core.trace.traced_arrays import number as array_number
 from tracer_core.trace.tracer import Tracer
 
 _OF_ITERABLES = [f for name in ("fsum", "dist", "sumprod") if (f := getattr(math, name, None))]
@@ -60,6 +62,8 @@ _NUMBER_MODULES = ("builtins", "fractions", "decimal")
 
 @special_each(*_ASKED)
 def ask(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
+    if len(args) == 1 and not kwargs and is_array(tracer, args[0]):
+        return array_number(tracer, function, args[0])
     method = tracer.entries.python_method(args[0], _ASKED[function]) if args else None
     if method is not None:
         return tracer.calls.call_value(method, [*args, *kwargs.values()], {})

@@ -1,11 +1,13 @@
 """NumPy: scalars, arrays made of plain data in the trace, and arrays that become graph inputs.
 
 An array from before the trace is never read while tracing, since its contents cannot be guarded: it
-becomes a tensor input of the graph, or the graph breaks. Arrays made here hold plain data only.
+becomes a tensor input of the graph, as does what is computed with it (`trace.traced_arrays`).
+Arrays made here hold plain data only.
 """
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import torch
@@ -13,12 +15,24 @@ import torch
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards import numpy_types
 from tracer_core.guards.numpy_types import ARRAY, SCALARS
-from tracer_core.natives.effects import CALLED_PACKAGES, CALLED_TYPES, special, special_each
-from tracer_core.natives.queries import applied
+from tracer_core.natives.effects import (
+    CALLED_CODES,
+    CALLED_PACKAGES,
+    CALLED_TYPES,
+    special,
+    special_each,
+)
 from tracer_core.torch_private.names import names
+from tracer_core.trace import traced_arrays
 from tracer_core.trace.tracer import Tracer
 
 _CONTAINERS = (list, tuple, dict)
+#: Functions that see a tensor as the array with its memory.
+_OF_TENSORS = [
+    getattr(numpy_types.numpy, name)
+    for name in ("array", "asarray", "ascontiguousarray")
+    if numpy_types.numpy is not None
+]
 
 
 def plain_data(tracer: Tracer, value: Any, depth: int = 6) -> bool:
@@ -41,16 +55,18 @@ def plain_data(tracer: Tracer, value: Any, depth: int = 6) -> bool:
 def _run(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Runs a NumPy function of plain data while tracing."""
     name = getattr(function, "__name__", type(function).__name__)
+    if function in _OF_TENSORS and args and isinstance(args[0], torch.Tensor):
+        args = [traced_arrays.of_tensor(tracer, args[0]), *args[1:]]
+    if traced_arrays.has_array(tracer, (*args, *kwargs.values())):
+        if isinstance(function, types.MethodDescriptorType):
+            function = traced_arrays.ArrayMethod(args[0], name)
+        return traced_arrays.call(tracer, function, args, kwargs)
     concrete, settled = tracer.scalars.concrete, tracer.scalars.settled
     args = [concrete(settled(value)) for value in args]
     kwargs = {key: concrete(settled(value)) for key, value in kwargs.items()}
     for value in (*args, *kwargs.values()):
         if isinstance(value, torch.Tensor):
             tracer.break_graph("data_dependent_value", f"numpy.{name}() of a tensor")
-        if isinstance(value, ARRAY) and not tracer.provenance.is_fresh(value):
-            tracer.break_graph(
-                "unsupported_value", f"numpy.{name}() reads an array from before this segment"
-            )
         if not plain_data(tracer, value):
             tracer.break_graph("unknown_native", f"numpy.{name}() of a {type(value).__name__}")
     tracer.native_calls.native_reads(*args, *kwargs.values())
@@ -80,46 +96,47 @@ def run(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return _run(tracer, function, [*args], kwargs)
 
 
-# -- arrays that become tensors --
+# -- tensors as arrays, arrays as tensors --
 
 
-class _Shared:
-    """Calls torch.from_numpy; each call of the program makes its own tensor."""
-
-    __qualname__ = "torch.from_numpy"
-
-    def __call__(self, array: Any) -> torch.Tensor:
-        return torch.from_numpy(array)
+@special(*names("Tensor.numpy"))
+def numpy_of(tracer: Tracer, tensor: Any, *, force: Any = False) -> Any:
+    if force is True:
+        tensor = tracer.native_calls.native(torch.Tensor.detach, tensor)
+    return traced_arrays.of_tensor(tracer, tensor)
 
 
-def _tensor_of(tracer: Tracer, array: Any) -> Any:
-    """Returns a graph input that shares the array's memory."""
-    handle = ("from_numpy", id(array), tracer.steps)
-    question = tracer.native_calls.questions.setdefault(handle, _Shared())
-    try:
-        return applied(tracer, question, array)
-    except TypeError as error:
-        tracer.break_graph("unsupported_value", f"an array that no tensor can share: {error}")
+@special(*names("Tensor.__array__"))
+def array_of(tracer: Tracer, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if args or kwargs:
+        tracer.break_graph("data_dependent_value", "Tensor.__array__() with options")
+    return traced_arrays.of_tensor(tracer, tensor)
+
+
+def _read_by_native_code(tracer: Tracer, function: Any, args: list[Any], kwargs: Any) -> Any:
+    tracer.break_graph("data_dependent_value", "native code reads the contents of an array")
+
+
+CALLED_CODES[traced_arrays.TracedArray.__bool__.__code__] = _read_by_native_code
+CALLED_TYPES[traced_arrays.ArrayMethod] = lambda tracer, method, args, kwargs: traced_arrays.call(
+    tracer, method, [method.array, *args], kwargs
+)
 
 
 def _is_input(tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return (
-        len(args) == 1
-        and not kwargs
-        and isinstance(args[0], ARRAY)
-        and not tracer.provenance.is_fresh(args[0])
-    )
+    return len(args) == 1 and not kwargs and traced_arrays.is_array(tracer, args[0])
 
 
 @special_each(*names("from_numpy as_tensor asarray"))
 def share(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
     if _is_input(tracer, args, kwargs):
-        return _tensor_of(tracer, args[0])
+        return traced_arrays.to_tensor(tracer, args[0], function.__name__)
     return tracer.native_calls.call_torch(function, [*args], kwargs)
 
 
 @special(*names("tensor"))
 def tensor(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     if _is_input(tracer, args, kwargs):
-        return tracer.native_calls.native(torch.Tensor.clone, _tensor_of(tracer, args[0]))
+        shared = traced_arrays.to_tensor(tracer, args[0], "tensor")
+        return tracer.native_calls.native(torch.Tensor.clone, shared)
     return tracer.native_calls.call_torch(torch.tensor, [*args], kwargs)

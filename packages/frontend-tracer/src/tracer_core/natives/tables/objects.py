@@ -6,9 +6,13 @@ from __future__ import annotations
 import _thread
 import collections
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
+from tracer_core.natives import queries
 from tracer_core.natives.effects import PURE, declare, special, special_each, special_rows
 from tracer_core.trace import special_methods
 from tracer_core.trace.tracer import Tracer
@@ -81,6 +85,8 @@ def container_repr(tracer: Tracer, container: Any) -> str:
 
 # -- identities --
 
+#: Objects that are usually the same in all calls, so that their id may be guarded.
+_LASTING = (torch.nn.Module, torch.nn.Parameter, type, types.FunctionType, types.ModuleType)
 #: Modules that use an object's id and the thread id to detect recursive reprs.
 _REPR_GUARDS = frozenset({"dataclasses", "reprlib"})
 
@@ -94,6 +100,8 @@ _REPR_GUARDS = frozenset({"dataclasses", "reprlib"})
 def identity(tracer: Tracer, function: Any, reason: str, *args: Any) -> Any:
     if tracer.frames[-1].globals.get("__name__") in _REPR_GUARDS:
         return function(*args)
+    if function is id and isinstance(args[0], _LASTING) and not tracer.provenance.is_fresh(args[0]):
+        return queries.identity(tracer, args[0])
     tracer.break_graph("unknown_native", f"{function.__name__}: {reason}")
 
 

@@ -18,6 +18,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.torch_contexts import InferenceHandle, ProfilerHandle, VariableToken
+from tracer_core.fx_capture.unbacked import is_whole_number
 from tracer_core.natives.effects import (
     EFFECTS,
     PURE,
@@ -70,6 +71,32 @@ breaks("torch_mode", "it changes what operators ask", [
 
 
 # -- compilation status, and queries with a known answer --
+
+
+@special_each(*names("fx._symbolic_trace.is_fx_tracing onnx.is_in_onnx_export"))
+def is_exporting(tracer: Tracer, function: Any) -> Any:
+    return query(tracer, function)
+
+
+#: What a tensor that no transform of torch.func has wrapped is.
+_OF_PLAIN_TENSORS: dict[str, Any] = {
+    "is_batchedtensor": False, "is_gradtrackingtensor": False, "is_functionaltensor": False,
+    "is_functorch_wrapped_tensor": False, "is_legacy_batchedtensor": False, "maybe_get_level": -1,
+    "maybe_get_bdim": -1,
+}  # fmt: skip
+
+
+@special_rows(
+    {
+        function: (answer,)
+        for name_, answer in _OF_PLAIN_TENSORS.items()
+        for function in names(name_, of="_C._functorch")
+    }
+)
+def of_plain_tensor(tracer: Tracer, answer: Any, tensor: Any) -> Any:
+    if not isinstance(tensor, torch.Tensor) or torch_private.transforms_active():
+        tracer.break_graph("higher_order", "torch.func asks what wraps a tensor")
+    return answer
 
 
 _PLAIN_TENSOR = torch.empty(0)
@@ -137,6 +164,28 @@ def is_compiling(tracer: Tracer) -> bool:
     if optimizer and asker.code.raw.co_name != "_accelerator_graph_capture_health_check":
         return False
     return tracer.is_compiling()
+
+
+#: Elements of the largest tensor of whole numbers whose list is captured.
+_LISTED = 64
+
+
+@special(*names("Tensor.tolist"))
+def tolist(tracer: Tracer, tensor: Any) -> Any:
+    """Reads whole numbers one by one: each may be a number that depends on data."""
+    recorder = tracer.recorder
+    fake = recorder.as_fake(tensor)
+    sizes = list(fake.shape)
+    plain = all(type(size) is int for size in sizes) and fake.numel() <= _LISTED
+    if not (plain and sizes and is_whole_number(fake.reshape(-1)[:1]) and recorder.follows_data()):
+        return tracer.native_calls.call_torch(torch.Tensor.tolist, [tensor], {})
+
+    def listed(part: Any) -> Any:
+        if part.dim() == 0:
+            return tracer.native_calls.call_torch(torch.Tensor.item, [part], {})
+        return [listed(one) for one in tracer.native_calls.native(torch.Tensor.unbind, part)]
+
+    return listed(tensor)
 
 
 @special(*names("Tensor.requires_grad_"))
