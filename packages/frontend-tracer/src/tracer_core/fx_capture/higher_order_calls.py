@@ -31,16 +31,21 @@ class Target:
 @dataclass(eq=False)
 class FunctionCall(Target):
     """Calls ``cls.apply(*args)`` of an autograd.Function. inside: the functions seen in its
-    forward."""
+    forward. fixed: position -> argument that a graph cannot hold, such as a member of an
+    enumeration."""
 
     cls: type[torch.autograd.Function]
     inside: tuple[Any, ...] = field(default=(), repr=False)
+    fixed: dict[int, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.title = f"{self.cls.__name__}_apply"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.cls.apply(*args, **kwargs)
+        given = list(args)
+        for position, value in sorted(self.fixed.items()):
+            given.insert(position, value)
+        return self.cls.apply(*given, **kwargs)
 
 
 @dataclass(eq=False)

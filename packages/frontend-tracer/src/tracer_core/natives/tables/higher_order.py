@@ -7,6 +7,7 @@ a pre-existing object, the graph breaks before the call.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -127,8 +128,18 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
     _unchanged(tracer, region)
     inside = region.drop()
     tracer.native_calls.native_reads(*rest, *kwargs.values())
+    fixed = {i: value for i, value in enumerate(rest) if _is_fixed(tracer, value)}
+    given = tuple(value for i, value in enumerate(rest) if i not in fixed)
     with _Fakes(tracer.recorder):
-        return tracer.recorder.call(FunctionCall(cls, inside), rest, kwargs)
+        return tracer.recorder.call(FunctionCall(cls, inside, fixed), given, kwargs)
+
+
+def _is_fixed(tracer: Tracer, value: Any) -> bool:
+    """Returns whether an argument is an object that is the same in all calls of the entry."""
+    if isinstance(value, torch.nn.Module) and not tracer.provenance.is_fresh(value):
+        identity(tracer, value)
+        return True
+    return isinstance(value, enum.Enum) and not isinstance(value, (int, str, float))
 
 
 # -- hooks on tensors --
