@@ -3,6 +3,7 @@ the graphs of callable backends."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import types
 
@@ -243,6 +244,64 @@ def test_map():
             for x in (X, Y):
                 compare(rows[name](x), compiled(x))
         assert not counter.breaks, name
+
+
+# Iterators that outlive the graph
+
+
+def late_binding(x):
+    box = [1]
+    found = map(lambda n: x * n * box[0], range(4))
+    first = next(found)
+    box[0] = 7
+    return first, found
+
+
+LEAVING = {
+    "map": lambda x: map(lambda row: row * 2, x),
+    "map-of-two": lambda x: map(lambda a, b: a * b, [x, x + 1, x + 2], iter((1, 2))),
+    "filter": lambda x: filter(lambda part: part.dim() == 1, [x[0] * 2, x, x[1]]),
+    "filter-none": lambda x: filter(None, [0, 3, x.dim(), None]),
+    "filterfalse": lambda x: itertools.filterfalse(lambda n: n % 2, range(x.dim() + 4)),
+    "late-binding": late_binding,
+    "zip-of-a-map": lambda x: zip(range(9), map(torch.relu, [x, -x]), strict=False),
+    "advanced": lambda x: _advanced(map(lambda n: x + n, [1, 2, 3])),
+    "used-up": lambda x: _used_up(map(lambda n: x + n, [1, 2])),
+    "over-a-generator": lambda x: map(lambda row: row * 2, (x + n for n in range(2))),
+}
+
+
+def _advanced(found):
+    next(found)
+    return found
+
+
+def _used_up(found):
+    list(found)
+    return found
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_iterators_that_leave(name):
+    function = LEAVING[name]
+    compiled = tracer_core.compile(function, backend="eager")
+    for x in (X, Y, X):
+        want, got = function(x), compiled(x)
+        if isinstance(want, tuple):
+            compare(want[0], got[0])
+            want, got = want[1], got[1]
+        assert type(want) is type(got)
+        compare(list(want), list(got))
+
+
+def test_an_iterator_across_a_break():
+    def f(x):
+        found = map(lambda n: x * n, [1, 2, 3])
+        first = next(found)
+        print(end="")
+        return first, next(found), list(found)
+
+    same(f, (X,), (Y,), breaks=None)
 
 
 # torch.return_types

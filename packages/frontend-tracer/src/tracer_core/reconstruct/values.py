@@ -45,7 +45,7 @@ from tracer_core.reconstruct.runtime import (
     proxy_of,
     type_variable,
 )
-from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
+from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.trace.live_generators import is_stepped
 from tracer_core.trace.suspended_generators import (
     can_be_data,
@@ -96,6 +96,8 @@ class Rebuilder(ObjectRebuilder):
                 and can_be_data(obj, is_stepped)
             ):
                 return self._generator(obj)
+            if type(obj) is LazyIterator and obj.rest:
+                return self._call(obj, *obj.rest)
             raise Restart(
                 obj.born, "unsupported_value", f"the iterator {obj.code_name} outlives the segment"
             )

@@ -183,12 +183,17 @@ TracedGenerator.__name__ = "generator"  # the name in Python's own messages
 
 class LazyIterator:
     """An iterator of a native kind (map, filter, a user's ``__next__``) whose items the tracer
-    computes on demand. Mutable. step(): returns the next item, or raises StopIteration."""
+    computes on demand. Mutable. step(): returns the next item, or raises StopIteration. rest: the
+    class and arguments of the native iterator that gives the items from here on, if there is one.
+    """
 
-    __slots__ = ("step", "born", "code_name", "finished")
+    __slots__ = ("step", "born", "code_name", "finished", "rest")
 
-    def __init__(self, machine: GeneratorHost, name: str, step: Callable[[], Any]) -> None:
+    def __init__(
+        self, machine: GeneratorHost, name: str, step: Callable[[], Any], *rest: Any
+    ) -> None:
         self.step, self.born, self.code_name, self.finished = step, machine.outer_step, name, False
+        self.rest = rest
 
     def __iter__(self) -> LazyIterator:
         return self

@@ -136,10 +136,13 @@ def enumerate_of(tracer: Tracer, iterable: Any, *args: Any, **kwargs: Any) -> An
 
 @special(map)
 def map_of(tracer: Tracer, function: Any, first: Any, /, *others: Any) -> Any:
-    rows = zip(*(_native(tracer, i) for i in (first, *others)), strict=False)
-    return LazyIterator(
-        tracer, "map", lambda: tracer.calls.call_value(function, list(next(rows)), {})
-    )
+    pools = [_native(tracer, i) for i in (first, *others)]
+    rows = zip(*pools, strict=False)
+
+    def step() -> Any:
+        return tracer.calls.call_value(function, list(next(rows)), {})
+
+    return LazyIterator(tracer, "map", step, map, function, *pools)
 
 
 @special_rows({filter: ("filter", True), itertools.filterfalse: ("filterfalse", False)})
@@ -152,7 +155,8 @@ def filter_of(tracer: Tracer, title: str, keep: bool, function: Any, iterable: A
             if _holds(tracer, function, item) is keep:
                 return item
 
-    return LazyIterator(tracer, title, step)
+    kind = filter if keep else itertools.filterfalse
+    return LazyIterator(tracer, title, step, kind, function, items)
 
 
 @special(reversed)
