@@ -3,6 +3,7 @@ the graphs of callable backends."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import types
@@ -407,3 +408,81 @@ def test_the_other_branch_of_cond_has_gradients_of_zeros(backend):
         result.sum().backward()
         assert other.weight.grad is not None and not other.weight.grad.any()
         assert taken.weight.grad.any()
+
+
+# Cached functions
+
+
+def _cached_with_effect():
+    seen = []
+
+    @functools.lru_cache
+    def cached(n):
+        seen.append(n)
+        return n * 2
+
+    def f(x):
+        before = len(seen)
+        return x * cached(2), before, len(seen)
+
+    return f, types.SimpleNamespace(clear=cached.cache_clear, read=lambda: list(seen))
+
+
+def _cached_with_nonlocal():
+    count = 0
+
+    @functools.lru_cache
+    def cached(n):
+        nonlocal count
+        count += 1
+        return n * 2
+
+    def f(x):
+        before = count
+        return x * cached(2), before, count
+
+    return f, types.SimpleNamespace(clear=cached.cache_clear, read=lambda: count)
+
+
+def _cached_on_an_object():
+    class Table:
+        calls = 0
+
+        @functools.lru_cache
+        def entry(self, n):
+            self.calls += 1
+            return n * 2
+
+    table = Table()
+
+    def f(x):
+        before = table.calls
+        return x * table.entry(2), before, table.calls
+
+    return f, types.SimpleNamespace(clear=Table.entry.cache_clear, read=lambda: table.calls)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [_cached_with_effect, _cached_with_nonlocal, _cached_on_an_object],
+    ids=lambda one: one.__name__.strip("_"),
+)
+def test_a_cached_function_that_changes_state(make):
+    (plain, world), (target, other) = make(), make()
+    compiled = tracer_core.compile(target, backend="eager")
+    for number in range(5):
+        if number in (2, 4):
+            world.clear(), other.clear()
+        compare(plain(X), compiled(X))
+        assert world.read() == other.read()
+
+
+def test_pure_cached_functions_are_captured():
+    @functools.lru_cache
+    def sizes(n):
+        found = []
+        for i in range(n):
+            found.append(i * 2)
+        return tuple(found)
+
+    same(lambda x: x * sum(sizes(4)), (X,), (Y,), breaks=0)

@@ -24,8 +24,8 @@ BREAKS: dict[str, BreakDoc] = {
         "use torch.where, or torch.cond, or move the decision out of the compiled function",
     ),
     "data_dependent_value": BreakDoc(
-        "a Python number, list or array is made from a tensor's values (.item(), .tolist(),"
-        " .numpy())",
+        "a Python number or list is made from a tensor's values (.item(), .tolist(), float() of an"
+        " array)",
         "keep the value in a tensor",
     ),
     "data_dependent_shape": BreakDoc(

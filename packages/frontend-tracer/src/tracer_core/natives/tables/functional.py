@@ -5,6 +5,7 @@ from __future__ import annotations
 import _operator
 import collections
 import dataclasses
+import dis
 import functools
 import gc
 import operator
@@ -191,6 +192,11 @@ class _WithRest:
 def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """functools.lru_cache: guards the cached answer, which is repeated on every call. So a cleared
     or outdated cache gives eager's answer."""
+    code = getattr(cached.__wrapped__, "__code__", None)
+    if code is not None and _changes_state(code):
+        tracer.break_graph(
+            "native_python", f"the cached function {cached.__qualname__} changes what is outside it"
+        )
     values = [*args, *kwargs.values()]
     odd = [value for value in values if not (is_constant(value) or isinstance(value, _CODE))]
     if not odd:
@@ -212,6 +218,41 @@ def _call_cached(tracer: Tracer, cached: Any, args: list[Any], kwargs: dict[str,
     tracer.break_graph(
         "native_python", f"the cached function {cached.__qualname__} is called with objects as keys"
     )
+
+
+#: Methods that change their object.
+_CHANGING = frozenset(
+    {
+        *("append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove"),
+        *("discard", "add", "update", "clear", "setdefault", "sort", "reverse", "write"),
+    }
+)
+
+
+@functools.cache
+def _changes_state(code: types.CodeType) -> bool:
+    """Returns whether code visibly changes variables or objects from outside it: the answer is
+    asked for again before every call, which would be too early."""
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    outside = [False, False]  # whether the last two instructions load something from outside
+    for instruction in dis.get_instructions(code):
+        name, value = instruction.opname, instruction.argval
+        if name in ("CACHE", "PRECALL", "PUSH_NULL", "EXTENDED_ARG"):
+            continue
+        if name in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"):
+            return True
+        if name in ("STORE_DEREF", "DELETE_DEREF") and value in code.co_freevars:
+            return True
+        if outside[-1] and name in ("LOAD_METHOD", "LOAD_ATTR") and value in _CHANGING:
+            return True
+        if name in ("STORE_SUBSCR", "DELETE_SUBSCR") and any(outside[-2:]):
+            return True
+        outside.append(
+            name.startswith("LOAD_GLOBAL")
+            or (name == "LOAD_DEREF" and value in code.co_freevars)
+            or (name.startswith("LOAD_FAST") and value in arguments)
+        )
+    return False
 
 
 def _question(

@@ -129,9 +129,9 @@ def apply_function(tracer: Tracer, cls: Any, /, *rest: Any, **kwargs: Any) -> An
     inside = region.drop()
     tracer.native_calls.native_reads(*rest, *kwargs.values())
     fixed = {i: value for i, value in enumerate(rest) if _is_fixed(tracer, value)}
-    given = tuple(value for i, value in enumerate(rest) if i not in fixed)
+    others = tuple(value for i, value in enumerate(rest) if i not in fixed)
     with _Fakes(tracer.recorder):
-        return tracer.recorder.call(FunctionCall(cls, inside, fixed), given, kwargs)
+        return tracer.recorder.call(FunctionCall(cls, inside, fixed), others, kwargs)
 
 
 def _is_fixed(tracer: Tracer, value: Any) -> bool:
