@@ -86,7 +86,10 @@ def container_repr(tracer: Tracer, container: Any) -> str:
 # -- identities --
 
 #: Objects that are usually the same in all calls, so that their id may be guarded.
-_LASTING = (torch.nn.Module, torch.nn.Parameter, type, types.FunctionType, types.ModuleType)
+_LASTING = (
+    torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer, type, types.FunctionType,
+    types.ModuleType,
+)  # fmt: skip
 #: Modules that use an object's id and the thread id to detect recursive reprs.
 _REPR_GUARDS = frozenset({"dataclasses", "reprlib"})
 
