@@ -147,11 +147,14 @@ BREAKING = {
     "disable": (lambda x: disabled(x + 1) + 1, "disabled"),
     "disable, not recursive": (lambda x: disabled_alone(x + 1) + 1, "disabled"),
     "disable under a wrapper": (lambda x: wrapped_disabled(x * 3) * 2, "disabled"),
-    "scripted function": (lambda x: scripted(x + 1) + 1, "unknown_native"),
     "scripted module": (lambda x: SCRIPTED(x + 1) + 1, "unknown_native"),
-    "traced function": (lambda x: TRACED(x + 1) + 1, "unknown_native"),
     "graph_break": (lambda x: (x := x + 1, torch._dynamo.graph_break(), x * 2)[2], "native_python"),
 }
+
+
+@pytest.mark.parametrize("function", [scripted, TRACED], ids=["scripted", "traced"])
+def test_functions_of_torch_jit(function):
+    same(lambda x: function(x + 1) + 1, (X,), (Y,), graphs=1, breaks=0)
 
 
 @pytest.mark.parametrize("name", BREAKING)

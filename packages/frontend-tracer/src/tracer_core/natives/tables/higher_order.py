@@ -368,9 +368,10 @@ def _graph_module(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[s
     return tracer.calls.prepare(torch.nn.Module.__call__, args, kwargs)
 
 
-for _constant in torch.fx.GraphModule.recompile.__code__.co_consts:
-    if getattr(_constant, "co_name", "") == "call_wrapped":
-        CALLED_CODES[_constant] = _graph_module
+for _recompile in names("fx.GraphModule.recompile"):
+    for _constant in _recompile.__code__.co_consts:
+        if getattr(_constant, "co_name", "") == "call_wrapped":
+            CALLED_CODES[_constant] = _graph_module
 
 
 # -- control flow --

@@ -14,6 +14,7 @@ import torch
 
 from tracer_core.natives import queries
 from tracer_core.natives.effects import PURE, declare, special, special_each, special_rows
+from tracer_core.torch_private.names import classes
 from tracer_core.trace import special_methods
 from tracer_core.trace.tracer import Tracer
 
@@ -87,7 +88,7 @@ def container_repr(tracer: Tracer, container: Any) -> str:
 
 #: Objects that are usually the same in all calls, so that their id may be guarded.
 _LASTING = (
-    torch.nn.Module, torch.nn.Parameter, torch.optim.Optimizer, type, types.FunctionType,
+    torch.nn.Module, torch.nn.Parameter, *classes("optim.Optimizer"), type, types.FunctionType,
     types.ModuleType,
 )  # fmt: skip
 #: Modules that use an object's id and the thread id to detect recursive reprs.
