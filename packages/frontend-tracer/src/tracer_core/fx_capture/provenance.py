@@ -140,6 +140,7 @@ class Provenance:
         self._copied: dict[Source, tuple[Any, ...]] = {}
         #: Source of an object that is a key of a set or dictionary -> that object.
         self.hashed: dict[Source, Any] = {}
+        self._noted: dict[int, Any] = {}
         #: Source of a number that changes between calls -> its symbol.
         self.symbols: dict[Source, Any] = {}
 
@@ -162,6 +163,13 @@ class Provenance:
                 source = self._by_id.get(id(key))
                 if source is not None:
                     self.hashed[source] = key
+
+    def note_members(self, container: Any) -> None:
+        """Does `note_hashed` for all keys, once: an optimizer looks up its state for each parameter,
+        and keys that are added later are noted themselves."""
+        if id(container) not in self._noted:
+            self._noted[id(container)] = container
+            self.note_hashed(*container)
 
     def register(self, obj: Any, source: Source) -> None:
         self._by_id[id(obj)] = source

@@ -157,7 +157,8 @@ class GuardedReads(Component):
     def check_key(self, key: Any, container: Any) -> None:
         if type(key) not in SIMPLE_KEYS or not SIMPLE_KEYS.issuperset(map(type, container)):
             special_methods.realize_key(self.tracer, key, container)
-            self.provenance.note_hashed(key, *container)
+            self.provenance.note_hashed(key)
+            self.provenance.note_members(container)
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
         """Traces dict.get without user code; guards the entry or its absence. varies: a number may
