@@ -60,6 +60,29 @@ def test_keys_that_become_one_object(name, kind):
         compare(function(X, a, b), compiled(X, a, b))
 
 
+BEFORE = {
+    "get": lambda x, d, n: x * d.get(n, 7),
+    "in": lambda x, d, n: x * (2 if n in d else 3),
+    "set": lambda x, d, n: x * len(d | {n: 2}),
+    "store": lambda x, d, n: (d.__setitem__(n, 5), x * len(d))[1],
+    "pop": lambda x, d, n: x * d.pop(n, 9),
+    "setdefault": lambda x, d, n: (d.setdefault(n, 4), x * len(d))[1],
+    "update": lambda x, d, n: (d.update({n: 4}), x * len(d))[1],
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("name", BEFORE)
+def test_keys_of_a_dictionary_from_before(name, kind):
+    m, n = MAKERS[kind](), MAKERS[kind]()
+    function = BEFORE[name]
+    compiled = tracer_core.compile(function, backend="eager")
+    for key in (n, m, n, m):
+        one, other = {m: 2}, {m: 2}
+        compare(function(X, one, key), compiled(X, other, key))
+        assert [*map(id, one)] == [*map(id, other)] and [*one.values()] == [*other.values()]
+
+
 def test_a_set_of_modules_from_before():
     m, n = nn.ReLU(), nn.ReLU()
 

@@ -314,8 +314,7 @@ class Generator:
                 [source for source, tensor in provenance.tensors.items()
                  if tensor.requires_grad and provenance.source_of(tensor) is source]
             )  # fmt: skip
-        if len(provenance.hashed) > 1:
-            self.entry.check_distinct(list(provenance.hashed))
+        self.entry.check_distinct(provenance.hashed())
         for change in changes:
             if change.kind is Gradient:
                 continue

@@ -138,8 +138,8 @@ class Provenance:
         #: id of a tuple with symbols in it -> (that tuple, the source of the original, the original).
         self._copies: dict[int, tuple[Any, Source, Any]] = {}
         self._copied: dict[Source, tuple[Any, ...]] = {}
-        #: Source of an object that is a key of a set or dictionary -> that object.
-        self.hashed: dict[Source, Any] = {}
+        #: id of an object that is a key of a set or dictionary -> that object; such containers.
+        self._hashed: dict[int, Any] = {}
         self._noted: dict[int, Any] = {}
         #: Source of a number that changes between calls -> its symbol.
         self.symbols: dict[Source, Any] = {}
@@ -160,9 +160,7 @@ class Provenance:
             if type(key) is tuple:
                 self.note_hashed(*key)
             elif not is_constant(key) and not isinstance(key, IDENTITY_TYPES):
-                source = self._by_id.get(id(key))
-                if source is not None:
-                    self.hashed[source] = key
+                self._hashed[id(key)] = key
 
     def note_members(self, container: Any) -> None:
         """Does `note_hashed` for all keys, once: an optimizer looks up its state for each parameter,
@@ -170,6 +168,12 @@ class Provenance:
         if id(container) not in self._noted:
             self._noted[id(container)] = container
             self.note_hashed(*container)
+
+    def hashed(self) -> list[Source]:
+        """Returns the sources of the noted keys. Reading a container gives its keys theirs, which
+        may come after the look-up."""
+        found = (self.source_of(key) for key in self._hashed.values())
+        return list(dict.fromkeys(source for source in found if source is not None))
 
     def register(self, obj: Any, source: Source) -> None:
         self._by_id[id(obj)] = source

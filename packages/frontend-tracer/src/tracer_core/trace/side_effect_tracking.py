@@ -73,7 +73,7 @@ class SideEffects:
             self.before_change(target)
         change = self._begin_entry(target, owner)
         if change is not None:
-            if not change.decided(key):
+            if is_constant(key) and not change.decided(key):  # else all contents are guarded
                 self.provenance.guard(GuardKind.HAS, self.provenance.source_of(target), key)  # type: ignore[arg-type]
             change.remove(key)
 
