@@ -311,12 +311,15 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: RunFunct
         torch_private.let_go_of_saved_tensors(ctx)
         return gradients, fitted, given
 
-    return Step(forward, opened, again.gradients, graphs.forward.spec.device)
+    return Step(
+        forward, opened, again.gradients, again.gradients_if_possible, graphs.forward.spec.device
+    )
 
 
 def _function(name: str, step: Step, run_backward: RunFunction) -> type[torch.autograd.Function]:
     """Returns one autograd Function for the whole graph."""
     opened, again, run_backward = step.opened, step.again, uncast(step.device, run_backward)
+    on_cpu = step.device.type == "cpu"
 
     class CompiledGraph(torch.autograd.Function):
         forward = staticmethod(step.forward)
@@ -327,13 +330,19 @@ def _function(name: str, step: Step, run_backward: RunFunction) -> type[torch.au
                 return (None, *again(ctx, tangents))
             gradients, fitted, given = opened(ctx, tangents)
             found = run_backward(given)
-            return (
-                None,
-                *[None if g is None else found[g] if g >= 0 else fitted[~g] for g in gradients],
-            )
+            made = [None if g is None else found[g] if g >= 0 else fitted[~g] for g in gradients]
+            if on_cpu and any(one is None for one in tangents) and _with_nan(made):
+                # Zeros stood for the gradients that some outputs did not get: 0 * inf is NaN, where
+                # eager computes nothing. (On a GPU to look would wait for it.)
+                made = list(step.of_given(ctx, tangents) or made)
+            return (None, *made)
 
     CompiledGraph.__name__ = CompiledGraph.__qualname__ = f"Compiled_{name}"
     return CompiledGraph
+
+
+def _with_nan(gradients: Sequence[torch.Tensor | None]) -> bool:
+    return any(one is not None and bool(one.isnan().any()) for one in gradients)
 
 
 def _items(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

@@ -26,6 +26,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.dead_code import is_random, is_size
+from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.frozen_parameters import compile_with_constants
 from tracer_core.aot.memory_owners import subgraph
 from tracer_core.aot.request import Lowered, Request, output_specs
@@ -384,7 +385,9 @@ class Partition:
 
     def _size_node(self, symbol: Any) -> torch.fx.Node:
         """A node (outside every graph's order) that reads a symbol from an input."""
-        origin = self.origins[symbol]
+        origin = self.origins.get(symbol)
+        if origin is None:  # of strides or offsets only
+            raise LoweringUnsupported(f"no tensor shows the size {symbol}")
         placeholder: torch.fx.Node = list(self.described)[origin.index]
         if origin.dim is None:
             return placeholder

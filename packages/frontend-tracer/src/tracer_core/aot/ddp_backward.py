@@ -34,12 +34,14 @@ class Step:
 
     forward(ctx, args, *leaves): runs the forward graph. opened(ctx, tangents): (where each leaf's
     gradient is found, tangents as the backward takes them, the backward's inputs). again(ctx,
-    tangents): differentiable gradients. device: of the graph.
+    tangents): differentiable gradients. of_given(ctx, tangents): gradients of the outputs that got
+    one alone, None where the graph cannot run again. device: of the graph.
     """
 
     forward: Callable[..., Any]
     opened: Callable[[Any, Any], Any]
     again: Callable[[Any, Any], Sequence[torch.Tensor | None]]
+    of_given: Callable[[Any, Any], Sequence[torch.Tensor | None] | None]
     device: torch.device
 
 

@@ -123,6 +123,17 @@ class Differentiated:
             allow_unused=True,
         )
 
+    def gradients_if_possible(
+        self, ctx: Any, tangents: Sequence[torch.Tensor | None]
+    ) -> Sequence[torch.Tensor | None] | None:
+        """Returns what `gradients` does, detached; None where the graph cannot run again."""
+        given = ctx.given
+        if self.obstacle or ctx.versions != [given[i]._version for i in self.versioned]:
+            return None
+        with torch.enable_grad():
+            found = self.gradients(ctx, tangents)
+        return [None if one is None else one.detach() for one in found]
+
 
 def _ignored(user: torch.fx.Node, value: torch.fx.Node) -> bool:
     """Whether an operator takes a value without using it for its result."""

@@ -159,7 +159,7 @@ class Interpretation:
             return self._node(node)
         except torch_private.fake_failures():
             raise
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except (RuntimeError, ValueError, TypeError, IndexError, ArithmeticError) as error:
             reason = f"{node.target} fails on functional values: {first_line(error)}"
             raise LoweringUnsupported(reason, self.recorder.frame) from error
 

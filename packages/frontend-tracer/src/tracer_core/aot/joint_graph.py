@@ -99,6 +99,11 @@ class JointLowering(Lowering):
             leaves = self._leaves()
             tangents = self._tangents(ending)
             gradients = self._differentiate(ending, tangents, [wrapper for _, wrapper in leaves])
+            if any(gradient is not None for gradient in gradients):
+                # A leaf that no gradient reaches is not connected in eager: the node that made it
+                # does not run, and may have no derivative.
+                reached = [k for k, gradient in enumerate(gradients) if gradient is not None]
+                leaves, gradients = [leaves[k] for k in reached], [gradients[k] for k in reached]
         return Joint(
             recorder.graph,
             inputs,
@@ -200,7 +205,8 @@ class JointLowering(Lowering):
                     found = torch_private.gradients_of([root for root, _ in roots], wrapped, leaves)
             except torch_private.fake_failures():
                 raise
-            except RuntimeError as error:  # it reads values, or writes in place to a wrapper
+            except (RuntimeError, ArithmeticError) as error:
+                # It reads values, writes in place to a wrapper, or divides by a number of elements.
                 reason = f"the backward fails on functional values: {first_line(error)}"
                 raise LoweringUnsupported(reason) from error
         with torch.no_grad():

@@ -207,6 +207,9 @@ class Lowering(Interpretation):
             written = [self.recorder.inputs[index] for index, _ in writes]
             view_aliasing.require_none(self.gm.graph, self.values, written)
             view_aliasing.require_whole_windows(self.gm.graph, self.values, self._is_written)
+            view_aliasing.require_no_write_through_expansion(
+                self.gm.graph, self.values, self._is_written
+            )
             self._require_same_aliases()
             planner = OutputPlanner(
                 self.recorder,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot import overlap
 from tracer_core.aot.aten_recorder import AtenRecorder
 from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.symbolic_sizes import SizeOrigin, as_plain, hint_of, size_text
@@ -259,6 +260,14 @@ class OutputPlanner:
             reason = "an output shares memory with an input that it has no gradient from"
             raise LoweringUnsupported(reason, self.recorder.frame)
         nearest = min(possible, key=lambda index: _distance(value, self.inputs[index]))
+        if (
+            self.differentiated
+            and value.requires_grad
+            and overlap.overlaps_itself(self.inputs[nearest])
+        ):
+            # The gradient of as_strided divides by how often each place in memory is read.
+            reason = "an output is a view of an input whose elements share memory"
+            raise LoweringUnsupported(reason, self.recorder.frame)
         return self._view(value, self.inputs[nearest], True, nearest)
 
     def _require_history(self, value: torch.Tensor) -> None:

@@ -342,10 +342,8 @@ class Partitioner:
                 kept_outputs.append((same[0], node, outputs[same[0]] is not node))
                 continue
             value = made[node]
-            if node in self.mutated:
+            if node in self.mutated or same:
                 value = clone(forward, value)
-            elif same:  # an output is a view of it: clones it
-                returned[same[0]] = clone(forward, returned[same[0]])
             elif node in self.narrow:
                 value = packed(forward, value, self.narrow[node])
             kept_outputs.append((len(returned), node, False))

@@ -1,8 +1,10 @@
 """Rejects views of mutated memory whose functional form has other values than eager.
 
-Two cases raise LoweringUnsupported. ``as_strided(..., storage_offset)`` of mutated memory counts
+Three cases raise LoweringUnsupported. ``as_strided(..., storage_offset)`` of mutated memory counts
 from the beginning of the input's storage, while a functional graph's new value begins at 0. A write
 through windows (``unfold``) that leave elements out would put zeros there in functional form.
+A write through ``expand`` would add to the memory what the write changes: another rounding, and NaN
+where either is not finite.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot import overlap
 from tracer_core.aot.errors import LoweringUnsupported
+from tracer_core.aot.output_aliasing import Layout
 from tracer_core.torch_private.names import names, operators
 
 aten = operators("aten")
@@ -32,9 +36,12 @@ _OFFSETS: dict[Any, int] = {
 def require_none(
     graph: torch.fx.Graph, values: Mapping[torch.fx.Node, Any], written: Collection[torch.Tensor]
 ) -> None:
-    """Raises for a view with an absolute storage offset into one of the inputs `written`."""
+    """Raises for a view with an absolute storage offset into one of the inputs `written`, and for
+    such an input with several elements at one place in memory."""
     if not written:
         return
+    if any(overlap.overlaps_itself(value) for value in written):
+        raise LoweringUnsupported("the graph writes to an input whose elements share memory")
     storages = {torch_private.storage_id(value) for value in written}
     for node in graph.nodes:
         place = _OFFSETS.get(node.target)
@@ -42,9 +49,12 @@ def require_none(
             continue
         offset = node.args[place] if len(node.args) > place else node.kwargs.get("storage_offset")
         base = node.args[0] if node.args else node.kwargs.get("self", node.kwargs.get("input"))
-        if offset is not None and torch_private.storage_id(values[base]) in storages:
+        if torch_private.storage_id(values[base]) not in storages:
+            continue
+        if offset is not None or not Layout.of(values[base]).covers(Layout.of(values[node])):
             raise LoweringUnsupported(
-                "as_strided with a storage_offset of an input that the graph writes to",
+                "as_strided, with a storage_offset or beyond its operand's elements, of an input"
+                " that the graph writes to",
                 node.meta.get("user_frame") or "",
             )
 
@@ -78,3 +88,44 @@ def _leaves_out(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> boo
     length = base.shape[dim] if base.dim() else 1
     known = all(type(one) is int for one in (length, size, step))
     return not known or size < step or (size == step and length % step != 0)
+
+
+#: Captured calls that give expanded views.
+_EXPANSIONS = frozenset(
+    {
+        *("expand", "expand_as", "broadcast_to"),
+        *names("Tensor.expand Tensor.expand_as Tensor.broadcast_to broadcast_to broadcast_tensors"),
+        *names("expand expand.default broadcast_to broadcast_to.default", of="ops.aten"),
+    }
+)
+
+
+def require_no_write_through_expansion(
+    graph: torch.fx.Graph,
+    values: Mapping[torch.fx.Node, Any],
+    is_written: Callable[[torch.Tensor], bool],
+) -> None:
+    """Raises for a write to a view of an expanded tensor."""
+    for node in graph.nodes:
+        if not node.meta.get("writes"):
+            continue
+        for given in node.all_input_nodes:
+            value = values.get(given)
+            if isinstance(value, torch.Tensor) and _expanded(given, values) and is_written(value):
+                raise LoweringUnsupported(
+                    "a write through expand", node.meta.get("user_frame") or ""
+                )
+
+
+def _expanded(node: torch.fx.Node, values: Mapping[torch.fx.Node, Any]) -> bool:
+    """Whether a value is a view made by way of an expansion."""
+    storage = torch_private.storage_id(values[node])
+    while node.target not in _EXPANSIONS:
+        base = node.args[0] if node.args else None
+        if not isinstance(base, torch.fx.Node):
+            return False
+        value = values.get(base)
+        if isinstance(value, torch.Tensor) and torch_private.storage_id(value) != storage:
+            return False
+        node = base
+    return True

@@ -249,7 +249,7 @@ def _called(backend: Backend, graph: str, function: Callable[[], Any]) -> Any:
     """What a backend's function returns; what it raises becomes a BackendError."""
     try:
         return function()
-    except BackendError:
+    except (BackendError, LoweringUnsupported):
         raise
     except Exception as error:
         folder = debug_folder(graph)

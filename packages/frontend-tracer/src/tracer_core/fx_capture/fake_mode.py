@@ -116,7 +116,10 @@ class Fakes:
             # so does one that the transformed function closes over
             with torch_private.outside_transforms():
                 return self._make(real, name, symbolic)
-        if not any(symbolic):
+        # A part of a storage may share it with an input of symbolic sizes, whose storage
+        # FakeTensorMode makes.
+        part = self.shape_env is not None and _is_part(real)
+        if not any(symbolic) and not part:
             found = torch_private.plain_fake(self.mode, real, self._storages)
             if found is not None:
                 return found
@@ -175,3 +178,9 @@ class Fakes:
     def inputs(self) -> list[tuple[torch.Tensor, Any]]:
         """Returns (real, fake) of every input, in the order of first use."""
         return [(self._real[id(fake)], fake) for fake in self._fake.values()]
+
+
+def _is_part(real: torch.Tensor) -> bool:
+    """Returns whether a tensor is not all of its storage."""
+    whole = real.layout is torch.strided and not torch_private.is_fake(real)
+    return whole and real.untyped_storage().nbytes() != real.numel() * real.element_size()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import types
 from typing import Any
@@ -56,6 +57,9 @@ def target_of(func: Any, args: Any) -> tuple[str, Any, Any]:
         return "call_function", getattr, (args[0], owner.__name__)
     if getattr(torch.Tensor, name, None) is func or getattr(TensorBase, name, None) is func:
         return "call_method", name, args
+    if func is operator.pow and isinstance(args[0], (int, float)) and math.copysign(1, args[0]) < 0:
+        # FX writes operators without parentheses: -1 ** x would be -(1 ** x).
+        return "call_function", torch.pow, args
     return "call_function", func, args
 
 

@@ -6,6 +6,7 @@ wrong answer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -65,12 +66,26 @@ def _embedding(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "a table without rows" if nothing and args[0].numel() else None
 
 
+def _overlaps(value: torch.Tensor) -> bool:
+    """Whether two elements may share memory; symbolic strides count as those of dense dimensions."""
+    reach = 0
+    pairs = zip(value.stride(), value.shape, strict=True)
+    known = ((step, size if type(size) is int else 2) for step, size in pairs if type(step) is int)
+    for step, size in sorted(pair for pair in known if pair[1] != 1):
+        if step <= reach:
+            return size > 1
+        reach += step * (size - 1)
+    return False
+
+
 def _scatter_into(view: Callable[..., torch.Tensor]) -> _Check:
     """Makes the check of ``x.select_scatter(source, ...)``, which writes `source` into ``view(x,
     ...)``."""
 
     def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
         value, *rest = args
+        if _overlaps(value):
+            return "the copy that it writes to overlaps itself, too"
         named = dict(kwargs)
         source = rest.pop(0) if rest else named.pop("src", None)
         if view is torch.diagonal and value.requires_grad and not value.is_contiguous():
@@ -99,6 +114,34 @@ def _slice(
     value: torch.Tensor, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
 ) -> torch.Tensor:
     return torch.ops.aten.slice.Tensor(value, dim, start, end, step)  # type: ignore[no-any-return]
+
+
+def _subtraction(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    operands = (*args[:2], *(kwargs[name] for name in ("self", "input", "other") if name in kwargs))
+    logical = any(getattr(one, "dtype", type(one)) in (torch.bool, bool) for one in operands)
+    return "kernels do not subtract truth values" if logical else None
+
+
+def _place_of_extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    return "kernels do not compare truth values" if args[0].dtype is torch.bool else None
+
+
+def _diagonal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    return "it counts from the beginning of the storage, which no guard watches"
+
+
+def _threshold(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    numbers = (*args[1:], *kwargs.values())
+    whole = not args[0].dtype.is_floating_point and any(type(one) is float for one in numbers)
+    return "its kernel for whole numbers truncates the threshold and the value" if whole else None
+
+
+def _soft_margin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    value, target = args[0], args[1] if len(args) > 1 else kwargs.get("target")
+    if not isinstance(target, torch.Tensor):
+        return None
+    alike = value.dtype == target.dtype and value.shape == target.shape
+    return None if alike else "its kernel writes into memory like its input, without promotion"
 
 
 def _average(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -138,10 +181,13 @@ def _power_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return _power(args, kwargs)
 
 
-def _shuffled_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def _shuffled(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     value, groups = args[0], args[1] if len(args) > 1 else kwargs.get("groups")
-    if value.device.type != "cuda" or type(groups) is not int or groups < 1 or value.dim() < 3:
+    if type(groups) is not int or groups < 1 or value.dim() < 3:
         return None
+    if value.device.type != "cuda":
+        alone = groups == 1 or groups == value.shape[1]
+        return "its result is a copy, which fakes make a view" if alone else None
     try:
         with torch.no_grad():
             value.view(value.shape[0], groups, value.shape[1] // groups, -1)
@@ -161,6 +207,14 @@ def _seeds_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 
 
 _CHECKS: dict[str, _Check] = {
+    **dict.fromkeys(("argmax", "argmin"), _place_of_extreme),
+    "fill_diagonal_": _diagonal,
+    "soft_margin_loss": _soft_margin,
+    **dict.fromkeys(("_threshold", "threshold", "threshold_", "_threshold_"), _threshold),
+    **dict.fromkeys(
+        ("sub", "sub_", "subtract", "subtract_", "isub", "rsub", "__sub__", "__rsub__", "__isub__"),
+        _subtraction,
+    ),
     "cummax": _running_extreme,
     "cummin": _running_extreme,
     "max": _extreme,
@@ -169,7 +223,7 @@ _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("__rpow__", "rpow"), _power),
     "avg_pool2d": _average,
     "avg_pool3d": _average,
-    **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _shuffled_on_cuda),
+    **dict.fromkeys(("channel_shuffle", "native_channel_shuffle"), _shuffled),
     "_softmax_backward_data": _half_gradient_on_cuda,
     **dict.fromkeys(("_flash_attention_forward", "_efficient_attention_forward"), _seeds_on_cuda),
     "batch_norm": _normalization,
@@ -192,28 +246,70 @@ _STATISTICS = frozenset(
 )
 
 
+#: Operators whose kernels convert a Python number to the dtype of a tensor, and raise where it does
+#: not fit; others compute in a wider type first.
+_CONVERTING = frozenset(
+    {
+        "add", "addbmm", "addcdiv", "addcmul", "addmm", "addmv", "addr", "baddbmm", "celu", "clamp",
+        "clamp_max", "clamp_min", "clip", "constant_pad_nd", "elu", "fill", "full_like",
+        "hardshrink", "hardtanh", "index_fill", "leaky_relu", "lerp", "masked_fill", "new_full",
+        "pad", "pow", "__pow__", "__ipow__", "ipow", "rrelu", "rsub", "scatter", "softplus",
+        "softshrink", "sub", "subtract", "_threshold", "threshold", "where",
+    }
+)  # fmt: skip
+
+
+def _unfit_number(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Rejects a number that a tensor's dtype cannot hold."""
+    values = (*args, *kwargs.values())
+    dtypes = [value.dtype for value in values if isinstance(value, torch.Tensor)]
+    for number in values:
+        if type(number) not in (int, float) or not math.isfinite(number):
+            continue
+        for dtype in dtypes:
+            if dtype is torch.bool:
+                continue
+            inexact = dtype.is_floating_point or dtype.is_complex
+            info: Any = torch.finfo(dtype) if inexact else torch.iinfo(dtype)
+            if not info.min <= number <= info.max:
+                return f"{number} does not fit {dtype}"
+    return None
+
+
 def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
     """Returns why a call may raise or behave differently although its fakes do not, or None."""
     name = operator_name(func)
     if name in _STATISTICS:
         return "it writes running statistics; torch.nn.functional.batch_norm is captured"
+    if name in _CONVERTING or name.removesuffix("_") in _CONVERTING:
+        unfit = _unfit_number(args, kwargs)
+        if unfit is not None:
+            return unfit
     check = _CHECKS.get(name) if args else None
-    if check is not None and (isinstance(args[0], torch.Tensor) or check in (_power, _power_of)):
+    if check is not None and (
+        isinstance(args[0], torch.Tensor) or check in (_power, _power_of, _subtraction)
+    ):
         return check(args, kwargs)
-    return None if kwargs.get("out") is None else _other_dtype(func, args, kwargs, mode)
+    return None if kwargs.get("out") is None else _other_result(func, args, kwargs, mode)
 
 
-def _other_dtype(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any) -> str | None:
-    """Rejects ``out=`` of another dtype than the result: kernels differ in the dtypes that they
-    take."""
+def _other_result(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: Any
+) -> str | None:
+    """Rejects ``out=`` of another dtype than the result, since kernels differ in the dtypes that they
+    take, and ``out=`` that kernels resize to strides that are not contiguous, as fakes make them."""
     try:
         with mode, torch.no_grad():
             result = func(*args, **{name: value for name, value in kwargs.items() if name != "out"})
     except Exception:
         return None  # the operator raises its own error where it runs
-    pairs = zip(pytree.tree_leaves(result), pytree.tree_leaves(kwargs["out"]), strict=False)
-    differ = any(
-        isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dtype != b.dtype
-        for a, b in pairs
-    )
-    return "out= has another dtype than the result" if differ else None
+    for made, out in zip(
+        pytree.tree_leaves(result), pytree.tree_leaves(kwargs["out"]), strict=False
+    ):
+        if not (isinstance(made, torch.Tensor) and isinstance(out, torch.Tensor)):
+            continue
+        if made.dtype != out.dtype:
+            return "out= has another dtype than the result"
+        if made.shape != out.shape and (out._is_view() or not made.is_contiguous()):
+            return "out= is resized: a view, or to strides that are not contiguous"
+    return None

@@ -130,6 +130,31 @@ def _contiguous(args: tuple[Any, ...]) -> torch.Tensor | None:
     return torch.empty(args[0].shape, device="meta")
 
 
+def _indexed(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """As an elementwise kernel over the operand, with the indexed dimensions expanded, and the
+    indices lays its result out."""
+    value, indices = args[0], list(args[1])
+    if any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in indices):
+        return None  # the number of elements depends on data
+    indices += [None] * (value.dim() - len(indices))
+    given = [dim for dim, one in enumerate(indices) if one is not None]
+    together = given == list(range(given[0], given[-1] + 1))
+    before = [dim for dim in range(given[0]) if together]
+    after = [dim for dim in range(value.dim()) if dim not in (*given, *before)]
+    shape = torch.broadcast_shapes(*(indices[dim].shape for dim in given))
+    sizes = [*(value.shape[d] for d in before), *shape, *(value.shape[d] for d in after)]
+    steps = [
+        *(value.stride(d) for d in before),
+        *(0 for _ in shape),
+        *(value.stride(d) for d in after),
+    ]
+    operands = [value.as_strided(sizes, steps)]
+    for dim in given:
+        one = indices[dim].reshape(*indices[dim].shape, *(1 for _ in after))
+        operands.append(one.expand(sizes))
+    return torch.empty_strided(sizes, torch_private.elementwise_strides(operands), device="meta")
+
+
 def _scattered(args: tuple[Any, ...]) -> torch.Tensor | None:
     """A copy of what is scattered into: with its strides, but for one place in memory of several
     elements (fakes of torch 2.11 keep those strides too)."""
@@ -211,7 +236,11 @@ LAYOUTS: dict[Any, _Layout] = {
         _power_of_number: (aten.pow.Scalar,),
         _like_the_first: (aten.huber_loss.default,),
         _angle: (aten.angle.default,),
-        _contiguous: (aten._transformer_encoder_layer_fwd.default,),
+        _contiguous: (
+            aten._transformer_encoder_layer_fwd.default, aten.isin.Tensor_Tensor,
+            aten.isin.Tensor_Scalar, aten.log_sigmoid_forward.default,
+        ),
+        _indexed: (aten.index.Tensor,),
         _likelihoods: (aten.nll_loss2d_forward.default,),
         _unpooled: (aten.max_unpool2d.default,),
         _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),

@@ -440,7 +440,7 @@ class GraphLowering:
         written once."""
         sizes = value.sizes
         for dim, stride in enumerate(strides):
-            if isinstance(stride, int) and stride == 0 and sizes[dim] != 1:
+            if isinstance(stride, int) and stride == 0 and sizes[dim] != 1 and 0 not in sizes:
                 value = value.select(dim, 0).unsqueeze(dim)
         made = self.ctx.copy(value, strides, "output", exactly=True)
         if any(

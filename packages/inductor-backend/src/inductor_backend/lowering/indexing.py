@@ -66,6 +66,8 @@ def index_select(ctx: Lowering, x: Ref, dim: int, indices: Ref) -> Ref:
 @lower(aten.gather.default)
 def gather(ctx: Lowering, x: Ref, dim: int, indices: Ref, **unused: Any) -> Ref:
     x = x if x.sizes else x.unsqueeze(0)
+    if 0 in ctx.shape():  # of any number of dimensions
+        return ctx.pointwise(lambda at: ctx.element(0, at, x.dtype))
     dim = dim % len(x.sizes)
 
     def body(at: Sequence[Index]) -> Value:

@@ -249,8 +249,9 @@ def masked_fill(ctx: Lowering, x: Ref, mask: Ref, value: Any) -> Ref:
 @elementwise(3, aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default,
              aten.clamp_min.Tensor)  # fmt: skip
 def clamp(x: Value, low: Value | None = None, high: Value | None = None) -> Value:
-    x = x if low is None else make("maximum", x, low)
-    return x if high is None else make("minimum", x, high)
+    # Of two zeros the second one is the result: the element, as in eager.
+    x = x if low is None else make("maximum", low, x)
+    return x if high is None else make("minimum", high, x)
 
 
 @elementwise(2, aten.clamp_max.default, aten.clamp_max.Tensor)

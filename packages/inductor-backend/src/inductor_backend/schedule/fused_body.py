@@ -68,6 +68,15 @@ class KernelBody:
     def in_order(self) -> bool:
         return any(phase.in_order for phase in self.phases)
 
+    @property
+    def in_row_order(self) -> bool:
+        """Returns whether the loops over a row must keep the order of its dimensions: its points are
+        computed sequentially, or a reduction returns the place of one."""
+        places = ("argmax", "argmin")
+        return self.in_order or any(
+            store.reduce in places for phase in self.phases for store in phase.reductions
+        )
+
     def values(self) -> list[Value]:
         return [
             value

@@ -132,7 +132,7 @@ def loop_nest(
     outer = _ordered([p for p, r in enumerate(domain.reduced) if not r], fixed, sizes)
     inner_flats = all_accesses if any(domain.reduced) else fixed
     inner = [p for p, r in enumerate(domain.reduced) if r]
-    if not body.in_order:
+    if not body.in_row_order:
         inner = _ordered(inner, inner_flats, sizes)
     vector: int | None = None
     if column:

@@ -368,11 +368,11 @@ template <class T> TC_INLINE T tc_divisor(T b) {
 }
 template <class T> TC_INLINE T tc_truncdiv(T a, T b) {
     b = tc_divisor(b);
-    return b == T(-1) ? T(0) - a : a / b;  // the least integer / -1 traps on x86
+    return T(-1) < T(0) && b == T(-1) ? T(0) - a : a / b;  // the least integer / -1 traps on x86
 }
 template <class T> TC_INLINE T tc_fmod(T a, T b) {
     b = tc_divisor(b);
-    return b == T(-1) ? T(0) : a % b;
+    return T(-1) < T(0) && b == T(-1) ? T(0) : a % b;
 }
 template <class T> TC_INLINE T tc_mod(T a, T b) {
     T r = tc_fmod(a, b);

@@ -28,6 +28,8 @@ CANDIDATES = ("g++", "clang++", "c++")
 #: -fno-trapping-math   no code reads the FP exception flags, as in torch's own build: needed to turn
 #:                      branches into vector selects. Values, NaN and -0.0 included, do not change.
 #: -fno-semantic-interposition, -fvisibility=hidden   calls inside the library are direct.
+#: -fwrapv             integers wrap as in eager; without it an overflow lets the compiler assume
+#:                      that whatever leads to it does not happen.
 #: -ffp-contract=fast   a*b+c becomes one fma (GCC's default, made explicit).
 COMMON_FLAGS = (
     "-std=c++17",
@@ -35,6 +37,7 @@ COMMON_FLAGS = (
     "-fPIC",
     "-fno-math-errno",
     "-fno-trapping-math",
+    "-fwrapv",
     "-ffp-contract=fast",
     "-fno-semantic-interposition",
     "-fvisibility=hidden",
