@@ -230,6 +230,15 @@ def random_programs(session: nox.Session) -> None:
 
 
 @nox.session
+def operator_programs(session: nox.Session) -> None:
+    """Random programs of a few operators on tensors that break compilers, eager and compiled,
+    judged by float64: ``nox -s operator_programs -- --count 50000 --start-seed 0 --jobs 8``. Goes on
+    from its state file (--out) where an earlier run stopped."""
+    install_all(session, models=False, tests=True)
+    session.run("python", "-m", "tests.operator_programs", *session.posargs)
+
+
+@nox.session
 def random_graphs(session: nox.Session) -> None:
     """Random programs of what Triton kernels compute, by its interpreter beside eager: ``nox -s
     random_graphs -- --count 5000 --jobs 8``; with ``--build`` their machine code only. On a GPU:

@@ -46,8 +46,8 @@ def differs(expected: Outcome, actual: Outcome, truth: Truth, values: bool = Tru
     if expected.error is not None or actual.error is not None:
         return _raised(expected.error, actual.error)
     return (
-        _structure(expected.result, actual.result)
-        or _aliases(expected, actual)
+        structure(expected.result, actual.result)
+        or aliases(expected, actual)
         or (_numbers(expected, actual, truth) if values else None)
     )
 
@@ -64,25 +64,23 @@ def _raised(expected: BaseException | None, actual: BaseException | None) -> str
     )
 
 
-def _structure(expected: Any, actual: Any, where: str = "result") -> str | None:
+def structure(expected: Any, actual: Any, where: str = "result") -> str | None:
     if type(expected) is not type(actual):
         return f"{where} is a {type(actual).__name__}, eager's a {type(expected).__name__}"
     if isinstance(expected, (tuple, list)):
         if len(expected) != len(actual):
             return f"{where} has {len(actual)} parts, eager's {len(expected)}"
-        parts = (
-            _structure(a, b, f"{where}[{k}]") for k, (a, b) in enumerate(zip(expected, actual))
-        )
+        parts = (structure(a, b, f"{where}[{k}]") for k, (a, b) in enumerate(zip(expected, actual)))
         return next((part for part in parts if part), None)
     if isinstance(expected, dict):
         if list(expected) != list(actual):
             return f"{where} has the keys {list(actual)}, eager's {list(expected)}"
-        parts = (_structure(expected[key], actual[key], f"{where}[{key!r}]") for key in expected)
+        parts = (structure(expected[key], actual[key], f"{where}[{key!r}]") for key in expected)
         return next((part for part in parts if part), None)
-    return _layout(expected, actual, where) if isinstance(expected, torch.Tensor) else None
+    return layout(expected, actual, where) if isinstance(expected, torch.Tensor) else None
 
 
-def _layout(expected: torch.Tensor, actual: torch.Tensor, where: str) -> str | None:
+def layout(expected: torch.Tensor, actual: torch.Tensor, where: str) -> str | None:
     for name in ("dtype", "shape", "layout", "requires_grad"):
         if getattr(expected, name) != getattr(actual, name):
             return f"{where}: {name} {getattr(actual, name)}, eager's {getattr(expected, name)}"
@@ -100,7 +98,7 @@ def _memory(leaf: Any) -> int | None:
     return leaf.untyped_storage().data_ptr() or None
 
 
-def _aliases(expected: Outcome, actual: Outcome) -> str | None:
+def aliases(expected: Outcome, actual: Outcome) -> str | None:
     """Which results lie in the memory of which arguments and results, and where in it."""
     shapes = []
     for outcome in (expected, actual):
@@ -146,7 +144,7 @@ class Known:
     moves: Sequence[Any]
 
 
-def _parts(outcome: Outcome) -> list[tuple[str, Any]]:
+def parts_of(outcome: Outcome) -> list[tuple[str, Any]]:
     named = [("result", leaf) for leaf in leaves(outcome.result)]
     named += [("argument", leaf) for leaf in leaves(outcome.args)]
     return named + [("gradient", leaf) for leaf in outcome.gradients]
@@ -155,18 +153,18 @@ def _parts(outcome: Outcome) -> list[tuple[str, Any]]:
 def _named(
     expected: Outcome, actual: Outcome
 ) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
-    return _parts(expected), _parts(actual)
+    return parts_of(expected), parts_of(actual)
 
 
 def _pairs(expected: Outcome, actual: Outcome) -> list[tuple[Any, Any]]:
-    return [(a, b) for (_, a), (_, b) in zip(_parts(expected), _parts(actual), strict=True)]
+    return [(a, b) for (_, a), (_, b) in zip(parts_of(expected), parts_of(actual), strict=True)]
 
 
 def _aligned(pairs: list[Any], expected: Outcome, other: Outcome | None) -> list[Any]:
     """The true value of each part, None where there is none."""
     if other is None or other.error is not None:
         return [None] * len(pairs)
-    found = [leaf for _, leaf in _parts(other)]
+    found = [leaf for _, leaf in parts_of(other)]
     return found if len(found) == len(pairs) else [None] * len(pairs)
 
 
@@ -178,26 +176,26 @@ def _all_close(expected: Any, actual: Any, known: Known | None) -> str | None:
         return _plain(expected, actual)
     if expected.shape != actual.shape or expected.dtype != actual.dtype:
         return f"{actual.dtype} {tuple(actual.shape)}, eager's {expected.dtype} {tuple(expected.shape)}"
-    expected, actual = (_dense(value) for value in (expected, actual))
+    expected, actual = (dense(value) for value in (expected, actual))
     if expected.is_quantized or torch.equal(expected, actual):
         return None if torch.equal(expected, actual) else "quantised values differ"
     if not (expected.is_floating_point() or expected.is_complex()):
-        return _first_difference(expected, actual, expected != actual)
+        return first_difference(expected, actual, expected != actual)
     wide = torch.complex128 if expected.is_complex() else torch.float64
-    e, a = (_real(value.detach().to(wide)) for value in (expected, actual))
+    e, a = (real_view(value.detach().to(wide)) for value in (expected, actual))
     if known is None:
         return (
-            _first_difference(e, a, bad)
-            if bool((bad := ~_near(e, a, expected.dtype)).any())
+            first_difference(e, a, bad)
+            if bool((bad := ~near(e, a, expected.dtype)).any())
             else None
         )
     fits = [one for one in (known.true, *known.moves) if _fits(one, expected)]
     if not fits or fits[0] is not known.true:
-        bad = ~_near(e, a, expected.dtype, float(e.abs().max()))
-        return _first_difference(e, a, bad) if bool(bad.any()) else None
-    t, *moves = (_real(_dense(one).detach().to(wide)) for one in fits)
-    bad = ~_within(e, a, t, moves, expected.dtype)
-    return _first_difference(e, a, bad, t) if bool(bad.any()) else None
+        bad = ~near(e, a, expected.dtype, float(e.abs().max()))
+        return first_difference(e, a, bad) if bool(bad.any()) else None
+    t, *moves = (real_view(dense(one).detach().to(wide)) for one in fits)
+    bad = ~within(e, a, t, moves, expected.dtype)
+    return first_difference(e, a, bad, t) if bool(bad.any()) else None
 
 
 def _fits(true: Any, expected: torch.Tensor) -> bool:
@@ -213,7 +211,7 @@ def _plain(expected: Any, actual: Any) -> str | None:
     return None if same else f"{actual!r}, eager's {expected!r}"
 
 
-def _dense(value: torch.Tensor) -> torch.Tensor:
+def dense(value: torch.Tensor) -> torch.Tensor:
     value = value.detach()
     if value.layout is not torch.strided:
         value = value.to_dense()
@@ -221,11 +219,11 @@ def _dense(value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.complex64) if value.dtype is torch.complex32 else value
 
 
-def _real(value: torch.Tensor) -> torch.Tensor:
+def real_view(value: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(value) if value.is_complex() else value
 
 
-def _near(e: Any, a: Any, dtype: torch.dtype, beside: float = 0.0) -> torch.Tensor:
+def near(e: Any, a: Any, dtype: torch.dtype, beside: float = 0.0) -> torch.Tensor:
     """Where a (ours) is eager's (e), a few units in the last place aside. beside: of a number of
     this size, too.
     """
@@ -238,11 +236,11 @@ def _near(e: Any, a: Any, dtype: torch.dtype, beside: float = 0.0) -> torch.Tens
     )
 
 
-def _within(e: Any, a: Any, t: Any, moves: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+def within(e: Any, a: Any, t: Any, moves: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
     """Where a (ours) is right: as eager (e), or as near to the truth (t) as eager and rounding
     allow. moves: what the truth becomes where all numbers are rounded."""
     info = torch.finfo(dtype)  # of the tensors as they are compared
-    rounded = _real(torch.view_as_complex(t).to(dtype).to(torch.complex128)) if dtype.is_complex else (
+    rounded = real_view(torch.view_as_complex(t).to(dtype).to(torch.complex128)) if dtype.is_complex else (
         t.to(dtype).to(torch.float64)
     )  # fmt: skip
     moves = moves or [t]
@@ -264,7 +262,7 @@ def _within(e: Any, a: Any, t: Any, moves: Sequence[Any], dtype: torch.dtype) ->
     return same | (a.isfinite() & t.isfinite() & ((a - t).abs() <= bound))
 
 
-def _first_difference(e: Any, a: Any, bad: torch.Tensor, t: Any = None) -> str:
+def first_difference(e: Any, a: Any, bad: torch.Tensor, t: Any = None) -> str:
     """The worst place, in words."""
     places = bad.nonzero()
     distance = (a - e).abs() if a.dtype.is_floating_point else (a != e).double()

@@ -30,6 +30,9 @@ _FRAMES = 14
 _MEMORY = 6 << 30
 #: Stands for the seeds of a batch that has none left: its last word is still to come.
 _END = -1
+#: Stands for all seeds of a batch that are run as one program: which of them it is that ends the
+#: process shows when each is run by itself.
+TOGETHER = -2
 
 Batch = list[int]
 Take = Callable[[dict[str, Any]], None]
@@ -163,6 +166,13 @@ class Crew:
         if seed == _END:
             self._stop(worker)
             return
+        if seed == TOGETHER and len(worker.left) > 1:
+            self.todo += [
+                (worker.number, [one], worker.eager) for one in worker.left if one != _END
+            ]
+            self._stop(worker)
+            return
+        seed = worker.left[0] if seed == TOGETHER else seed
         where = f"while {what}{_stack(worker) if status == 'hung' else ''}"
         worker.process.kill()
         worker.process.join()

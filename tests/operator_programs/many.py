@@ -1,0 +1,165 @@
+"""``python -m tests.operator_programs --count N --start-seed S --jobs J --out file.json``: many
+programs at once.
+
+In: how many programs, from which seed, in how many processes. Out: a summary on stdout and a state
+file (JSON): seeds done, mismatches with their minimised programs, counts. What always holds: seeds
+that the state file has are not run again; a process that hangs or dies is reported with its seed
+(`tests.random_programs.workers`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.random_programs.many import Record
+from tests.random_programs.workers import TOGETHER, Crew, Plan, batches_of, news
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _options(arguments)
+    out = Path(options.out)
+    state: dict[str, Any] = {"done": {}, "failures": {}, "coverage": {}}
+    if out.exists() and not options.fresh:
+        state = json.loads(out.read_text())
+    os.environ.update(TRACER_STRICT="1", OMP_NUM_THREADS="1")
+    # Kernels of random programs are of no use to anybody later: each process has a folder of its own.
+    kernels = tempfile.mkdtemp(prefix="operator-programs-")
+    os.environ["TRACER_CACHE_DIR"] = kernels
+    from tests.operator_programs.run import blocks
+
+    wanted = [
+        [seed for seed in block if str(seed) not in state["done"]]
+        for block in blocks(options.start_seed, options.count)
+    ]
+    record = Record(state, out)
+    until = record.started + options.limit
+
+    def take(told: dict[str, Any]) -> None:
+        record.take(told)
+        if time.monotonic() > until:
+            crew.todo.clear()
+
+    plan = Plan(options.seconds, options.minimise, options.batches_a_process)
+    serve = functools.partial(_serve, options.backend)
+    crew = Crew([block for block in wanted if block], options.jobs, plan, take, serve)
+    try:
+        crew.run()
+    finally:
+        record.write()
+        shutil.rmtree(kernels, ignore_errors=True)
+    return _report(state, out, time.monotonic() - record.started)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.operator_programs", description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--start-seed", "--first", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", default="operator_programs.json", help="state file")
+    parser.add_argument("--fresh", action="store_true", help="ignore an existing state file")
+    parser.add_argument(
+        "--minimise", type=float, default=30.0, help="seconds to make a failing program smaller"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=240.0, help="time limit of one compilation"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="seconds after which no block is begun"
+    )
+    parser.add_argument("--batches-a-process", type=int, default=25)
+    parser.add_argument("--backend", help="of all programs, in place of the seeds' own")
+    parser.add_argument("--show", type=int, help="print the program of this seed and run it")
+    options = parser.parse_args(arguments)
+    if options.show is not None:
+        raise SystemExit(_show(options))
+    return options
+
+
+def _show(options: argparse.Namespace) -> int:
+    os.environ.setdefault("TRACER_STRICT", "1")
+    from tests.operator_programs.program import generate, with_backend
+    from tests.operator_programs.run import run
+
+    program = with_backend(generate(options.show), options.backend)
+    print(program)
+    result = run(program, options.seconds)
+    if result.status in ("mismatch", "crash") and options.minimise:
+        program = _smaller(program, result, options.minimise)
+        result = run(program, options.seconds)
+        print(program)
+    print(result)
+    return int(result.status not in ("same", "invalid"))
+
+
+def _smaller(program: Any, result: Any, seconds: float) -> Any:
+    from tests.operator_programs.program import later_edits, result_edits
+    from tests.operator_programs.run import run
+    from tests.random_programs.minimise import alike, minimise, statement_edits, step_edits
+
+    edits = (step_edits, later_edits, result_edits, statement_edits)
+    return minimise(program, lambda p: alike(run(p, 20.0), result), seconds, edits)
+
+
+def _serve(backend: str | None, pipe: Any, plan: Plan, trace: str) -> None:
+    """A worker's life: blocks come, news goes."""
+    for _, seeds, eagerly in batches_of(pipe, trace):
+        counts: collections.Counter[str] = collections.Counter()
+        _block(pipe.send, plan, seeds, eagerly, counts, backend)
+        told = {"done": {}, "failures": {}, "coverage": {"counts": counts}, "raised": 0}
+        pipe.send(("end", told))
+
+
+def _block(
+    send: Any,
+    plan: Plan,
+    seeds: list[int],
+    eagerly: bool,
+    counts: collections.Counter[str],
+    backend: str | None,
+) -> None:
+    from tests.operator_programs.program import generate, with_backend
+    from tests.operator_programs.run import run, run_block
+
+    programs = []
+    for seed in seeds:
+        send(("at", (seed, "generating it", plan.seconds)))
+        programs.append(with_backend(generate(seed), backend))
+    if eagerly:  # eager survived generating it: compiled, it is to blame
+        return
+    send(("at", (TOGETHER, "running it", 4 * plan.seconds)))
+    results = run_block(programs, plan.seconds, counts)
+    for program, result in zip(programs, results, strict=True):
+        counts[f"mode: {program.mode}"] += 1
+        told = dataclasses.replace(program, source=str(program))
+        send(("seed", news(program.seed, result.status, result.where, told, result.raised)))
+        if plan.minimise and result.status in ("mismatch", "crash"):
+            send(("at", (program.seed, "making it smaller", 2 * plan.minimise)))
+            small = _smaller(program, result, plan.minimise)
+            where = run(small, plan.seconds).where or result.where
+            told = dataclasses.replace(small, source=str(small))
+            send(("seed", news(program.seed, result.status, where, told)))
+        send(("next", None))
+
+
+def _report(state: dict[str, Any], out: Path, seconds: float) -> int:
+    for seed, failure in sorted(state["failures"].items(), key=lambda pair: int(pair[0])):
+        print(f"== seed {seed}: {failure['status']}: {failure['where'][:600]}")
+        print(failure["program"])
+    counts = collections.Counter(state["done"].values())
+    for name, number in sorted(state["coverage"].get("counts", {}).items(), key=lambda p: -p[1]):
+        print(f"{number:8} {name}")
+    seeds = sorted(map(int, state["done"]))
+    told = ", ".join(f"{n} {status}" for status, n in counts.most_common())
+    print(f"{len(seeds)} programs (seeds {seeds[0] if seeds else '-'}..{seeds[-1] if seeds else '-'}): "
+          f"{told}; {state.get('raised', 0)} raised; {seconds:.0f} s; state in {out}")  # fmt: skip
+    return int(bool(state["failures"]))

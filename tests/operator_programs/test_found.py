@@ -1,0 +1,154 @@
+"""What the operator programs found, each program as small as it could be: all were wrong once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.operator_programs.program import Mode, Program
+from tests.operator_programs.run import run
+
+FLOAT, PERMUTED = (
+    "filled('float32', 'random', s0, s1)",
+    "filled('float32', 'random', s1, s0).permute(1, 0)",
+)
+TIES = "filled('float32', 'zeros', s0, s1)"
+OVERLAPPING = "filled('float32', 'random', s0 + 2).unfold(0, 3, 1)"
+EMPTY = "filled('float32', 'random', 0, s1)"
+
+#: name -> inputs and statements; the last one returns.
+PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
+    # Integers.
+    "uint8_divided_by_255": (("filled('uint8', 'extreme', 9)",), """
+        return (torch.div(i0, 255, rounding_mode='trunc'), i0 // 255, i0 % 255, torch.fmod(i0, 255))"""),
+    "int64_overflow_of_a_choice": (("filled('bool', 'random', 9)",), """
+        t0 = torch.where(i0, i0, 2**62)
+        return (t0 + t0,)"""),
+    "threshold_of_integers": (("filled('int32', 'extreme', 9)",), """
+        return (F.threshold(i0, 0.001, -2.5),)"""),
+    # Places of extremes.
+    "argmin_beside_another_layout": ((FLOAT,), "return (torch.argmin(i0), torch.isneginf(i0.mT))"),
+    "argmax_of_ties_in_permuted_memory": ((PERMUTED,), """
+        t0 = (i0 * 0).round()
+        return (t0 * 2, torch.argmax(t0))"""),
+    # Signs of zeros.
+    "clamp_keeps_the_zero": (("filled('float16', 'special', 40)",), """
+        return (torch.rsqrt(i0.clamp(max=-0.0)), 1 / (-i0.abs()).clamp(min=0.0))"""),
+    # Writes.
+    "fill_diagonal_after_an_offset": ((FLOAT,), "return (i0.fill_diagonal_(1),)"),
+    "write_through_an_expansion": ((FLOAT,), """
+        t0 = i0 / 0
+        t1 = t0.expand_as(i0)
+        t1.fill_(1)
+        return (t0, t1)"""),
+    "write_to_rows_that_are_one": (("filled('float32', 'zeros', 1, s1).expand(s0, s1)",), """
+        t0 = i0.diagonal()
+        t0[[0]] += 1
+        return (t0,)"""),
+    "write_to_windows": (("filled('int64', 'special', 5).unfold(0, 3, 1)",), """
+        t0 = i0[0, ..., None]
+        t0.index_fill_(-1, torch.tensor([0]), 1)
+        return (t0.clone(),)"""),
+    "write_beyond_a_view": (("filled('int8', 'random', 5)[3]",), """
+        t0 = i0.as_strided((2,), (1,))
+        t0[t0 != 0] = 1
+        return (t0,)"""),
+    "select_scatter_into_windows": ((OVERLAPPING,), """
+        return (i0.select_scatter(i0.select(0, -1), 0, 0),)"""),
+    # Memory.
+    "channel_shuffle_of_one_group": ((FLOAT,), "return (torch.channel_shuffle(i0[None], 1),)"),
+    "out_resized_in_the_operands_order": ((PERMUTED,), """
+        t0 = torch.add(i0, 1, out=torch.empty(0))
+        return (t0, t0.contiguous())"""),
+    # Strides.
+    "isin": (("filled('float16', 'exact', 2, 1, 3).permute(2, 1, 0)",), "return (torch.isin(i0, 1),)"),
+    "logsigmoid": ((PERMUTED,), "return (F.logsigmoid(i0),)"),
+    "ldexp": ((PERMUTED,), "return (torch.ldexp(i0[:, :1], i0),)"),
+    "indexing_by_permuted_places": (
+        (FLOAT, "filled('int64', 'exact', s1, s0).permute(1, 0)"), """
+        return (i0[i1 % i0.shape[0]], i0[..., i1 % i0.shape[1]])"""),
+    # No elements.
+    "as_strided_of_nothing": ((EMPTY,), """
+        return (torch.cos(i0, out=torch.zeros_like(i0.T).T),)"""),
+    "softmax_of_no_integers": (("filled('int64', 'random', 0)",), """
+        return (torch.softmax(i0, 0), torch.log_softmax(i0, 0))"""),
+    "gather_of_nothing": ((FLOAT, "filled('int64', 'exact', 0)"), "return (i0.gather(0, i1),)"),
+    "copy_of_nothing_expanded": (("filled('float32', 'random').expand(1, s2, 0, 3)",), """
+        return (i0.select(3, -1).clone(),)"""),
+    "unfold_of_a_number": (("filled('float32', 'random')",), "return (i0.unfold(0, 1, 1) * 2,)"),
+}  # fmt: skip
+
+GRADIENTS: dict[str, tuple[tuple[str, ...], str]] = {
+    "mse_loss_of_nothing": ((EMPTY,), "return (F.mse_loss(i0, i0 + 1),)"),
+    "a_view_of_an_overlapping_leaf": ((OVERLAPPING, FLOAT), """
+        return (i1.clone(), i0.view(i0.shape))"""),
+    "an_output_that_is_a_view_of_what_is_saved": ((FLOAT,), """
+        return (i0.std().broadcast_to((3,)), i0.amin(0)[::2])"""),
+    "a_dead_value_without_a_derivative": ((FLOAT,), """
+        t0 = torch.unique_consecutive(i0)
+        t1 = t0.real
+        return (i0 * 2,)"""),
+    "an_output_without_a_gradient": (("filled('float32', 'exact', 9) / 2",), """
+        t0 = torch.acos(i0)
+        t1 = i0.std()
+        torch.lt(t0, t0, out=torch.zeros_like(t0, dtype=torch.float64))
+        return (t1,)"""),
+}  # fmt: skip
+
+DYNAMIC: dict[str, tuple[tuple[str, ...], str]] = {
+    "a_written_input_and_a_row_of_it": (("filled('float64', 'random', s2, 1)", "i0[0]"), """
+        i0.index_copy_(0, torch.tensor([0]), i0.narrow(0, -1, 1).clone())
+        return (0.001 * i1 + -1,)"""),
+    "a_size_that_only_strides_show": (("filled('int64', 'zeros', 1, 6)[..., 1:-2]", "i0[1:]"), """
+        t0 = F.linear(i1, i0)
+        return (torch.fmod(t0, i0.double(), out=torch.zeros_like(t0, dtype=torch.float64)),)"""),
+}  # fmt: skip
+
+#: Calls that eager refuses.
+REFUSED = {
+    "clamp_min_to_no_half": "filled('float16', 'exact', 3)|torch.clamp_min(i0, 2**62)",
+    "add_times_no_int8": "filled('int8', 'exact', 3)|torch.add(i0, i0, alpha=300)",
+    "full_like_no_int8": "filled('int8', 'exact', 3)|torch.full_like(i0, 300)",
+    "threshold_to_no_half": "filled('float16', 'exact', 3)|F.threshold(i0, 1, 2**62)",
+    "power_of_no_half": "filled('float16', 'exact', 3)|i0 ** (2**62)",
+    "subtraction_from_truth_values": "filled('bool', 'exact', 3)|i0 - 0.5",
+    "truth_values_subtracted": "filled('bool', 'exact', 3)|0.001 - i0",
+    "argmax_of_truth_values": "filled('bool', 'exact', 3)|torch.argmax(i0)",
+    "soft_margin_loss_that_broadcasts": "filled('float32', 'exact', 2, 1)|F.soft_margin_loss(i0, i0.mT)",
+}
+
+
+def _run(inputs: tuple[str, ...], body: str, mode: Mode, raises: bool = False) -> None:
+    names = ", ".join(f"i{k}" for k in range(len(inputs)))
+    lines = "\n    ".join(line.strip() for line in body.strip().splitlines())
+    source = f"def program({names}):\n    {lines}\n"
+    steps = ((4, 5, 17, 0), (4, 5, 17, 3))
+    found = run(Program(0, mode, inputs, source, steps, raises=raises))
+    assert found.status == "same", found
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_program(name):
+    _run(*PROGRAMS[name], Mode())
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name):
+    _run(*GRADIENTS[name], Mode(gradients=True))
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_changing_sizes(name):
+    _run(*DYNAMIC[name], Mode(dynamic=True))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_eager_refuses_is_refused(name):
+    given, text = REFUSED[name].split("|")
+    _run((given,), f"return ({text},)", Mode(), raises=True)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager", "inductor"])
+@pytest.mark.parametrize("base", ["(-1)", "(-2.5)", "(-0.0)"])
+def test_power_of_a_negative_number(backend, base):
+    """FX writes -1 ** x without parentheses."""
+    _run(("filled('int32', 'exact', 9)",), f"return ({base} ** i0.abs(),)", Mode(backend))
