@@ -257,6 +257,15 @@ def opinfo(session: nox.Session) -> None:
 
 
 @nox.session
+def cpython(session: nox.Session) -> None:
+    """CPython's own tests, each method natively and compiled: ``nox -s cpython -- --jobs 8``. Goes
+    on from benchmarks/results/cpython where an earlier run stopped; ``python -m
+    tests.cpython.page`` makes docs/cpython.md of it."""
+    install_all(session, models=False)
+    session.run("python", "-m", "tests.cpython", *session.posargs)
+
+
+@nox.session
 def planted_faults(session: nox.Session) -> None:
     """Faults planted in the tracer one by one: the tests must find each. Names of faults may
     be given.

@@ -1,0 +1,152 @@
+"""``python -m tests.cpython.page``: docs/cpython.md from the committed results, and from nothing
+else."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from typing import Any
+
+from tests.cpython.results import FOLDER, ROOT, equal
+from tests.cpython.suite import FILES
+
+PAGE = ROOT / "docs" / "cpython.md"
+
+#: Why methods differ: a regular expression that fits ``test_list.ListTest.test_basic``, and the
+#: reason.
+REASONS: tuple[tuple[str, str], ...] = (
+    (
+        r".*(container_iterator|reference_loop|reference_cycle|CleanupState|memory_error_cleanup|nokeepref"
+        r"|weakrefable|clear_locals|clear_refcycles|remove_subclass|testLeaks|getweakrefs)\S*",
+        "objects of a trace die later: the trace or its cache entry still refers to them",
+    ),
+    (
+        r".*(test_ref_counting_behavior|test_bug1229429|CoroutineTest\.test_for_\d|MemorySliceTest\S*"
+        r"|ClassPropertiesAndMethods\.test_slots)",
+        "counts references or live objects",
+    ),
+    (r".*(splittable_popitem|SharedKeyTests).*", "measures the memory of a dictionary"),
+    (r".*tp_version_tag.*", "uses up CPython's type versions, as the tracer does"),
+    (
+        r"test_operator.*test_is(_not)?|.*(unsafe_tuple_compare|vectorcall_override|NameIntern|constructor_identity"
+        r"|test_copy_atomic|test_slice.*test_copy)",
+        "equal constants become one object across a break",
+    ),
+    (
+        r".*(RebindBuiltinsTests|mutating_builtins).*",
+        "replaces builtins, which the tracer calls too",
+    ),
+    (
+        r".*(suggestions|test_frame\.|PEP626Tests|SettingException|frame_resurrect|contextmanager_traceback"
+        r"|accepts_traceback).*",
+        "frames of a traceback have no variables, and stand where the exception was raised",
+    ),
+    (
+        r"test_ordered_dict.*(dict_(clear|delitem|pop|popitem)|issue24347).*",
+        "methods of dict that leave an OrderedDict inconsistent",
+    ),
+    (
+        r".*(test_recursion|test_deep_split|test_deep_subgroup)",
+        "the interpreter's own recursion comes first",
+    ),
+    (
+        r".*(DictTest\.test_(getitem|pop|setdefault)|rehash|set_merge|fastcall_clearing_dict"
+        r"|UserDictTest).*",
+        "keys are hashed again when a container is made again",
+    ),
+    (
+        r"test_ordered_dict.*(copying|pickle_recursive).*|test_functools.*Pickle.*|test_functools.*pickle",
+        "sys.modules holds another module of the same name",
+    ),
+)
+
+
+def load() -> dict[str, dict[str, Any]]:
+    """Returns the results by Python version, the oldest first."""
+    found = {path.stem.removeprefix("python-"): path for path in FOLDER.glob("python-*.json")}
+    ordered = sorted(found, key=lambda version: [int(part) for part in version.split(".")])
+    return {version: json.loads(found[version].read_text()) for version in ordered}
+
+
+def reason(name: str) -> str:
+    return next((why for pattern, why in REASONS if re.fullmatch(pattern, name)), "")
+
+
+def page(results: dict[str, dict[str, Any]]) -> str:
+    """docs/cpython.md."""
+    versions = list(results)
+    lines = [
+        "# CPython's own tests",
+        "",
+        "Made by `python -m tests.cpython.page` from `benchmarks/results/cpython/`: the test methods of files of CPython's",
+        "`Lib/test`, and the examples of their doctests, each run twice in processes of their own: as it is, and compiled",
+        "(`TRACER_STRICT=1`, backend `eager`, graph breaks allowed). Both runs must have the same outcome: passed, skipped for",
+        "the same reason, or failed with the same exception and message. A hang (60 s) or a crash is an outcome too.",
+        "",
+    ]
+    for version, one in results.items():
+        outcomes = [(name, outcome) for _, name, outcome in _methods(one)]
+        n_equal = sum(equal(outcome) for _, outcome in outcomes)
+        different = len(outcomes) - n_equal
+        lines.append(
+            f"- **Python {one['python']}: {len(outcomes)} methods, {n_equal} equal, {different} different"
+            f" ({100 * different / max(1, len(outcomes)):.2f} %)**, at commit {one['commit']}; natively:"
+            f" {_natively(one)}"
+        )
+    head = " | ".join(f"{version}: methods | equal | different" for version in versions)
+    lines += ["", f"| file | {head} |", "|---|" + "--:|--:|--:|" * len(versions)]
+    for file in FILES:
+        cells = [_counts(results[version]["files"].get(file)) for version in versions]
+        if any(cells):
+            lines.append(f"| {file} | " + " | ".join(cell or " |  | " for cell in cells) + " |")
+    lines += ["", "## What differs", ""]
+    for version, one in results.items():
+        lines += [f"### Python {version}", "", "| method | natively | compiled | reason |",
+                  "|---|---|---|---|"]  # fmt: skip
+        for file, name, outcome in _methods(one):
+            if not equal(outcome):
+                native, compiled = _cell(outcome["native"]), _cell(outcome["compiled"])
+                lines.append(
+                    f"| {file}.{name} | {native} | {compiled} | {reason(f'{file}.{name}')} |"
+                )
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _methods(one: dict[str, Any]) -> list[tuple[str, str, Any]]:
+    """Returns file, method and outcome, in the order of `FILES`."""
+    files = one["files"]
+    return [
+        (file, name, outcome) for file in FILES for name, outcome in files.get(file, {}).items()
+    ]
+
+
+def _natively(one: dict[str, Any]) -> str:
+    """Returns how many methods pass, are skipped, or fail without being compiled."""
+    texts = [outcome if equal(outcome) else outcome["native"] for _, _, outcome in _methods(one)]
+    kinds = Counter(text.partition(":")[0].partition(" ")[0].partition(";")[0] for text in texts)
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+
+
+def _counts(methods: dict[str, Any] | None) -> str:
+    if methods is None:
+        return ""
+    different = sum(not equal(outcome) for outcome in methods.values())
+    return f"{len(methods)} | {len(methods) - different} | {different}"
+
+
+def _cell(text: str) -> str:
+    """Returns the first line of an outcome as a cell of a table."""
+    first = text.splitlines()[0][:160] if text else "nothing reported"
+    return "`" + first.replace("|", "/").replace("`", "'") + "`"
+
+
+def main() -> int:
+    PAGE.write_text(page(load()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
