@@ -7,9 +7,9 @@ user's code; all other entries stay.
 from __future__ import annotations
 
 import dis
-import sys
 import types
 from pathlib import Path
+from typing import Any
 
 from tracer_core.bytecode.code import Code, decode
 from tracer_core.bytecode.frame import Frame
@@ -85,7 +85,8 @@ def rebuilt(passed: tuple[tuple[types.CodeType, int], ...]) -> types.TracebackTy
 
 
 def _entry(rest: types.TracebackType | None, code: Code, last: int) -> types.TracebackType:
-    return types.TracebackType(rest, _stand_in(code.raw), code.offsets[last], code.lines[last])
+    frame = _stand_in(code.raw, code.offsets[last])
+    return types.TracebackType(rest, frame, code.offsets[last], code.lines[last])
 
 
 def _shows(entry: types.TracebackType, raw: types.CodeType) -> bool:
@@ -94,20 +95,32 @@ def _shows(entry: types.TracebackType, raw: types.CodeType) -> bool:
         raw.co_filename, raw.co_name, raw.co_firstlineno)  # fmt: skip
 
 
-def _get_frame() -> types.FrameType:
-    return sys._getframe()
+def _raise() -> None:
+    raise None  # type: ignore[misc]  # noqa: B016  (a TypeError, by two instructions)
 
 
-def _stand_in(raw: types.CodeType) -> types.FrameType:
+def _stand_in(raw: types.CodeType, offset: int) -> types.FrameType:
     """Returns a host frame that looks like an interpreted one: its code has the same names and
-    position table."""
-    text, table = _fitting(_get_frame.__code__.co_code, raw)
-    code = _get_frame.__code__.replace(
+    position table, and it ended at the same instruction."""
+    text, table = _fitting(_ending_at(offset), raw)
+    code = _raise.__code__.replace(
         co_filename=raw.co_filename, co_name=raw.co_name, co_qualname=raw.co_qualname,
         co_firstlineno=raw.co_firstlineno, co_code=text, co_linetable=table,
     )  # fmt: skip
-    made: types.FrameType = types.FunctionType(code, {"sys": sys})()
-    return made
+    try:
+        types.FunctionType(code, {})()
+    except TypeError as error:
+        entry: Any = error.__traceback__
+    frame: types.FrameType = entry.tb_next.tb_frame
+    return frame
+
+
+def _ending_at(offset: int) -> bytes:
+    """Returns the instructions of `_raise`, the last one moved to an offset (or the first possible
+    one behind it)."""
+    text = _raise.__code__.co_code
+    missing = max(offset + _UNIT - len(text), 0) // _UNIT
+    return text[:_UNIT] + bytes((_NOP, 0)) * missing + text[_UNIT:]
 
 
 def _fitting(text: bytes, raw: types.CodeType) -> tuple[bytes, bytes]:

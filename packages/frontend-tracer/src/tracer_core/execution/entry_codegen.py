@@ -24,7 +24,7 @@ from tracer_core import torch_private
 from tracer_core.execution.generated_namespace import alias_groups
 from tracer_core.fx_capture.provenance import Provenance, end_is_seen
 from tracer_core.fx_capture.side_effects import Change
-from tracer_core.guards.guard import Guard, GuardKind, Relation, tensor_call
+from tracer_core.guards.guard import Guard, GuardKind, Relation, literal, tensor_call
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.source import Source, computed
 from tracer_core.guards.watched_words import Checked
@@ -66,6 +66,8 @@ class Constants:
 
     def text(self, obj: Any) -> str:
         """Returns text that evaluates to `obj` in the generated module."""
+        if type(obj) is int:
+            return literal(obj)
         if type(obj) in _LITERALS:
             return repr(obj)
         if type(obj) is float and obj == obj and abs(obj) != float("inf"):
@@ -121,6 +123,8 @@ class CacheEntry:
         if root.kind != "state":
             return True
         value = self.state[root.key[0]]
+        if type(value) in weakref.ProxyTypes:
+            return False
         if isinstance(value, (types.BuiltinFunctionType, types.MethodType)):
             value = value.__self__  # the bound method is new at each access; its receiver counts
             return isinstance(value, types.ModuleType) or not isinstance(value, DIRECT_ROOTS)

@@ -21,7 +21,7 @@ def define(name: str, text: str, scope: dict[str, Any], title: str) -> Callable[
         number += 1
         filename = f"<tracer_core {title}, {number}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    exec(compile(text, filename, "exec"), scope)
+    exec(compile(text, filename, "exec", dont_inherit=True), scope)
     function: Callable[..., Any] = scope[name]
     weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False
     return function

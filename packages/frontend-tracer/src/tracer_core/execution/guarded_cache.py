@@ -289,4 +289,4 @@ class GuardedCache:
 def _has_identity(value: Any) -> bool:
     """Returns whether a value is an object with a lifetime of its own: not a number, container,
     tensor or function."""
-    return not isinstance(value, _NO_ROOTS) and bool(type(value).__weakrefoffset__)
+    return bool(type(value).__weakrefoffset__) and not isinstance(value, _NO_ROOTS)

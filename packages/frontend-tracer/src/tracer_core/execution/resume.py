@@ -60,6 +60,8 @@ class Transition:
         if self._runs >= _COMPILE_AFTER:
             named = (self.interpret, self.failed, self.dropping)
             written = TransitionWriter(self.layouts, self.exit, named)
+            function = values[len(values) - self.layouts[-1].size]
+            written.names["__name__"] = function.__globals__.get("__name__")
             self.run = (None if self.raises else written.function()) or self.interpret
         return self.interpret(values)
 

@@ -27,7 +27,7 @@ _LONGEST = 48  # instructions that one written transition follows
 _DROPPED = SCALARS | {list, tuple, dict, bytes, torch.Size, torch.Tensor, torch.nn.Parameter}
 _END: Any = object()
 #: Without arguments these read the calling frame.
-_ASKS_FRAME = {one.__name__: one for one in (super, globals, locals, vars, dir)}
+_ASKS_FRAME = {one.__name__: one for one in (super, globals, locals, vars, dir, compile)}
 
 
 class TransitionWriter:

@@ -97,6 +97,11 @@ def kept_when_dead(value: Any) -> bool:
     return bool(type(value).__flags__ & HEAP_TYPE) or is_watched(value) or end_is_seen(value)
 
 
+def metaclass_hashes(cls: type) -> bool:
+    """Returns whether looking up a class in a dictionary asks its metaclass."""
+    return type(cls).__hash__ is not type.__hash__
+
+
 def _is_bound(receiver: Any) -> bool:
     """Returns whether a C function's `__self__` is the program's object (pybind11 stores its own
     record there)."""
@@ -237,6 +242,12 @@ class Provenance:
         if known is value and source not in self.symbols:
             return value
         self._read[source] = value
+        if type(value) in weakref.ProxyTypes:  # isinstance() would ask the object behind it
+            raise Break("unknown_native", "a weakref.proxy is used")
+        if metaclass_hashes(value if isinstance(value, type) else type(value)):
+            raise Break(
+                "unknown_native", "a class whose metaclass has a __hash__ of its own is used"
+            )
         if is_constant(value):
             self.guard(GuardKind.EQ, source, value)
             return value

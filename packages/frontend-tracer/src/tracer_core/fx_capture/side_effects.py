@@ -91,9 +91,21 @@ def _restore_cell(change: Change) -> None:
         del change.obj.cell_contents
 
 
+def _copy_of(entries: dict[Any, Any]) -> dict[Any, Any]:
+    """Copies a dictionary. For a class with an ``__iter__`` of its own, dict.copy calls methods."""
+    if type(entries).__iter__ is dict.__iter__:
+        return dict.copy(entries)
+    return dict(dict.items(entries))
+
+
 def _restore_dict(change: Change) -> None:
-    """Restores entry by entry if the order allows: other threads may be reading a module's globals."""
+    """Restores entry by entry if the order allows: other threads may be reading a module's globals.
+    Other keys than texts are not looked up: that may run the program's code."""
     target, saved = change.obj, change.before
+    if not all(type(key) is str for key in dict.keys(target)):
+        dict.clear(target)
+        dict.update(target, saved)
+        return
     for key in [key for key in dict.keys(target) if key not in saved]:
         dict.__delitem__(target, key)
     if list(dict.keys(target)) != list(saved):
@@ -169,7 +181,7 @@ SNAPSHOTTERS: dict[type, Snapshotter] = {
     collections.OrderedDict: Snapshotter(
         lambda d, _: dict(collections.OrderedDict.items(d)), _restore_ordered
     ),
-    dict: Snapshotter(lambda d, _: dict.copy(d), _restore_dict),
+    dict: Snapshotter(lambda d, _: _copy_of(d), _restore_dict),
     list: Snapshotter(lambda v, _: list(list.__iter__(v)), _restore_list),
     set: Snapshotter(lambda s, _: list(set.__iter__(s)), _restore_set),
     collections.deque: Snapshotter(

@@ -116,12 +116,19 @@ def show(obj: Any) -> str:
     return repr(obj) if len(repr(obj)) < 80 else f"<{type(obj).__name__} at {id(obj):#x}>"
 
 
+#: Bits of an integer that is written in hexadecimal digits.
+_LONG_BITS = 1024
 #: Immutable types whose repr is their whole value; equal values may differ (in time zone or fold).
 REPR_TYPES: frozenset[type] = frozenset(
     {datetime.date, datetime.datetime, datetime.time, datetime.timedelta, datetime.timezone,
     fractions.Fraction,
      pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, *SCALARS}
 )  # fmt: skip
+
+
+def literal(value: Any) -> str:
+    """Returns the text of a literal. Python limits the digits of decimal integers in texts."""
+    return hex(value) if type(value) is int and value.bit_length() > _LONG_BITS else repr(value)
 
 
 def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
@@ -158,7 +165,7 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
             f" {types.format(constant(expected))})"
         )
     if kind in (int, str, bytes):
-        return f"(type({value}) is {kind.__name__} and {value} == {expected!r})"
+        return f"(type({value}) is {kind.__name__} and {value} == {literal(expected)})"
     return f"(type({value}) is {constant(kind)} and {value} == {constant(expected)})"
 
 

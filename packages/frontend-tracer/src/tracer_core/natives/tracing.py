@@ -99,7 +99,7 @@ class TracedReads(Protocol):
     def guard_order(self, obj: Any) -> None:
         """Guards the iteration order of a set."""
 
-    def guard_keys(self, source: Any, found: list[Any]) -> None:
+    def guard_keys(self, obj: Any, source: Any, found: list[Any]) -> None:
         """Guards the keys of a dictionary and their order."""
 
     def guard_members(self, source: Any, members: Any) -> None:

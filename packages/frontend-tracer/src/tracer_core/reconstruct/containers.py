@@ -81,7 +81,9 @@ class ContainerRebuilder(Emitter):
             self.lines.append(f"{function}({name}, {key}, {self._value(value)})")
 
     def _ordered(self, obj: Any) -> str:
-        return self._dict(obj, f"{self.constant(collections.OrderedDict)}()")
+        name = self._dict(obj, f"{self.constant(collections.OrderedDict)}()")
+        self._pending.append(lambda: self._set_attributes(name, vars(obj)))
+        return name
 
     def _defaultdict(self, obj: Any) -> str:
         return self._dict(

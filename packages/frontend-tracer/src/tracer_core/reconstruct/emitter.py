@@ -43,6 +43,8 @@ class Emitter:
         self._source_of = tracer.provenance.origin_of
         self._classes = tracer.entries.classes
         self._memo: dict[int, str] = {}
+        #: id of the frames that an exception passed -> its traceback.
+        self._tracebacks: dict[int, str] = {}
         self._alive: list[Any] = []
         self._pending: collections.deque[Callable[[], None]] = collections.deque()
         self._depth = 0

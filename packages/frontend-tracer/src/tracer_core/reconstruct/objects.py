@@ -24,6 +24,11 @@ from tracer_core.trace.class_creation import GENERATED, bare_class, fill_class, 
 _IMMUTABLE_TYPE = 1 << 8
 
 
+#: Names that a metaclass has descriptors for, which setattr() of a class puts into its namespace.
+_SET_AS_ENTRIES = GENERATED | {"__module__", "__qualname__", "__doc__", "__annotations__",
+                               "__abstractmethods__", "__type_params__"}  # fmt: skip
+
+
 class ObjectRebuilder(ContainerRebuilder):
     """The class part of `Rebuilder` (see there)."""
 
@@ -50,6 +55,8 @@ class ObjectRebuilder(ContainerRebuilder):
                 continue
             for slot, descriptor in cls.__dict__.items():
                 if not isinstance(descriptor, types.MemberDescriptorType):
+                    continue
+                if descriptor.__objclass__ is not cls:  # borrowed, or of a base that has it too
                     continue
                 try:
                     value = descriptor.__get__(obj, type(obj))
@@ -123,8 +130,13 @@ class ObjectRebuilder(ContainerRebuilder):
                         )
         passed = self.tracer.exceptions.frames_passed(obj)
         if passed:
-            trace = f"{self.constant(rebuilt_traceback)}({self.constant(passed)})"
+            trace = self._tracebacks.get(id(passed))
+            if trace is None:
+                trace = f"{self.constant(rebuilt_traceback)}({self.constant(passed)})"
+                self._tracebacks[id(passed)] = f"{name}.__traceback__"
             self.lines.append(f"{name}.__traceback__ = {trace}")
+        elif self.tracer.exceptions.has_seen(obj.__traceback__):
+            self.lines.append(f"{name}.__traceback__ = {self._value(obj.__traceback__)}")
         for field in ("__cause__", "__context__"):
             linked = getattr(obj, field)
             if linked is not None:
@@ -147,6 +159,9 @@ class ObjectRebuilder(ContainerRebuilder):
                     f" [{entries}]"
                 )
                 return self._new(cls, f"{maker}({parts}, {keywords})")
+            for key in cls.__dict__.keys() - _SET_AS_ENTRIES:
+                if _sets(type(cls), key):
+                    raise CannotRebuild(f"its metaclass sets {key}", type(cls))
             first = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
             if "__slots__" in cls.__dict__:
                 first["__slots__"] = cls.__dict__["__slots__"]
@@ -154,13 +169,16 @@ class ObjectRebuilder(ContainerRebuilder):
                 f"{self._value(type(cls))}, {cls.__name__!r}, {self._value(cls.__bases__)},"
                 f" {self._value(first)}"
             )
+            self._fill_pending()  # __slots__ may be a list
             name = self._new(cls, f"{self.constant(bare_class)}({parts})")
             entries = ", ".join(
                 f"({key!r}, {self._value(value)})"
                 for key, value in cls.__dict__.items()
                 if key not in GENERATED
                 and key not in first
-                and not isinstance(value, types.MemberDescriptorType)
+                and not (
+                    isinstance(value, types.MemberDescriptorType) and value.__objclass__ is cls
+                )
             )
         except CannotRebuild as error:
             reason = (
@@ -169,8 +187,15 @@ class ObjectRebuilder(ContainerRebuilder):
             raise Restart(made.born, "class_statement", reason) from error
         self.lines.append(f"{self.constant(fill_class)}({name}, [{entries}])")
         if "_abc_impl" in cls.__dict__:
+            self._fill_pending()  # attributes of functions: __isabstractmethod__
             self.lines.append(f"{self.constant(_abc._abc_init)}({name})")
         return name
+
+
+def _sets(metaclass: type, name: str) -> bool:
+    """Returns whether a metaclass has a descriptor that takes the values of a class attribute."""
+    owner = next((one for one in metaclass.__mro__ if name in one.__dict__), None)
+    return owner is not None and hasattr(type(owner.__dict__[name]), "__set__")
 
 
 def _writable(descriptor: Any, obj: Any, value: Any) -> bool:

@@ -47,6 +47,13 @@ def deque_iterator(kind: Any, held: Any, consumed: int, stale: bool) -> Any:
     return iterator
 
 
+def view_of(method: Any, entries: Any) -> Any:
+    """Returns a view of a dictionary. The one of a class is only reached through a proxy."""
+    if type(entries) is types.MappingProxyType:
+        return getattr(entries, method.__name__)()
+    return method(entries)
+
+
 def proxy_of(mapping: Any) -> Any:
     """Returns a read-only view of a dictionary; a class's entries come as one already."""
     return mapping if type(mapping) is types.MappingProxyType else types.MappingProxyType(mapping)

@@ -44,6 +44,7 @@ from tracer_core.reconstruct.runtime import (
     is_module_global,
     proxy_of,
     type_variable,
+    view_of,
 )
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.trace.live_generators import is_stepped
@@ -315,12 +316,12 @@ _C_MODULES = frozenset(
 _CALLS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     slice: lambda obj: (slice, obj.start, obj.stop, obj.step),
     super: lambda obj: (super, obj.__thisclass__, obj.__self__),
-    property: lambda obj: (property, obj.fget, obj.fset, obj.fdel),
+    property: lambda obj: (property, obj.fget, obj.fset, obj.fdel, obj.__doc__),
     staticmethod: lambda obj: (staticmethod, obj.__func__),
     classmethod: lambda obj: (classmethod, obj.__func__),
     types.MappingProxyType: lambda obj: (proxy_of, *gc.get_referents(obj)),
     _thread.RLock: lambda obj: (_thread.RLock,),
-    **dict.fromkeys(VIEWS, lambda obj: (VIEWS[type(obj)], dictionary_of(obj))),
+    **dict.fromkeys(VIEWS, lambda obj: (view_of, VIEWS[type(obj)], dictionary_of(obj))),
 }
 _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     list: Rebuilder._list,

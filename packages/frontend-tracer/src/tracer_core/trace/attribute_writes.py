@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.side_effects import MISSING
 from tracer_core.guards.guard import GuardKind
@@ -22,6 +22,7 @@ from tracer_core.trace import class_creation, gradients
 from tracer_core.trace.attributes import ABSENT, LOCAL_SET, has_python, kind_is_slot
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import Entries
+from tracer_core.trace.generators import TracedGenerator
 
 
 class AttributeWrites(Component):
@@ -41,6 +42,8 @@ class AttributeWrites(Component):
         """Traces one write by `method`, the special method of the object's class."""
         if method is LOCAL_SET:
             raise Break("unknown_native", "attributes of a threading.local belong to a thread")
+        if type(obj) is TracedGenerator:
+            raise Restart(obj.born, "native_python", f"a generator's {name} is set")
         if isinstance(obj, torch.Tensor):
             self._write_tensor_attribute(obj, name, value)
         elif has_python(method):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import sys
 import threading
 import types
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.numpy_types import ARRAY
@@ -32,8 +33,12 @@ from tracer_core.trace.scalars import NUMBERS, SYMBOLS
 
 _NATIVE_GETTERS = (
     types.GetSetDescriptorType, types.MemberDescriptorType, types.MethodDescriptorType,
-    types.WrapperDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType,
+    types.WrapperDescriptorType, types.ClassMethodDescriptorType,
 )  # fmt: skip
+#: Attributes of ``super(...)`` itself.
+_OF_SUPER = frozenset({"__class__", "__thisclass__", "__self__", "__self_class__"})
+#: Attributes of generators that `TracedGenerator` has as a generator has them.
+_GENERATOR_METHODS = frozenset({"send", "throw", "close", "__iter__", "__next__"})
 _MODULE_GETATTR = torch.nn.Module.__getattr__
 _LOCAL_GET, LOCAL_SET = (
     vars(threading.local)[f"__{name}__"] for name in ("getattribute", "setattr")
@@ -105,12 +110,16 @@ class Attributes(Component):
             return self._class_attribute(obj, name)
         if isinstance(obj, super):
             parts: Any = obj
+            if type(obj) is not super:
+                raise Break("native_python", "an attribute of a subclass of super")
+            if name in _OF_SUPER:
+                return object.__getattribute__(obj, name)
             return self.super_attribute(parts.__thisclass__, parts.__self__, name)
         if name == "__traceback__" and isinstance(obj, BaseException):
             return self.tracer.exceptions.traceback_of(obj)
         cls = type(obj)
-        if cls is TracedGenerator and name in ("__name__", "__qualname__"):
-            return obj.name if name == "__name__" else obj.code_name
+        if cls is TracedGenerator and name not in _GENERATOR_METHODS:
+            return self._generator_attribute(obj, name)
         if not cls.__flags__ & HEAP_TYPE:
             return self._builtin_attribute(obj, name)
         getter = self.entries.special(cls, "__getattribute__")
@@ -139,6 +148,13 @@ class Attributes(Component):
         if value is Unset:
             getattr(obj, name)  # raises Python's own error
         return value
+
+    def _generator_attribute(self, generator: TracedGenerator, name: str) -> Any:
+        if name in ("__name__", "__qualname__"):
+            return generator.name if name == "__name__" else generator.code_name
+        if hasattr(types.GeneratorType, name):
+            raise Restart(generator.born, "native_python", f"a generator's {name} is read")
+        raise AttributeError(f"'generator' object has no attribute '{name}'")
 
     def generic_getattr(self, obj: Any, name: str) -> Any:
         """Traces object.__getattribute__ for an instance of a Python class."""
@@ -180,17 +196,24 @@ class Attributes(Component):
         if kind is staticmethod:
             return self._wrapped(raw)
         if kind is classmethod:
-            return types.MethodType(self._wrapped(raw), cls)
+            return self._bound_to_class(raw, cls)
         if kind is types.MemberDescriptorType or kind is types.GetSetDescriptorType:
             return self._slot(raw, obj, cls, name)
         if isinstance(raw, _NATIVE_GETTERS) and hasattr(kind, "__get__"):
-            return raw.__get__(obj, cls)  # type: ignore[union-attr]
+            return raw.__get__(obj, cls)
         getter = self.entries.type_has(raw, "__get__")
         if getter is ABSENT:
             return self.entries.class_value(raw)
         if has_python(getter):
             return self.tracer.calls.call_value(getter, [raw, obj, cls], {})
         return self.native_descriptor_get(raw, obj, cls, name)
+
+    def _bound_to_class(self, raw: Any, cls: type) -> Any:
+        """Returns what a classmethod gives: before Python 3.13, a descriptor in it is asked."""
+        function = self._wrapped(raw)
+        if sys.version_info < (3, 13) and hasattr(type(function), "__get__"):
+            return self.get_descriptor(function, cls, cls, getattr(function, "__name__", ""))
+        return types.MethodType(function, cls)
 
     def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         """Reads a C descriptor that is not one of Python's own."""
@@ -352,11 +375,17 @@ class Attributes(Component):
         """Traces type.__getattribute__."""
         meta = type(cls)
         meta_owner, meta_raw = self.entries.class_entry(meta, name)
-        if meta_owner is not None and self.entries.is_data_descriptor(meta_raw):
+        if (
+            meta_owner is not None
+            and self.entries.is_data_descriptor(meta_raw)
+            and hasattr(type(meta_raw), "__get__")
+        ):
             if meta_owner not in (type, object):
                 return self.get_descriptor(meta_raw, cls, meta, name)
             if name == "__dict__":
                 return self._class_dict(cls)
+            if name == "__annotations__" and name not in cls.__dict__:
+                raise Break("native_python", "annotations of a class without any are made")
             if name not in _CLASS_ENTRIES:
                 value = meta_raw.__get__(cls, meta)
                 if is_constant(value) or isinstance(value, type):
@@ -396,7 +425,7 @@ class Attributes(Component):
         if kind is staticmethod:
             return self._wrapped(raw)
         if kind is classmethod:
-            return types.MethodType(self._wrapped(raw), cls)
+            return self._bound_to_class(raw, cls)
         getter = self.entries.type_has(raw, "__get__")
         if getter is ABSENT:
             return self.entries.class_value(raw)
@@ -440,6 +469,8 @@ class Attributes(Component):
         if issubclass(cls, torch.Tensor):
             raise Break("tensor_subclass", "super() in a tensor subclass")
         mro = cls.__mro__
+        if owner not in mro:
+            raise Break("native_python", "super() of an object that names another class as its own")
         for base in mro[mro.index(owner) + 1 :]:
             if name in base.__dict__:
                 raw = base.__dict__[name]

@@ -184,7 +184,10 @@ class Calls(Component):
             return self.prepare(behind.original, args, kwargs)
         if libraries.runs_natively(self.tracer, function, args, kwargs):
             self.native_calls.native_reads(*args, *kwargs.values())
-            return self.native_calls.born(function(*args, **kwargs))
+            result = function(*args, **kwargs)
+            if function.__name__ == "__init__":  # what it has put into the object is native too
+                self.native_calls.born(tuple(getattr(args[0], "__dict__", {}).values()))
+            return self.native_calls.born(result)
         if decision is policy.Decision.BREAK:
             plain = torch_private.before_tagging(function)
             if plain is not None:

@@ -27,6 +27,9 @@ GENERATED = frozenset({"__dict__", "__weakref__", "__classcell__", "_abc_impl"})
 _WRAPPERS = (staticmethod, classmethod)
 
 
+_HASH = Entries.static(type, "__hash__")
+
+
 class _Quiet:
     """A base that hides ``__init_subclass__`` of the bases after it while a class is made."""
 
@@ -83,6 +86,8 @@ def fill_class(cls: type, entries: list[tuple[str, Any]]) -> None:
     """Sets entries of an empty class without its metaclass; for generated code too."""
     for name, value in entries:
         type.__setattr__(cls, name, value)
+        if type(value) is property and hasattr(value, "__set_name__"):
+            value.__set_name__(cls, name)
 
 
 def _any_hooked(bases: tuple[Any, ...]) -> bool:
@@ -163,6 +168,8 @@ def _refuse(tracer: Tracing, bases: tuple[Any, ...], meta: Any, name: str) -> No
         raise Break("tensor_subclass", f"the tensor subclass {name} is made")
     if any(issubclass(base, torch.autograd.Function) for base in classes):
         raise Break("higher_order", f"the autograd.Function {name} is made")
+    if isinstance(meta, type) and Entries.static(meta, "__hash__") is not _HASH:
+        raise Break("class_statement", f"the metaclass of {name} has a __hash__ of its own")
     if isinstance(meta, type) and has_python(Entries.static(meta, "mro")):
         raise Break("class_statement", f"the metaclass of {name} has its own mro()")
 

@@ -4,7 +4,9 @@ It runs frames with real values, as a code region left them at a break. Callees 
 """
 
 from __future__ import annotations
+import __future__
 
+import functools
 import inspect
 import itertools
 import operator
@@ -34,7 +36,11 @@ _C_OR_PYTHON = (types.BuiltinFunctionType, types.FunctionType)
 FRAME_ASKERS = frozenset({sys._getframe, inspect.currentframe, inspect.stack,
 traceback.extract_stack,
                           traceback.format_stack, traceback.print_stack})  # fmt: skip
-_ASKS_FRAME = FRAME_ASKERS | {globals, locals, vars, dir, eval, exec}
+_ASKS_FRAME = FRAME_ASKERS | {globals, locals, vars, dir, eval, exec, compile}
+#: Flags of code that has ``from __future__ import ...``.
+_FUTURES = functools.reduce(
+    operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+)
 #: Iterators that give items without user Python code, if they are alive when a code region starts.
 _ITERABLES: tuple[Any, ...] = (
     [],
@@ -300,6 +306,12 @@ class RealMachine(Machine):
             if function in FRAME_ASKERS:
                 raise TracerError(f"{function.__name__}() after a graph break: the frames of the program are gone; "
                                   "tracer_core.disable the function that calls it")  # fmt: skip
+            if function is compile:
+                return _compiled(self.frames[-1], *args, **kwargs)
+            if function in (eval, exec) and args and isinstance(args[0], (str, bytes)):
+                source = args[0].lstrip() if function is eval else args[0]
+                mode = function.__name__
+                args = [_compiled(self.frames[-1], source, "<string>", mode), *args[1:]]
             if function not in (eval, exec):
                 if not args and not kwargs:
                     return self._names(function)
@@ -308,8 +320,9 @@ class RealMachine(Machine):
                 local = self._names(locals) if given is None else given
                 args = [args[0], self.frames[-1].globals, local]
         handled = self.handled()
+        call = _calling_from(self.frames[-1].globals)
         if handled is None:
-            return function(*args, **kwargs)
+            return call(function, args, kwargs)
         trace = handled.__traceback__
         # the callee sees the handled exception, which is also the context of what it raises
         try:
@@ -318,7 +331,7 @@ class RealMachine(Machine):
             if error is not handled:
                 raise
             handled.__traceback__ = trace
-            return function(*args, **kwargs)
+            return call(function, args, kwargs)
 
     def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
         self.frames = [frame]
@@ -342,6 +355,33 @@ class RealMachine(Machine):
             if value is not NULL:
                 found[name] = value
         return sorted(found) if function is dir else found
+
+
+def _call(function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+def _calling_from(namespace: dict[str, Any]) -> Callable[..., Any]:
+    """Returns `_call` as a function of the program's module, which a callee may ask for: namedtuple
+    and TypeVar do, for ``__module__``."""
+    return types.FunctionType(_call.__code__, namespace)
+
+
+def _compiled(
+    frame: Frame,
+    source: Any,
+    filename: Any,
+    mode: Any,
+    flags: int = 0,
+    dont_inherit: bool = False,
+    *others: Any,
+    **options: Any,
+) -> Any:
+    """``compile`` in the program's code: with the ``__future__`` imports of that, not of this
+    file."""
+    if not dont_inherit:
+        flags |= frame.code.raw.co_flags & _FUTURES
+    return compile(source, filename, mode, flags, True, *others, **options)
 
 
 # -- what `realize` may run

@@ -175,7 +175,7 @@ class TracedGenerator:
         if self.yielded:
             return value
         self.finished = True
-        raise StopIteration(value)
+        raise StopIteration if value is None else StopIteration(value)
 
 
 TracedGenerator.__name__ = "generator"  # the name in Python's own messages

@@ -19,6 +19,9 @@ from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import special_methods
 from tracer_core.trace.component import Component
 
+#: ``__iter__`` of dictionaries that no user code iterates.
+_KEY_ITERATORS = (dict.__iter__, collections.OrderedDict.__iter__)
+
 
 def is_by_identity(value: Any) -> bool:
     """Returns whether a value is a module that compares and hashes by identity."""
@@ -59,7 +62,10 @@ class GuardedReads(Component):
         elif isinstance(obj, (list, tuple, collections.deque)):
             children = self.items(obj)
         elif isinstance(obj, dict):
-            children = [self.dict_get(obj, key, None) for key in self.keys(obj)]
+            keys = self.keys(obj)  # checked once: a check of each key takes as long as all keys
+            simple = SIMPLE_KEYS.issuperset(map(type, keys))
+            read = self._entry if simple else self.dict_get
+            children = [read(obj, key, None) for key in keys]
         elif isinstance(obj, (set, frozenset)):
             source = self.provenance.source_of(obj)
             if source is not None:
@@ -141,10 +147,14 @@ class GuardedReads(Component):
         source = self.provenance.source_of(obj)
         if source is None or self.effects.changed(obj) is not None:
             return found
-        self.guard_keys(source, found)
+        self.guard_keys(obj, source, found)
         return found
 
-    def guard_keys(self, source: Any, found: list[Any]) -> None:
+    def guard_keys(self, obj: Any, source: Any, found: list[Any]) -> None:
+        if type(obj).__iter__ not in _KEY_ITERATORS:  # which the guard would call
+            raise Break(
+                "unknown_native", f"the keys of a {type(obj).__name__} with its own __iter__"
+            )
         if not found:
             self.provenance.guard(GuardKind.EMPTY, source)
         elif all(is_constant(key) for key in found):
@@ -165,12 +175,15 @@ class GuardedReads(Component):
         become a symbol."""
         key = self.tracer.scalars.concrete(key)
         self.check_key(key, obj)
+        return self._entry(obj, key, default, varies)
+
+    def _entry(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
         source = self.provenance.source_of(obj)
         change = self.effects.peek(obj)
         present = dict.__contains__(obj, key)
         if source is None or (change is not None and change.decided(key)):
             return dict.__getitem__(obj, key) if present else default
-        if not _is_literal(key):
+        if not is_literal(key):
             return self._get_by_object(obj, key, default, varies)
         if not present:
             self.provenance.guard(GuardKind.HAS_NOT, source, key)
@@ -215,17 +228,17 @@ class GuardedReads(Component):
         source, change = self.provenance.source_of(obj), self.effects.peek(obj)
         present = dict.__contains__(obj, key)
         if source is not None and not (change is not None and change.decided(key)):
-            if _is_literal(key):
+            if is_literal(key):
                 self.provenance.guard(GuardKind.HAS if present else GuardKind.HAS_NOT, source, key)
             else:
                 self.keys(obj)
         return present
 
 
-def _is_literal(key: Any) -> bool:
+def is_literal(key: Any) -> bool:
     """Returns whether a key's text in a guard evaluates to the key."""
     if type(key) is tuple:
-        return all(map(_is_literal, key))
+        return all(map(is_literal, key))
     return type(key) in _LITERALS or (type(key) is float and math.isfinite(key))
 
 

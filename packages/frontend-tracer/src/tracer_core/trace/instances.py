@@ -38,6 +38,8 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
         if cls is torch.Tensor:
             return tracer.native_calls.call_torch(cls, args, kwargs)
         raise Break("tensor_subclass", f"a {cls.__name__} is made")
+    if isinstance(cls, enum.EnumMeta) and (len(args) > 1 or "names" in kwargs) and not len(cls):
+        raise Break("class_statement", "an enumeration is made by a call")
     if isinstance(cls, enum.EnumMeta) or cls in _SAFE_CLASSES or issubclass(cls, enum.Enum):
         tracer.native_calls.native_reads(*args, *kwargs.values())
         if holds_tensor((args, kwargs)):  # for the recorder: range(tensor) reads the value

@@ -96,6 +96,7 @@ class RaisedExceptions(Component):
         self.raised: dict[int, Raised] = {}
         #: id of a traceback that the program reads -> the traceback and its exception.
         self.tracebacks: dict[int, tuple[Any, BaseException]] = {}
+        self._shared: dict[Any, tuple[tuple[types.CodeType, int], ...]] = {}
 
     def was_raised(self, error: BaseException) -> bool:
         return id(error) in self.raised
@@ -169,9 +170,13 @@ class RaisedExceptions(Component):
         return min(steps, default=0)
 
     def frames_passed(self, error: BaseException) -> tuple[tuple[types.CodeType, int], ...]:
-        """Returns the frames that an exception passed in this trace, innermost first."""
+        """Returns the frames that an exception passed in this trace, innermost first: the same
+        object for exceptions with one traceback, such as the parts of a group."""
         known = self.raised.get(id(error))
-        return () if known is None else tuple(known.passed)
+        if known is None:
+            return ()
+        passed = tuple(known.passed)
+        return self._shared.setdefault((known.step, passed), passed)
 
     def traceback_of(self, error: BaseException) -> Any:
         source = self.provenance.source_of(error)
@@ -180,6 +185,12 @@ class RaisedExceptions(Component):
             return self.provenance.read(error.__traceback__, slot)
         self.tracebacks[id(error.__traceback__)] = error.__traceback__, error
         return error.__traceback__
+
+    def has_seen(self, entry: types.TracebackType | None) -> bool:
+        """Returns whether the program has read a traceback, in this trace or before."""
+        return entry is not None and (
+            self.provenance.source_of(entry) is not None or id(entry) in self.tracebacks
+        )
 
     def owner_of_traceback(self, entry: types.TracebackType) -> BaseException | None:
         """Returns the exception whose traceback this trace read as `entry`."""

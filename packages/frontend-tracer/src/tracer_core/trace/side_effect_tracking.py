@@ -16,6 +16,7 @@ from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.guarded_reads import is_literal
 
 _CONTAINERS = (dict, list, set, collections.OrderedDict, collections.deque)
 
@@ -103,10 +104,15 @@ class SideEffects:
             return
         before = change.before
         if isinstance(before, dict):
-            self.tracer.reads.guard_keys(source, list(before))
-            for key, value in before.items():
-                if key not in change.written and key not in change.removed:
+            self.tracer.reads.guard_keys(change.obj, source, list(before))
+            for position, (key, value) in enumerate(before.items()):
+                if key in change.written or key in change.removed:
+                    continue
+                if is_literal(key):
                     self.provenance.item(change.obj, key, value, "key")
+                else:
+                    nth = self.provenance.sources.make(source, "nth_value", position)
+                    self.provenance.read_varying(value, nth)
         elif change.kind is set:
             self.tracer.reads.guard_members(source, before)
         else:

@@ -124,6 +124,8 @@ def set_frame(
     suspended: SuspendedGenerator = SUSPENDED_GENERATORS[generator]
     if finished:
         suspended.facts, suspended.values = _FINISHED, ()
+        if not generator.gi_running:
+            generator.close()
     else:
         suspended.facts, suspended.values = _interned(Facts(layout, started)), values
     if started and not suspended.primed and generator.gi_frame is not None:

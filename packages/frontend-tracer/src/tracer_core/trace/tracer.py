@@ -93,7 +93,8 @@ class Tracer(Machine, Tracing):
         super().__init__()
         self.shapes, self.forced, self.unbuildable = shapes, forced, unbuildable
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
-        self.steps = self.outer_step = self.nesting = self._mutations_at_step = 0
+        self.steps = self.outer_step = self._step_before = 0
+        self.nesting = self._mutations_at_step = 0
         self.carried = LiveGenerators(self)
         self.provenance = Provenance(
             shapes.dims_of, self._number, shapes.varies, self.carried.generator
@@ -160,7 +161,7 @@ class Tracer(Machine, Tracing):
     def before_step(self, base: int) -> None:
         self.steps += 1
         if self.nesting == 0:
-            self.outer_step = self.steps
+            self._step_before, self.outer_step = self.outer_step, self.steps
             self._mutations_at_step = self.side_effects.mutations
             wanted = self.forced.get(self.steps)
             if wanted is not None:
@@ -190,7 +191,7 @@ class Tracer(Machine, Tracing):
         stack = self.frames[-1].stack
         if stack and type(stack[-1]) in self.unbuildable and self.provenance.is_fresh(stack[-1]):
             made = type(stack[-1])
-            step = self.steps - 1 if self.nesting == 0 else self.outer_step
+            step = self._step_before if self.nesting == 0 else self.outer_step
             if step not in self.forced:
                 raise Restart(
                     step, "unsupported_value", f"a {made.__module__}.{made.__qualname__} is made"

@@ -73,10 +73,16 @@ def match_kind(m: Machine, f: Frame, arg: Any) -> None:
 @opcode("MATCH_KEYS")
 def match_keys(m: Machine, f: Frame, arg: Any) -> None:
     subject, keys = m.peek(f, 2), m.peek(f, 1)
-    if all(m.containers.contains(key, subject) for key in keys):
-        f.stack.append(tuple(m.containers.getitem(subject, key) for key in keys))
-    else:
-        f.stack.append(None)
+    get = m.attributes.getattr(subject, "get") if keys else None
+    found: list[Any] = []
+    for i, key in enumerate(keys):
+        if key in keys[:i]:
+            raise ValueError(f"mapping pattern checks duplicate key ({key!r})")
+        found.append(m.calls.call_value(get, [key, NULL], {}))
+        if found[-1] is NULL:
+            f.stack.append(None)
+            return
+    f.stack.append(tuple(found))
 
 
 @opcode("MATCH_CLASS")

@@ -307,6 +307,8 @@ def number(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
         method = tracer.entries.python_method(value, name)
         if isinstance(value, int) and name == "__index__":
             break  # C code takes an int as it is
+        if method is not None and name == "__trunc__":
+            tracer.break_graph("side_effect_native", "int() warns of __trunc__")
         if method is not None:
             return kind(special_methods.ask(tracer, method, value, name))
         if not tracer.entries.lacks(value, name):

@@ -27,6 +27,8 @@ _DESCRIBES_ITSELF = (
     "__reduce__ __reduce_ex__ __getstate__ __setstate__ __getnewargs__ __getnewargs_ex__ __new__"
 )
 _DICTS = (dict, collections.OrderedDict)
+#: The memos of the copies in progress, which ``__deepcopy__`` methods are given and give back.
+_MEMOS: list[dict[int, Any]] = []
 
 
 @special(copy.copy)
@@ -40,7 +42,7 @@ def shallow(tracer: Tracer, obj: Any) -> Any:
         tracer.break_graph(
             "unsupported_value", "copy.copy of a tensor: another tensor on the same memory"
         )
-    if type(obj) in (list, set, bytearray, collections.deque, *_DICTS):
+    if type(obj) in (list, set, bytearray, collections.deque, *_DICTS) and not _attributes(obj):
         tracer.native_calls.native_reads(obj)
         return copy.copy(obj)
     return _of_object(tracer, obj, lambda value: value)
@@ -48,9 +50,15 @@ def shallow(tracer: Tracer, obj: Any) -> Any:
 
 @special(copy.deepcopy)
 def deep(tracer: Tracer, x: Any, memo: Any = None) -> Any:
-    if memo is not None and not (type(memo) is dict and tracer.provenance.is_fresh(memo)):
-        tracer.break_graph("native_python", "copy.deepcopy() with a memo that existed before")
-    return _deep(tracer, x, {} if memo is None else memo)
+    if memo is None:
+        _MEMOS.append({})
+        try:
+            return _deep(tracer, x, _MEMOS[-1])
+        finally:
+            _MEMOS.pop()
+    if not any(memo is one for one in _MEMOS):
+        tracer.break_graph("native_python", "copy.deepcopy() with a memo of the program's")
+    return _deep(tracer, x, memo)
 
 
 def _deep(tracer: Tracer, obj: Any, memo: dict[int, Any]) -> Any:
@@ -71,7 +79,7 @@ def _deep(tracer: Tracer, obj: Any, memo: dict[int, Any]) -> Any:
         if all(a is b for a, b in zip(made, obj, strict=True)):
             made = obj
         made = memo.get(id(obj), made)
-    elif type(obj) in _DICTS:
+    elif type(obj) in _DICTS and not _attributes(obj):
         made = memo[id(obj)] = type(obj)()
         for key in tracer.reads.keys(obj):
             value = _deep(tracer, tracer.reads.dict_get(obj, key, None), memo)
@@ -89,6 +97,11 @@ def _deep(tracer: Tracer, obj: Any, memo: dict[int, Any]) -> Any:
         made = _of_object(tracer, obj, lambda value: _deep(tracer, value, memo), memo)
     memo[id(obj)] = made
     return made
+
+
+def _attributes(obj: Any) -> Any:
+    """Returns the attributes that a program has set on an OrderedDict."""
+    return getattr(obj, "__dict__", None)
 
 
 def _of_object(tracer: Tracer, obj: Any, value_of: Any, memo: dict[int, Any] | None = None) -> Any:

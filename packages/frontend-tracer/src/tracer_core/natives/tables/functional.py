@@ -8,6 +8,7 @@ import dataclasses
 import dis
 import functools
 import gc
+import inspect
 import operator
 import reprlib
 import types
@@ -366,7 +367,8 @@ def _dispatch(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, 
 
 def _call_wrapped(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """recursive_repr: the text of an object, which a thread does not ask for twice."""
-    return tracer.calls.prepare(function.__wrapped__, args, kwargs)
+    wrapped = inspect.getclosurevars(function).nonlocals["user_function"]
+    return tracer.calls.prepare(wrapped, args, kwargs)
 
 
 def _call_cached_property(
