@@ -84,6 +84,7 @@ def page(results: dict[str, dict[str, Any]]) -> str:
         "`Lib/test`, and the examples of their doctests, each run twice in processes of their own: as it is, and compiled",
         "(`TRACER_STRICT=1`, backend `eager`, graph breaks allowed). Both runs must have the same outcome: passed, skipped for",
         "the same reason, or failed with the same exception and message. A hang (60 s) or a crash is an outcome too.",
+        "Of a file that a sweep has not finished, a part of the methods is listed.",
         "",
     ]
     for version, one in results.items():
