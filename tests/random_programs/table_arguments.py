@@ -30,6 +30,9 @@ REFUSED_MODULES = frozenset(
 ONLY_TYPE = (
     "builtins.id", "builtins.object.__hash__", "builtins.hash", "__hash__", "__sizeof__",
     "__reduce",
+    # a number is a size: what is there is uninitialised
+    *(f"torch.{name}Tensor" for name in ("BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long",
+    "Short")),
     "numpy.ndarray.dumps", "numpy.generic.dumps", "logging.getLogger", "_weakref.getweakrefs",
 )  # fmt: skip
 #: End of a row's name -> why no program calls it.

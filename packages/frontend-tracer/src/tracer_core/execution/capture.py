@@ -157,6 +157,11 @@ def _trace(
                 frames = start(tracer)
                 value = tracer.run_chain(frames)
             except Break as error:
+                if tracer.advanced_at == tracer.outer_step:
+                    # Iterators cannot be set back: break before the instruction begins.
+                    raise Restart(
+                        tracer.outer_step, error.kind, error.reason, error.location
+                    ) from None
                 broken = error.with_traceback(None)
                 if error.kind == "operator_failed":
                     _doubt(tracer, error.reason)

@@ -253,6 +253,7 @@ class TracedNames(semantics.NameSemantics, semantics.DefaultSemantics, Protocol)
 class Tracing(semantics.CallBinder, Protocol):
     """One trace. provenance: source of each object, and the guards. recorder: records the graph.
     frames: the chain of frames. outer_step: index of the outermost frame's current instruction.
+    advanced_at: that of the last one that took an item of an iterator.
     steps: the number of instructions run.
     nesting: the number of running calls below native code."""
 
@@ -272,6 +273,7 @@ class Tracing(semantics.CallBinder, Protocol):
     native_calls: TracedNativeCalls
     frames: list[Frame]
     outer_step: int
+    advanced_at: int
     steps: int
     nesting: int
 

@@ -401,6 +401,7 @@ class Items(Component):
             "builtins",
         ):
             raise Break("unknown_native", f"a {type(iterator).__name__} is advanced")
+        self.tracer.advanced_at = self.tracer.outer_step
         try:
             return True, next(iterator)
         except StopIteration as stop:

@@ -229,7 +229,7 @@ class RealMachine(Machine):
     """Interprets graph breaks. Mutable. raised: the last instruction raised an exception."""
 
     raised = False
-    outer_step = 0
+    outer_step = advanced_at = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -367,21 +367,21 @@ def _calling_from(namespace: dict[str, Any]) -> Callable[..., Any]:
     return types.FunctionType(_call.__code__, namespace)
 
 
-def _compiled(
-    frame: Frame,
-    source: Any,
-    filename: Any,
-    mode: Any,
-    flags: int = 0,
-    dont_inherit: bool = False,
-    *others: Any,
-    **options: Any,
-) -> Any:
+_COMPILE = inspect.signature(compile)
+
+
+def _compiled(frame: Frame, *args: Any, **kwargs: Any) -> Any:
     """``compile`` in the program's code: with the ``__future__`` imports of that, not of this
     file."""
-    if not dont_inherit:
-        flags |= frame.code.raw.co_flags & _FUTURES
-    return compile(source, filename, mode, flags, True, *others, **options)
+    try:
+        given = _COMPILE.bind(*args, **kwargs)
+    except TypeError:
+        return compile(*args, **kwargs)  # raises Python's own error
+    given.apply_defaults()
+    if not given.arguments["dont_inherit"] and isinstance(given.arguments["flags"], int):
+        given.arguments["flags"] |= frame.code.raw.co_flags & _FUTURES
+        given.arguments["dont_inherit"] = True
+    return compile(*given.args, **given.kwargs)
 
 
 # -- what `realize` may run

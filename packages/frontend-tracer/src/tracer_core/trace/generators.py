@@ -16,9 +16,11 @@ from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 
 
 class GeneratorHost(Protocol):
-    """The machine that runs generator frames. outer_step: number of the current instruction."""
+    """The machine that runs generator frames. outer_step: number of the current instruction.
+    advanced_at: that of the last one that took an item of an iterator."""
 
     outer_step: int
+    advanced_at: int
 
     @property
     def calls(self) -> CallSemantics: ...
@@ -187,12 +189,13 @@ class LazyIterator:
     class and arguments of the native iterator that gives the items from here on, if there is one.
     """
 
-    __slots__ = ("step", "born", "code_name", "finished", "rest")
+    __slots__ = ("machine", "step", "born", "code_name", "finished", "rest")
 
     def __init__(
         self, machine: GeneratorHost, name: str, step: Callable[[], Any], *rest: Any
     ) -> None:
-        self.step, self.born, self.code_name, self.finished = step, machine.outer_step, name, False
+        self.machine, self.step, self.code_name = machine, step, name
+        self.born, self.finished = machine.outer_step, False
         self.rest = rest
 
     def __iter__(self) -> LazyIterator:
@@ -201,6 +204,7 @@ class LazyIterator:
     def __next__(self) -> Any:
         if self.finished:
             raise StopIteration
+        self.machine.advanced_at = self.machine.outer_step
         try:
             return self.step()
         except StopIteration:

@@ -93,7 +93,7 @@ class Tracer(Machine, Tracing):
         super().__init__()
         self.shapes, self.forced, self.unbuildable = shapes, forced, unbuildable
         self.as_eager, self.told_compiling, self.doubts = as_eager, "", False
-        self.steps = self.outer_step = self._step_before = 0
+        self.steps = self.outer_step = self._step_before = self.advanced_at = 0
         self.nesting = self._mutations_at_step = 0
         self.carried = LiveGenerators(self)
         self.provenance = Provenance(
