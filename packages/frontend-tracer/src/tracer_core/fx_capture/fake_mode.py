@@ -85,6 +85,8 @@ class Fakes:
         self._alive: list[Any] = []
         self._versions: dict[int, int | None] = {}
         self._storages: dict[int, Any] = {}
+        #: Real storages of which FakeTensorMode made the meta storage.
+        self._symbolic_storages: set[int | None] = set()
         self._uses: collections.Counter[int] = collections.Counter()
         #: Storage id -> a fake on it, kept alive so that the id is not reused.
         self._unseen: dict[int, Any] = {}
@@ -116,10 +118,11 @@ class Fakes:
             # so does one that the transformed function closes over
             with torch_private.outside_transforms():
                 return self._make(real, name, symbolic)
-        # A part of a storage may share it with an input of symbolic sizes, whose storage
-        # FakeTensorMode makes.
-        part = self.shape_env is not None and _is_part(real)
-        if not any(symbolic) and not part:
+        # FakeTensorMode makes the storage of an input of symbolic sizes, and of those that share it.
+        storage = real.untyped_storage()._cdata if real.layout is torch.strided else None
+        if any(symbolic):
+            self._symbolic_storages.add(storage)
+        if storage is None or storage not in self._symbolic_storages:
             found = torch_private.plain_fake(self.mode, real, self._storages)
             if found is not None:
                 return found
@@ -178,9 +181,3 @@ class Fakes:
     def inputs(self) -> list[tuple[torch.Tensor, Any]]:
         """Returns (real, fake) of every input, in the order of first use."""
         return [(self._real[id(fake)], fake) for fake in self._fake.values()]
-
-
-def _is_part(real: torch.Tensor) -> bool:
-    """Returns whether a tensor is not all of its storage."""
-    whole = real.layout is torch.strided and not torch_private.is_fake(real)
-    return whole and real.untyped_storage().nbytes() != real.numel() * real.element_size()

@@ -269,15 +269,15 @@ class Operations(Component):
 
     def compare_natively(self, method: Any, receiver: Any, other: Any, native: bool = True) -> Any:
         """Traces a C method of a comparison (a slot wrapper) on the program's objects."""
-        name = method.__name__
+        name, owner = method.__name__, getattr(method, "__objclass__", None)
         if method is object.__ne__:
             equal = self._compared("__eq__", receiver, other, native)
             return equal if equal is NotImplemented else not self.truth(equal)
         if method is object.__eq__:
             return True if self.same(receiver, other) else NotImplemented
-        if method.__objclass__ is object:
+        if owner is object:
             return NotImplemented
-        if isinstance(receiver, _HOLDERS) and method.__objclass__ in _HOLDERS:
+        if isinstance(receiver, _HOLDERS) and owner in _HOLDERS:
             if not isinstance(other, (*_HOLDERS, bytearray)) and not is_constant(other):
                 if isinstance(receiver, bytes) and self._has_buffer(other):
                     raise Break("unknown_native", "bytes are compared with a buffer")
