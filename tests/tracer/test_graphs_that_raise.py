@@ -357,3 +357,40 @@ def test_on_a_gpu_indices_are_checked_by_the_device_and_nothing_is_raised():
 
     assert may_raise_of(graph_on("cpu")).in_order == {1}
     assert may_raise_of(graph_on("cuda:0")).in_order == frozenset()
+
+
+@pytest.mark.parametrize("error", [NameError, AssertionError, KeyError])
+def test_a_fault_of_the_backend_is_raised_where_the_graph_may_have_written(error):
+    """A kernel writes without a version bump; the program must not run on what is half written."""
+
+    def backend(gm, example_inputs):
+        def run(*inputs):
+            for one in inputs:
+                one.data.add_(1)
+            raise error("of the backend")
+
+        return run
+
+    def add(x):
+        x.add_(1)
+        return x * 2
+
+    compiled = tracer_core.compile(add, backend=backend)
+    x = torch.zeros(3)
+    for _ in range(2):
+        with pytest.raises(error, match="of the backend"):
+            compiled(x)
+
+
+def test_concatenating_nothing_but_empty_tensors():
+    def join(x, a, b):
+        y = torch.acosh(x)
+        x.view(-1).add_(1)
+        return y, torch.cat([a * 2, b.float()])
+
+    compiled = tracer_core.compile(join, backend="inductor", fullgraph=True)
+    ours, eager = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[1.0, 2.0, 3.0]])
+    empty, other = torch.zeros(0, 9), torch.zeros(0, 9, dtype=torch.bool)
+    for _ in range(3):
+        compare(join(eager, empty, other), compiled(ours, empty, other))
+        assert torch.equal(ours, eager)

@@ -41,7 +41,7 @@ from tracer_core.execution.generated_namespace import runtime_namespace
 from tracer_core.execution.guarded_cache import GuardedCache
 from tracer_core.guards.guard_cache import GuardCache
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True, slots=True)

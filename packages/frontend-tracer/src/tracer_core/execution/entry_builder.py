@@ -203,7 +203,7 @@ class Generator:
             # the backend is at fault; the program has no handler for it
             "except TracerError: raise",
             "except Exception as error:",
-            *([f"    if not {snapshot}.undo(kept): raise"] if mutated else []),
+            *([f"    if not {snapshot}.undo(kept, error): raise"] if mutated else []),
             *(["    set_rng_state(rng)"] if uses_rng else []),
             "    return Suspended(GRAPH_RAISED, (error,))",
         ]

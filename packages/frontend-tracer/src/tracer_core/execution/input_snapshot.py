@@ -21,6 +21,8 @@ import torch
 _MOST_BYTES = 1 << 26
 #: The most bytes that are copied before every run.
 _MOST_BYTES_ALWAYS = 1 << 20
+#: What operators raise. A backend says before which of them it may have written.
+_OF_OPERATORS = (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError, MemoryError)
 
 
 class InputSnapshot:
@@ -48,9 +50,12 @@ class InputSnapshot:
             for i, tensor in enumerate(tensors)
         ]  # fmt: skip
 
-    def undo(self, kept: list[tuple[Any, ...]]) -> bool:
-        """Restores the tensors as they were when `kept` was made; returns whether it could."""
+    def undo(self, kept: list[tuple[Any, ...]], error: Exception) -> bool:
+        """Restores the tensors as they were when `kept` was made; returns whether it could. error:
+        what the graph raised; one that no operator raises may have come after unnoticed writes."""
         self.is_new = True  # a graph that raised once may do so again
+        if not isinstance(error, _OF_OPERATORS) and any(one[2] is None for one in kept):
+            return False
         changed = [one for one in kept if one[2] is not None or _writes(one[0]) != one[1]]
         if not all(map(_can_be_undone, changed)):
             return False

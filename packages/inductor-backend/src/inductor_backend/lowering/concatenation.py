@@ -29,6 +29,8 @@ def cat(ctx: Lowering, parts: Sequence[Ref], dim: int = 0) -> Ref:
     parts = [part for part in parts if len(part.sizes) == len(sizes) and part.sizes[dim] != 0]
     if len(parts) == 1 and parts[0].dtype == dtype:
         return parts[0]
+    if not parts:  # no loop would store into the buffer, so nothing would allocate it
+        return ctx.pointwise(lambda at: const(0, dtype), label="cat")
     if ctx.gpu and _is_narrow(parts, dim):
         return _selected(ctx, parts)
     buffer = ctx.buffer(sizes, dtype, Lowering.dense(sizes, ctx.strides()))
