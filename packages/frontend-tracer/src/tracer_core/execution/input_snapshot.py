@@ -17,12 +17,17 @@ from typing import Any
 
 import torch
 
+from tracer_core.fx_capture.unbacked import SizeDiffers
+
 #: The most bytes that are copied before a first run only because it is the first.
 _MOST_BYTES = 1 << 26
 #: The most bytes that are copied before every run.
 _MOST_BYTES_ALWAYS = 1 << 20
-#: What operators raise. A backend says before which of them it may have written.
-_OF_OPERATORS = (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError, MemoryError)
+#: What operators and our own checks raise. A backend says before which it may have written.
+_OF_OPERATORS = (
+    *(RuntimeError, ValueError, IndexError, TypeError, ArithmeticError, MemoryError),
+    SizeDiffers,
+)
 
 
 class InputSnapshot:
