@@ -152,3 +152,15 @@ def test_what_eager_refuses_is_refused(name):
 def test_power_of_a_negative_number(backend, base):
     """FX writes -1 ** x without parentheses."""
     _run(("filled('int32', 'exact', 9)",), f"return ({base} ** i0.abs(),)", Mode(backend))
+
+
+@pytest.mark.parametrize("dims", ["1, 0", "2, -1", "(1, 2), (0, -1)", "3"])
+def test_strides_of_roll(dims):
+    """Eager concatenates two parts, which keeps channels last."""
+    given = "filled('float32', 'random', 2, 3, 4, 5).to(memory_format=torch.channels_last)"
+    _run((given,), f"return (torch.roll(i0, {dims}),)", Mode())
+
+
+def test_polar_of_two_dtypes_is_refused():
+    given = ("filled('float32', 'random', 4)", "filled('bfloat16', 'random', 4)")
+    _run(given, "return (torch.polar(i0, i1),)", Mode(), raises=True)

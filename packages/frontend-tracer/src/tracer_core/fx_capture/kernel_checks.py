@@ -126,6 +126,11 @@ def _place_of_extreme(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | No
     return "kernels do not compare truth values" if args[0].dtype is torch.bool else None
 
 
+def _of_one_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    dtypes = {one.dtype for one in (*args, *kwargs.values()) if isinstance(one, torch.Tensor)}
+    return "kernels take operands of one dtype" if len(dtypes) > 1 and "out" not in kwargs else None
+
+
 def _diagonal(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return "it counts from the beginning of the storage, which no guard watches"
 
@@ -209,6 +214,7 @@ def _seeds_on_cuda(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
 _CHECKS: dict[str, _Check] = {
     **dict.fromkeys(("argmax", "argmin"), _place_of_extreme),
     "fill_diagonal_": _diagonal,
+    **dict.fromkeys(("complex", "polar"), _of_one_dtype),
     "soft_margin_loss": _soft_margin,
     **dict.fromkeys(("_threshold", "threshold", "threshold_", "_threshold_"), _threshold),
     **dict.fromkeys(

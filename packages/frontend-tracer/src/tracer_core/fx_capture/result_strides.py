@@ -222,6 +222,18 @@ def _in_order(sizes: Sequence[int], order: list[int]) -> torch.Tensor:
     return made.permute([order.index(dim) for dim in range(len(order))])
 
 
+def _rolled(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """As the concatenation of two parts, one dimension after the other."""
+    value, shifts, dims = (*args, ())[:3]
+    if not value.numel():
+        return torch.empty_like(value)
+    for shift, dim in zip(shifts, dims, strict=False):
+        start = -shift % value.shape[dim]
+        parts = value.narrow(dim, start, value.shape[dim] - start), value.narrow(dim, 0, start)
+        value = torch.cat(parts, dim)
+    return value if dims else torch.empty(value.shape, device="meta")
+
+
 LAYOUTS: dict[Any, _Layout] = {
     operator: rule
     for rule, operators in {
@@ -241,6 +253,7 @@ LAYOUTS: dict[Any, _Layout] = {
             aten.isin.Tensor_Scalar, aten.log_sigmoid_forward.default,
         ),
         _indexed: (aten.index.Tensor,),
+        _rolled: (aten.roll.default,),
         _likelihoods: (aten.nll_loss2d_forward.default,),
         _unpooled: (aten.max_unpool2d.default,),
         _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
