@@ -202,7 +202,8 @@ REDUCED = _over("sum mean", anything, (finite, summable)) * 2 + _over(
     "softmax log_softmax", real, texts="{f}({a}, {d})"
 ) + _over("sort", real, texts="{f}({a}, dim={d}, stable=True)\n{f}({a}, dim={d}, stable=True, descending=True)") + _over(
     "var_mean std_mean", floating, (summable,), "{f}({a}, {d})\n{f}({a}, {d}, correction=0)\n{f}({a})"
-) + _forms("""
+) + _forms(  # eager's median of an expanded tensor along a dimension reads what nobody wrote
+    """
     {a}.sum({d}, dtype=torch.float64)
     {a}.sum({d}, dtype=torch.int32) if not {a}.is_floating_point() else {a}.sum({d})
     {a}.mean({d}, dtype=torch.float32)
@@ -212,8 +213,8 @@ REDUCED = _over("sum mean", anything, (finite, summable)) * 2 + _over(
     {a}.norm(float('inf'), {d})
     torch.linalg.vector_norm({a}, 3, {d})
     torch.linalg.vector_norm({a}, 0)
-    {a}.median({d}).values
-    {a}.kthvalue(1, {d}).values
+    {a}.clone(memory_format=torch.contiguous_format).median({d}).values
+    {a}.clone(memory_format=torch.contiguous_format).kthvalue(1, {d}).values
     {a}.topk(1, {d}).values
     {a}.diff(dim={d})
     torch.trapezoid({a}, dim={d})
