@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -31,6 +32,30 @@ def test_options_and_their_mistakes():
         build_config(backend="tvm", options={"target": "no such thing"})
     with pytest.raises(OptionError, match="cost_model='best': one of xgb, random"):
         build_config(backend="tvm", options={"cost_model": "best"})
+
+
+def _flags() -> set[str]:
+    """Returns the instructions of this processor that Linux lists; x86 only, else empty."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    found = next((line for line in lines if line.startswith("flags")), "")
+    return {flag.replace("_", "") for flag in found.split()}
+
+
+@pytest.mark.skipif(not _flags(), reason="this system lists no instructions of its processor")
+def test_vector_instructions_that_the_processor_hides_are_not_used():
+    """LLVM goes by the processor's model: in a virtual machine without AVX-512 on a processor that
+    has it, kernels ended in illegal instructions.
+    """
+    import tvm
+    from tvm_backend.build import target_of
+
+    target = target_of(None, "cpu")
+    flags, off = _flags(), {name[1:] for name in target.attrs["mattr"] if name.startswith("-")}
+    with target:
+        used = {str(name) for name in tvm.target.codegen.llvm_get_cpu_features()} - off
+    for name in ("avx2", "avx512f", "avx512bw", "avx512vnni", "avx512bf16", "avx512fp16"):
+        assert name not in used or name in flags, name
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no processors to choose here")

@@ -7,6 +7,7 @@ CPU, then from TVM's. Nothing is tuned unless the options ask for it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from tvm_backend import schedules, tuning
 from tvm_backend.options import Options
 
 NAME = "tvm"
+#: How LLVM's names of vector instructions begin that a virtual machine may hide.
+_VECTORS = ("avx", "amx", "fma", "gfni", "vaes", "vpclmul")
 
 
 def target_of(text: str | None, device: str) -> Any:
@@ -25,9 +28,10 @@ def target_of(text: str | None, device: str) -> Any:
 
     if text is None:
         if device == "cpu":
-            found = tvm.target.Target.from_device("cpu").export()
+            found = tvm.target.Target.from_device("cpu")
             # searches need the number of threads: torch's, so that records fit the later runs
-            return tvm.target.Target({**found, "num-cores": torch.get_num_threads()})
+            added = {"mattr": _missing(found), "num-cores": torch.get_num_threads()}
+            return tvm.target.Target({**found.export(), **added})
         return tvm.target.Target.from_device(tvm.device(device, 0))
     try:
         return tvm.target.Target(text)
@@ -35,6 +39,25 @@ def target_of(text: str | None, device: str) -> Any:
         raise BackendError(
             NAME, "target", f"{text!r} is no TVM target: {str(error).splitlines()[0]}"
         ) from error
+
+
+def _missing(target: Any) -> list[str]:
+    """Returns LLVM's switches for the vector instructions that the target's processor model has
+    and this processor has not: a virtual machine may hide them (AVX-512 of a ``znver4``)."""
+    from tvm.target import codegen
+
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return []
+    line = next((line for line in text.splitlines() if line.startswith("flags")), None)
+    if line is None:  # not an x86: LLVM asks the system itself
+        return []
+    flags = {flag.replace("_", "") for flag in line.split()}
+    with target:
+        known = [str(name) for name in codegen.llvm_get_cpu_features()]
+    vectors = [name for name in known if name.startswith(_VECTORS)]
+    return [f"-{name}" for name in vectors if name.replace("-", "") not in flags]
 
 
 def with_constants(module: Any, values: Mapping[str, torch.Tensor]) -> Any:
