@@ -13,7 +13,6 @@ import argparse
 import collections
 import dataclasses
 import functools
-import json
 import os
 import shutil
 import tempfile
@@ -21,16 +20,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.random_programs.many import Record
+from tests.random_programs.many import Record, parser
 from tests.random_programs.workers import TOGETHER, Crew, Plan, batches_of, news
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
-    out = Path(options.out)
-    state: dict[str, Any] = {"done": {}, "failures": {}, "coverage": {}}
-    if out.exists() and not options.fresh:
-        state = json.loads(out.read_text())
+    record = Record(Path(options.out), options.fresh)
     os.environ.update(TRACER_STRICT="1", OMP_NUM_THREADS="1")
     # Kernels of random programs are of no use to anybody later: each process has a folder of its own.
     kernels = tempfile.mkdtemp(prefix="operator-programs-")
@@ -38,10 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
     from tests.operator_programs.run import blocks
 
     wanted = [
-        [seed for seed in block if str(seed) not in state["done"]]
+        [seed for seed in block if str(seed) not in record.state["done"]]
         for block in blocks(options.start_seed, options.count)
     ]
-    record = Record(state, out)
     until = record.started + options.limit
 
     def take(told: dict[str, Any]) -> None:
@@ -57,29 +52,16 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         record.write()
         shutil.rmtree(kernels, ignore_errors=True)
-    return _report(state, out, time.monotonic() - record.started)
+    return _report(record)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.operator_programs", description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--start-seed", "--first", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--out", default="operator_programs.json", help="state file")
-    parser.add_argument("--fresh", action="store_true", help="ignore an existing state file")
-    parser.add_argument(
-        "--minimise", type=float, default=30.0, help="seconds to make a failing program smaller"
-    )
-    parser.add_argument(
-        "--seconds", type=float, default=240.0, help="time limit of one compilation"
-    )
-    parser.add_argument(
+    known = parser("operator_programs", __doc__, 30.0, 240.0, 25)
+    known.add_argument(
         "--limit", type=float, default=float("inf"), help="seconds after which no block is begun"
     )
-    parser.add_argument("--batches-a-process", type=int, default=25)
-    parser.add_argument("--backend", help="of all programs, in place of the seeds' own")
-    parser.add_argument("--show", type=int, help="print the program of this seed and run it")
-    options = parser.parse_args(arguments)
+    known.add_argument("--backend", help="of all programs, in place of the seeds' own")
+    options = known.parse_args(arguments)
     if options.show is not None:
         raise SystemExit(_show(options))
     return options
@@ -151,15 +133,12 @@ def _block(
         send(("next", None))
 
 
-def _report(state: dict[str, Any], out: Path, seconds: float) -> int:
-    for seed, failure in sorted(state["failures"].items(), key=lambda pair: int(pair[0])):
+def _report(record: Record) -> int:
+    for seed, failure in sorted(record.state["failures"].items(), key=lambda pair: int(pair[0])):
         print(f"== seed {seed}: {failure['status']}: {failure['where'][:600]}")
         print(failure["program"])
-    counts = collections.Counter(state["done"].values())
-    for name, number in sorted(state["coverage"].get("counts", {}).items(), key=lambda p: -p[1]):
+    told = record.state["coverage"].get("counts", {})
+    for name, number in sorted(told.items(), key=lambda pair: -pair[1]):
         print(f"{number:8} {name}")
-    seeds = sorted(map(int, state["done"]))
-    told = ", ".join(f"{n} {status}" for status, n in counts.most_common())
-    print(f"{len(seeds)} programs (seeds {seeds[0] if seeds else '-'}..{seeds[-1] if seeds else '-'}): "
-          f"{told}; {state.get('raised', 0)} raised; {seconds:.0f} s; state in {out}")  # fmt: skip
-    return int(bool(state["failures"]))
+    record.print_totals()
+    return int(bool(record.state["failures"]))

@@ -26,31 +26,33 @@ _WRITE_EVERY = 15.0
 
 def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
-    out = Path(options.out)
-    state: dict[str, Any] = {"done": {}, "failures": {}, "coverage": {}}
-    if out.exists() and not options.fresh:
-        state = json.loads(out.read_text())
+    record = Record(Path(options.out), options.fresh)
     wanted = [
         s
         for s in range(options.start_seed, options.start_seed + options.count)
-        if str(s) not in state["done"]
+        if str(s) not in record.state["done"]
     ]
     batches = [wanted[i : i + _BATCH] for i in range(0, len(wanted), _BATCH)]
     os.environ.update(TRACER_STRICT="1", OMP_NUM_THREADS="1", PYTHONHASHSEED="0")
-    record = Record(state, out)
     plan = Plan(options.seconds, options.minimise, options.batches_a_process)
     try:
         Crew(batches, options.jobs, plan, record.take).run()
     finally:
         record.write()
-    return _report(state, out, record.started, options)
+    return _report(record)
 
 
 class Record:
-    """Mutable: what is known of the seeds, written to its file now and then."""
+    """What is known of the seeds, read from a state file and written to it now and then.
 
-    def __init__(self, state: dict[str, Any], out: Path) -> None:
-        self.state, self.out = state, out
+    Mutable. out: the state file. fresh: do not read it.
+    """
+
+    def __init__(self, out: Path, fresh: bool) -> None:
+        self.state: dict[str, Any] = {"done": {}, "failures": {}, "coverage": {}}
+        self.out = out
+        if out.exists() and not fresh:
+            self.state = json.loads(out.read_text())
         self.started = self.written = time.monotonic()
 
     def take(self, news: dict[str, Any]) -> None:
@@ -80,24 +82,44 @@ class Record:
         told = f"{len(self.state['done'])} programs, {len(self.state['failures'])} failures"
         print(f"{told}, {self.written - self.started:.0f} s", file=sys.stderr, flush=True)
 
+    def print_totals(self) -> None:
+        counts = collections.Counter(self.state["done"].values())
+        told = ", ".join(f"{n} {status}" for status, n in counts.most_common())
+        seeds = sorted(map(int, self.state["done"]))
+        between = f"{seeds[0]}..{seeds[-1]}" if seeds else "none"
+        seconds = time.monotonic() - self.started
+        print(f"{len(seeds)} programs (seeds {between}): {told}; {self.state.get('raised', 0)} raised;"
+              f" {seconds:.0f} s; state in {self.out}")  # fmt: skip
 
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.random_programs", description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--start-seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--out", default="random_programs.json", help="state file")
-    parser.add_argument("--fresh", action="store_true", help="ignore an existing state file")
-    parser.add_argument(
+
+def parser(
+    name: str, about: str | None, minimise: float, seconds: float, batches: int
+) -> argparse.ArgumentParser:
+    """Returns the command line of a fuzzer: which seeds, in how many processes, and for how long.
+
+    name: of its package in tests. minimise, seconds, batches: what the options of these names are
+    when nobody gives them.
+    """
+    made = argparse.ArgumentParser(prog=f"python -m tests.{name}", description=about)
+    made.add_argument("--count", type=int, default=1000)
+    made.add_argument("--start-seed", "--first", type=int, default=0)
+    made.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    made.add_argument("--out", default=f"{name}.json", help="state file")
+    made.add_argument("--fresh", action="store_true", help="ignore an existing state file")
+    made.add_argument(
         "--minimise",
         type=float,
-        default=20.0,
+        default=minimise,
         help="seconds a failing program is made smaller; 0: not",
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="time limit of one program")
-    parser.add_argument("--batches-a-process", type=int, default=8)
-    parser.add_argument("--show", type=int, help="print the program of this seed and run it")
-    options = parser.parse_args(arguments)
+    made.add_argument("--seconds", type=float, default=seconds, help="time limit of one program")
+    made.add_argument("--batches-a-process", type=int, default=batches)
+    made.add_argument("--show", type=int, help="print the program of this seed and run it")
+    return made
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    options = parser("random_programs", __doc__, 20.0, 20.0, 8).parse_args(arguments)
     if options.show is not None:
         raise SystemExit(_show(options))
     return options
@@ -119,18 +141,14 @@ def _show(options: argparse.Namespace) -> int:
     return int(result.status not in ("same", "invalid"))
 
 
-def _report(state: dict[str, Any], out: Path, started: float, options: argparse.Namespace) -> int:
+def _report(record: Record) -> int:
     from tests.random_programs import coverage
 
-    counts = collections.Counter(state["done"].values())
-    for seed, failure in sorted(state["failures"].items(), key=lambda pair: int(pair[0])):
+    for seed, failure in sorted(record.state["failures"].items(), key=lambda pair: int(pair[0])):
         print(f"== seed {seed}: {failure['status']}: {failure['where'][:300]}")
         print(failure["program"])
         for is_call, text in failure["steps"]:
             print(f"# {'call ' + failure['target'] if is_call else 'do'}: {text}")
-    seeds = sorted(map(int, state["done"]))
-    told = ", ".join(f"{n} {status}" for status, n in counts.most_common())
-    print(f"{len(seeds)} programs (seeds {seeds[0] if seeds else '-'}..{seeds[-1] if seeds else '-'}): {told}; "
-          f"{state.get('raised', 0)} raised; {time.monotonic() - started:.0f} s; state in {out}")  # fmt: skip
-    print(coverage.report(state["coverage"]))
-    return int(bool(state["failures"]))
+    record.print_totals()
+    print(coverage.report(record.state["coverage"]))
+    return int(bool(record.state["failures"]))

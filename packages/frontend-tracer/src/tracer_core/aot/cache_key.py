@@ -109,7 +109,7 @@ def cache_key(
         f"torch {torch.__version__}",
         f"backend {backend.name} {distribution_version(backend)} {backend.ir}",
         f"options {options!r} mode {mode} phase {phase.value}",
-        f"inputs {[(spec.role.value, spec.stable_address, spec.donatable) for spec in inputs]}",
+        f"inputs {[(spec.role.value, spec.stable_address) for spec in inputs]}",
         f"sizes {size_specs(size_origins(values))}",
         canonical_text(graph.graph),
     ]

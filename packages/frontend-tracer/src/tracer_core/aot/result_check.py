@@ -108,7 +108,6 @@ def _versions(inputs: Sequence[Any], spec: CompileSpec) -> dict[int, int]:
         for index, (value, described) in enumerate(zip(inputs, spec.inputs, strict=True))
         if isinstance(value, torch.Tensor)
         and not value.is_inference()
-        and not described.donatable
         and index not in spec.mutations
         and described.role is not Role.RNG_STATE
     }

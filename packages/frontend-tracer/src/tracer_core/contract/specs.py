@@ -60,17 +60,13 @@ class InputSpec:
 
     name: the placeholder's name. role: what it is. source: where it comes from in the user's
     program, printable (``x``, ``self.conv1.weight``). stable_address: its storage stays at the same
-    address from call to call while the guards hold (parameters and buffers). donatable: nobody
-    reads it after the call, so its memory may be reused. size_range: for `Role.SIZE` only, the
-    inclusive range of its values (None: no upper bound).
+    address from call to call while the guards hold (parameters and buffers).
     """
 
     name: str
     role: Role
     source: str
     stable_address: bool = False
-    donatable: bool = False
-    size_range: tuple[int, int | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,7 @@ def _spec_to_json(spec: CompileSpec) -> dict[str, Any]:
 #: Fields of the rows of a spec that JSON cannot hold directly -> function that restores the field's
 #: value, where it is not None.
 _FROM_JSON: dict[str, Callable[[Any], Any]] = {
-    "role": Role, "size_range": tuple, "shape": tuple, "stride": tuple,
+    "role": Role, "shape": tuple, "stride": tuple,
     "dtype": lambda name: getattr(torch, name),
     "device": torch.device, "phase": Phase, "mutations": tuple, "constants": tuple,
     "inputs": lambda rows: tuple(InputSpec(**_from_json(row)) for row in rows),
