@@ -48,6 +48,7 @@ def test_vector_instructions_that_the_processor_hides_are_not_used():
     has it, kernels ended in illegal instructions.
     """
     import tvm
+
     from tvm_backend.build import target_of
 
     target = target_of(None, "cpu")
