@@ -1,4 +1,4 @@
-"""Every opcode of Python 3.11 and 3.12 is handled, or is listed with the reason why not."""
+"""Every opcode of the supported Pythons is handled, or is listed with the reason why not."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from tracer_core.bytecode.semantics import (
     NameSemantics,
     OperatorSemantics,
 )
+from tracer_core.bytecode.versions import RUNNING, VERSIONS
 from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.tracer import Tracer
 
-#: What dis.opmap of the two versions names, without the forms that the interpreter specialises at
+#: What dis.opmap of each version names, without the forms that the interpreter specialises at
 #: run time.
 OPCODES: dict[str, frozenset[str]] = {
     version: frozenset(names.split())
@@ -61,10 +62,48 @@ OPCODES: dict[str, frozenset[str]] = {
             SET_ADD SET_UPDATE STORE_ATTR STORE_DEREF STORE_FAST STORE_GLOBAL STORE_NAME STORE_SLICE STORE_SUBSCR
             SWAP UNARY_INVERT UNARY_NEGATIVE UNARY_NOT UNPACK_EX UNPACK_SEQUENCE WITH_EXCEPT_START YIELD_VALUE
         """,
+        "3.13": """
+            BEFORE_ASYNC_WITH BEFORE_WITH BINARY_OP BINARY_SLICE BINARY_SUBSCR BUILD_CONST_KEY_MAP BUILD_LIST BUILD_MAP
+            BUILD_SET BUILD_SLICE BUILD_STRING BUILD_TUPLE CACHE CALL CALL_FUNCTION_EX CALL_INTRINSIC_1 CALL_INTRINSIC_2
+            CALL_KW CHECK_EG_MATCH CHECK_EXC_MATCH CLEANUP_THROW COMPARE_OP CONTAINS_OP CONVERT_VALUE COPY
+            COPY_FREE_VARS DELETE_ATTR DELETE_DEREF DELETE_FAST DELETE_GLOBAL DELETE_NAME DELETE_SUBSCR DICT_MERGE
+            DICT_UPDATE END_ASYNC_FOR END_FOR END_SEND ENTER_EXECUTOR EXIT_INIT_CHECK EXTENDED_ARG FORMAT_SIMPLE
+            FORMAT_WITH_SPEC FOR_ITER GET_AITER GET_ANEXT GET_AWAITABLE GET_ITER GET_LEN GET_YIELD_FROM_ITER IMPORT_FROM
+            IMPORT_NAME INTERPRETER_EXIT IS_OP JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_FORWARD LIST_APPEND
+            LIST_EXTEND LOAD_ASSERTION_ERROR LOAD_ATTR LOAD_BUILD_CLASS LOAD_CONST LOAD_DEREF LOAD_FAST
+            LOAD_FAST_AND_CLEAR LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS
+            LOAD_GLOBAL LOAD_LOCALS LOAD_NAME LOAD_SUPER_ATTR MAKE_CELL MAKE_FUNCTION MAP_ADD MATCH_CLASS MATCH_KEYS
+            MATCH_MAPPING MATCH_SEQUENCE NOP POP_EXCEPT POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
+            POP_JUMP_IF_TRUE POP_TOP PUSH_EXC_INFO PUSH_NULL RAISE_VARARGS RERAISE RESERVED RESUME RETURN_CONST
+            RETURN_GENERATOR RETURN_VALUE SEND SETUP_ANNOTATIONS SET_ADD SET_FUNCTION_ATTRIBUTE SET_UPDATE STORE_ATTR
+            STORE_DEREF STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST STORE_GLOBAL STORE_NAME STORE_SLICE
+            STORE_SUBSCR SWAP TO_BOOL UNARY_INVERT UNARY_NEGATIVE UNARY_NOT UNPACK_EX UNPACK_SEQUENCE WITH_EXCEPT_START
+            YIELD_VALUE
+        """,
+        "3.14": """
+            BINARY_OP BINARY_SLICE BUILD_INTERPOLATION BUILD_LIST BUILD_MAP BUILD_SET BUILD_SLICE BUILD_STRING
+            BUILD_TEMPLATE BUILD_TUPLE CACHE CALL CALL_FUNCTION_EX CALL_INTRINSIC_1 CALL_INTRINSIC_2 CALL_KW
+            CHECK_EG_MATCH CHECK_EXC_MATCH CLEANUP_THROW COMPARE_OP CONTAINS_OP CONVERT_VALUE COPY COPY_FREE_VARS
+            DELETE_ATTR DELETE_DEREF DELETE_FAST DELETE_GLOBAL DELETE_NAME DELETE_SUBSCR DICT_MERGE DICT_UPDATE
+            END_ASYNC_FOR END_FOR END_SEND ENTER_EXECUTOR EXIT_INIT_CHECK EXTENDED_ARG FORMAT_SIMPLE FORMAT_WITH_SPEC
+            FOR_ITER GET_AITER GET_ANEXT GET_AWAITABLE GET_ITER GET_LEN GET_YIELD_FROM_ITER IMPORT_FROM IMPORT_NAME
+            INTERPRETER_EXIT IS_OP JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_FORWARD LIST_APPEND LIST_EXTEND
+            LOAD_ATTR LOAD_BUILD_CLASS LOAD_COMMON_CONSTANT LOAD_CONST LOAD_DEREF LOAD_FAST LOAD_FAST_AND_CLEAR
+            LOAD_FAST_BORROW LOAD_FAST_BORROW_LOAD_FAST_BORROW LOAD_FAST_CHECK LOAD_FAST_LOAD_FAST
+            LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS LOAD_GLOBAL LOAD_LOCALS LOAD_NAME LOAD_SMALL_INT
+            LOAD_SPECIAL LOAD_SUPER_ATTR MAKE_CELL MAKE_FUNCTION MAP_ADD MATCH_CLASS MATCH_KEYS MATCH_MAPPING
+            MATCH_SEQUENCE NOP NOT_TAKEN POP_EXCEPT POP_ITER POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE
+            POP_JUMP_IF_TRUE POP_TOP PUSH_EXC_INFO PUSH_NULL RAISE_VARARGS RERAISE RESERVED RESUME RETURN_GENERATOR
+            RETURN_VALUE SEND SETUP_ANNOTATIONS SET_ADD SET_FUNCTION_ATTRIBUTE SET_UPDATE STORE_ATTR STORE_DEREF
+            STORE_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST STORE_GLOBAL STORE_NAME STORE_SLICE STORE_SUBSCR SWAP
+            TO_BOOL UNARY_INVERT UNARY_NEGATIVE UNARY_NOT UNPACK_EX UNPACK_SEQUENCE WITH_EXCEPT_START YIELD_VALUE
+        """,
     }.items()
 }
 #: Never seen by a handler: decoding drops them or merges them into the next instruction.
 DECODED_AWAY = frozenset({"CACHE", "EXTENDED_ARG"})
+#: Tools and CPython's own optimizers add these at run time.
+AT_RUN_TIME = {"INSTRUMENTED_LINE", "ANNOTATIONS_PLACEHOLDER"}
 #: In 3.12 the compiler's own names for what a code object holds as something else, and those of
 #: tracing tools.
 PSEUDO_FROM = 256
@@ -84,7 +123,8 @@ def _instructions() -> frozenset[str]:
 )
 def test_opcode_has_a_handler_or_a_reason(version, name):
     assert opcodes.__all__
-    assert (name in HANDLERS) != (name in UNSUPPORTED)
+    known = VERSIONS[tuple(map(int, version.split(".")))]
+    assert (name in HANDLERS or name in known.rewrites) != (name in known.unsupported)
 
 
 def test_the_list_is_that_of_this_python():
@@ -98,15 +138,16 @@ def test_every_opcode_of_this_python_has_a_handler_or_a_reason():
     missing = [
         name
         for name in _instructions()
-        if name not in DECODED_AWAY and name not in HANDLERS and name not in UNSUPPORTED
+        if name not in DECODED_AWAY
+        and not any(name in known for known in (HANDLERS, UNSUPPORTED, RUNNING.rewrites))
     ]
     assert missing == []
 
 
 def test_reasons_are_sentences_and_needed():
     assert all(len(reason.split()) > 2 for reason in UNSUPPORTED.values())
-    known = OPCODES["3.11"] | OPCODES["3.12"]
-    assert {name for name in UNSUPPORTED if name not in known} <= {"INSTRUMENTED_LINE"}
+    known = frozenset().union(*OPCODES.values())
+    assert {name for name in UNSUPPORTED if name not in known} <= AT_RUN_TIME
 
 
 ROLES = {

@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import dis
 import functools
-import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tracer_core.bytecode.instructions import Instruction, instructions
+from tracer_core.bytecode.versions import RUNNING, Step
 from tracer_core.fx_capture.graph_breaks import Break
 
 Handler = Callable[[Any, Any, Any], Any]
@@ -26,33 +26,15 @@ Handler = Callable[[Any, Any, Any], Any]
 HANDLERS: dict[str, Handler] = {}
 
 #: Opcode without a handler -> reason. A test checks that each opcode is here or has a handler.
-UNSUPPORTED: dict[str, str] = {
-    **dict.fromkeys(
-        ("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH",
-         "ASYNC_GEN_WRAP"), "async functions are called natively"
-    ),
-    "IMPORT_STAR": "only legal at module level, which is never traced",
-    "PRINT_EXPR": "only emitted by the interactive prompt",
-    "INTERPRETER_EXIT": "never in a code object's own bytecode",
-    "RESERVED": "not an instruction",
-    "INSTRUMENTED_LINE": "added at run time by tools; decoded as the original",
-}  # fmt: skip
-
-
-#: Arguments of the 3.12 intrinsics that create lazily evaluated objects (bounds of type parameters,
-#: aliases), or are legal only at module level or in async generators.
-_TYPE_PARAMETERS = {
-    "CALL_INTRINSIC_1": frozenset({1, 2, 4, 11}),
-    "CALL_INTRINSIC_2": frozenset({2, 3}),
-}
+UNSUPPORTED = RUNNING.unsupported
 
 
 def _is_handled(name: str, arg: Any) -> bool:
-    return name in HANDLERS and not (name in _TYPE_PARAMETERS and arg in _TYPE_PARAMETERS[name])
+    return name in HANDLERS and arg not in RUNNING.lazy_intrinsics.get(name, ())
 
 
 def _shown(name: str, arg: Any) -> str:
-    return f"{name} {arg}" if name in _TYPE_PARAMETERS else name
+    return f"{name} {arg}" if name in RUNNING.lazy_intrinsics else name
 
 
 def opcode(*names: str) -> Callable[[Handler], Handler]:
@@ -142,12 +124,22 @@ def decode(raw: types.CodeType) -> Code:
 
 
 def _decode(raw: types.CodeType) -> Code:
-    kept = instructions(raw)
+    found = instructions(raw)
+    kept: list[Instruction] = []
+    steps: list[Step] = []
     index_of: dict[int, int] = {}
-    for number, instruction in enumerate(kept):
-        index_of[instruction.begin] = index_of[instruction.offset] = number
-    names = tuple(i.name for i in kept)
-    args = tuple(_argument(i, index_of, raw) for i in kept)
+    for number, instruction in enumerate(found):
+        index_of[instruction.begin] = index_of[instruction.offset] = len(steps)
+        rewrite = RUNNING.rewrites.get(instruction.name)
+        meant = (Step(instruction.name, _argument(instruction, raw)),) if rewrite is None else (
+            rewrite(found, number, raw))  # fmt: skip
+        steps += meant
+        kept += [instruction] * len(meant)
+    names = tuple(step.name for step in steps)
+    args = tuple(
+        step.arg if one.target is None else _target(one, index_of[one.target], kept)
+        for step, one in zip(steps, kept, strict=True)
+    )
     locals_names = _localsplus(raw)
     return Code(
         raw=raw,
@@ -172,16 +164,13 @@ def _localsplus(raw: types.CodeType) -> tuple[str, ...]:
 
 
 _CONSTANTS, _NAMES = frozenset(dis.hasconst), frozenset(dis.hasname)
-_SINCE_312 = sys.version_info >= (3, 12)
 
 
-def _argument(instruction: Instruction, index_of: dict[int, int], raw: types.CodeType) -> Any:
-    if instruction.target is not None:
-        return index_of[instruction.target]
+def _argument(instruction: Instruction, raw: types.CodeType) -> Any:
     arg = instruction.arg
-    if arg is None:
+    if arg is None or instruction.target is not None:
         return None
-    special = _SPECIAL_ARGUMENTS.get(instruction.name)
+    special = RUNNING.arguments.get(instruction.name)
     if special is not None:
         return special(arg, raw)
     if instruction.opcode in _CONSTANTS:
@@ -189,15 +178,14 @@ def _argument(instruction: Instruction, index_of: dict[int, int], raw: types.Cod
     return raw.co_names[arg] if instruction.opcode in _NAMES else arg
 
 
-#: Opcodes whose argument packs flags with an index, or stands for one that does.
-_SPECIAL_ARGUMENTS: dict[str, Callable[[int, types.CodeType], Any]] = {
-    "COMPARE_OP": lambda arg, raw: dis.cmp_op[arg >> 4 if _SINCE_312 else arg],
-    "LOAD_SUPER_ATTR": lambda arg, raw: (raw.co_names[arg >> 2], bool(arg & 1), bool(arg & 2)),
-    "LOAD_GLOBAL": lambda arg, raw: (raw.co_names[arg >> 1], bool(arg & 1)),
-    "LOAD_ATTR": lambda arg, raw: (raw.co_names[arg >> 1],
-    bool(arg & 1)) if _SINCE_312 else (raw.co_names[arg], False),
-    "LOAD_METHOD": lambda arg, raw: (raw.co_names[arg], True),
-}  # fmt: skip
+def _target(jump: Instruction, index: int, kept: list[Instruction]) -> int:
+    """Returns where a jump goes on. FOR_ITER pops a finished iterator itself, and goes on behind the
+    instructions that would."""
+    if jump.name != "FOR_ITER":
+        return index
+    ends = RUNNING.loop_end
+    behind = index + len(ends)
+    return behind if tuple(one.name for one in kept[index:behind]) == ends else index
 
 
 def _ranges(raw: types.CodeType, kept: list[Instruction], index_of: dict[int, int]) -> Any:

@@ -1,5 +1,4 @@
-"""Reads the instructions of a code object (CPython 3.11 or 3.12), without the text that `dis`
-makes.
+"""Reads the instructions of a code object of the running CPython, without the text that `dis` makes.
 
 Caches and EXTENDED_ARG prefixes are folded into their instruction. `dis.get_instructions` gives the
 same, several times slower (a test compares them).
@@ -9,10 +8,17 @@ from __future__ import annotations
 
 import dis
 import types
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _EXTENDED, _CACHE = dis.opmap["EXTENDED_ARG"], 0
-_CACHES: tuple[int, ...] = tuple(dis._inline_cache_entries)  # type: ignore[attr-defined]
+_ENTRIES: Any = dis._inline_cache_entries  # type: ignore[attr-defined]
+#: Opcode -> cache entries behind an instruction; dis has them by name since 3.13.
+_CACHES: tuple[int, ...] = tuple(
+    _ENTRIES.get(name, 0) if isinstance(_ENTRIES, dict) else _ENTRIES[code]
+    for code, name in enumerate(dis.opname[:256])
+)
+#: Opcodes with an argument; dis has the list since 3.12.
+_HAS_ARGUMENT = frozenset(getattr(dis, "hasarg", range(dis.HAVE_ARGUMENT, 256)))
 _RELATIVE, _ABSOLUTE = frozenset(dis.hasjrel), frozenset(dis.hasjabs)
 _BACKWARD = frozenset(code for name, code in dis.opmap.items() if "JUMP_BACKWARD" in name)
 
@@ -55,10 +61,15 @@ def instructions(raw: types.CodeType) -> list[Instruction]:
             target = arg * 2
         known = lines[offset // 2]
         line = line if known is None else known
-        has_arg = opcode >= dis.HAVE_ARGUMENT
         found.append(
             Instruction(
-                names[opcode], opcode, arg if has_arg else None, begin, offset, target, line
+                names[opcode],
+                opcode,
+                arg if opcode in _HAS_ARGUMENT else None,
+                begin,
+                offset,
+                target,
+                line,
             )
         )
         prefix, begin = 0, -1

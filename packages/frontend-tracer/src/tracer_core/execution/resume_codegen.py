@@ -215,9 +215,9 @@ def _first_call(w: TransitionWriter, path: _Path) -> None:
     names = w.layout.kw_names
     values = path.stack[len(path.stack) - n :]
     first, second = path.stack[-n - 2], path.stack[-n - 1]
-    function: Any = second
-    if first is not None:
-        function, values = first, [second, *values]
+    function = second if first is None else first
+    if first is not None and second is not None:
+        values = [second, *values]
     split = len(values) - len(names)
     arguments = [str(v) for v in values[:split]]
     named = list(zip(names, values[split:], strict=True))
@@ -245,9 +245,7 @@ def _advance(w: TransitionWriter, path: _Path) -> None:
     """Emits FOR_ITER, which has two paths."""
     item = w.risky(path, f"next({path.stack[-1]}, END)")
     w.add(path, f"if {item} is END:")
-    target = w.code.args[path.ip]
-    past = target + 1 if w.code.names[target] == "END_FOR" else target
-    w.follow(path.split(past, path.stack[:-1], 1))
+    w.follow(path.split(w.code.args[path.ip], path.stack[:-1], 1))
     w.follow(path.split(path.ip + 1, [*path.stack, item]))
 
 

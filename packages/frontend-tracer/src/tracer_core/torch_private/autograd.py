@@ -98,7 +98,7 @@ def is_accumulator_held(leaves: Sequence[torch.Tensor]) -> bool:
     """Returns whether Python code holds the AccumulateGrad node of a leaf; without that, no hook
     stays on it. (A live graph holds the node too, with its Python object.)"""
     nodes = [gradient_node(leaf) for leaf in leaves]
-    kept = [node for node in nodes if sys.getrefcount(node) > 3]
+    kept = tuple([node for node in nodes if sys.getrefcount(node) > 3])
     holders = gc.get_referrers(*kept) if kept else ()
-    ours = (id(kept), id(nodes))
+    ours = (id(kept), id(nodes))  # since 3.13 the arguments of the call are among the holders
     return any(not isinstance(one, types.FrameType) and id(one) not in ours for one in holders)

@@ -12,7 +12,7 @@ from tracer_core.torch_private.names import names
 
 #: Python releases whose bytecode the tracer interprets; requires-python admits one more, which runs
 #: natively.
-PYTHONS = ((3, 11), (3, 12))
+PYTHONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 
 #: Oldest first. The results are in benchmarks/results/torch_versions.json.
 TESTED = ("2.11", "2.12", "2.13", "2.14", "2.15")

@@ -213,6 +213,8 @@ class Attributes(Component):
         function = self._wrapped(raw)
         if sys.version_info < (3, 13) and hasattr(type(function), "__get__"):
             return self.get_descriptor(function, cls, cls, getattr(function, "__name__", ""))
+        if not callable(function):  # a method that raises when it is called
+            raise Break("unknown_native", f"a classmethod of a {type(function).__name__}")
         return types.MethodType(function, cls)
 
     def native_descriptor_get(self, raw: Any, obj: Any, cls: type, name: str) -> Any:

@@ -10,6 +10,7 @@ import array
 import collections
 import itertools
 import operator
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -230,7 +231,8 @@ class Items(Component):
         else:
             key = special_methods.plain_key(self.tracer, key)
             if isinstance(key, slice):
-                if isinstance(container, list) and key.step in (None, 1):
+                plain = isinstance(container, list) and key.step in (None, 1)
+                if plain and sys.version_info < (3, 13):
                     # The limits are those of before the items are made.
                     key = slice(*key.indices(self.tracer.reads.length(container))[:2])
                 value = self._slice_value(container, value)

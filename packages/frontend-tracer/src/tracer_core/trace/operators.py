@@ -270,6 +270,8 @@ class Operations(Component):
     def compare_natively(self, method: Any, receiver: Any, other: Any, native: bool = True) -> Any:
         """Traces a C method of a comparison (a slot wrapper) on the program's objects."""
         name, owner = method.__name__, getattr(method, "__objclass__", None)
+        if owner is types.NoneType:  # since Python 3.13; the same functions
+            method, owner = getattr(object, name), object
         if method is object.__ne__:
             equal = self._compared("__eq__", receiver, other, native)
             return equal if equal is NotImplemented else not self.truth(equal)

@@ -61,10 +61,15 @@ def _holds_stand_in(value: Any, depth: int) -> bool:
     return any(_holds_stand_in(item, depth - 1) for item in items)
 
 
+#: Flag of types whose attributes cannot be set (Py_TPFLAGS_IMMUTABLETYPE).
+_IMMUTABLE_TYPE = 1 << 8
+
+
 def name_in_c(cls: type) -> str:
-    """Returns a type's name as C code's error messages give it: with the module, for a static type
-    of one."""
-    if cls.__flags__ & HEAP_TYPE or cls.__module__ == "builtins":
+    """Returns a type's name as C code's error messages give it: with the module, for a type that C
+    code made."""
+    made_by_class_statement = cls.__flags__ & HEAP_TYPE and not cls.__flags__ & _IMMUTABLE_TYPE
+    if made_by_class_statement or cls.__module__ == "builtins":
         return cls.__name__
     return f"{cls.__module__}.{cls.__name__}"
 

@@ -23,10 +23,8 @@ def call(m: Machine, f: Frame, arg: int) -> None:
     second = m.pop(f)
     first = m.pop(f)
     f.kw_names = ()
-    if first is NULL:
-        function = second
-    else:
-        function = first
+    function = second if first is NULL else first
+    if first is not NULL and second is not NULL:
         values.insert(0, second)
     n = len(names)
     try:
@@ -40,19 +38,19 @@ def call(m: Machine, f: Frame, arg: int) -> None:
 
 
 @opcode("CALL_FUNCTION_EX")
-def call_function_ex(m: Machine, f: Frame, arg: int) -> None:
-    named = m.pop(f) if arg & 1 else {}
+def call_function_ex(m: Machine, f: Frame, arg: int | None) -> None:
+    # Since 3.14 there is no argument: NULL stands for no keywords.
+    named = m.pop(f) if arg is None or arg & 1 else NULL
     positional = m.pop(f)
-    function = m.pop(f)
-    kwargs = m.containers.mapping(named) if arg & 1 else {}
+    upper, lower = m.pop(f), m.pop(f)
+    function = lower if upper is NULL else upper
+    kwargs = {} if named is NULL else m.containers.mapping(named)
     if not may_iterate(positional):
         kind = m.exceptions.type_name(positional)
         raise TypeError(
             f"{function_text(function)} argument after * must be an iterable, not {kind}"
         )
     args = m.containers.spread(positional, varies=True)
-    if f.stack and f.stack[-1] is NULL:
-        f.stack.pop()
     for name in kwargs:
         if not isinstance(name, str):
             raise TypeError("keywords must be strings")
@@ -63,6 +61,7 @@ def call_function_ex(m: Machine, f: Frame, arg: int) -> None:
 def make_function(m: Machine, f: Frame, arg: int) -> None:
     code = m.pop(f)
     closure = m.pop(f) if arg & 8 else None
+    annotate = m.pop(f) if arg & 16 else None
     annotations = m.pop(f) if arg & 4 else None
     kw_defaults = m.pop(f) if arg & 2 else None
     defaults = m.pop(f) if arg & 1 else None
@@ -70,4 +69,6 @@ def make_function(m: Machine, f: Frame, arg: int) -> None:
     function.__kwdefaults__ = kw_defaults
     if annotations:
         function.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
+    if annotate is not None:
+        function.__annotate__ = annotate  # type: ignore[attr-defined]
     f.stack.append(m.names.made(function))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 from tracer_core.bytecode.code import opcode
-from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.interpreter import Machine, handlers
 from tracer_core.bytecode.opcodes.exceptions import reraise_star
 from tracer_core.bytecode.type_parameters import subscript_generic, type_parameter
@@ -16,6 +18,7 @@ handlers({
     "BUILD_LIST": lambda m, f, arg: f.stack.append(m.names.made(m.pop_n(f, arg))),
     "BUILD_STRING": lambda m, f, arg: f.stack.append("".join(m.pop_n(f, arg))),
     "BUILD_SLICE": lambda m, f, arg: f.stack.append(slice(*m.pop_n(f, arg))),
+    "FORMAT_SIMPLE": lambda m, f, arg: f.stack.append(m.containers.format(m.pop(f), "")),
     "LIST_TO_TUPLE": lambda m, f, arg: f.stack.append(m.names.made(tuple(m.pop(f)))),
 })  # fmt: skip
 
@@ -49,6 +52,35 @@ def format_value(m: Machine, f: Frame, arg: int) -> None:
     if convert is not None:
         value = m.calls.call_value(convert, [value], {})
     f.stack.append(m.containers.format(value, spec))
+
+
+@opcode("CONVERT_VALUE")
+def convert_value(m: Machine, f: Frame, arg: int) -> None:
+    f.stack.append(m.calls.call_value((None, str, repr, ascii)[arg], [m.pop(f)], {}))
+
+
+@opcode("FORMAT_WITH_SPEC")
+def format_with_spec(m: Machine, f: Frame, arg: Any) -> None:
+    value, spec = m.pop_n(f, 2)
+    f.stack.append(m.containers.format(value, spec))
+
+
+@opcode("BUILD_INTERPOLATION")
+def build_interpolation(m: Machine, f: Frame, arg: int) -> None:
+    spec = m.pop(f) if arg & 1 else ""
+    value, text = m.pop_n(f, 2)
+    kind: Any = importlib.import_module("string.templatelib").Interpolation
+    f.stack.append(
+        m.calls.call_value(kind, [value, text, (None, "s", "r", "a")[arg >> 2], spec], {})
+    )
+
+
+@opcode("BUILD_TEMPLATE")
+def build_template(m: Machine, f: Frame, arg: Any) -> None:
+    strings, interpolations = m.pop_n(f, 2)
+    parts = [part for pair in itertools.zip_longest(strings, interpolations) for part in pair]
+    kind: Any = importlib.import_module("string.templatelib").Template
+    f.stack.append(m.calls.call_value(kind, [part for part in parts if part is not None], {}))
 
 
 @opcode("LIST_APPEND")
@@ -97,6 +129,8 @@ def dict_update(m: Machine, f: Frame, arg: int) -> None:
 def dict_merge(m: Machine, f: Frame, arg: int) -> None:
     value = m.pop(f)
     target, function = m.peek(f, arg), m.peek(f, arg + 2)
+    if function is NULL:
+        function = m.peek(f, arg + 3)
     if not _is_mapping(value):
         kind = m.exceptions.type_name(value)
         raise TypeError(

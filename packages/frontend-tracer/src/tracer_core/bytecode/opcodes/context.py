@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tracer_core.bytecode.code import opcode
-from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.frame import NULL, Frame
 from tracer_core.bytecode.interpreter import Machine
 
 
@@ -30,8 +30,15 @@ def before_with(m: Machine, f: Frame, arg: Any) -> None:
     m.calls.call(f, enter, [], {})
 
 
+@opcode("LOAD_SPECIAL")
+def load_special(m: Machine, f: Frame, arg: str) -> None:
+    f.stack += [_bound(m, m.pop(f), arg), NULL]
+
+
 @opcode("WITH_EXCEPT_START")
 def with_except_start(m: Machine, f: Frame, arg: Any) -> None:
     error = m.peek(f, 1)
     leave = m.peek(f, 4)
+    if leave is NULL:  # of the call without ``self`` that LOAD_SPECIAL began
+        leave = m.peek(f, 5)
     m.calls.call(f, leave, [type(error), error, m.attributes.getattr(error, "__traceback__")], {})

@@ -23,13 +23,7 @@ def for_iter(m: Machine, f: Frame, arg: int) -> None:
         f.stack.append(item)
         return
     f.stack.pop()
-    # 3.12 jumps to END_FOR, which would pop the item and the iterator: step over it.
-    f.ip = arg + 1 if f.code.names[arg] == "END_FOR" else arg
-
-
-@opcode("END_FOR")
-def end_for(m: Machine, f: Frame, arg: Any) -> None:
-    del f.stack[-2:]
+    f.ip = arg
 
 
 @opcode("YIELD_VALUE")

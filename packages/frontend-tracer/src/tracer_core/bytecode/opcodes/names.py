@@ -10,6 +10,7 @@ from typing import Any
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
 from tracer_core.bytecode.interpreter import Machine, handlers
+from tracer_core.bytecode.versions import RUNNING
 
 handlers({
     "LOAD_CLOSURE": lambda m, f, arg: f.stack.append(m.load(f, arg)),
@@ -95,9 +96,14 @@ def delete_deref(m: Machine, f: Frame, arg: int) -> None:
 def load_global(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
     name, push_null = arg
     value = m.names.load_global(f, name)
-    if push_null:
-        f.stack.append(NULL)
+    _push_callable(f, value, push_null)
+
+
+def _push_callable(f: Frame, value: Any, is_called: bool) -> None:
+    """Pushes a value; of one that is called without ``self``, NULL too."""
     f.stack.append(value)
+    if is_called:
+        f.stack.insert(len(f.stack) - (not RUNNING.null_last), NULL)
 
 
 def _load_name(m: Machine, f: Frame, namespace: Any, name: str) -> None:
@@ -141,10 +147,7 @@ def setup_annotations(m: Machine, f: Frame, arg: Any) -> None:
 def load_attr(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
     name, method = arg
     obj = m.pop(f)
-    value = m.attributes.getattr(obj, name)
-    if method:
-        f.stack.append(NULL)
-    f.stack.append(value)
+    _push_callable(f, m.attributes.getattr(obj, name), method)
 
 
 @opcode("LOAD_SUPER_ATTR")
@@ -155,9 +158,7 @@ def load_super_attr(m: Machine, f: Frame, arg: tuple[str, bool, bool]) -> None:
         value = m.attributes.super_attribute(owner, obj, name)
     else:
         value = m.attributes.getattr(m.calls.call_value(function, [owner, obj], {}), name)
-    if method:
-        f.stack.append(NULL)
-    f.stack.append(value)
+    _push_callable(f, value, method)
 
 
 @opcode("STORE_ATTR")

@@ -1,0 +1,57 @@
+"""CPython 3.14: borrowed references, ``LOAD_SPECIAL``, annotations as functions, template strings.
+
+Borrowing is between CPython and its stack: `LOAD_FAST_BORROW` is `LOAD_FAST`.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracer_core.bytecode.instructions import Instruction
+from tracer_core.bytecode.versions import py313
+from tracer_core.bytecode.versions.version import ASYNC, UNSUPPORTED, Rewrite, Step, nothing
+
+#: What LOAD_COMMON_CONSTANT pushes; empty before 3.14.
+_COMMON: Sequence[object] = getattr(dis, "_common_constants", ())
+#: Name -> function; in the order of LOAD_SPECIAL's argument.
+_SPECIAL = ("__enter__", "__exit__", "__aenter__", "__aexit__")
+_SUBSCRIPT = next((at for at, (_, sign) in enumerate(dis._nb_ops) if sign == "[]"), -1)  # type: ignore[attr-defined]
+
+
+def _as(name: str) -> Rewrite:
+    """Returns the rewrite of an instruction that has the meaning of another one."""
+    return lambda found, at, raw: (Step(name, found[at].arg),)
+
+
+def _constant(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
+    return (Step("LOAD_CONST", _COMMON[found[at].arg or 0]),)
+
+
+def _special(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
+    return (Step("LOAD_SPECIAL", _SPECIAL[found[at].arg or 0]),)
+
+
+def _operator(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
+    arg = found[at].arg
+    return (Step("BINARY_SUBSCR", None) if arg == _SUBSCRIPT else Step("BINARY_OP", arg),)
+
+
+VERSION = replace(
+    py313.VERSION,
+    rewrites={
+        **py313.VERSION.rewrites,
+        "LOAD_FAST_BORROW": _as("LOAD_FAST"), "LOAD_SMALL_INT": _as("LOAD_CONST"),
+        "LOAD_FAST_BORROW_LOAD_FAST_BORROW": py313.pair("LOAD_FAST", "LOAD_FAST"),
+        "LOAD_COMMON_CONSTANT": _constant, "LOAD_SPECIAL": _special, "BINARY_OP": _operator,
+        "NOT_TAKEN": nothing, "POP_ITER": _as("POP_TOP"),
+    },
+    loop_end=("END_FOR", "POP_ITER"),
+    unsupported={
+        **UNSUPPORTED,
+        **{name: why for name, why in py313.VERSION.unsupported.items() if why != ASYNC},
+        "ANNOTATIONS_PLACEHOLDER": "only inside the compiler",
+    },
+)  # fmt: skip

@@ -1,0 +1,74 @@
+"""The type of a release's table, and rewrites that several releases share."""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tracer_core.bytecode.instructions import Instruction
+
+
+class Step(NamedTuple):
+    """An instruction as decoded: its opcode and its argument's meaning."""
+
+    name: str
+    arg: Any
+
+
+#: (instructions, index, code object) -> the steps that stand for the instruction at the index.
+Rewrite = Callable[[Sequence[Instruction], int, types.CodeType], tuple[Step, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The bytecode of a CPython release.
+
+    arguments: opcode -> function that returns the meaning of its argument, where that packs flags
+    with an index. rewrites: opcode -> the steps that stand for it. null_last: whether a callable
+    lies below the NULL of a call without ``self``. loop_end: the opcodes at the target of FOR_ITER
+    that pop what it has popped already.
+    unsupported: opcode -> why it has no handler. lazy_intrinsics: opcode -> the arguments of
+    intrinsics that create lazily evaluated objects (bounds of type parameters, aliases), or are
+    legal only at module level or in async generators.
+    """
+
+    arguments: Mapping[str, Callable[[int, types.CodeType], Any]]
+    rewrites: Mapping[str, Rewrite]
+    null_last: bool
+    loop_end: tuple[str, ...]
+    unsupported: Mapping[str, str]
+    lazy_intrinsics: Mapping[str, frozenset[int]]
+
+
+def nothing(found: Sequence[Instruction], at: int, raw: types.CodeType) -> tuple[Step, ...]:
+    """Rewrites an instruction whose effect another one has."""
+    return NOTHING
+
+
+NOTHING = (Step("NOP", None),)
+ASYNC = "async functions are called natively"
+
+#: Opcodes without a handler in every release.
+UNSUPPORTED = {
+    **dict.fromkeys(("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR"), ASYNC),
+    "INTERPRETER_EXIT": "never in a code object's own bytecode",
+    "RESERVED": "not an instruction",
+}
+
+
+def name_and_flag(arg: int, raw: types.CodeType) -> tuple[str, bool]:
+    """Returns a name and the lowest bit of its index."""
+    return raw.co_names[arg >> 1], bool(arg & 1)
+
+
+def compared(shift: int) -> Callable[[int, types.CodeType], str]:
+    """Returns what decodes COMPARE_OP, whose operator's number begins at a bit."""
+    return lambda arg, raw: dis.cmp_op[arg >> shift]
+
+
+def super_attribute(arg: int, raw: types.CodeType) -> tuple[str, bool, bool]:
+    """Returns what LOAD_SUPER_ATTR names, whether it is called, and whether super has arguments."""
+    return raw.co_names[arg >> 2], bool(arg & 1), bool(arg & 2)
