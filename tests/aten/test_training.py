@@ -1043,3 +1043,100 @@ def test_a_node_after_the_graph_gives_no_gradient(backend):
         (_GivesNone.apply(fast(x)) + fast(y)).sum().backward()
         assert x.grad is None
         torch.testing.assert_close(y.grad, 2 * torch.cos(y))
+
+
+# -- several losses, of which a program differentiates some --
+
+
+class _AddsOne(torch.autograd.Function):
+    """A backward that gives something for a gradient of zeros."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2 + 1
+
+
+class _GivesOnes(_AddsOne):
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.ones(3)
+
+
+class _SeesWhichAreThere(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, one, other):
+        return (0 if one is None else one * 2) + (torch.ones(3) if other is None else other * 3)
+
+
+def _hooked(x):
+    y = x * 3
+    y.register_hook(lambda grad: grad + 1)
+    return x * 2, y
+
+
+def _dropped(x):
+    return F.dropout(x, 0.5) * 2, F.dropout(x.sqrt(), 0.5)
+
+
+def _checkpointed(x):
+    again = checkpoint(lambda z: F.dropout(z.sqrt(), 0.5).exp(), x, use_reentrant=False)
+    return x.sin(), again, x.cos()
+
+
+LOSSES = {
+    "smooth_l1 of NaN": lambda x: (x * 2, F.smooth_l1_loss(x / x, x + 1)),
+    "roots of zeros": lambda x: (x * 2, x.sqrt().sum(), (x - 2).sqrt()),
+    "signs of zeros": lambda x: (x * -0.0, x * 2),
+    "a function that adds one": lambda x: (x * 2, _AddsOne.apply(x)),
+    "a function that gives ones": lambda x: (x * 2, _GivesOnes.apply(x)),
+    "a function that sees": lambda x: _SeesWhichAreThere.apply(x),
+    "a hook": _hooked,
+    "dropout": _dropped,
+    "a checkpoint": _checkpointed,
+    "sizes that one loss shows": lambda x: (x.sum(), x[:, None] * x.expand(2, 3).sum(1)[0]),
+    "another input": lambda x: (x[0] * 2, x.sqrt().amax(), x[1:] * 3),
+}
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_outputs_without_a_gradient_take_no_part_in_the_backward(name, backend, fallbacks):
+    function = LOSSES[name]
+    fast = tracer_core.compile(function, backend=backend)
+    count = len(function(torch.ones(3, requires_grad=True)))
+    for wanted in [(0,), (1,), range(count), (count - 1, 0), (0,)]:
+        grads = []
+        for fn in (function, fast):
+            torch.manual_seed(0)
+            x = torch.tensor([1.0, 0.0, 4.0], requires_grad=True)
+            results = fn(x)
+            torch.autograd.backward([results[k].sum() for k in wanted])
+            grads.append(x.grad)
+        torch.testing.assert_close(grads[1], grads[0], equal_nan=True)
+        assert (grads[1] == 0).logical_and(grads[1].signbit() != grads[0].signbit()).sum() == 0
+    assert fallbacks == []
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+def test_one_of_two_losses_at_any_size(backend):
+    def losses(x, w):
+        return (x @ w).square().mean(), (x.sum(0) * w.sum(1)).sqrt() / x.shape[0]
+
+    fast = tracer_core.compile(losses, backend=backend, dynamic=True)
+    for rows, wanted in ((3, 0), (5, 1), (4, 0), (7, 1)):
+        grads = []
+        for fn in (losses, fast):
+            torch.manual_seed(rows)
+            x, w = (torch.rand(*s, requires_grad=True) for s in ((rows, 6), (6, 2)))
+            fn(x, w)[wanted].sum().backward()
+            grads.append([x.grad, w.grad])
+        torch.testing.assert_close(grads[1], grads[0])

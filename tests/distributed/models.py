@@ -60,6 +60,14 @@ class ConvNet(nn.Module):
         return self.head(self.body(x).mean((2, 3)))
 
 
+class WithPenalty(Blocks):
+    """Returns a second value, which the loss leaves out."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        y = super().forward(x)
+        return y, (y * 0).sqrt().sum()
+
+
 class Branches(nn.Module):
     """Each call uses one of two layers, as its input says; the other gets no gradient."""
 
@@ -83,6 +91,11 @@ def mlp() -> nn.Module:
 def blocks() -> nn.Module:
     torch.manual_seed(0)
     return Blocks()
+
+
+def penalty() -> nn.Module:
+    torch.manual_seed(0)
+    return WithPenalty()
 
 
 def branches() -> nn.Module:
@@ -110,6 +123,10 @@ def _regression(model: Any, x: torch.Tensor, target: torch.Tensor) -> torch.Tens
     return mse_loss(model(x), target)
 
 
+def _first(model: Any, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return mse_loss(model(x)[0], target)
+
+
 def _tokens(model: Any, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return cross_entropy(model(input_ids=x).logits, target.argmax(1))
 
@@ -120,6 +137,7 @@ MODELS: dict[
 ] = {
     "mlp": (mlp, lambda n, g: torch.randn(n, 8, generator=g), _regression),
     "blocks": (blocks, lambda n, g: torch.randn(n, 8, generator=g), _regression),
+    "penalty": (penalty, lambda n, g: torch.randn(n, 8, generator=g), _first),
     "branches": (branches, lambda n, g: torch.randn(n, 8, generator=g), _regression),
     "convnet": (convnet, lambda n, g: torch.randn(n, 3, 8, 8, generator=g), _regression),
     "bert": (bert, lambda n, g: torch.randint(0, 50, (n, 6), generator=g), _tokens),

@@ -61,7 +61,7 @@ def test_compiled_backward(pair, model, settings):
 
 
 #: model -> parts of the backward, and buckets, in which its gradients are sent.
-BUCKETS = {"mlp": (2, 2), "convnet": (2, 3), "bert": (15, 16)}
+BUCKETS = {"mlp": (2, 2), "convnet": (2, 3), "penalty": (7, 7), "bert": (15, 16)}
 
 
 @pytest.mark.parametrize("order", ORDERS)

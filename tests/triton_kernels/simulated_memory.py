@@ -107,7 +107,7 @@ def of_module(
     request = Request(BACKEND, InductorOptions(), mode_name, "graph_0", Phase.FORWARD)
     graphs = lower_training(graph, request)
     forward = compiled(graphs.forward)
-    take_channels_last(graphs, frozenset(forward.program.channels_last))
+    take_channels_last(graphs.backward, graphs.split, forward.program.channels_last)
     backward = compiled(graphs.backward)
     return Training(fakes, graphs, forward, backward, graph.real_inputs)
 

@@ -221,9 +221,9 @@ def test_saved_images_are_handed_on_as_they_lie(monkeypatch):
     told = []
     take = autograd_runtime.take_channels_last
 
-    def seen(graphs, outputs):
-        told.append((sorted(outputs), graphs.split.outputs))
-        take(graphs, outputs)
+    def seen(backward, split, outputs):
+        told.append((sorted(outputs), split.outputs))
+        take(backward, split, outputs)
 
     monkeypatch.setattr(autograd_runtime, "take_channels_last", seen)
     import tracer_core

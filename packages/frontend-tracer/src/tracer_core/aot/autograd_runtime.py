@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,11 +22,13 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.aten_recorder import memory_order
-from tracer_core.aot.ddp_backward import Backward, Replicas, Step, uncast
+from tracer_core.aot.ddp_backward import Backward, Replicas, Run, Step, uncast
 from tracer_core.aot.ddp_buckets import Part
 from tracer_core.aot.double_backward import Differentiated
+from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.fake_values import captured_values
 from tracer_core.aot.joint_graph import Joint, JointLowering
+from tracer_core.aot.lazy_graph_module import Deferred
 from tracer_core.aot.lower import output_args, verified
 from tracer_core.aot.output_aliasing import OutputPlan
 from tracer_core.aot.partitioner import Partitioner, Split
@@ -36,7 +39,7 @@ from tracer_core.contract.captured_graph import CapturedGraph
 from tracer_core.contract.runner import RunFunction
 from tracer_core.contract.specs import CompileSpec, InputSpec, Phase, Role
 from tracer_core.debug.graph_names import derived_name
-from tracer_core.debug.stages import continued
+from tracer_core.debug.stages import continued, stage
 from tracer_core.errors import BackendError
 from tracer_core.torch_private.names import names
 
@@ -46,7 +49,8 @@ class TrainingGraphs:
     """The graphs of one training lowering.
 
     forward, backward: as a backend gets them. split: what passes from one to the other. joint: the
-    joint graph. request: for which the backward was lowered.
+    joint graph. request: for which the backward was lowered. of_outputs: lowers the backward for
+    calls in which some outputs alone get a tangent.
     """
 
     forward: Lowered
@@ -54,6 +58,7 @@ class TrainingGraphs:
     split: Split
     joint: Joint
     request: Request
+    of_outputs: Callable[[Collection[int]], tuple[Lowered, Split]]
 
 
 def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
@@ -66,8 +71,9 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
     joint = lowering.joint(captured.inputs)
     budget = getattr(request.options, "memory_budget", 1.0)
     choose = resolve(request.backend.partition)
+    partitioner = Partitioner(joint, budget, choose, request.backend.fuses)
     try:
-        split = Partitioner(joint, budget, choose, request.backend.fuses).split()
+        split = partitioner.split()
     except Exception as error:
         if choose is None:
             raise
@@ -80,7 +86,15 @@ def lower_training(captured: CapturedGraph, request: Request) -> TrainingGraphs:
     name = derived_name(request.name, "backward")
     later = replace(request, phase=Phase.BACKWARD, name=name)
     backward = _lowered(split.backward, _backward_inputs(split, joint), (), later)
-    return TrainingGraphs(forward, backward, split, joint, later)
+
+    def of_outputs(outputs: Collection[int]) -> tuple[Lowered, Split]:
+        part = lowering.joint_of(joint, outputs)
+        found = partitioner.split_of(part)
+        text = "_".join(map(str, sorted(outputs)))
+        own = replace(later, name=derived_name(later.name, f"of_{text}"))
+        return _lowered(found.backward, _backward_inputs(found, part), (), own), found
+
+    return TrainingGraphs(forward, backward, split, joint, later, of_outputs)
 
 
 def _with_saved(spec: CompileSpec, visible: int) -> CompileSpec:
@@ -95,7 +109,7 @@ def _lowered(
     mutations: tuple[int, ...],
     request: Request,
 ) -> Lowered:
-    gm = torch.fx.GraphModule(torch.nn.Module(), graph, class_name=request.phase.value.title())
+    gm = Deferred(torch.nn.Module(), graph, class_name=request.phase.value.title())
     (output,) = graph.find_nodes(op="output")
     returned = [node.meta["val"] for node in output.args[0]]
     given = [node.meta["val"] for node in graph.find_nodes(op="placeholder")]
@@ -118,15 +132,15 @@ def _backward_inputs(split: Split, joint: Joint) -> tuple[InputSpec, ...]:
     return tuple(specs)
 
 
-def take_channels_last(graphs: TrainingGraphs, outputs: Collection[int]) -> None:
-    """Tells the backward graph, before it is compiled, which saved outputs of the forward are
+def take_channels_last(backward: Lowered, split: Split, outputs: Collection[int]) -> None:
+    """Tells a backward graph, before it is compiled, which saved outputs of the forward are
     channels-last.
     """
     if not outputs:
         return
-    placeholders = graphs.backward.graph.graph.find_nodes(op="placeholder")
-    saved = placeholders[len(graphs.split.saved_inputs) :]
-    for node, number in zip(saved, graphs.split.saved_outputs, strict=False):
+    placeholders = backward.graph.graph.find_nodes(op="placeholder")
+    saved = placeholders[len(split.saved_inputs) :]
+    for node, number in zip(saved, split.saved_outputs, strict=False):
         if number in outputs:
             with node.meta["val"].fake_mode:
                 node.meta["val"] = node.meta["val"].contiguous(memory_format=torch.channels_last)
@@ -188,11 +202,18 @@ def with_used_up(captured: CapturedGraph, run: RunFunction) -> RunFunction:
 
 
 class LazyRunner:
-    """A runner that is compiled at its first call. Mutable: keeps the compiled runner."""
+    """A runner that is compiled at its first call. Mutable: keeps the compiled runner.
 
-    def __init__(self, compile_now: Callable[[], RunFunction]) -> None:
+    record: makes a context in which stages belong to the compilation (default: the current one).
+    """
+
+    def __init__(
+        self,
+        compile_now: Callable[[], RunFunction],
+        record: Callable[[], AbstractContextManager[None]] | None = None,
+    ) -> None:
         self._compile: Callable[[], RunFunction] | None = compile_now
-        self._record = continued()
+        self._record = record or continued()
         self._lock = threading.Lock()
         self._runner: RunFunction | None = None
 
@@ -213,19 +234,19 @@ def training_runner(
     captured: CapturedGraph,
     graphs: TrainingGraphs,
     run_forward: RunFunction,
+    channels_last: Collection[int],
     compile_backward: Callable[[Lowered], RunFunction],
 ) -> RunFunction:
-    """Returns a runner for the captured graph, given a runner for the forward and a compiler for
-    backward graphs.
+    """Returns a runner for the captured graph, given a runner for the forward, the saved outputs
+    that it returns channels-last, and a compiler for backward graphs.
     """
     joint = graphs.joint
     run_forward = in_its_grad_mode(joint.forward, run_forward)
-    step = _step(captured, graphs, run_forward)
-    apply = torch_private.direct_apply(
-        _function(captured.name, step, compile_backward(graphs.backward))
-    )
+    backwards = Backwards(graphs, channels_last, compile_backward)
+    step = _step(captured, graphs, run_forward, backwards)
+    apply = torch_private.direct_apply(_function(captured.name, step))
     leaves_of = _items(joint.differentiable)
-    replicas = Replicas(captured.name, step, _in_parts(graphs, compile_backward), apply)
+    replicas = Replicas(captured.name, step, apply)
     active_replica = torch_private.active_replica
 
     def run(args: list[Any]) -> Sequence[Any]:
@@ -237,23 +258,63 @@ def training_runner(
     return joint.plan.bind(run)
 
 
-def _in_parts(
-    graphs: TrainingGraphs, compile_backward: Callable[[Lowered], RunFunction]
-) -> Backward:
-    """Returns the backward graph in the form that DDP bucketing takes."""
-    # without the joint graph, which is no longer needed
-    inputs, whole = graphs.backward.spec.inputs, graphs.request
+class Backwards:
+    """The backwards of one graph. Mutable: one for some outputs alone is lowered when a call first
+    has tangents for just these; zeros for the others would not do, because autograd runs none of
+    their nodes (0 * inf is NaN; a hook may return anything for zeros).
+    """
 
-    def compile_part(part: Part, number: int) -> RunFunction:
-        names = [node.name for node in part.graph.find_nodes(op="placeholder")]
-        specs = tuple(
-            inputs[at] if at < len(inputs) else InputSpec(name, Role.SAVED_ACTIVATION, name)
-            for at, name in zip(part.takes, names, strict=True)
-        )
-        request = replace(whole, name=derived_name(whole.name, f"part_{number}"))
-        return compile_backward(_lowered(part.graph, specs, (), request))
+    def __init__(
+        self,
+        graphs: TrainingGraphs,
+        channels_last: Collection[int],
+        compile_now: Callable[[Lowered], RunFunction],
+    ) -> None:
+        # with a single tangent there is no other set, and the joint graph can go
+        self._lower = graphs.of_outputs if len(graphs.split.tangents) > 1 else None
+        self._request = graphs.request
+        self._device = graphs.forward.spec.device
+        self._channels_last, self._compile_now = channels_last, compile_now
+        self._record, self._lock = continued(), threading.Lock()
+        self.whole = self._backward(graphs.backward, graphs.split)
+        self._of_outputs: dict[tuple[int, ...], Backward | None] = {}
 
-    return Backward(graphs.backward.graph.graph, graphs.split.gradients, compile_part)
+    def of(self, tangents: Sequence[torch.Tensor | None]) -> Backward | None:
+        """Returns the backward for the tangents that are there; None if no graph computes it."""
+        whole = self.whole
+        outputs = tuple([index for index in whole.tangents if tangents[index] is not None])
+        if len(outputs) == len(whole.tangents):
+            return whole
+        assert self._lower is not None
+        with self._lock:
+            if outputs not in self._of_outputs:
+                try:
+                    with self._record(), stage("lower", graph=self._request.name):
+                        found = self._backward(*self._lower(outputs))
+                except LoweringUnsupported:
+                    found = None
+                self._of_outputs[outputs] = found
+            return self._of_outputs[outputs]
+
+    def _backward(self, lowered: Lowered, split: Split) -> Backward:
+        take_channels_last(lowered, split, self._channels_last)
+        inputs, name, compile_now = lowered.spec.inputs, lowered.spec.name, self._compile_now
+
+        def compile_part(part: Part, number: int) -> RunFunction:
+            names = [node.name for node in part.graph.find_nodes(op="placeholder")]
+            specs = tuple(
+                inputs[at] if at < len(inputs) else InputSpec(name, Role.SAVED_ACTIVATION, name)
+                for at, name in zip(part.takes, names, strict=True)
+            )
+            request = replace(self._request, name=derived_name(name, f"part_{number}"))
+            return lazily(_lowered(part.graph, specs, (), request))
+
+        def lazily(lowered: Lowered) -> RunFunction:
+            return LazyRunner(lambda: compile_now(lowered), self._record)
+
+        run = uncast(self._device, lazily(lowered))
+        graph = lowered.graph.graph
+        return Backward(graph, split.tangents, split.gradients, run, compile_part)
 
 
 #: Operators whose kernels return what their backward needs only while grad mode is on.
@@ -272,7 +333,12 @@ def in_its_grad_mode(nodes: Iterable[torch.fx.Node], run: RunFunction) -> RunFun
     return in_grad_mode
 
 
-def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: RunFunction) -> Step:
+def _step(
+    captured: CapturedGraph,
+    graphs: TrainingGraphs,
+    run_forward: RunFunction,
+    backwards: Backwards,
+) -> Step:
     """Returns the behavior of the autograd node for the whole graph."""
     split, joint = graphs.split, graphs.joint
     count = split.outputs
@@ -280,9 +346,7 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: RunFunct
     inputs_of, outputs_of, plain_of = map(_items, (split.saved_inputs, split.saved_outputs, plain))
     origins = joint.plan.origins
     sizes_of = size_reader(origins[size.node.expr] for size in split.sizes)
-    fits = [(index, _fit(graphs.split.forward, index)) for index in split.tangents]
-    found_in = split.gradients
-    absent = _absent(split, graphs.backward.graph.graph)
+    fits = {index: _fit(split.forward, index) for index in split.tangents}
     again = Differentiated(captured, joint)
 
     def forward(ctx: Any, args: list[Any], *leaves: torch.Tensor | None) -> Any:
@@ -297,52 +361,37 @@ def _step(captured: CapturedGraph, graphs: TrainingGraphs, run_forward: RunFunct
         ctx.save_for_backward(*kept, *outputs_of(out))
         ctx.mark_non_differentiable(*plain_of(out))
         ctx.set_materialize_grads(False)
-        ctx.shapes = [out[index].shape for index in split.tangents]
         return tuple(out[:count])
 
-    def opened(ctx: Any, tangents: Any) -> Any:
-        gradients = found_in
-        # even for a single output: an autograd node of the program may return None for its input's
-        # gradient
-        if any(tangents[index] is None for index in split.tangents):
-            gradients, tangents = absent(ctx.shapes, tangents)
-        fitted = [fit(tangents[index]) for index, fit in fits]
-        given = [*ctx.saved_tensors, *ctx.sizes, *fitted]
+    def opened(ctx: Any, tangents: Any) -> Run:
+        if torch.is_grad_enabled():
+            return Run(None, (), [], again.gradients(ctx, tangents))
+        if all(one is None for one in tangents):  # an autograd node of the program gave none
+            return Run(None, (), [], [None] * len(joint.differentiable))
+        backward = backwards.of(tangents)
+        if backward is None:
+            return Run(None, (), [], again.gradients_alone(ctx, tangents))
+        fitted = [fits[index](tangents[index]) for index in backward.tangents]
+        values = [*ctx.saved_tensors, *ctx.sizes, *fitted]
         torch_private.let_go_of_saved_tensors(ctx)
-        return gradients, fitted, given
+        return Run(backward, fitted, values)
 
-    return Step(
-        forward, opened, again.gradients, again.gradients_if_possible, graphs.forward.spec.device
-    )
+    return Step(forward, opened, backwards.whole, graphs.forward.spec.device)
 
 
-def _function(name: str, step: Step, run_backward: RunFunction) -> type[torch.autograd.Function]:
+def _function(name: str, step: Step) -> type[torch.autograd.Function]:
     """Returns one autograd Function for the whole graph."""
-    opened, again, run_backward = step.opened, step.again, uncast(step.device, run_backward)
-    on_cpu = step.device.type == "cpu"
+    opened = step.opened
 
     class CompiledGraph(torch.autograd.Function):
         forward = staticmethod(step.forward)
 
         @staticmethod
         def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-            if torch.is_grad_enabled():
-                return (None, *again(ctx, tangents))
-            gradients, fitted, given = opened(ctx, tangents)
-            found = run_backward(given)
-            made = [None if g is None else found[g] if g >= 0 else fitted[~g] for g in gradients]
-            if on_cpu and any(one is None for one in tangents) and _with_nan(made):
-                # Zeros stood for the gradients that some outputs did not get: 0 * inf is NaN, where
-                # eager computes nothing. (On a GPU to look would wait for it.)
-                made = list(step.of_given(ctx, tangents) or made)
-            return (None, *made)
+            return (None, *opened(ctx, tangents).whole())
 
     CompiledGraph.__name__ = CompiledGraph.__qualname__ = f"Compiled_{name}"
     return CompiledGraph
-
-
-def _with_nan(gradients: Sequence[torch.Tensor | None]) -> bool:
-    return any(one is not None and bool(one.isnan().any()) for one in gradients)
 
 
 def _items(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -353,45 +402,6 @@ def _items(indices: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
         (index,) = indices
         return lambda values: (values[index],)
     return operator.itemgetter(*indices)
-
-
-def _absent(split: Split, backward: torch.fx.Graph) -> Callable[[Any, Any], Any]:
-    """Handles calls in which some outputs got no gradient.
-
-    Returns (where the gradients are found, tangents with zeros for those outputs). An input that
-    only such outputs depend on gets no gradient, as in eager.
-    """
-    (output,) = backward.find_nodes(op="output")
-    placeholders = backward.find_nodes(op="placeholder")[-len(split.tangents) :]
-    depends: dict[torch.fx.Node, frozenset[int]] = {
-        node: frozenset([index]) for node, index in zip(placeholders, split.tangents, strict=True)
-    }
-    for node in backward.nodes:
-        if node.op == "call_function":
-            depends[node] = frozenset().union(
-                *(depends.get(one, frozenset()) for one in node.all_input_nodes)
-            )
-    outputs = output.args[0]
-    needs = [
-        depends[placeholders[~g] if g < 0 else outputs[g]] if g is not None else frozenset()
-        for g in split.gradients
-    ]
-    (returned,) = split.forward.find_nodes(op="output")
-    like = {index: returned.args[0][index].meta["val"] for index in split.tangents}
-
-    def absent(shapes: Sequence[torch.Size], tangents: Sequence[torch.Tensor | None]) -> Any:
-        given = {index for index in split.tangents if tangents[index] is not None}
-        found = [
-            g if need & given else None for g, need in zip(split.gradients, needs, strict=True)
-        ]
-        filled = list(tangents)
-        for index, shape in zip(split.tangents, shapes, strict=True):
-            if filled[index] is None:
-                dtype, device = like[index].dtype, like[index].device
-                filled[index] = torch.zeros(shape, dtype=dtype, device=device)
-        return found, filled
-
-    return absent
 
 
 def _written_out(tangent: torch.Tensor) -> torch.Tensor:

@@ -13,8 +13,8 @@ work.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,35 +28,84 @@ from tracer_core.errors import TracerError
 RUN = "_tracer_run"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Backward:
+    """One backward graph of a captured graph, and its compiler.
+
+    tangents: the outputs (indices) that have a tangent. gradients: for each leaf the index of its
+    gradient among the outputs of the graph (``~i`` for the i-th tangent, None for no gradient).
+    run: runs the whole graph. compile(part, number): returns a runner for a subgraph.
+    """
+
+    graph: torch.fx.Graph
+    tangents: tuple[int, ...]
+    gradients: tuple[int | None, ...]
+    run: RunFunction
+    compile: Callable[[Part, int], RunFunction]
+
+
+class Run:
+    """One run of a backward. Mutable.
+
+    ready: the leaves' gradients, where they are known without `backward`. fitted: the tangents as
+    the graph takes them. values: the graph's inputs, then what subgraphs computed for later ones;
+    freed after the last reader. found: the graph's outputs. left: the subgraphs that have not run.
+    """
+
+    __slots__ = ("backward", "fitted", "found", "left", "ready", "values")
+
+    def __init__(
+        self,
+        backward: Backward | None,
+        fitted: Sequence[Any],
+        values: list[Any],
+        ready: Sequence[torch.Tensor | None] | None = None,
+    ) -> None:
+        self.backward, self.fitted, self.values, self.ready = backward, fitted, values, ready
+        self.found: dict[int, torch.Tensor] | Sequence[torch.Tensor] = {}
+        self.left: list[tuple[int, Part, RunFunction]] = []
+
+    def whole(self) -> list[torch.Tensor | None]:
+        """Runs the whole graph; returns the gradient of each leaf."""
+        if self.backward is not None:
+            self.found = self.backward.run(self.values)
+            return self.of(range(len(self.backward.gradients)))
+        assert self.ready is not None
+        return list(self.ready)
+
+    def until(self, number: int) -> None:
+        """Runs the subgraphs up to this one."""
+        while self.left and self.left[0][0] <= number:
+            _, part, runner = self.left.pop(0)
+            out = list(runner([self.values[at] for at in part.takes]))
+            self.values += out[len(part.gives) :]
+            for at in part.done:
+                self.values[at] = None
+            self.found |= dict(zip(part.gives, out, strict=False))  # type: ignore[operator]
+
+    def of(self, leaves: Iterable[int]) -> list[torch.Tensor | None]:
+        """Returns the gradients of these leaves, which were computed."""
+        if self.backward is None:
+            assert self.ready is not None
+            return [self.ready[leaf] for leaf in leaves]
+        found, fitted, gradients = self.found, self.fitted, self.backward.gradients
+        places = [gradients[leaf] for leaf in leaves]
+        return [None if g is None else found[g] if g >= 0 else fitted[~g] for g in places]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """What the autograd node of a graph does.
 
-    forward(ctx, args, *leaves): runs the forward graph. opened(ctx, tangents): (where each leaf's
-    gradient is found, tangents as the backward takes them, the backward's inputs). again(ctx,
-    tangents): differentiable gradients. of_given(ctx, tangents): gradients of the outputs that got
-    one alone, None where the graph cannot run again. device: of the graph.
+    forward(ctx, args, *leaves): runs the forward graph. opened(ctx, tangents): begins a run of the
+    backward for the tangents that are there. whole: the backward for all tangents. device: of the
+    graph.
     """
 
     forward: Callable[..., Any]
-    opened: Callable[[Any, Any], Any]
-    again: Callable[[Any, Any], Sequence[torch.Tensor | None]]
-    of_given: Callable[[Any, Any], Sequence[torch.Tensor | None] | None]
+    opened: Callable[[Any, Any], Run]
+    whole: Backward
     device: torch.device
-
-
-@dataclass(frozen=True, slots=True)
-class Backward:
-    """The backward graph and its compiler.
-
-    graph: the whole backward graph. gradients: for each leaf the index of its gradient among the
-    outputs (``~i`` for tangent i, None for no gradient). compile(part, number): returns a runner
-    for a subgraph.
-    """
-
-    graph: torch.fx.Graph
-    gradients: tuple[int | None, ...]
-    compile: Callable[[Part, int], RunFunction]
 
 
 def uncast(device: torch.device, run: RunFunction) -> RunFunction:
@@ -77,11 +126,9 @@ class Replicas:
     DistributedDataParallel.
     """
 
-    def __init__(
-        self, name: str, step: Step, backward: Backward, whole: Callable[..., Any]
-    ) -> None:
+    def __init__(self, name: str, step: Step, whole: Callable[..., Any]) -> None:
         """whole(args, *leaves): the graph as one autograd node."""
-        self.name, self.step, self.backward, self.whole = name, step, backward, whole
+        self.name, self.step, self.whole = name, step, whole
         self._chains: weakref.WeakKeyDictionary[Any, Callable[..., Sequence[Any]]] = (
             weakref.WeakKeyDictionary()
         )
@@ -97,13 +144,46 @@ class Replicas:
         return chain(args, *leaves)
 
     def _chain(self, replica: Any, leaves: Sequence[torch.Tensor]) -> Callable[..., Sequence[Any]]:
-        backward = self.backward
-        wanted = wanted_parts(backward.graph, backward.gradients, leaves, replica)
-        parts = cut(backward.graph, wanted)
+        whole = self.step.whole
+        wanted = wanted_parts(whole.graph, whole.gradients, leaves, replica)
+        parts = cut(whole.graph, wanted)
         if len(parts) < 2:
             return self.whole
-        runners = [backward.compile(part, number) for number, part in enumerate(parts)]
-        return chain(self.name, self.step, parts, runners, _members(parts, backward.gradients))
+        parts = [replace(part, number=number) for number, part in enumerate(parts)]
+        return chain(self.name, self.step, Subgraphs(self.step, parts))
+
+
+class Subgraphs:
+    """The subgraphs of one graph's backwards that a chain runs. Mutable: those of a backward for
+    some tangents only are made when it first runs.
+
+    members: the leaves whose gradients each link of the chain gives, by the subgraphs of the whole
+    backward.
+    """
+
+    def __init__(self, step: Step, parts: Sequence[Part]) -> None:
+        self.device = step.device
+        self.members = _members(parts, step.whole.gradients)
+        self._of = {step.whole: self._compiled(step.whole, parts)}
+
+    def of(self, backward: Backward) -> list[tuple[int, Part, RunFunction]]:
+        """Returns (link of the chain, subgraph, runner) of each subgraph."""
+        found = self._of.get(backward)
+        if found is None:
+            (output,) = backward.graph.find_nodes(op="output")
+            wanted = [len(self.members)] * len(output.args[0])
+            for number, leaves in enumerate(self.members):
+                for g in (backward.gradients[leaf] for leaf in leaves):
+                    if g is not None and g >= 0:
+                        wanted[g] = min(wanted[g], number)
+            found = self._of[backward] = self._compiled(backward, cut(backward.graph, wanted))
+        return list(found)
+
+    def _compiled(
+        self, backward: Backward, parts: Sequence[Part]
+    ) -> list[tuple[int, Part, RunFunction]]:
+        compiled = (uncast(self.device, backward.compile(part, part.number)) for part in parts)
+        return [(part.number, part, run) for part, run in zip(parts, compiled, strict=True)]
 
 
 def _members(parts: Sequence[Part], gradients: Sequence[int | None]) -> list[tuple[int, ...]]:
@@ -115,55 +195,15 @@ def _members(parts: Sequence[Part], gradients: Sequence[int | None]) -> list[tup
     return [tuple(one) for one in members]
 
 
-class _Run:
-    """One run of the backward. Mutable.
+def chain(name: str, step: Step, subgraphs: Subgraphs) -> Callable[..., Any]:
+    """Returns run(args, *leaves) for a graph whose backward runs as subgraphs."""
+    device, members = step.device, subgraphs.members
+    last = len(members) - 1
 
-    values: the inputs of the whole graph, then what subgraphs computed for later ones; freed after
-    the last reader.
-    """
-
-    __slots__ = ("fitted", "gradients", "ready", "values")
-
-    def __init__(
-        self, gradients: Sequence[int | None], fitted: Sequence[Any], values: list[Any]
-    ) -> None:
-        self.gradients, self.fitted, self.values = gradients, fitted, values
-        self.ready: Sequence[torch.Tensor | None] | None = None
-
-    def gradients_of(
-        self, part: Part, runner: RunFunction, leaves: Sequence[int]
-    ) -> list[torch.Tensor | None]:
-        """Runs a subgraph, or picks gradients that exist already."""
-        if self.ready is not None:
-            return [self.ready[leaf] for leaf in leaves]
-        values = self.values
-        out = list(runner([values[at] for at in part.takes]))
-        count = len(part.gives)
-        values += out[count:]
-        for at in part.done:
-            values[at] = None
-        found = dict(zip(part.gives, out, strict=False))
-        places = [self.gradients[leaf] for leaf in leaves]
-        return [None if g is None else found[g] if g >= 0 else self.fitted[~g] for g in places]
-
-
-def chain(
-    name: str,
-    step: Step,
-    parts: Sequence[Part],
-    runners: Sequence[RunFunction],
-    members: Sequence[Sequence[int]],
-) -> Callable[..., Any]:
-    """Returns run(args, *leaves) for a graph whose backward runs as subgraphs.
-
-    members: the leaves whose gradients each subgraph gives.
-    """
-    device, last = step.device, len(parts) - 1
-    runners = [uncast(device, runner) for runner in runners]
-
-    def gradients(number: int, run: _Run) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
+    def gradients(number: int, run: Run) -> tuple[torch.Tensor | None, list[torch.Tensor | None]]:
         """Returns (the gradient of the next subgraph's token, the leaves' gradients)."""
-        found = run.gradients_of(parts[number], runners[number], members[number])
+        run.until(number)
+        found = run.of(members[number])
         if number == last:
             return None, found
         token = torch.empty(0, device=device)
@@ -175,11 +215,9 @@ def chain(
 
         @staticmethod
         def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-            if torch.is_grad_enabled():
-                run = _Run((), (), [])
-                run.ready = step.again(ctx, tangents)
-            else:
-                run = _Run(*step.opened(ctx, tangents))
+            run = step.opened(ctx, tangents)
+            if run.backward is not None:
+                run.left = subgraphs.of(run.backward)
             token, found = gradients(0, run)
             return (None, token, *found)
 

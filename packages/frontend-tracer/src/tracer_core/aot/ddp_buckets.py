@@ -34,13 +34,14 @@ class Part:
     graph: with an output node; returns gradients, then values for later subgraphs. takes: positions
     of its inputs among the inputs of the whole graph and, after those, the values that earlier
     subgraphs returned for later ones. gives: the outputs of the whole graph that it returns, in
-    order. done: positions that no later subgraph takes.
+    order. done: positions that no later subgraph takes. number: as `cut` was asked for it.
     """
 
     graph: torch.fx.Graph
     takes: tuple[int, ...]
     gives: tuple[int, ...]
     done: tuple[int, ...]
+    number: int
 
 
 def wanted_parts(
@@ -134,7 +135,7 @@ class _Cut:
             graph = self._graph(outside, inside, outputs[number], crossing[number])
             takes = tuple(position[node] for node in outside)
             done = tuple(position[node] for node in outside if last[node] == number)
-            made.append(Part(graph, takes, tuple(gives[number]), done))
+            made.append(Part(graph, takes, tuple(gives[number]), done, number))
         return made
 
     def _computed(self, node: Node) -> bool:

@@ -84,18 +84,22 @@ class Differentiated:
         ctx.versions = [given[index]._version for index in self.versioned]
 
     def gradients(
-        self, ctx: Any, tangents: Sequence[torch.Tensor | None]
+        self,
+        ctx: Any,
+        tangents: Sequence[torch.Tensor | None],
+        what: str = "a gradient of a gradient",
     ) -> Sequence[torch.Tensor | None]:
-        """Returns the gradient of each differentiable input, itself differentiable."""
+        """Returns the gradient of each differentiable input, itself differentiable.
+
+        what: is asked for, in the words of an error.
+        """
         if self.obstacle:
-            raise RuntimeError(
-                f"{self.name}: a gradient of a gradient was asked for, but {self.obstacle}"
-            )
+            raise RuntimeError(f"{self.name}: {what} was asked for, but {self.obstacle}")
         given = ctx.given
         if ctx.versions != [given[index]._version for index in self.versioned]:
             raise RuntimeError(
                 f"{self.name}: an input of the compiled graph was modified by an inplace operation"
-                " before a gradient of a gradient was computed"
+                f" before {what} was computed"
             )
         # Keeps the inputs' own autograd history out of the way: inputs that are written to are
         # copied.
@@ -123,15 +127,12 @@ class Differentiated:
             allow_unused=True,
         )
 
-    def gradients_if_possible(
+    def gradients_alone(
         self, ctx: Any, tangents: Sequence[torch.Tensor | None]
-    ) -> Sequence[torch.Tensor | None] | None:
-        """Returns what `gradients` does, detached; None where the graph cannot run again."""
-        given = ctx.given
-        if self.obstacle or ctx.versions != [given[i]._version for i in self.versioned]:
-            return None
+    ) -> Sequence[torch.Tensor | None]:
+        """Returns what `gradients` does, detached."""
         with torch.enable_grad():
-            found = self.gradients(ctx, tangents)
+            found = self.gradients(ctx, tangents, "the gradient of some outputs alone")
         return [None if one is None else one.detach() for one in found]
 
 

@@ -100,7 +100,7 @@ class Interpretation:
     def active(self) -> Iterator[None]:
         """Records operators on fakes inside the block, and restores every setting on exit."""
         grad = torch.set_grad_enabled(self.differentiates)
-        if self.differentiates:
+        if self.differentiates and self.recorder.rng is None:
             self.recorder.rng = RecomputedRng()
         rng = self.recorder.rng
         regions = REGIONS.set(None if rng is None else rng.region)

@@ -18,8 +18,8 @@ the leaf's strides where those are dense (as autograd's accumulation requires).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -81,6 +81,7 @@ class JointLowering(Lowering):
         inputs: Sequence[Any],
     ) -> None:
         super().__init__(gm, values, request)
+        self.ending: Ending | None = None  # of `joint`
         # A fake has the requires_grad of its tensor after the call; the input specs have it before
         # the call.
         for node, given in zip(gm.graph.find_nodes(op="placeholder"), inputs, strict=True):
@@ -99,6 +100,7 @@ class JointLowering(Lowering):
             leaves = self._leaves()
             tangents = self._tangents(ending)
             gradients = self._differentiate(ending, tangents, [wrapper for _, wrapper in leaves])
+            self.ending = ending
             if any(gradient is not None for gradient in gradients):
                 # A leaf that no gradient reaches is not connected in eager: the node that made it
                 # does not run, and may have no derivative.
@@ -115,6 +117,28 @@ class JointLowering(Lowering):
             tuple(gradients),
             forward,
         )
+
+    def joint_of(self, joint: Joint, outputs: Collection[int]) -> Joint:
+        """Returns a joint graph with the same forward, for calls in which these outputs alone get a
+        tangent: autograd runs no node of the others. The nodes of its backward are added to the
+        graph of `joint`, which this lowering made.
+
+        Raises LoweringUnsupported where this needs another guard on sizes than the forward.
+        """
+        assert self.ending is not None
+        tangents = tuple(
+            node if index in outputs else None for index, node in enumerate(joint.tangents)
+        )
+        values = [None if node is None else node.meta["val"] for node in tangents]
+        places = torch_private.guard_locations(self.fake_mode.shape_env)
+        asked = 0 if places is None else len(places.guards) + len(places.forced)
+        with self.active():
+            wrappers = dict(self._leaves())
+            leaves = [wrappers[index] for index in joint.differentiable]
+            gradients = self._differentiate(self.ending, values, leaves)
+        if places is not None and len(places.guards) + len(places.forced) > asked:
+            raise LoweringUnsupported("the backward of some outputs alone asks for sizes anew")
+        return replace(joint, tangents=tangents, gradients=tuple(gradients))
 
     def finish(self) -> Ending:
         """Also checks what can be differentiated afterwards."""
@@ -196,13 +220,16 @@ class JointLowering(Lowering):
         ]
         if not roots or not leaves:
             raise LoweringUnsupported("no output depends on an input that requires grad")
+        retain = sum(source.requires_grad for source in ending.planner.sources) > 1  # `joint_of`
         with torch_private.functionalization(), torch_private.autocast_off():
             wrapped = [self.wrapper(tangent) for _, tangent in roots]
             try:
                 with torch_private.sizes_of_one_asked(
                     self.fake_mode.shape_env
                 ):  # as in `interpret`
-                    found = torch_private.gradients_of([root for root, _ in roots], wrapped, leaves)
+                    found = torch_private.gradients_of(
+                        [root for root, _ in roots], wrapped, leaves, retain
+                    )
             except torch_private.fake_failures():
                 raise
             except (RuntimeError, ArithmeticError) as error:

@@ -30,6 +30,7 @@ import torch
 
 from tracer_core.aot.attention_seeds import without_seeds
 from tracer_core.aot.dead_code import is_random, is_size, remove_dead_nodes
+from tracer_core.aot.errors import LoweringUnsupported
 from tracer_core.aot.joint_graph import Joint
 from tracer_core.aot.memory_owners import Owners, clone
 from tracer_core.aot.min_cut import FlowGraph
@@ -98,6 +99,18 @@ def bytes_of(value: Any) -> int:
     return max(1, count * value.element_size())
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A forward graph and what it saves: (index of an input, node), (index of an output, node,
+    whether the output is another view of the node's memory), sizes.
+    """
+
+    forward: torch.fx.Graph
+    inputs: Sequence[tuple[int, Node]]
+    outputs: Sequence[tuple[int, Node, bool]]
+    sizes: Sequence[Any]
+
+
 class Partitioner:
     """One partitioning. Mutable.
 
@@ -112,7 +125,8 @@ class Partitioner:
         choose: Callable[[torch.fx.GraphModule], Iterable[str]] | None = None,
         fuses: bool = False,
     ) -> None:
-        self.joint, self.budget, self.choose = joint, budget, choose
+        self.joint, self.budget, self.choose, self.fuses = joint, budget, choose, fuses
+        self.kept: _Kept | None = None  # of `split`
         without_seeds(joint.graph)
         fuses = fuses and choose is None
         self.formulas: dict[Node, Formula] = formulas(joint.forward) if fuses else {}
@@ -130,7 +144,18 @@ class Partitioner:
     def split(self) -> Split:
         """Returns the two graphs."""
         own = self._backward_nodes()
-        return self._build(own, self._saved(self._needed(own)))
+        kept = self._build(self._saved(self._needed(own)))
+        return self._backward(own, kept)
+
+    def split_of(self, joint: Joint) -> Split:
+        """Returns the graphs for a joint graph with the same forward and fewer tangents; the
+        forward is the one of `split`, which saves what all tangents need.
+
+        Raises LoweringUnsupported where that is not enough.
+        """
+        assert self.kept is not None
+        other = Partitioner(joint, self.budget, self.choose, self.fuses)
+        return other._backward(other._backward_nodes(), self.kept)
 
     def _backward_nodes(self) -> list[Node]:
         """Returns the nodes of the backward pass that gradients depend on, in order."""
@@ -321,7 +346,8 @@ class Partitioner:
 
     # The graphs
 
-    def _build(self, own: Sequence[Node], saved: Sequence[Node]) -> Split:
+    def _build(self, saved: Sequence[Node]) -> _Kept:
+        """Returns the forward, which returns the saved values behind its own."""
         joint = self.joint
         outputs = list(joint.outputs)
         forward = torch.fx.Graph()
@@ -352,16 +378,31 @@ class Partitioner:
             made[node] = forward.node_copy(node, made.__getitem__)
         forward.output(tuple(returned))
         remove_dead_nodes(forward)
-        return self._backward(own, forward, kept_inputs, kept_outputs)
+        shown = [node for _, node in kept_inputs]
+        shown += [outputs[index] if view else node for index, node, view in kept_outputs]
+        self.kept = _Kept(forward, kept_inputs, kept_outputs, self._sizes(shown))
+        return self.kept
 
-    def _backward(
-        self,
-        own: Sequence[Node],
-        forward: torch.fx.Graph,
-        kept_inputs: Sequence[tuple[int, Node]],
-        kept_outputs: Sequence[tuple[int, Node, bool]],
-    ) -> Split:
-        joint = self.joint
+    def _sizes(self, shown: list[Node]) -> list[Any]:
+        """Returns the sizes that a backward needs beside saved values that show some, and beside
+        a tangent that is never absent.
+        """
+        used = {
+            symbol
+            for node in self.joint.graph.nodes
+            for symbol in free_symbols(node.meta.get("val"))
+        }
+        always = self.tangents if len(self.tangents) == 1 else []
+        known = size_origins([node.meta["val"] for node in (*shown, *always)])
+        origins = size_origins([node.meta["val"] for node in self.placeholders])
+        return [
+            origins[symbol].symint
+            for symbol in sorted(used - known.keys(), key=str)
+            if symbol in origins
+        ]
+
+    def _backward(self, own: Sequence[Node], kept: _Kept) -> Split:
+        joint, kept_inputs, kept_outputs = self.joint, kept.inputs, kept.outputs
         graph = torch.fx.Graph()
         made: dict[Node, Node] = {}
         reshaped: list[tuple[Node, Node]] = []
@@ -385,19 +426,7 @@ class Partitioner:
                 narrow.append((node, made[node]))
             if other_view:
                 reshaped.append((node, made[node]))
-        used = {
-            symbol for node in joint.graph.nodes for symbol in free_symbols(node.meta.get("val"))
-        }
-        values = [node.meta["val"] for node in made.values()]
-        tangent_values = [node.meta["val"] for node in self.tangents]
-        known = size_origins([*values, *tangent_values])
-        origins = size_origins([node.meta["val"] for node in self.placeholders])
-        sizes = [
-            origins[symbol].symint
-            for symbol in sorted(used - known.keys(), key=str)
-            if symbol in origins
-        ]
-        for size in sizes:
+        for size in kept.sizes:
             graph.placeholder(f"size_{size.node.expr}").meta.update(val=size, user_frame="")
         for node in self.tangents:
             made[node] = placeholder(node, node.name, node.meta["val"])
@@ -417,11 +446,11 @@ class Partitioner:
         graph.output(tuple(results))
         remove_dead_nodes(graph)
         return Split(
-            forward,
+            kept.forward,
             graph,
             tuple(index for index, _ in kept_inputs),
             tuple(index for index, _, _ in kept_outputs),
-            tuple(sizes),
+            tuple(kept.sizes),
             tuple(i for i, node in enumerate(joint.tangents) if node is not None),
             len(joint.outputs),
             gradients,
@@ -440,6 +469,10 @@ class Partitioner:
             while waiting:
                 top = waiting[-1]
                 missing = [s for s in self._sources(top) if s not in made and not is_size(s)]
+                lost = top in self.forward and (top.op == "placeholder" or is_random(top))
+                if lost and top not in made:
+                    reason = f"the backward needs {top.name}, which the forward has not saved"
+                    raise LoweringUnsupported(reason)
                 if top in made:
                     waiting.pop()
                 elif missing:

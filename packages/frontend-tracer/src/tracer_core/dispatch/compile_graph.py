@@ -133,14 +133,15 @@ def _trained(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
         graphs = autograd_runtime.lower_training(captured, _request(captured, config))
         _show(record, graphs.forward, graphs.backward)
     compiled = _compile_lowered(captured, config, graphs.forward)
-    autograd_runtime.take_channels_last(graphs, compiled.channels_last)
     run_forward = without_modes(_ambient_modes(captured, inside_autograd=True), compiled.run)
 
     def compile_backward(lowered: Lowered) -> RunFunction:
         backward = replace(captured, name=lowered.spec.name, phase=Phase.BACKWARD)
-        return autograd_runtime.LazyRunner(lambda: _compile_lowered(backward, config, lowered).run)
+        return _compile_lowered(backward, config, lowered).run
 
-    run = autograd_runtime.training_runner(captured, graphs, run_forward, compile_backward)
+    run = autograd_runtime.training_runner(
+        captured, graphs, run_forward, compiled.channels_last, compile_backward
+    )
     return compiled.with_run(run, channels_last=frozenset(), artifacts=None)
 
 

@@ -49,15 +49,19 @@ def direct_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 
 def gradients_of(
-    roots: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]
+    roots: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+    leaves: Sequence[torch.Tensor],
+    retain_graph: bool = False,
 ) -> tuple[torch.Tensor | None, ...]:
     """`torch.autograd.grad` with allow_unused, for tangents of the roots' sizes: torch's check of
     those imports sympy, 30 MiB that a program without symbolic sizes does not need."""
     run = getattr(torch.autograd.graph, "_engine_run_backward", None)
     if run is None:
-        return torch.autograd.grad(roots, leaves, tangents, allow_unused=True)
+        return torch.autograd.grad(roots, leaves, tangents, retain_graph, allow_unused=True)
     found: tuple[torch.Tensor | None, ...] = run(
-        tuple(roots), tuple(tangents), False, False, tuple(leaves), True, accumulate_grad=False
+        *(tuple(roots), tuple(tangents), retain_graph, False, tuple(leaves), True),
+        accumulate_grad=False,
     )
     return found
 

@@ -29,6 +29,7 @@ utils._python_dispatch._disable_current_modes
 """
 
 
+@functools.cache
 def _release(version: str) -> tuple[int, int]:
     """Returns (major, minor) of a version, which may be a nightly build's."""
     major, minor = re.findall(r"\d+", version)[:2]
