@@ -393,6 +393,16 @@ def class_made_inside_across_a_break(x):
     return y * f.value(), type(f) is F, isinstance(f, F), F.__name__, f.__class__ is F
 
 
+@program(graphs=None, breaks=None)
+def bound_c_method_of_a_class_made_inside_across_a_break(x):
+    class F(float):
+        def __init__(self, value):
+            self.given = value
+
+    f = F.fromhex("0x1.8p+0")
+    return x * f, type(f) is F, f.given
+
+
 class Module(torch.nn.Module):
     def __init__(self):
         super().__init__()

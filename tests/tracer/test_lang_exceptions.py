@@ -653,6 +653,30 @@ def test_a_break_inside_except_star():
     twin(lambda: f, (X,), (Y,), kinds=("side_effect_native", "unsupported_value"))
 
 
+class Coded(ExceptionGroup):
+    def __new__(cls, message, errors, code):
+        made = super().__new__(cls, message, errors)
+        made.code = code
+        return made
+
+    def derive(self, errors):
+        return Coded(self.message, errors, self.code)
+
+
+def test_a_group_with_a_constructor_of_its_own_lives_across_a_break():
+    def f(x):
+        try:
+            raise Coded("m", [ValueError("a"), TypeError("b")], 42)
+        except* ValueError as group:
+            found = group
+            print(end="")
+        except* TypeError as group:
+            other = group
+        return x + found.code, found.exceptions[0].args, other.code, type(other).__name__
+
+    twin(lambda: f, (X,), (Y,), breaks=None)
+
+
 @program.cases()
 def test_exception(name):
     program.run(name)

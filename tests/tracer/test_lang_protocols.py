@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import abc
+import cmath
 import functools
 import math
 import operator
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 
-from tests.tracer.programs import Programs, texts_of
+from tests.tracer.programs import Programs, X, Y, texts_of
+from tests.tracer.twin import same
 
 program = Programs()
 
@@ -1151,6 +1156,148 @@ def named_tuple_with_methods_and_defaults(x):
 
     p = P(1)
     return x * p.total(), tuple(p._replace(a=2)), P._fields, p._asdict(), p == (1, 4)
+
+
+def _converting(log, base, answers):
+    """A class whose conversions note that they are asked for."""
+
+    def method(name, answer):
+        def convert(self):
+            log.append(name)
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        return convert
+
+    return type("C", (base,), {f"__{name}__": method(name, answers[name]) for name in answers})
+
+
+_CONVERTED = (
+    (object, (), {}),
+    (object, (), {"index": 3}),
+    (object, (), {"float": 2.5, "complex": 1 + 2j}),
+    (object, (), {"int": 4, "bytes": b"ab"}),
+    (object, (), {"float": "x", "index": 2.5, "bytes": 3}),
+    (object, (), {"float": ZeroDivisionError("z"), "index": TypeError("t")}),
+    (float, (1.5,), {"float": 7.5, "index": 9}),
+    (int, (4,), {"float": 7.5, "index": 9, "int": 10}),
+    (str, ("12",), {"float": 1.25, "int": 3, "bytes": b"abc"}),
+    (bytes, (b"12",), {"bytes": b"abc", "index": TypeError("t")}),
+)
+
+
+@pytest.mark.parametrize("number", range(len(_CONVERTED)))
+def test_conversions_by_c_code(number):
+    base, arguments, answers = _CONVERTED[number]
+
+    def f(x):
+        log = []
+        cls = _converting(log, base, answers)
+
+        def asked(*functions):
+            for function in functions:
+                value = cls(*arguments)
+                try:
+                    made = function(value)
+                    log.append((type(made).__name__, made))
+                except (TypeError, ValueError, ArithmeticError) as error:
+                    log.append(str(error))
+
+        asked(int, float, complex, bytes, bytearray, hex, chr, abs, round)
+        asked(math.sqrt, math.floor, math.gcd, math.isqrt, cmath.sqrt)
+        asked(
+            lambda c: math.atan2("text", c), lambda c: math.copysign(c, "text"),
+            lambda c: math.hypot(c, 1), lambda c: math.fsum([c, 1]), lambda c: math.dist([c], [1]),
+            lambda c: complex(1, c), lambda c: int("12", c), lambda c: int(c, 16),
+            lambda c: bytes([c]), lambda c: divmod(7, c), lambda c: pow(2, c, 3),
+            lambda c: bytes(c, "ascii"), lambda c: round(2.567, c),
+        )  # fmt: skip
+        return x + 1, log
+
+    same(f, (X,), (Y,), breaks=None)
+
+
+def test_numbers_of_c_types_are_read_again():
+    def f(x, d):
+        return x + 1, float(d), int(d), abs(d), round(d), math.sqrt(d), math.fsum([d]), divmod(d, 2)
+
+    same(f, (X, Decimal(1)), (X, Decimal(2)), (X, Decimal(9)), breaks=None)
+
+
+def test_a_registered_class_is_no_subclass_to_operators():
+    log = []
+
+    def method(name, answer):
+        return lambda self, other: log.append(f"{type(self).__name__}{name}") or answer
+
+    def methods(answer):
+        names = "__eq__ __lt__ __gt__ __add__ __radd__ __divmod__ __rdivmod__".split()
+        return {name: method(name, answer) for name in names}
+
+    abstract = abc.ABCMeta("Abstract", (), methods(NotImplemented))
+    plain = abstract.register(type("Plain", (), methods(4)))
+
+    def f(x):
+        log.clear()
+        a, b = abstract(), plain()
+        return x + 1, a == b, a < b, a + b, divmod(a, b), list(log)
+
+    same(f, (X,), (Y,), breaks=None)
+
+
+@program
+def percent_of_a_text_formats_whatever_the_right_operand_is(x):
+    class Reflected:
+        def __rmod__(self, other):
+            return "reflected"
+
+        def __repr__(self):
+            return "R"
+
+    class Count(int):
+        def __rmod__(self, other):
+            return "reflected"
+
+    class Text(str):
+        def __rmod__(self, other):
+            return "reflected"
+
+    class Plain(str):
+        pass
+
+    augmented = "augmented %s"
+    augmented %= Reflected()
+    return x + 1, "%s" % Fraction(1, 2), "%r" % Reflected(), "%d" % Count(3), "%s" % Text(
+        "a"), Plain("%s") % Reflected(), augmented  # fmt: skip
+
+
+@program
+def text_of_a_subclass_stays_one(x):
+    class Text(str):
+        def __str__(self):
+            return "not asked"
+
+        __repr__ = __format__ = __str__
+
+    class A:
+        def __str__(self):
+            return Text("a")
+
+        def __repr__(self):
+            return Text("r")
+
+    texts = (
+        str(A()),
+        repr(A()),
+        ascii(A()),
+        format(A()),
+        f"{A()}",
+        "%s" % A(),
+        f"{A()!r}",
+        str([A()]),
+    )
+    return x + 1, [(type(one).__name__, str.__str__(one)) for one in texts], str(errors="strict")
 
 
 @program.cases()

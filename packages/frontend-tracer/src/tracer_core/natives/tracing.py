@@ -9,7 +9,7 @@ tables of natives/ do, is written against the tracer itself.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -131,6 +131,9 @@ class TracedContainers(semantics.ContainerSemantics, Protocol):
 
     def extend(self, target: Any, values: Any) -> None:
         """``extend`` of a list or deque."""
+
+    def stream(self, value: Any) -> Iterator[Any]:
+        """Yields the items of an iterable one by one."""
 
 
 class TracedEntries(Protocol):

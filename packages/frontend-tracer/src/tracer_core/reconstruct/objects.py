@@ -109,9 +109,12 @@ class ObjectRebuilder(ContainerRebuilder):
     def _exception(self, obj: BaseException) -> str:
         """Emits an exception without running the user's ``__init__`` again."""
         args = BaseException.args.__get__(obj)  # type: ignore[attr-defined]
-        self._value(args)
+        given = args
+        if isinstance(obj, BaseExceptionGroup):  # a subclass may take more arguments than these two
+            given = tuple(member.__get__(obj) for member in _PARTS_OF_GROUP)
+        self._items((args, given))
         self._fill_pending()
-        name = self._call(obj, new_exception, type(obj), args)
+        name = self._call(obj, new_exception, type(obj), given, args)
         self._pending.append(lambda: self._fill_exception(name, obj))
         return name
 
@@ -190,6 +193,9 @@ class ObjectRebuilder(ContainerRebuilder):
             self._fill_pending()  # attributes of functions: __isabstractmethod__
             self.lines.append(f"{self.constant(_abc._abc_init)}({name})")
         return name
+
+
+_PARTS_OF_GROUP: tuple[Any, ...] = (BaseExceptionGroup.message, BaseExceptionGroup.exceptions)
 
 
 def _sets(metaclass: type, name: str) -> bool:

@@ -93,10 +93,12 @@ def at_end(iterator: Any) -> bool:
     return True
 
 
-def new_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
-    """Returns an exception of this class with these arguments, made by the constructors of its C
-    base."""
-    made: BaseException = _c_method(kind, "__new__")(kind, *args)
+def new_exception(
+    kind: type[BaseException], given: tuple[Any, ...], args: tuple[Any, ...]
+) -> BaseException:
+    """Returns an exception of this class with these `args`, made by the constructors of its C base.
+    given: what ``__new__`` of that takes."""
+    made: BaseException = _c_method(kind, "__new__")(kind, *given)
     try:
         _c_method(kind, "__init__")(made, *args)
     except TypeError:

@@ -477,7 +477,7 @@ class Items(Component):
         if method is not None:
             return format(HostValue(self.tracer.calls.call_value(method, [value, spec], {})))
         if not spec:
-            return str(self.tracer.calls.call_value(str, [value], {}))
+            return self.tracer.calls.call_value(str, [value], {})  # type: ignore[no-any-return]
         if self.entries.lacks(value, "__format__"):
             return format(value, spec)  # raises Python's own error
         self.operators.native_operands(value)

@@ -7,8 +7,18 @@ code.
 
 from __future__ import annotations
 
+import enum
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
+from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.source import payload
+from tracer_core.natives import reading
 from tracer_core.natives.tracing import Tracing
 
 
@@ -27,6 +37,71 @@ class HostValue:
         _give
     )
     __str__ = __repr__ = __format__ = __iter__ = __dir__ = __length_hint__ = _give
+
+
+#: Special methods by which C code converts an object to a number or bytes.
+CONVERSIONS = ("__index__", "__int__", "__float__", "__complex__", "__bytes__")
+#: Special methods by which C code gets the items of an object.
+ITEMS = ("__len__", "__length_hint__", "__iter__", "__getitem__")
+
+
+def stand_in(tracer: Tracing, value: Any, asked: tuple[str, ...] = CONVERSIONS) -> Any:
+    """Returns what C code may see of an object: an object of the same C base, with the same name of
+    its class, whose special methods in Python are interpreted when C code asks for one; the object
+    itself, guarded, if it has none. asked: what C code may ask for."""
+    value = tracer.scalars.concrete(value)
+    cls = type(value)
+    methods: dict[str, Any] = {}
+    if is_constant(value) or isinstance(value, (torch.Tensor, enum.Enum)):
+        return tracer.scalars.payload(value)
+    for name in asked if cls.__flags__ & HEAP_TYPE else ():
+        if tracer.entries.is_disabled(value, name):
+            methods[name] = None
+        elif (method := tracer.entries.python_method(value, name)) is not None:
+            if name in ("__iter__", "__getitem__"):
+                methods["__iter__"] = functools.partialmethod(_iterated, tracer, value)
+            else:
+                methods[name] = functools.partialmethod(_converted, tracer, method, value, name)
+    base: Any = next((kind for kind in _HOLDERS if isinstance(value, kind)), object)
+    inherits = not tracer.entries.lacks(value, *(set(asked) - methods.keys()))
+    if base is object and methods and inherits:
+        raise Break("unknown_native", f"C code and Python code convert a {cls.__name__}")
+    if base is object and not methods:
+        if inherits:
+            reading.read_values(tracer, value)
+        return value
+    tracer.scalars.payload(value)
+    held = () if base is object else (payload(value),)
+    return base.__new__(type(cls.__name__, (base,), methods), *held)
+
+
+def call_with_stand_ins(
+    tracer: Tracing,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    asked: tuple[str, ...] = CONVERSIONS,
+) -> Any:
+    """Calls C code that converts its arguments."""
+    return function(
+        *(stand_in(tracer, one, asked) for one in args),
+        **{name: stand_in(tracer, one, asked) for name, one in kwargs.items()},
+    )
+
+
+def _iterated(_: Any, tracer: Tracing, value: Any) -> Any:
+    items = tracer.containers.stream(value)
+    return (stand_in(tracer, item) for item in items)
+
+
+def _converted(_: Any, tracer: Tracing, method: Any, value: Any, name: str) -> Any:
+    result = tracer.scalars.settled(tracer.calls.call_value(method, [value], {}))
+    if isinstance(result, torch.Tensor):
+        raise Break("data_dependent_value", f"{name} of a {type(value).__name__} gives a tensor")
+    return result
+
+
+_HOLDERS = (int, float, complex, str, bytes)
 
 
 class Hashed:
@@ -65,13 +140,13 @@ class HostText:
         object.__setattr__(self, "_value", value)
 
     def __str__(self) -> str:
-        return str(self._tracer.calls.call_value(str, [self._value], {}))
+        return self._tracer.calls.call_value(str, [self._value], {})  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        return str(self._tracer.calls.call_value(repr, [self._value], {}))
+        return self._tracer.calls.call_value(repr, [self._value], {})  # type: ignore[no-any-return]
 
     def __format__(self, spec: str) -> str:
-        return str(self._tracer.containers.format(self._value, spec))
+        return self._tracer.containers.format(self._value, spec)  # type: ignore[no-any-return]
 
     def __index__(self) -> Any:
         return self._tracer.operators.index(self._value)

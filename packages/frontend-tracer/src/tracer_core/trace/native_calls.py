@@ -34,6 +34,7 @@ from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import has_python, is_tensor_like
 from tracer_core.trace.generators import HOST_ITERATORS
 from tracer_core.trace.guarded_reads import SIMPLE_KEYS
+from tracer_core.trace.host_objects import call_with_stand_ins
 from tracer_core.trace.operators import CONTAINERS
 
 #: Methods that store their arguments without calling them.
@@ -48,7 +49,7 @@ _PRIMITIVES = (int, float, complex, str, bytes)
 #: ...), or of the Python function behind them.
 _SAYS_AS_OPERATORS = frozenset(
     {iter, next, list, tuple, set, frozenset, str, repr, hash, len, sorted, sum, min, max, any,
-    all, zip, map, filter,
+    all, zip, map, filter, divmod,
      type, type.__new__, builtins.__build_class__, dict.get, dict.__getitem__, dict.setdefault,
      dict.pop, dict.__contains__,
      typing.Generic.__dict__["__init_subclass__"]}
@@ -170,12 +171,7 @@ class NativeCalls(Component):
             raise
 
     def _pure(self, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        if getattr(function, "__module__", "") in ("math", "cmath"):
-            args = [
-                self.tracer.scalars.payload(special_methods.number(self.tracer, value))
-                for value in args
-            ]
-        elif getattr(function, "__objclass__", None) in _PRIMITIVES:
+        if getattr(function, "__objclass__", None) in _PRIMITIVES:
             args = [self.tracer.scalars.payload(value) for value in args]
         self._realize_arguments(function, args, args)
         if reading.read_values(self.tracer, *args, *kwargs.values()):
@@ -298,11 +294,12 @@ def _lacks_argument(error: BaseException, handler: Any) -> bool:
 
 def _raised_beside(error: BaseException, handler: Any) -> bool:
     """Returns whether an exception comes from the handler's module, which raises Python's own
-    errors."""
+    errors, or from C code that was called with stand-ins."""
     raised, own = raising_instruction(error), getattr(handler, "__code__", None)
-    return (
-        raised is not None and own is not None and raised[0].f_code.co_filename == own.co_filename
-    )
+    if raised is None or own is None:
+        return False
+    code = raised[0].f_code
+    return code is call_with_stand_ins.__code__ or code.co_filename == own.co_filename
 
 
 def _is_opaque_data(value: Any) -> bool:

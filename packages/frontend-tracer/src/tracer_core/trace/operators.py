@@ -128,29 +128,34 @@ class Operations(Component):
                     if result is not NotImplemented:
                         return result
                 return self.inplace(symbol, left, right)
-        for method, args in self._candidates(name, left, right):
-            if method is ABSENT:
-                continue
-            result = self.tracer.calls.call_value(method, args, {})
-            if result is not NotImplemented:
-                return result
+        shown = "** or pow()" if symbol == "**" and not inplace else written
+        result = self.answered(name, shown, left, right)
+        if result is not NotImplemented:
+            return result
+        if self._formats(name, left):
+            return special_methods.percent(self.tracer, left, right)
         if self._no_operator(name, left, right):
             # Raises Python's own error.
             return (INPLACE[symbol] if inplace else native)(left, right)
-        if self.entries.python_method(left, f"__{name}__") or self.entries.python_method(
-            right, f"__r{name}__"
-        ):
-            kinds = self._types_of(left, right)
-            shown = "** or pow()" if symbol == "**" and not inplace else written
-            raise TypeError(f"unsupported operand type(s) for {shown}: {kinds}")
-        if symbol == "%" and isinstance(left, str):
-            return special_methods.percent(self.tracer, left, right)
         if symbol == "*":
             left, right = self._counts(left, right)
         self.native_operands(left, right)
         if inplace and not isinstance(right, torch.Tensor):
             native = INPLACE[symbol]  # the same operator, but with its own error text
         return self.apply(native, left, right)
+
+    def answered(self, name: str, shown: str, left: Any, right: Any) -> Any:
+        """Returns what the operands' methods in Python give; NotImplemented if C code decides.
+        shown: the operator in Python's error."""
+        asked = [one for one in self._candidates(name, left, right) if one[0] is not ABSENT]
+        for method, args in asked:
+            result = self.tracer.calls.call_value(method, args, {})
+            if result is not NotImplemented:
+                return result
+        if asked and not self._formats(name, left):
+            kinds = self._types_of(left, right)
+            raise TypeError(f"unsupported operand type(s) for {shown}: {kinds}")
+        return NotImplemented
 
     def _types_of(self, left: Any, right: Any) -> str:
         return " and ".join(
@@ -162,17 +167,26 @@ class Operations(Component):
         forward = (self.entries.operator_method(left, f"__{name}__"), [left, right])
         other = ABSENT if mine is kind else self.entries.operator_method(right, f"__r{name}__")
         reflected = (other, [right, left])
-        if symbol_is_text_formatting(name, left, right):
-            return []
-        if other is not ABSENT and issubclass(kind, mine):
+        if other is not ABSENT and mine in kind.__mro__:
             own = None
             if mine.__flags__ & HEAP_TYPE:
                 own = self.entries.special(mine, f"__r{name}__")
-            return [reflected, forward] if own is not other else [forward, reflected]
+            if own is not other:
+                return [reflected, forward]
+        if self._formats(name, left):
+            return []
         if forward[0] is ABSENT and other is not ABSENT:
             if self._native_handles(name, left, right) or self._values_handle(name, left, right):
                 return []
         return [forward, reflected]
+
+    def _formats(self, name: str, left: Any) -> bool:
+        """Returns whether this is ``%`` of a text, which formats whatever the right operand is."""
+        return (
+            name == "mod"
+            and isinstance(left, (str, bytes, bytearray))
+            and self.entries.operator_method(left, "__mod__") is ABSENT
+        )
 
     def _no_operator(self, name: str, left: Any, right: Any) -> bool:
         """Returns whether neither operand's class has the operator, so that no code would run."""
@@ -180,7 +194,7 @@ class Operations(Component):
         return any(free) and all(
             lacking or type(value) in _KNOWN_TYPES for lacking, value in zip(free, (left, right),
             strict=True)
-        ) and not (name == "mod" and isinstance(left, str))  # fmt: skip
+        )  # fmt: skip
 
     def _counts(self, left: Any, right: Any) -> tuple[Any, Any]:
         """Returns operands of a repetition, the count converted by ``__index__``."""
@@ -239,7 +253,7 @@ class Operations(Component):
         if scalars.symbolic:
             left, right = scalars.beside(left, right), scalars.beside(right, left)
         order = [(left, name, right), (right, reflected, left)]
-        if type(right) is not type(left) and issubclass(type(right), type(left)):
+        if type(right) is not type(left) and type(left) in type(right).__mro__:
             order.reverse()
         tensors = is_tensor_like(left) or is_tensor_like(right)
         for receiver, method_name, other in order:
@@ -281,7 +295,7 @@ class Operations(Component):
             return NotImplemented
         if isinstance(receiver, _HOLDERS) and owner in _HOLDERS:
             if not isinstance(other, (*_HOLDERS, bytearray)) and not is_constant(other):
-                if isinstance(receiver, bytes) and self._has_buffer(other):
+                if isinstance(receiver, bytes) and self.has_buffer(other):
                     raise Break("unknown_native", "bytes are compared with a buffer")
                 return NotImplemented
             return method(self.tracer.scalars.payload(receiver), self.tracer.scalars.payload(other))
@@ -299,7 +313,8 @@ class Operations(Component):
             self.same(receiver, other)  # guards that objects compared by identity stay different
         return result
 
-    def _has_buffer(self, value: Any) -> bool:
+    def has_buffer(self, value: Any) -> bool:
+        """Returns whether C code may read the value's bytes."""
         if self.entries.python_method(value, "__buffer__"):
             return True
         try:
@@ -393,11 +408,6 @@ class Operations(Component):
             return self.tracer.reads.length(value) != 0
         self.tracer.reads.expand(value)
         return bool(value)
-
-
-def symbol_is_text_formatting(name: str, left: Any, right: Any) -> bool:
-    """Returns whether this is text % value: only a subclass of text can override it."""
-    return name == "mod" and type(left) is str and not isinstance(right, str)
 
 
 #: Modules whose C types have operators that run no user code.

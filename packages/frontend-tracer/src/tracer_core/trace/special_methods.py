@@ -227,15 +227,6 @@ def plain_key(tracer: Tracing, key: Any) -> Any:
     return index(tracer, key)
 
 
-def number(tracer: Tracing, value: Any) -> Any:
-    """Converts an argument of a math function: __float__, then __index__."""
-    for name in () if isinstance(value, float) else ("__float__", "__index__"):
-        method = tracer.entries.python_method(value, name)
-        if method is not None:
-            return ask(tracer, method, value, name)
-    return tracer.scalars.payload(value)
-
-
 # -- text
 # ---------------------------------------------------------------------------------------------------
 
@@ -253,7 +244,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__repr__")
     if method is not None:
-        return str(ask(tracer, method, value, "__repr__"))
+        return ask(tracer, method, value, "__repr__")  # type: ignore[no-any-return]
     value = tracer.scalars.payload(value)
     if is_constant(value):
         return repr(value)
@@ -271,7 +262,7 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
         )
     if type(value) is types.SimpleNamespace:
         fields = tracer.containers.mapping(tracer.attributes.getattr(value, "__dict__")).items()
-        return f"namespace({', '.join(f'{name}={repr_of(tracer, item, inside)}' for name, item in fields)})"
+        return f"namespace({', '.join(f'{name}={_shown(tracer, item, inside)}' for name, item in fields)})"
     tracer.native_calls.native_reads(value)
     if isinstance(value, _PRINTED_AS) and not all(map(is_constant, held(value))):
         if (
@@ -315,17 +306,22 @@ def _with_texts(tracer: Tracing, value: Any) -> Any:
     return made
 
 
+def _shown(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
+    """Returns `repr_of` as part of another text: a text of a subclass counts as plain text."""
+    return str.__str__(repr_of(tracer, value, inside))
+
+
 def _repr_arguments(tracer: Tracing, args: tuple[Any, ...]) -> str:
-    return f"({repr_of(tracer, args[0])})" if len(args) == 1 else repr_of(tracer, args)
+    return f"({_shown(tracer, args[0])})" if len(args) == 1 else repr_of(tracer, args)
 
 
 def _repr_container(tracer: Tracing, value: Any, inside: tuple[int, ...]) -> str:
     if type(value) is dict:
         pairs = tracer.containers.mapping(value).items()
-        texts = [f"{repr_of(tracer, k, inside)}: {repr_of(tracer, v, inside)}" for k, v in pairs]
+        texts = [f"{_shown(tracer, k, inside)}: {_shown(tracer, v, inside)}" for k, v in pairs]
         return "{" + ", ".join(texts) + "}"
     left, right, empty = _BRACKETS[type(value)]
-    texts = [repr_of(tracer, item, inside) for item in tracer.containers.spread(value)]
+    texts = [_shown(tracer, item, inside) for item in tracer.containers.spread(value)]
     if type(value) is tuple and len(texts) == 1:
         return f"({texts[0]},)"
     return f"{left}{', '.join(texts)}{right}" if texts else empty
@@ -338,7 +334,7 @@ def str_of(tracer: Tracing, value: Any) -> str:
     value = tracer.scalars.concrete(value)
     method = tracer.entries.python_method(value, "__str__")
     if method is not None:
-        return str(ask(tracer, method, value, "__str__"))
+        return ask(tracer, method, value, "__str__")  # type: ignore[no-any-return]
     by_repr = tracer.entries.static(type(value), "__str__") is object.__dict__["__str__"]
     if by_repr and tracer.entries.python_method(value, "__repr__"):
         return repr_of(tracer, value)  # the __str__ of numbers and objects calls repr

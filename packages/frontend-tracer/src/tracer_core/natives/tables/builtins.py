@@ -31,6 +31,7 @@ from tracer_core.trace.class_creation import new_class
 from tracer_core.trace.dict_entries import ABSENT, has_python
 from tracer_core.trace.eager_interpreter import FRAME_ASKERS
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
+from tracer_core.trace.host_objects import CONVERSIONS, ITEMS, call_with_stand_ins, stand_in
 from tracer_core.trace.traced_arrays import TracedArray, is_array
 from tracer_core.trace.traced_arrays import length as array_length
 from tracer_core.trace.tracer import Tracer
@@ -274,55 +275,46 @@ def defaultdict_of(tracer: Tracer, factory: Any = None, /, *args: Any, **kwargs:
     return collections.defaultdict(factory, *items, **kwargs)
 
 
-_READABLE = (str, bytes, int, float, complex)
-_NUMBER_METHODS: dict[type, tuple[str, ...]] = {
-    int: ("__int__", "__index__", "__trunc__"),
-    float: ("__float__", "__index__"),
-    complex: ("__complex__", "__float__", "__index__"),
-    bytes: ("__bytes__", "__index__", "__iter__"),
-    bytearray: ("__index__", "__iter__"),
-}
-
-
-@special_each(*_NUMBER_METHODS)
+@special_each(int, float, complex)
 def number(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if not args:
-        return kind(**kwargs)
-    value = args[0]
+    """A number of what C code converts."""
+    value = args[0] if args else None
     if isinstance(value, torch.Tensor):
         if (
             kind is int
+            and len(args) == 1
             and not kwargs
             and tracer.recorder.refused(torch.Tensor.item, (value,), {}) is None
         ):
             return tracer.native_calls.call_torch(torch.Tensor.item, [value], {})
         tracer.break_graph("data_dependent_value", f"{kind.__name__}() of a tensor")
-    if type(value) is _SYMBOL_OF.get(kind):
-        return value
     if type(value) in _SYMBOL_TYPES and len(args) == 1 and not kwargs:
+        if type(value) is _SYMBOL_OF.get(kind):
+            return value
         if kind in _SYMBOL_OF:
             return tracer.scalars.operate(kind, (value,))
-        return kind(tracer.scalars.concrete(value))
-    for name in _NUMBER_METHODS[kind]:
-        method = tracer.entries.python_method(value, name)
-        if isinstance(value, int) and name == "__index__":
-            break  # C code takes an int as it is
-        if method is not None and name == "__trunc__":
+    if kind is int and tracer.entries.python_method(value, "__trunc__"):
+        if tracer.entries.lacks(value, "__int__", "__index__"):
             tracer.break_graph("side_effect_native", "int() warns of __trunc__")
-        if method is not None:
-            return kind(special_methods.ask(tracer, method, value, name))
-        if not tracer.entries.lacks(value, name):
-            break  # the method is C code
-    if tracer.scalars.payload(value) is not value:
-        return kind(tracer.scalars.payload(value), *args[1:], **kwargs)
-    if (
-        len(args) == 1
-        and tracer.entries.lacks(value, *_NUMBER_METHODS[kind])
-        and not isinstance(value, _READABLE)
+    return call_with_stand_ins(tracer, kind, args, kwargs)
+
+
+@special_each(bytes, bytearray)
+def octets(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Bytes of what C code converts: a number, a buffer or an iterable of numbers."""
+    value = args[0] if args else None
+    if isinstance(value, torch.Tensor):
+        tracer.break_graph("data_dependent_value", f"{kind.__name__}() of a tensor")
+    asked: tuple[str, ...] = (*CONVERSIONS, *ITEMS)
+    if len(args) > 1 or kwargs or tracer.operators.has_buffer(value):
+        asked = CONVERSIONS
+    elif (
+        hasattr(type(value), "__iter__")
+        and not isinstance(value, str)
+        and not any(tracer.entries.python_method(value, name) for name in asked)
     ):
-        return kind(*args, **kwargs)  # raises Python's own error
-    tracer.native_calls.native_reads(*args)
-    return kind(*args, **kwargs)
+        return kind(stand_in(tracer, item) for item in tracer.containers.stream(value))
+    return call_with_stand_ins(tracer, kind, args, kwargs, asked)
 
 
 @special(bool)
@@ -332,8 +324,10 @@ def bool_of(tracer: Tracer, value: Any = False) -> bool:
 
 @special_rows({str: (str, special_methods.str_of), repr: (repr, special_methods.repr_of)})
 def text_of(
-    tracer: Tracer, kind: Any, answer: Any, object: Any = "", *args: Any, **kwargs: Any
+    tracer: Tracer, kind: Any, answer: Any, object: Any = ABSENT, *args: Any, **kwargs: Any
 ) -> Any:
+    if object is ABSENT:
+        return kind(**kwargs)
     object = tracer.scalars.concrete(object)
     if not args and not kwargs:
         return answer(tracer, object)
@@ -344,12 +338,14 @@ def text_of(
 @special(ascii)
 def ascii_of(tracer: Tracer, obj: Any) -> str:
     text = special_methods.repr_of(tracer, obj)
-    return text.encode("ascii", "backslashreplace").decode("ascii")
+    return text if text.isascii() else text.encode("ascii", "backslashreplace").decode("ascii")
 
 
 @special(format)
 def format_of(tracer: Tracer, value: Any, spec: Any = "") -> str:
-    return str(tracer.containers.format(value, spec))
+    if not isinstance(spec, str):
+        return format("", spec)  # raises Python's own error
+    return tracer.containers.format(value, spec)
 
 
 @special(super)

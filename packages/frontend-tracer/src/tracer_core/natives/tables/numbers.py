@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import cmath
+import itertools
 import math
+import sys
 import types
 from typing import Any
 
 import torch
 
-from tracer_core.fx_capture.provenance import is_constant
-from tracer_core.natives import reading
-from tracer_core.natives.effects import PURE, declare, special, special_each
-from tracer_core.trace import special_methods
+from tracer_core.natives.effects import special, special_each
+from tracer_core.trace.host_objects import CONVERSIONS, call_with_stand_ins, stand_in
 from tracer_core.trace.scalars import SYMBOLS
 from tracer_core.trace.traced_arrays import is_array
 from tracer_core.trace.traced_arrays import number as array_number
 from tracer_core.trace.tracer import Tracer
 
-_OF_ITERABLES = [f for name in ("fsum", "dist", "sumprod") if (f := getattr(math, name, None))]
-_INTEGERS = (math.gcd, math.lcm, math.factorial, math.comb, math.perm, math.isqrt)
-_NUMBERS = (int, float, complex, bool)
+_OF_ITERABLES = [math.fsum, math.dist]
 #: Functions of one object (and plain arguments) -> the special method that they call.
 _ASKED = {
     abs: "__abs__",
@@ -35,29 +33,14 @@ def _functions(module: Any) -> list[Any]:
     return [f for f in vars(module).values() if isinstance(f, types.BuiltinFunctionType)]
 
 
-declare(PURE, _functions(cmath))
-
-
 @special_each(bin, hex, oct, chr)
-def numeric(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
-    """A function of numbers: converts objects with ``__index__`` to ints."""
+def numeric(
+    tracer: Tracer, function: Any, *args: Any, asked: Any = CONVERSIONS, **kwargs: Any
+) -> Any:
+    """A function of numbers, which C code converts."""
     if any(isinstance(a, torch.Tensor) for a in args):
         return tracer.native_calls.native(function, *args, **kwargs)
-    plain = [
-        tracer.scalars.payload(tracer.operators.index(tracer.scalars.concrete(a))) for a in args
-    ]
-    tracer.native_calls.native_reads(*plain, *kwargs.values())
-    if not all(map(is_constant, plain)):
-        for value in plain:
-            known = isinstance(value, _NUMBERS) or type(value).__module__ in _NUMBER_MODULES
-            if not known and not tracer.entries.lacks(value, "__index__", "__float__"):
-                tracer.break_graph(
-                    "unknown_native", f"{function.__name__} of a {type(value).__name__}"
-                )
-    return function(*plain, **kwargs)
-
-
-_NUMBER_MODULES = ("builtins", "fractions", "decimal")
+    return call_with_stand_ins(tracer, function, args, kwargs, asked)
 
 
 @special_each(*_ASKED)
@@ -69,29 +52,17 @@ def ask(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> Any:
         return tracer.calls.call_value(method, [*args, *kwargs.values()], {})
     if args and isinstance(args[0], SYMBOLS) and not kwargs:
         return tracer.scalars.operate(function, args)
-    return numeric(tracer, function, *args, **kwargs)
+    return numeric(tracer, function, *args, asked=(*CONVERSIONS, _ASKED[function]), **kwargs)
 
 
 @special(divmod)
 def divmod_of(tracer: Tracer, left: Any, right: Any) -> Any:
     if tracer.scalars.symbolic and tracer.scalars.operates(left, right):
         return tracer.operators.binary("//", left, right), tracer.operators.binary("%", left, right)
-    order = [(left, "__divmod__", right), (right, "__rdivmod__", left)]
-    if type(left) is type(right):
-        order.pop()
-    elif issubclass(type(right), type(left)):
-        order.reverse()
-    asked = False
-    for receiver, method_name, other in order:
-        method = tracer.entries.python_method(receiver, method_name)
-        if method is not None:
-            asked = True
-            result = tracer.calls.call_value(method, [receiver, other], {})
-            if result is not NotImplemented:
-                return result
-    if asked:
-        kinds = " and ".join(f"'{tracer.exceptions.type_name(value)}'" for value in (left, right))
-        raise TypeError(f"unsupported operand type(s) for divmod(): {kinds}")
+    result = tracer.operators.answered("divmod", "divmod()", left, right)
+    if result is not NotImplemented:
+        return result
+    tracer.operators.native_operands(left, right)
     return numeric(tracer, divmod, left, right)
 
 
@@ -115,27 +86,45 @@ def prod(tracer: Tracer, iterable: Any, /, *, start: Any = 1) -> Any:
     return start
 
 
+if sys.version_info >= (3, 12):
+
+    @special(math.sumprod)
+    def sumprod(tracer: Tracer, p: Any, q: Any, /) -> Any:
+        """C code adds up products of numbers; from the first pair of other objects on, their
+        operators do."""
+        left, right = tracer.containers.spread(p), tracer.containers.spread(q)
+        pairs = list(zip(left, right, strict=False))
+        numbers = list(itertools.takewhile(lambda pair: all(map(_is_number, pair)), pairs))
+        total = math.sumprod(*zip(*numbers, strict=True)) if numbers else 0
+        for a, b in pairs[len(numbers) :]:
+            total = tracer.operators.binary("+", total, tracer.operators.binary("*", a, b))
+        if len(left) != len(right):
+            math.sumprod([0] * len(left), [0] * len(right))  # raises Python's own error
+        return total
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float, bool)
+
+
 @special_each(*_OF_ITERABLES)
 def of_iterables(tracer: Tracer, function: Any, *iterables: Any, **kwargs: Any) -> Any:
-    numbers = [
-        [special_methods.number(tracer, item) for item in tracer.containers.spread(one)]
-        for one in iterables
-    ]
-    if any(isinstance(item, torch.Tensor) for items in numbers for item in items):
+    items = [tracer.containers.spread(one) for one in iterables]
+    if any(isinstance(item, torch.Tensor) for one in items for item in one):
         tracer.break_graph("data_dependent_value", f"math.{function.__name__}() of tensors")
+    numbers = [[stand_in(tracer, item) for item in one] for one in items]
     return function(*numbers, **kwargs)
 
 
-_CONVERTING = set(_functions(math)).difference(_ASKED, _OF_ITERABLES, [math.prod])
+_CONVERTING = {*_functions(math), *_functions(cmath)}.difference(
+    _ASKED, _OF_ITERABLES, [math.prod, getattr(math, "sumprod", None)]
+)
 
 
 @special_each(*_CONVERTING)
 def converting(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """A function that converts its arguments to numbers first."""
-    convert = special_methods.index if function in _INTEGERS else special_methods.number
-    numbers = [convert(tracer, a) for a in args]
-    if any(isinstance(a, SYMBOLS) for a in numbers) and not kwargs:
-        return tracer.scalars.operate(function, tuple(numbers))
-    if reading.read_values(tracer, *numbers, *kwargs.values()):
-        return tracer.native_calls.native(function, *numbers, **kwargs)
-    return function(*numbers, **kwargs)
+    if any(isinstance(a, SYMBOLS) for a in args) and not kwargs:
+        given = [a if isinstance(a, SYMBOLS) else stand_in(tracer, a) for a in args]
+        return tracer.scalars.operate(function, tuple(given))
+    return numeric(tracer, function, *args, **kwargs)
