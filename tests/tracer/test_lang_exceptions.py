@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 import sys
 
 from tests.tracer.programs import Programs, X, Y
@@ -651,6 +652,14 @@ def test_a_break_inside_except_star():
         return x
 
     twin(lambda: f, (X,), (Y,), kinds=("side_effect_native", "unsupported_value"))
+
+
+@program(breaks=None)
+def a_class_of_c_code_that_takes_no_attributes(x):
+    try:
+        struct.Struct.size = 4
+    except TypeError as error:
+        return x + 1, str(error)
 
 
 class Coded(ExceptionGroup):

@@ -1275,8 +1275,8 @@ def percent_of_a_text_formats_whatever_the_right_operand_is(x):
 @program
 def text_of_a_subclass_stays_one(x):
     class Text(str):
-        def __str__(self):
-            return "not asked"
+        def __str__(self, spec=""):
+            return "asked"
 
         __repr__ = __format__ = __str__
 

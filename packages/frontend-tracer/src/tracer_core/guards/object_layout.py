@@ -21,6 +21,8 @@ import torch
 #: Flag of classes created at run time (Py_TPFLAGS_HEAPTYPE); the type of other objects cannot
 #: change.
 HEAP_TYPE = 1 << 9
+#: Flag of classes whose attributes nobody can set (Py_TPFLAGS_IMMUTABLETYPE).
+IMMUTABLE_TYPE = 1 << 8
 TYPE = 8  # PyObject: ob_refcnt, ob_type
 DICT_SIZE, DICT_VERSION = 16, 24  # PyDictObject: PyObject_HEAD, ma_used, ma_version_tag
 LIST_SIZE, LIST_ITEMS = 16, 24  # PyListObject: PyObject_VAR_HEAD, ob_item

@@ -15,14 +15,11 @@ from typing import Any
 
 from tracer_core.bytecode.tracebacks import rebuilt as rebuilt_traceback
 from tracer_core.fx_capture.graph_breaks import Restart
-from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.reconstruct.containers import ContainerRebuilder
 from tracer_core.reconstruct.emitter import CannotRebuild
 from tracer_core.reconstruct.runtime import new_exception
 from tracer_core.trace.class_creation import GENERATED, bare_class, fill_class, make_enum
-
-_IMMUTABLE_TYPE = 1 << 8
-
 
 #: Names that a metaclass has descriptors for, which setattr() of a class puts into its namespace.
 _SET_AS_ENTRIES = GENERATED | {"__module__", "__qualname__", "__doc__", "__annotations__",
@@ -217,7 +214,7 @@ def base_of(cls: Any) -> type | None:
     class or no way is known to make its objects empty."""
     if (
         not cls.__flags__ & HEAP_TYPE
-        or cls.__flags__ & _IMMUTABLE_TYPE
+        or cls.__flags__ & IMMUTABLE_TYPE
         or hasattr(cls, "n_sequence_fields")
     ):
         return None if cls is not types.SimpleNamespace else cls

@@ -16,7 +16,7 @@ from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.side_effects import MISSING
 from tracer_core.guards.guard import GuardKind
-from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import class_creation, gradients
 from tracer_core.trace.attributes import ABSENT, LOCAL_SET, has_python, kind_is_slot
@@ -99,7 +99,7 @@ class AttributeWrites(Component):
         )
         plain = plain and not name.startswith("__")
         own = library in ("torch", "tracer_core") and not plain
-        if name in type.__dict__ or own or not cls.__flags__ & HEAP_TYPE:
+        if name in type.__dict__ or own or not _is_writable(cls):
             # Entries that the tracer itself relies on, or CPython's own error.
             raise Break(
                 "unsupported_mutation", f"attribute {name!r} of class {cls.__name__} is set"
@@ -190,6 +190,10 @@ def _write_plainly(base: Any, obj: Any, name: str, value: Any = ABSENT) -> None:
         base.__delattr__(obj, name)
     else:
         base.__setattr__(obj, name, value)
+
+
+def _is_writable(cls: type) -> bool:
+    return bool(cls.__flags__ & HEAP_TYPE) and not cls.__flags__ & IMMUTABLE_TYPE
 
 
 def _given(value: Any) -> tuple[Any, ...]:
