@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import fractions
 import functools
 import sys
 
@@ -401,6 +402,22 @@ def bound_c_method_of_a_class_made_inside_across_a_break(x):
 
     f = F.fromhex("0x1.8p+0")
     return x * f, type(f) is F, f.given
+
+
+@program(graphs=None, breaks=None)
+def fraction_of_whole_numbers_of_a_class_across_a_break(x):
+    class Whole(int):
+        numerator = property(lambda self: self)
+        denominator = property(lambda self: Whole(1))
+
+        def __mul__(self, other):
+            return Whole(int(self) * int(other))
+
+        __floordiv__ = __mul__
+
+    made = fractions.Fraction(Whole(3), Whole(5))
+    print(end="")
+    return x + 1, type(made.numerator) is Whole, type(made.denominator) is Whole
 
 
 class Module(torch.nn.Module):

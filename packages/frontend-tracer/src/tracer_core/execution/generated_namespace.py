@@ -19,7 +19,7 @@ from tracer_core.bytecode.frame_layout import MISS
 from tracer_core.errors import TracerError
 from tracer_core.execution.resume import GRAPH_RAISED, Suspended
 from tracer_core.fx_capture.known_scalars import single
-from tracer_core.guards.guard import data_of, same_objects, tensor_is
+from tracer_core.guards.guard import data_of, exact_members, same_objects, tensor_is
 from tracer_core.guards.guard_cache import Checked
 from tracer_core.guards.source import payload
 from tracer_core.guards.tensor_check import watch_tensors
@@ -78,7 +78,7 @@ def runtime_namespace() -> dict[str, Any]:
         "payload": payload,
         "TracerError": TracerError,
         "keys": needed.key_set, "is_unbound": unbound_cell, "is_unset": unset_slot,
-        "data_of": data_of,
+        "data_of": data_of, "exact_members": exact_members,
         "same_objects": same_objects, "tensor_is": tensor_is, "alias_groups": alias_groups,
         "memory": memory,
         "are_distinct": are_distinct, "single": single,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import datetime
 import enum
+import fractions
 import functools
 import re
 import types
@@ -55,6 +56,8 @@ def is_constant(value: Any) -> bool:
     kind = type(value)
     if kind is torch.Size:  # that of a tensor with symbolic sizes is no constant
         return all(type(size) is int for size in value)
+    if kind is fractions.Fraction:  # of any kind of whole numbers
+        return type(value._numerator) is int is type(value._denominator)
     if kind in CONSTANT_TYPES:
         return kind not in _ZONED or type(value.tzinfo) in (type(None), datetime.timezone)
     if kind in (tuple, frozenset):

@@ -126,6 +126,25 @@ REPR_TYPES: frozenset[type] = frozenset(
 )  # fmt: skip
 
 
+#: Immutable types of which equal ones may differ -> the fields that are their whole value.
+_FIELDS: dict[type, tuple[str, ...]] = {
+    complex: ("real", "imag"), range: ("start", "stop", "step"), slice: ("start", "stop", "step"),
+}  # fmt: skip
+
+
+def exact_members(members: frozenset[Any]) -> frozenset[Any]:
+    """Returns the members of a frozenset as what tells them apart: True from 1, -0.0 from 0.0."""
+    return frozenset(map(_exact, members))
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return exact_members(value)
+    if isinstance(value, tuple):
+        return tuple(map(_exact, value))
+    return type(value), value, repr(value) if isinstance(value, (float, complex)) else None
+
+
 def literal(value: Any) -> str:
     """Returns the text of a literal. Python limits the digits of decimal integers in texts."""
     return hex(value) if type(value) is int and value.bit_length() > _LONG_BITS else repr(value)
@@ -134,14 +153,15 @@ def literal(value: Any) -> str:
 def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
     """Returns text that is true when `value` equals the immutable `expected`.
 
-    The types must be equal too; NaN equals itself, and -0.0 differs from 0.0.
+    The types must be equal too; NaN equals NaN of the same sign, and -0.0 differs from 0.0.
     """
     if expected is None or expected is True or expected is False or expected is Ellipsis:
         return f"{value} is {expected!r}"
     kind = type(expected)
     if kind is float:
         if math.isnan(expected):
-            return f"(type({value}) is float and {value} != {value})"
+            sign = f"math.copysign(1.0, {value}) == {math.copysign(1.0, expected)}"
+            return f"(type({value}) is float and {value} != {value} and {sign})"
         if expected == 0.0:
             return (
                 f"(type({value}) is float and {value} == 0.0"
@@ -156,14 +176,14 @@ def equality(value: str, expected: Any, constant: Callable[[Any], str]) -> str:
         return f"({' and '.join(checks)})"
     if kind in REPR_TYPES:
         return f"(type({value}) is {constant(kind)} and repr({value}) == {repr(expected)!r})"
-    if kind is complex:
-        return f"(type({value}) is complex and repr({value}) == {repr(expected)!r})"
+    if kind in _FIELDS:
+        parts = [
+            equality(f"{value}.{name}", getattr(expected, name), constant) for name in _FIELDS[kind]
+        ]
+        return f"({' and '.join([f'type({value}) is {constant(kind)}', *parts])})"
     if kind is frozenset:
-        types = "{{(type(e), e) for e in {}}}"
-        return (
-            f"(type({value}) is frozenset and {types.format(value)} =="
-            f" {types.format(constant(expected))})"
-        )
+        members = f"exact_members({value}) == exact_members({constant(expected)})"
+        return f"(type({value}) is frozenset and {members})"
     if kind in (int, str, bytes):
         return f"(type({value}) is {kind.__name__} and {value} == {literal(expected)})"
     return f"(type({value}) is {constant(kind)} and {value} == {constant(expected)})"
