@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import fractions
 import functools
 import sys
+import types
 
 import torch
 
@@ -418,6 +420,31 @@ def fraction_of_whole_numbers_of_a_class_across_a_break(x):
     made = fractions.Fraction(Whole(3), Whole(5))
     print(end="")
     return x + 1, type(made.numerator) is Whole, type(made.denominator) is Whole
+
+
+@program(graphs=None, breaks=None)
+def a_module_whose_class_hides_its_dictionary(x):
+    class Hiding(types.ModuleType):
+        __dict__ = 8
+
+    made = Hiding("made")
+    print(end="")
+    return x + 1, texts_of(lambda: dir(made))
+
+
+@program(graphs=None, breaks=None)
+def memoryviews_keep_their_buffers_from_being_resized(x):
+    buffer, numbers = bytearray(b"abc"), array.array("i", [1, 2])
+    views = [memoryview(buffer)]
+    _view = memoryview(numbers)  # never read again, and alive until the end
+    texts = texts_of(
+        lambda: buffer.append(1),
+        lambda: numbers.append(3),
+        lambda: buffer.pop(),
+        errors=BufferError,
+    )
+    views[0][0] = 120
+    return x + 1, texts, bytes(buffer), list(numbers)
 
 
 class Module(torch.nn.Module):

@@ -75,8 +75,10 @@ SUSPENDED_GENERATORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDicti
 
 def end_is_seen(value: Any) -> bool:
     """Returns whether the program can observe an object's death: it has ``__del__``, is weakly
-    referenced, or is a generator that may be inside ``try``. The tracer must not keep such an
-    object alive."""
+    referenced, is a generator that may be inside ``try``, or a memoryview, which keeps its buffer
+    from being resized. The tracer must not keep such an object alive."""
+    if type(value) is memoryview:
+        return True
     if type(value) is types.GeneratorType:
         suspended = SUSPENDED_GENERATORS.get(value)
         if suspended is not None:

@@ -11,6 +11,7 @@ import _abc  # type: ignore[import-not-found]
 import collections
 import types
 from collections.abc import Callable
+from types import GetSetDescriptorType, NoneType
 from typing import Any
 
 from tracer_core.bytecode.tracebacks import rebuilt as rebuilt_traceback
@@ -165,6 +166,9 @@ class ObjectRebuilder(ContainerRebuilder):
             first = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
             if "__slots__" in cls.__dict__:
                 first["__slots__"] = cls.__dict__["__slots__"]
+            for key in ("__dict__", "__weakref__"):  # a class body may define its own
+                if not isinstance(value := cls.__dict__.get(key), (NoneType, GetSetDescriptorType)):
+                    first[key] = value
             parts = (
                 f"{self._value(type(cls))}, {cls.__name__!r}, {self._value(cls.__bases__)},"
                 f" {self._value(first)}"
