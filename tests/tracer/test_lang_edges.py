@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import array
 import collections
+import decimal
 import fractions
 import functools
+import reprlib
 import sys
 import types
+import typing
+import weakref
 
 import torch
 
@@ -445,6 +449,55 @@ def memoryviews_keep_their_buffers_from_being_resized(x):
     )
     views[0][0] = 120
     return x + 1, texts, bytes(buffer), list(numbers)
+
+
+@program(graphs=None, breaks=None)
+def parameters_of_a_generic_class_with_a_base_from_before_a_break(x):
+    item = typing.TypeVar("item")
+
+    class Items(typing.Deque[item]):  # noqa: UP006
+        pass
+
+    print(end="")
+    return x + 1, Items.__parameters__ == (item,), Items[int].__args__
+
+
+class Nested(list):
+    @reprlib.recursive_repr("+++")
+    def __repr__(self):
+        return "<" + ", ".join(map(repr, self)) + ">"
+
+
+class Unprintable:
+    def __repr__(self):
+        raise ValueError("no text")
+
+
+@program(graphs=None, breaks=None)
+def recursive_texts(x):
+    nested, one = Nested("ab"), Unprintable()
+    nested.append(nested)
+    text = repr(nested)
+    print(end="")
+    nested.append("c")
+    told = reprlib.repr(one) == f"<Unprintable instance at {id(one):#x}>"
+    return x + 1, text, repr(nested), told
+
+
+@program(graphs=None, breaks=None)
+def c_types_that_look_up_attributes_in_their_own_way(x):
+    class Precise(decimal.Context):
+        def __init__(self):
+            decimal.Context.__init__(self)
+            self.prec, self.extra = 7, 3
+
+    context, precise = decimal.Context(), Precise()
+    context.flags = context.traps
+    proxy = weakref.proxy(precise)
+    proxy.other = 4
+    third = precise.divide(decimal.Decimal(1), 3)
+    return x + 1, context.flags == context.traps, precise.flags == context.flags, third, (
+        precise.other, proxy.extra)  # fmt: skip
 
 
 class Module(torch.nn.Module):

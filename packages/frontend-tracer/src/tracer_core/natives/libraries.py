@@ -114,6 +114,9 @@ def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
         return all(_is_data(tracer, child, code, depth - 1) for child in children)
     if code and type(value) is types.FunctionType:
         return guard_function(tracer, value)
+    if tracer.entries.made_class(value):  # its bases may be objects of the program
+        bases = value.__dict__.get("__orig_bases__", ())
+        return code and _is_data(tracer, bases, code, depth - 1)
     if isinstance(value, IDENTITY_TYPES):
         return code or _known(getattr(value, "__module__", None) or "") is not None
     if not tracer.provenance.is_fresh(value):

@@ -146,6 +146,9 @@ class TracedEntries(Protocol):
     def class_entry(self, cls: type, name: str) -> tuple[type | None, Any]:
         """Returns (defining class, raw value) along the MRO, guarded for classes that can change."""
 
+    def made_class(self, cls: Any) -> bool:
+        """Returns whether the trace made the class."""
+
     def forget_entries(self) -> None:
         """Drops cached class look-ups after a class changed."""
 

@@ -6,6 +6,9 @@ An object that existed before the trace is saved before it is changed. User code
 
 from __future__ import annotations
 
+import ast
+import functools
+import struct
 import types
 from typing import Any
 
@@ -19,7 +22,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import class_creation, gradients
-from tracer_core.trace.attributes import ABSENT, LOCAL_SET, has_python, kind_is_slot
+from tracer_core.trace.attributes import ABSENT, has_python, kind_is_slot
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import TracedGenerator
@@ -40,8 +43,6 @@ class AttributeWrites(Component):
 
     def _write(self, method: Any, obj: Any, name: str, value: Any) -> None:
         """Traces one write by `method`, the special method of the object's class."""
-        if method is LOCAL_SET:
-            raise Break("unknown_native", "attributes of a threading.local belong to a thread")
         if type(obj) is TracedGenerator:
             raise Restart(obj.born, "native_python", f"a generator's {name} is set")
         if isinstance(obj, torch.Tensor):
@@ -50,6 +51,10 @@ class AttributeWrites(Component):
             self.tracer.calls.call_value(method, [obj, name, *_given(value)], {})
         elif isinstance(obj, type):
             self.set_class_attribute(obj, name, value)
+        elif method not in _GENERIC:
+            raise Break(
+                "unknown_native", f"{type(obj).__name__} has a way of its own to set {name}"
+            )
         else:
             self.generic_setattr(obj, name, value)
 
@@ -190,6 +195,15 @@ def _write_plainly(base: Any, obj: Any, name: str, value: Any = ABSENT) -> None:
         base.__delattr__(obj, name)
     else:
         base.__setattr__(obj, name, value)
+
+
+#: Methods of C types that store attributes as object's do.
+_GENERIC = {
+    vars(kind)[name]
+    for kind in (object, BaseException, functools.partial, types.SimpleNamespace, types.ModuleType,
+                 types.MethodType, struct.Struct, ast.AST)
+    for name in ("__setattr__", "__delattr__")
+}  # fmt: skip
 
 
 def _is_writable(cls: type) -> bool:

@@ -8,10 +8,12 @@ natively.
 from __future__ import annotations
 
 import collections
+import decimal
 import gc
 import sys
 import threading
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -40,9 +42,12 @@ _OF_SUPER = frozenset({"__class__", "__thisclass__", "__self__", "__self_class__
 #: Attributes of generators that `TracedGenerator` has as a generator has them.
 _GENERATOR_METHODS = frozenset({"send", "throw", "close", "__iter__", "__next__"})
 _MODULE_GETATTR = torch.nn.Module.__getattr__
-_LOCAL_GET, LOCAL_SET = (
-    vars(threading.local)[f"__{name}__"] for name in ("getattribute", "setattr")
-)
+_LOCAL_GET = vars(threading.local)["__getattribute__"]
+#: Look-ups of C types that find more than object's does.
+_OWN_LOOKUPS = [
+    vars(kind)["__getattribute__"]
+    for kind in (decimal.Context, weakref.ProxyType, weakref.CallableProxyType)
+]
 _ARRAY_VIEWS = frozenset({"T", "mT", "real", "imag", "flat", "base", "data"})
 #: Attributes that `type` computes from the class's own entries.
 _CLASS_ENTRIES = frozenset({"__doc__", "__module__", "__annotations__"})
@@ -125,6 +130,8 @@ class Attributes(Component):
         getter = self.entries.special(cls, "__getattribute__")
         if getter is _LOCAL_GET:
             return self._local_attribute(obj, name)
+        if getter in _OWN_LOOKUPS:
+            raise Break("unknown_native", f"{cls.__name__} has a way of its own to look up {name}")
         try:
             if has_python(getter):
                 return self.tracer.calls.call_value(getter, [obj, name], {})

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.bytecode.frame import Frame, LazyValue, contents
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives import polyfills
@@ -367,8 +368,20 @@ def _dispatch(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, 
 
 def _call_wrapped(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """recursive_repr: the text of an object, which a thread does not ask for twice."""
-    wrapped = inspect.getclosurevars(function).nonlocals["user_function"]
+    outer = inspect.getclosurevars(function).nonlocals
+    wrapped = outer["user_function"]
+    for frame in tracer.frames if args else ():
+        if frame.function is wrapped and _argument(frame) is args[0]:
+            return outer.get("fillvalue", "...")
     return tracer.calls.prepare(wrapped, args, kwargs)
+
+
+def _argument(frame: Frame) -> Any:
+    """Returns a frame's first variable."""
+    held = frame.locals[0]
+    if isinstance(held, types.CellType):
+        held = contents(held)
+    return held.value if type(held) is LazyValue else held
 
 
 def _call_cached_property(

@@ -91,8 +91,8 @@ _LASTING = (
     torch.nn.Module, torch.nn.Parameter, *classes("optim.Optimizer"), type, types.FunctionType,
     types.ModuleType,
 )  # fmt: skip
-#: Modules that use an object's id and the thread id to detect recursive reprs.
-_REPR_GUARDS = frozenset({"dataclasses", "reprlib"})
+#: Functions that use an object's id and the thread id to detect recursive reprs.
+_REPR_GUARDS = frozenset({("dataclasses", "wrapper"), ("reprlib", "wrapper")})
 
 
 @special_rows(
@@ -102,7 +102,8 @@ _REPR_GUARDS = frozenset({"dataclasses", "reprlib"})
     }
 )
 def identity(tracer: Tracer, function: Any, reason: str, *args: Any) -> Any:
-    if tracer.frames[-1].globals.get("__name__") in _REPR_GUARDS:
+    frame = tracer.frames[-1]
+    if (frame.globals.get("__name__"), frame.code.raw.co_name) in _REPR_GUARDS:
         return function(*args)
     if function is id and isinstance(args[0], _LASTING) and not tracer.provenance.is_fresh(args[0]):
         return queries.identity(tracer, args[0])
