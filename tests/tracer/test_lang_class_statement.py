@@ -13,11 +13,13 @@ import types
 import typing
 from typing import ClassVar, NamedTuple
 
+import pytest
 import torch
 
-from tests.tracer.programs import Programs, X, Y
+from tests.tracer.programs import Programs, X, Y, texts_of
 from tests.tracer.twin import twin
 from tracer_core.testing import compare
+from tracer_core.trace import class_creation
 
 program = Programs()
 REGISTRY: list = []
@@ -961,6 +963,208 @@ def test_a_class_lives_across_a_break():
         return box.get() + Box(x).get()
 
     twin(lambda: f, (X,), breaks=1, kinds=("side_effect_native",))
+
+
+@program(graphs=None, breaks=None)
+def enumerations_of_the_libraries_own_ways(x):
+    class Super(metaclass=enum.EnumMeta):
+        pass
+
+    class E(Super, enum.Enum):
+        A = 1
+
+    @enum._simple_enum(enum.Enum)
+    class Simple:
+        CYAN = enum.auto()
+        RED = enum.auto()
+
+    return x * Simple.RED.value, repr(E.A), [one.name for one in Simple], Simple(1).name
+
+
+@program
+def bases_that_are_no_classes_and_namespaces_that_are_no_mappings(x):
+    class Entry:
+        def __mro_entries__(self, bases):
+            return ()
+
+    class Bad(type):
+        @classmethod
+        def __prepare__(*args):
+            return None
+
+    def statement():
+        class A(metaclass=Bad):
+            pass
+
+    return x + 1, texts_of(lambda: type("A", (Entry(),), {}), statement)
+
+
+@program
+def classes_are_called_by_what_they_inherit(x):
+    class ByClass:
+        @classmethod
+        def __new__(cls, *args):
+            return cls.__name__, args[1:]
+
+    class Meta(type):
+        __call__ = dict
+
+    class MetaOfClass(type):
+        @classmethod
+        def __call__(meta, *args):
+            return meta.__name__, args
+
+    class A(metaclass=Meta):
+        pass
+
+    class B(metaclass=MetaOfClass):
+        pass
+
+    class C:
+        def fill(self, a, b):
+            self.filled = a, b
+
+        __init__ = functools.partialmethod(fill, 1)
+
+    return x + 1, ByClass(2)[1], A(a=1), B(2), C(3).filled
+
+
+@program(graphs=None, kinds=("class_statement",))
+def metaclass_answers_every_question(x):
+    class Meta(type):
+        def __getattribute__(cls, name):
+            return True
+
+    class A(metaclass=Meta):
+        attr = False
+
+    class HasDict:
+        pass
+
+    class Mixed(HasDict, type):
+        pass
+
+    class B(metaclass=Mixed):
+        y = 4
+
+    return x + 1, A.attr, A.nothing, B.__dict__["y"]
+
+
+@program(graphs=None, breaks=None)
+def a_dataclass_that_is_refused_stays_as_it_was(x):
+    def lt():
+        @dataclasses.dataclass(order=True)
+        class A:
+            a: int
+
+            def __le__(self, other):
+                return False
+
+    def frozen():
+        @dataclasses.dataclass(frozen=True)
+        class A:
+            a: int
+
+            def __delattr__(self, name):
+                return None
+
+    return x + 1, texts_of(lt, frozen)
+
+
+def test_a_dataclass_keeps_what_it_had_after_an_error():
+    class A:
+        a: int
+
+        def __le__(self, other):
+            return False
+
+    before = dict(vars(A))
+    put = functools.partial(class_creation.put_back, A)
+    with pytest.raises(TypeError, match="__le__"):
+        dataclasses.dataclass(A, order=True)
+    put(before)
+    assert dict(vars(A)) == before
+
+
+@program
+def typed_dictionaries_are_made_by_calls(x):
+    K = typing.TypeVar("K")
+
+    class A(typing.TypedDict, typing.Generic[K]):
+        a: K
+
+    class B(A[K], total=False):
+        b: K
+
+    return x + 1, A(a=1), B(a=1, b=2), A.__total__, len(A.__parameters__)
+
+
+@program(graphs=None, breaks=None)
+def aliases_and_unions_name_the_classes_that_are_rebuilt(x):
+    class Group(NamedTuple):
+        key: int
+
+    class A:
+        pass
+
+    alias, union = Group[int], A | str
+    print(end="")
+    return x + 1, alias.__origin__ is Group, type(alias(1)) is Group, union == A | str
+
+
+@program(graphs=None, breaks=None)
+def protocols_of_a_trace_know_their_instances_after_a_break(x):
+    class P(typing.Protocol):
+        def go(self): ...
+
+    class A:
+        def go(self):
+            return 1
+
+    class Heir(P):
+        pass
+
+    @functools.singledispatch
+    def kind(value):
+        return "base"
+
+    kind.register(P)(lambda value: "protocol")
+    said = texts_of(lambda: isinstance(A(), P))
+    checked = typing.runtime_checkable(P)
+    print(end="")
+    return x + 1, said, kind(Heir()), isinstance(A(), checked), isinstance(3, checked)
+
+
+@typing.runtime_checkable
+class Goes(typing.Protocol):
+    def go(self): ...
+
+
+def test_protocols_ask_the_object_too():
+    class A:
+        pass
+
+    def make():
+        return lambda one, x: (isinstance(one, Goes), x + 1)
+
+    plain, able, blocked = A(), A(), A()
+    able.go, blocked.go = print, None
+    twin(make, (plain, X), (able, X), (blocked, X), (plain, X))
+
+
+@program
+def an_abstract_class_asked_before_it_is_ready(x):
+    ready = []
+
+    class Base:
+        def __init_subclass__(cls, **words):
+            super().__init_subclass__()
+            ready.append(words)
+
+    class A(Base, metaclass=abc.ABCMeta, word=1):
+        pass
+
+    return x + 1, ready, isinstance(3, A)
 
 
 @program.cases()

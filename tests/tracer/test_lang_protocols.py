@@ -1300,6 +1300,148 @@ def text_of_a_subclass_stays_one(x):
     return x + 1, [(type(one).__name__, str.__str__(one)) for one in texts], str(errors="strict")
 
 
+@program
+def attribute_hooks_that_are_no_python_functions(x):
+    class A(dict):
+        __getattr__ = dict.__getitem__
+        __setattr__ = dict.__setitem__
+        __delattr__ = dict.__delitem__
+
+    class Hook:
+        def __get__(self, obj, owner=None):
+            return lambda *names: ("asked", names)
+
+    class B:
+        __getattribute__ = Hook()
+        __setattr__ = Hook()
+
+    a, b = A(k=2), B()
+    a.y = 42
+    del a.k
+    b.z = 1
+    return x * a.y, dict(a), b.anything, b.z
+
+
+@program(graphs=None, kinds=("unknown_native",))
+def special_methods_found_by_descriptors_are_asked_once(x):
+    asked = []
+
+    class Found:
+        def __init__(self, method):
+            self.method = method
+
+        def __get__(self, obj, owner=None):
+            asked.append(owner.__name__)
+            return self.method.__get__(obj, owner)
+
+    class A:
+        __len__ = Found(lambda self: 3)
+        __add__ = Found(lambda self, other: ("add", other))
+        __getitem__ = Found(lambda self, key: key)
+        __contains__ = Found(lambda self, key: True)
+        __str__ = Found(lambda self: "text")
+        __enter__ = Found(lambda self: 5)
+        __exit__ = Found(lambda self, *error: True)
+
+    a = A()
+    found = [len(a), a + 1, a[2], 3 in a, str(a)]
+    with a as entered:
+        found.append(entered)
+        raise ValueError
+    return x + 1, found, asked
+
+
+@program
+def with_asks_the_class_alone(x):
+    class A:
+        def __enter__(self):
+            return "of the class"
+
+        def __exit__(self, *error):
+            return True
+
+    a = A()
+    a.__enter__ = a.__exit__ = None
+    with a as entered:
+        raise ValueError
+    return x + 1, entered
+
+
+class Left(metaclass=abc.ABCMeta):
+    def __add__(self, other):
+        return "left"
+
+    def __lt__(self, other):
+        return "left"
+
+
+@Left.register
+class Right:
+    def __radd__(self, other):
+        return "right"
+
+    def __gt__(self, other):
+        return "right"
+
+
+@program
+def the_right_operand_of_a_virtual_subclass_does_not_come_first(x):
+    return x + 1, Left() + Right(), Left() < Right()
+
+
+class Kept(property):
+    def __set__(self, obj, value):
+        obj.__dict__["kept"] = value
+
+
+class Keeps:
+    b = Kept(lambda self: self.kept * 2)
+
+
+@program
+def properties_say_their_names(x):
+    class A:
+        named = property()
+
+    A.unnamed = property()
+    a, c = A(), Keeps()
+    c.b = 4
+    return x * c.b, texts_of(
+        lambda: a.named, lambda: setattr(a, "named", 1), lambda: a.unnamed,
+        lambda: delattr(a, "unnamed"), errors=AttributeError,
+    )  # fmt: skip
+
+
+@program(graphs=None, breaks=None)
+def objects_that_notice_every_question(x):
+    asked = []
+
+    class Logs:
+        def __getattribute__(self, name):
+            asked.append(name)
+            return super().__getattribute__(name)
+
+        def __len__(self):
+            return 3
+
+    class Raises:
+        def __getattribute__(self, name):
+            raise AssertionError(name)
+
+        def __len__(self):
+            return 4
+
+    class Says:
+        @property
+        def __class__(self):
+            raise RuntimeError("asked")
+
+    one = Logs()
+    one.v = 2
+    texts = texts_of(lambda: isinstance(Says(), bool), errors=RuntimeError)
+    return x * one.v, len(one), len(Raises()), isinstance(Raises(), Raises), asked, texts
+
+
 @program.cases()
 def test_protocol(name):
     program.run(name)

@@ -377,3 +377,14 @@ def test_inductor_gets_changing_numbers():
 
 def test_dynamic_false_guards_numbers():
     same(lambda x, n: x * n, (X, 2), (X, 3), (X, 4), graphs=3, dynamic=False)
+
+
+def test_eval_in_an_expression_of_a_loop_sees_the_variables():
+    def f(x, items):
+        found = []
+        for i in items:
+            for j in items:
+                found.append(eval("i + j") == eval("j + i"))
+        return x + 1, found
+
+    same(f, (X, [1, 2]), (X, [2, 3]), (X, [1, 2]), breaks=None)

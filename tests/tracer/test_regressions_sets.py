@@ -45,6 +45,24 @@ def test_a_set_changed_and_looped_over():
     same(f, (X, _made(0, 8, 3)), (X, _made(8, 0, 3)), (X, _made(8, 0)), breaks=None)
 
 
+def test_a_set_whose_old_order_cannot_be_restored():
+    def f(x, members):
+        members.add(7)
+        return x + 1, sorted([one for one in members])
+
+    def sparse():
+        members = set(range(200))
+        for one in {*range(200)} - {3, 130}:  # these change places in a table of their own
+            members.discard(one)
+        return members
+
+    compiled = tracer_core.compile(f, backend="eager")
+    for _ in range(3):
+        mine, theirs = sparse(), sparse()
+        compare(f(X, mine), compiled(X, theirs))
+        assert mine == theirs
+
+
 def test_members_are_taken_out_as_in_eager_402599():
     def f(x, members):
         first = members.pop()

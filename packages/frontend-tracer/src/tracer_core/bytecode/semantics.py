@@ -47,6 +47,9 @@ class AttributeSemantics(Protocol):
     def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
         """getattr with a default."""
 
+    def special(self, obj: Any, name: str, default: Any) -> Any:
+        """The special method that C code finds on the object's class, bound to the object."""
+
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         """An attribute of ``super(owner, obj)``."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tracer_core.bytecode.code import BRANCHES, JUMPS, Code, decode
+from tracer_core.bytecode.code import BRANCHES, JUMPS, Code, asks_for_locals, decode
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.bytecode.opcodes.operators import SYMBOLS
@@ -26,8 +26,10 @@ _LONGEST = 48  # instructions that one written transition follows
 #: or nobody observes it.
 _DROPPED = SCALARS | {list, tuple, dict, bytes, torch.Size, torch.Tensor, torch.nn.Parameter}
 _END: Any = object()
-#: Without arguments these read the calling frame.
-_ASKS_FRAME = {one.__name__: one for one in (super, globals, locals, vars, dir, compile)}
+#: These read the calling frame: some without arguments, eval and exec also with a text.
+_ASKS_FRAME = {
+    one.__name__: one for one in (super, globals, locals, vars, dir, compile, eval, exec)
+}
 
 
 class TransitionWriter:
@@ -225,7 +227,7 @@ def _first_call(w: TransitionWriter, path: _Path) -> None:
         arguments += [f"{name}={value}" for name, value in named]
     else:
         arguments.append("**{" + ", ".join(f"{name!r}: {value}" for name, value in named) + "}")
-    if not arguments:
+    if not arguments or asks_for_locals(w.code.raw):
         asks = " or ".join(f"{function} is {name}" for name in _ASKS_FRAME)
         w.add(path, f"if {asks}: return interpret(S)")
     result = w.risky(path, f"{function}({', '.join(arguments)})")

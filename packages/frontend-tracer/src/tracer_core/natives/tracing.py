@@ -164,6 +164,9 @@ class TracedEntries(Protocol):
     def guard_operator(self, name: str) -> None:
         """Guards torch.Tensor's implementation of an operator: its methods can be replaced."""
 
+    def says_its_class(self, cls: type) -> bool:
+        """Returns whether ``obj.__class__`` of the class's objects may be user code."""
+
     def is_disabled(self, value: Any, name: str) -> bool:
         """Returns whether the value's class sets a special method to None."""
 
@@ -185,6 +188,9 @@ class TracedAttributes(semantics.AttributeSemantics, Protocol):
 
     def unproxied(self, container: Any) -> Any:
         """Returns the dictionary behind a mappingproxy that the trace made; other values unchanged."""
+
+    def call_special(self, raw: Any, obj: Any, hook: str, *args: Any) -> Any:
+        """Calls a special method that the object's class has under the name `hook`."""
 
     def attributes_of(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Returns the attributes that the program set on an intermediate tensor."""

@@ -156,7 +156,7 @@ class ObjectRebuilder(ContainerRebuilder):
                 entries = ", ".join(f"({k!r}, {self._value(v)})" for k, v in made.recipe["entries"])
                 maker, keywords = self.constant(make_enum), self._value(made.recipe["keywords"])
                 parts = (
-                    f"{self._value(type(cls))}, {cls.__name__!r}, {self._value(cls.__bases__)},"
+                    f"{self._value(type(cls))}, {cls.__name__!r}, {self._value(made.recipe['bases'])},"
                     f" [{entries}]"
                 )
                 return self._new(cls, f"{maker}({parts}, {keywords})")

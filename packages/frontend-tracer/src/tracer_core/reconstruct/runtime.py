@@ -6,6 +6,8 @@ runs.
 
 from __future__ import annotations
 
+import functools
+import operator
 import sys
 import types
 from typing import Any
@@ -118,6 +120,17 @@ def own(obj: Any) -> dict[str, Any]:
     """Returns an object's own dictionary, ignoring its class's attributes."""
     found: dict[str, Any] = object.__getattribute__(obj, "__dict__")
     return found
+
+
+def alias_of(kind: Any, origin: Any, args: tuple[Any, ...], unpacked: bool) -> Any:
+    """Returns a generic alias: ``list[int]``, or ``*tuple[int]`` if unpacked."""
+    made: Any = types.GenericAlias.__new__(kind, origin, args)
+    return next(iter(made)) if unpacked else made
+
+
+def union_of(args: tuple[Any, ...]) -> Any:
+    """Returns ``A | B``."""
+    return functools.reduce(operator.or_, args)
 
 
 def type_variable(

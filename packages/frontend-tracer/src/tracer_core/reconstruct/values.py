@@ -41,9 +41,11 @@ from tracer_core.reconstruct.emitter import CannotRebuild
 from tracer_core.reconstruct.objects import ObjectRebuilder, base_of
 from tracer_core.reconstruct.runtime import (
     DICT_ITERATORS,
+    alias_of,
     is_module_global,
     proxy_of,
     type_variable,
+    union_of,
     view_of,
 )
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
@@ -87,6 +89,9 @@ class Rebuilder(ObjectRebuilder):
             return self._class(self._classes[id(obj)])
         if isinstance(obj, enum.Enum) and id(type(obj)) in self._classes:
             return self._new(obj, f"{self._value(type(obj))}({self._value(obj._value_)})")
+        if isinstance(obj, types.GenericAlias):
+            parts = obj.__origin__, obj.__args__, obj.__unpacked__
+            return self._call(obj, alias_of, type(obj), *parts)
         if isinstance(obj, IDENTITY_TYPES) or isinstance(obj, _IMMUTABLE):
             return self.constant(obj)
         if isinstance(obj, HOST_ITERATORS):
@@ -306,7 +311,7 @@ _VARIANCES = ("covariant", "contravariant", "infer_variance")
 _POSITIONED: tuple[type, ...] = (type(iter([])), type(reversed([])))
 #: Objects that are immutable and hold only immutable objects.
 _IMMUTABLE = (
-    re.Pattern, re.Match, types.GenericAlias, types.UnionType, torch.finfo, torch.iinfo,
+    re.Pattern, re.Match, torch.finfo, torch.iinfo,
     *torch_private.DEVICE_PROPERTIES,
 )  # fmt: skip
 #: Modules of C types whose pickle description is complete and made without user code.
@@ -324,6 +329,7 @@ _CALLS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     classmethod: lambda obj: (classmethod, obj.__func__),
     types.MappingProxyType: lambda obj: (proxy_of, *gc.get_referents(obj)),
     _thread.RLock: lambda obj: (_thread.RLock,),
+    types.UnionType: lambda obj: (union_of, obj.__args__),
     **dict.fromkeys(VIEWS, lambda obj: (view_of, VIEWS[type(obj)], dictionary_of(obj))),
 }
 _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {

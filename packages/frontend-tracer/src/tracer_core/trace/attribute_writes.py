@@ -22,7 +22,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import class_creation, gradients
-from tracer_core.trace.attributes import ABSENT, has_python, kind_is_slot
+from tracer_core.trace.attributes import ABSENT, LOCAL_SET, has_python, is_slot, kind_is_slot
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import TracedGenerator
@@ -36,19 +36,22 @@ class AttributeWrites(Component):
         self.entries = entries
 
     def setattr(self, obj: Any, name: str, value: Any) -> None:
-        self._write(self.entries.special(type(obj), "__setattr__"), obj, name, value)
+        self._write("__setattr__", obj, name, value)
 
     def delattr(self, obj: Any, name: str) -> None:
-        self._write(self.entries.special(type(obj), "__delattr__"), obj, name, ABSENT)
+        self._write("__delattr__", obj, name, ABSENT)
 
-    def _write(self, method: Any, obj: Any, name: str, value: Any) -> None:
-        """Traces one write by `method`, the special method of the object's class."""
+    def _write(self, hook: str, obj: Any, name: str, value: Any) -> None:
+        """Traces one write; hook: the special method of the object's class that does it."""
+        method = self.entries.special(type(obj), hook)
+        if method is LOCAL_SET:
+            raise Break("unknown_native", "attributes of a threading.local belong to a thread")
         if type(obj) is TracedGenerator:
             raise Restart(obj.born, "native_python", f"a generator's {name} is set")
         if isinstance(obj, torch.Tensor):
             self._write_tensor_attribute(obj, name, value)
-        elif has_python(method):
-            self.tracer.calls.call_value(method, [obj, name, *_given(value)], {})
+        elif not is_slot(method, hook):
+            self.tracer.attributes.call_special(method, obj, hook, name, *_given(value))
         elif isinstance(obj, type):
             self.set_class_attribute(obj, name, value)
         elif method not in _GENERIC:
@@ -138,20 +141,17 @@ class AttributeWrites(Component):
 
     def set_descriptor(self, raw: Any, obj: Any, name: str, value: Any) -> None:
         """Writes an object's value of a data descriptor; value: ABSENT deletes."""
-        deletes = value is ABSENT
-        if isinstance(raw, property):
-            method = raw.fdel if deletes else raw.fset
-            if method is None:
-                kind, lacking = type(obj).__qualname__, "deleter" if deletes else "setter"
-                raise AttributeError(f"property '{name}' of '{kind}' object has no {lacking}")
-            self.tracer.calls.call_value(method, [obj, *_given(value)], {})
-            return
-        slot = "__delete__" if deletes else "__set__"
-        method = self.entries.static(type(raw), slot)
+        slot = "__delete__" if value is ABSENT else "__set__"
+        method = self.entries.type_has(raw, slot)
+        if method is ABSENT:
+            raise AttributeError(slot)
         if has_python(method):
             self.tracer.calls.call_value(method, [raw, obj, *_given(value)], {})
-        elif method is ABSENT:
-            raise AttributeError(slot)
+        elif isinstance(raw, property):
+            method = raw.fdel if value is ABSENT else raw.fset
+            if method is None:
+                getattr(property, slot)(raw, obj, *_given(value))  # raises Python's own error
+            self.tracer.calls.call_value(method, [obj, *_given(value)], {})
         else:
             self._set_slot(raw, obj, name, value)
 

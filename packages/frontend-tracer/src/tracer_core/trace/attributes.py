@@ -29,7 +29,7 @@ from tracer_core.natives.queries import applied
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import gradients, traced_arrays
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import ABSENT, Entries, has_python
+from tracer_core.trace.dict_entries import ABSENT, Entries, has_python, is_slot, is_subtype
 from tracer_core.trace.generators import TracedGenerator
 from tracer_core.trace.scalars import NUMBERS, SYMBOLS
 
@@ -133,18 +133,23 @@ class Attributes(Component):
         if getter in _OWN_LOOKUPS:
             raise Break("unknown_native", f"{cls.__name__} has a way of its own to look up {name}")
         try:
-            if has_python(getter):
-                return self.tracer.calls.call_value(getter, [obj, name], {})
-            return self.generic_getattr(obj, name)
+            if is_slot(getter, "__getattribute__"):
+                return self.generic_getattr(obj, name)
+            return self.call_special(getter, obj, "__getattribute__", name)
         except AttributeError:
             fallback = self.entries.special(cls, "__getattr__")
             if fallback is ABSENT:
                 raise
         if fallback is _MODULE_GETATTR:
             return self._module_member(obj, name)
-        if has_python(fallback):
-            return self.tracer.calls.call_value(fallback, [obj, name], {})
-        raise Break("unknown_native", f"{type(obj).__name__}.__getattr__")
+        return self.call_special(fallback, obj, "__getattr__", name)
+
+    def call_special(self, raw: Any, obj: Any, hook: str, *args: Any) -> Any:
+        """Calls a special method that the object's class has under the name `hook`."""
+        if has_python(raw):
+            return self.tracer.calls.call_value(raw, [obj, *args], {})
+        bound = self.get_descriptor(raw, obj, type(obj), hook)
+        return self.tracer.calls.call_value(bound, [*args], {})
 
     def _local_attribute(self, obj: Any, name: str) -> Any:
         """Reads an attribute of a threading.local, which each call asks for in its own thread."""
@@ -193,11 +198,7 @@ class Attributes(Component):
         if kind is types.FunctionType:
             return types.MethodType(raw, obj)
         if kind is property:
-            if raw.fget is None:
-                raise AttributeError(
-                    f"property '{name}' of '{cls.__qualname__}' object has no getter"
-                )
-            if cls in torch_private.DEVICE_PROPERTIES:
+            if raw.fget is None or cls in torch_private.DEVICE_PROPERTIES:  # or Python's own error
                 return raw.__get__(obj)
             return self.tracer.calls.call_value(raw.fget, [obj], {})
         if kind is staticmethod:
@@ -213,6 +214,8 @@ class Attributes(Component):
             return self.entries.class_value(raw)
         if has_python(getter):
             return self.tracer.calls.call_value(getter, [raw, obj, cls], {})
+        if isinstance(raw, property) and raw.fget is not None:  # of a subclass
+            return self.tracer.calls.call_value(raw.fget, [obj], {})
         return self.native_descriptor_get(raw, obj, cls, name)
 
     def _bound_to_class(self, raw: Any, cls: type) -> Any:
@@ -238,7 +241,7 @@ class Attributes(Component):
 
     def _slot(self, raw: Any, obj: Any, cls: type, name: str) -> Any:
         if name == "__dict__":
-            return self.entries.dict_of(obj)
+            return self._class_dict(obj) if isinstance(obj, type) else self.entries.dict_of(obj)
         if name == "__class__":
             return cls
         source = self.provenance.source_of(obj)
@@ -272,6 +275,10 @@ class Attributes(Component):
         raise AttributeError(
             f"'{type(obj).__name__}' object has no attribute '{name}'", name=name, obj=obj
         )
+
+    def special(self, obj: Any, name: str, default: Any) -> Any:
+        raw = self.entries.special(type(obj), name)
+        return default if raw is ABSENT else self.get_descriptor(raw, obj, type(obj), name)
 
     def getattr_or(self, obj: Any, name: str, default: Any) -> Any:
         """Traces getattr with a default."""
@@ -371,14 +378,14 @@ class Attributes(Component):
             return self.plain_class_attribute(cls, name)
         getter = self.entries.special(meta, "__getattribute__")
         try:
-            if has_python(getter):
-                return self.tracer.calls.call_value(getter, [cls, name], {})
-            return self.plain_class_attribute(cls, name)
+            if is_slot(getter, "__getattribute__"):
+                return self.plain_class_attribute(cls, name)
+            return self.call_special(getter, cls, "__getattribute__", name)
         except AttributeError:
             fallback = self.entries.special(meta, "__getattr__")
-            if not has_python(fallback):
+            if fallback is ABSENT:
                 raise
-        return self.tracer.calls.call_value(fallback, [cls, name], {})
+        return self.call_special(fallback, cls, "__getattr__", name)
 
     def plain_class_attribute(self, cls: type, name: str) -> Any:
         """Traces type.__getattribute__."""
@@ -474,7 +481,7 @@ class Attributes(Component):
     # -- super() --
 
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
-        cls = obj if isinstance(obj, type) and issubclass(obj, owner) else type(obj)
+        cls = obj if isinstance(obj, type) and is_subtype(obj, owner) else type(obj)
         if issubclass(cls, torch.Tensor):
             raise Break("tensor_subclass", "super() in a tensor subclass")
         mro = cls.__mro__

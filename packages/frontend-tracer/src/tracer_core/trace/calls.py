@@ -26,7 +26,7 @@ from tracer_core.natives.symbolic_scalars import keeps_symbols
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import instances, torch_function
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import ABSENT, has_python
+from tracer_core.trace.dict_entries import ABSENT, Entries, has_python, is_slot
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
 
 _HOOK_TABLES = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
@@ -300,7 +300,10 @@ class Calls(Component):
 def _answers_any_name(cls: type) -> bool:
     """Returns whether attribute lookup on the class's objects runs the program's code."""
     for name in ("__getattribute__", "__getattr__"):
-        found: Any = next((c.__dict__[name] for c in cls.__mro__ if name in c.__dict__), None)
-        if has_python(found) and found.__globals__.get("__name__", "").partition(".")[0] != "torch":
+        found = Entries.static(cls, name)
+        if found is ABSENT or is_slot(found, "__getattribute__"):
+            continue
+        module = found.__globals__.get("__name__", "") if has_python(found) else ""
+        if module.partition(".")[0] != "torch":
             return True
     return False

@@ -20,7 +20,7 @@ from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.tracing import Tracing
-from tracer_core.trace.dict_entries import Entries, has_python
+from tracer_core.trace.dict_entries import Entries, has_python, hides_class, is_subtype
 
 #: Entries that the class statement itself adds to a class.
 GENERATED = frozenset({"__dict__", "__weakref__", "__classcell__", "_abc_impl"})
@@ -90,6 +90,15 @@ def fill_class(cls: type, entries: list[tuple[str, Any]]) -> None:
             value.__set_name__(cls, name)
 
 
+def put_back(cls: type, before: dict[str, Any]) -> None:
+    """Gives a class the entries that it had before."""
+    for name in cls.__dict__.keys() - before.keys():
+        type.__delattr__(cls, name)
+    for name, value in before.items():
+        if cls.__dict__[name] is not value:
+            type.__setattr__(cls, name, value)
+
+
 def _any_hooked(bases: tuple[Any, ...]) -> bool:
     """Returns whether a base has an ``__init_subclass__`` of its own."""
     plain = object.__dict__["__init_subclass__"]
@@ -150,9 +159,9 @@ def winner(meta: type, bases: tuple[Any, ...]) -> type:
     """Returns the most derived metaclass."""
     for base in bases:
         other = type(base)
-        if issubclass(meta, other):
+        if is_subtype(meta, other):
             continue
-        if issubclass(other, meta):
+        if is_subtype(other, meta):
             meta = other
             continue
         raise TypeError(
@@ -172,6 +181,10 @@ def _refuse(tracer: Tracing, bases: tuple[Any, ...], meta: Any, name: str) -> No
         raise Break("class_statement", f"the metaclass of {name} has a __hash__ of its own")
     if isinstance(meta, type) and has_python(Entries.static(meta, "mro")):
         raise Break("class_statement", f"the metaclass of {name} has its own mro()")
+    if isinstance(meta, type) and hides_class(meta):
+        raise Break(
+            "class_statement", f"the metaclass of {name} answers for what {name} is made of"
+        )
 
 
 def _prepare(
@@ -182,7 +195,12 @@ def _prepare(
         prepare = tracer.attributes.getattr_or(meta, "__prepare__", None)
     if prepare is None or isinstance(prepare, types.BuiltinFunctionType):  # type.__prepare__
         return {}
-    return tracer.calls.call_value(prepare, [name, bases], keywords)
+    namespace = tracer.calls.call_value(prepare, [name, bases], keywords)
+    if not hasattr(type(namespace), "__getitem__"):
+        kind = meta.__name__ if isinstance(meta, type) else "<metaclass>"
+        returned = tracer.exceptions.type_name(namespace)
+        raise TypeError(f"{kind}.__prepare__() must return a mapping, not {returned}")
+    return namespace
 
 
 def run_body(tracer: Tracing, body: types.FunctionType, namespace: Any) -> Any:
@@ -219,6 +237,8 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
     meta, name, bases, namespace = args
     if not (isinstance(name, str) and isinstance(bases, tuple) and isinstance(namespace, dict)):
         raise Break("native_python", "the arguments do not fit type.__new__()")
+    if not all(isinstance(base, type) for base in bases):
+        type.__new__(meta, name, bases, {})  # raises Python's own error
     best = winner(meta, bases)
     if best is not meta:
         other = tracer.entries.class_entry(best, "__new__")[1]
@@ -226,6 +246,8 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
             return tracer.calls.call_value(other.__func__, [best, name, bases, namespace], kwargs)
         meta = best
     _refuse(tracer, bases, meta, name)
+    if issubclass(meta, enum.EnumMeta):
+        raise Break("class_statement", f"the enumeration {name} is made by a call")
     entries = tracer.containers.mapping(namespace)
     calling = tracer.frames[-1].globals
     if "__module__" not in entries and "__name__" in calling:
@@ -253,6 +275,8 @@ def new_class(tracer: Tracing, args: list[Any], kwargs: dict[str, Any]) -> Any:
         tracer.calls.call_value(
             tracer.attributes.super_attribute(made, made, "__init_subclass__"), [], kwargs
         )
+        for value in made.__dict__.values():  # typing's __init_subclass__ runs natively
+            note_functions(tracer, value)
     return made
 
 
@@ -344,7 +368,7 @@ def _build_enum(
                 "class_statement", f"the enumeration {name} has {key!r}, which is not a plain value"
             )
     made = meta(name, bases, namespace, **keywords)
-    note_class(tracer, made, entries=entries, keywords=keywords)
+    note_class(tracer, made, bases=bases, entries=entries, keywords=keywords)
     return made
 
 

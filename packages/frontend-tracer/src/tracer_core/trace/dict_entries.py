@@ -6,7 +6,6 @@ absence, unless the program has decided it since. ABSENT stands for a missing en
 
 from __future__ import annotations
 
-import functools
 import types
 from typing import Any
 
@@ -22,13 +21,10 @@ from tracer_core.trace.component import Component
 
 ABSENT: Any = object()
 _NUMBERS = (int, float)
-_WRAPPED = (
-    functools.partial,
-    functools.partialmethod,
-    functools.singledispatchmethod,
-    staticmethod,
-    classmethod,
-)
+_C_METHODS = (
+    types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
+    types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType,
+)  # fmt: skip
 
 
 def has_python(function: Any) -> bool:
@@ -36,8 +32,39 @@ def has_python(function: Any) -> bool:
     return isinstance(function, types.FunctionType)
 
 
+def is_native(function: Any) -> bool:
+    """Returns whether a slot of a type is C code, or empty."""
+    return function is None or function is ABSENT or isinstance(function, _C_METHODS)
+
+
+def is_slot(function: Any, name: str) -> bool:
+    """Returns whether a special method is the C code that a C base has for it."""
+    return isinstance(function, types.WrapperDescriptorType) and function.__name__ == name
+
+
+def hides_class(meta: type) -> bool:
+    """Returns whether a metaclass changes what its classes say of their own parts."""
+    return meta is not type and any(
+        Entries.static(meta, name) is not type.__dict__[name] for name in _PARTS_OF_CLASS
+    )
+
+
+def is_subtype(cls: type, base: type) -> bool:
+    """Returns whether a class inherits from another; unlike issubclass(), asks no metaclass."""
+    return any(one is base for one in cls.__mro__)
+
+
 def is_tensor_like(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+_PARTS_OF_CLASS = (
+    "__getattribute__", "__dict__", "__mro__", "__bases__", "__base__", "__flags__", "__name__",
+    "__qualname__", "__dictoffset__",
+)  # fmt: skip
+
+
+_CLASS = object.__dict__["__class__"]
 
 
 class Entries(Component):
@@ -107,6 +134,8 @@ class Entries(Component):
     def guard_lineage(self, cls: type) -> None:
         """Guards the classes that a class inherits from: `__bases__` can be assigned."""
         if cls not in self._lineages:
+            if hides_class(type(cls)):
+                raise Break("unknown_native", f"{type(cls).__name__} answers for its classes")
             self._lineages.add(cls)
             for owner in cls.__mro__ if self.made_class(cls) else (cls,):
                 if owner.__flags__ & HEAP_TYPE and not self.made_class(owner):
@@ -143,9 +172,17 @@ class Entries(Component):
         found = self.special(cls, name)
         if has_python(found):
             return found
-        if isinstance(found, _WRAPPED) and not isinstance(obj, type):
+        if not (is_native(found) or isinstance(obj, type)):
             raise Break("unknown_native", f"{cls.__name__}.{name} is a {type(found).__name__}")
         return None
+
+    def says_its_class(self, cls: type) -> bool:
+        """Returns whether ``obj.__class__`` of the class's objects, which isinstance() reads, may be
+        user code."""
+        return bool(cls.__flags__ & HEAP_TYPE) and not (
+            self.special(cls, "__class__") is _CLASS
+            and is_slot(self.special(cls, "__getattribute__"), "__getattribute__")
+        )
 
     def is_disabled(self, value: Any, name: str) -> bool:
         """Returns whether the value's class sets the special method `name` to None."""

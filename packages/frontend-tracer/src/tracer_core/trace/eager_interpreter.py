@@ -23,6 +23,7 @@ from tracer_core.bytecode.interpreter import Machine
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
 from tracer_core.bytecode.tracebacks import extended, history
 from tracer_core.errors import TracerError
+from tracer_core.trace.dict_entries import ABSENT, Entries
 from tracer_core.trace.instances import super_cells
 from tracer_core.trace.raised_exceptions import name_in_c
 
@@ -117,6 +118,12 @@ class EagerAttributes:
 
     def delattr(self, obj: Any, name: str) -> None:
         delattr(obj, name)
+
+    def special(self, obj: Any, name: str, default: Any) -> Any:
+        raw = Entries.static(type(obj), name)
+        if raw is ABSENT:
+            return default
+        return raw.__get__(obj, type(obj)) if hasattr(type(raw), "__get__") else raw
 
     def super_attribute(self, owner: Any, obj: Any, name: str) -> Any:
         return getattr(super(owner, obj), name)

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from tracer_core.bytecode.frame import NULL, Frame
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.fx_capture.graph_breaks import Break, RunNatively
 from tracer_core.natives.effects import effect_of
 from tracer_core.natives.tracing import Tracing
-from tracer_core.trace.dict_entries import ABSENT, has_python
+from tracer_core.trace.dict_entries import ABSENT, has_python, is_native, is_slot, is_subtype
 
 _SAFE_CLASSES = (
     torch.Size, torch.device, torch.finfo, torch.iinfo, torch.dtype, slice, range,
@@ -53,6 +53,10 @@ def instantiate(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, A
         meta_call = tracer.entries.special(meta, "__call__")
         if has_python(meta_call):
             return tracer.calls.prepare(meta_call, [cls, *args], kwargs)
+        if not is_slot(meta_call, "__call__"):
+            return tracer.calls.prepare(
+                tracer.attributes.special(cls, "__call__", None), args, kwargs
+            )
     return construct(tracer, cls, args, kwargs)
 
 
@@ -65,15 +69,34 @@ def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any
     _, new = tracer.entries.class_entry(cls, "__new__")
     if isinstance(new, staticmethod):
         new = new.__func__
+    elif not is_native(new):
+        new = tracer.attributes.getattr(cls, "__new__")
     if new is object.__new__:
         if getattr(cls, "__abstractmethods__", None):
             return cls(*args, **kwargs)  # raises Python's own error
         obj = object.__new__(cls)
     else:
         obj = tracer.calls.call_value(new, [cls, *args], kwargs)
-    if not isinstance(obj, cls):
+    if not is_subtype(type(obj), cls):
         return obj
+    _ask_for_class(tracer, obj)
     return _initialise(tracer, obj, args, kwargs)
+
+
+def _ask_for_class(tracer: Tracing, obj: Any) -> None:
+    """Leaves the program to plain Python if asking an object for its ``__class__``, as isinstance()
+    in the tracer's own code does, runs a method that does more than answer."""
+    cls, static = type(obj), tracer.entries.static
+    plain = is_slot(static(cls, "__getattribute__"), "__getattribute__")
+    if plain and static(cls, "__class__") is object.__dict__["__class__"]:
+        return
+    before = tracer.side_effects.activity()
+    try:
+        tracer.attributes.getattr_or(obj, "__class__", None)
+    except Exception as error:
+        raise RunNatively(f"a {type(obj).__name__} asked for its class raises") from error
+    if tracer.side_effects.activity() != before:
+        raise RunNatively(f"a {type(obj).__name__} asked for its class does more than answer")
 
 
 def new_object(
@@ -106,14 +129,22 @@ def _initialise(tracer: Tracing, obj: Any, args: list[Any], kwargs: dict[str, An
         if (args or kwargs) and tracer.entries.static(cls, "__new__") is object.__new__:
             raise TypeError(f"{cls.__name__}() takes no arguments")
         return obj
-    if not has_python(init):
+    if is_native(init):
         tracer.calls.call_value(init, [obj, *args], kwargs)
         return obj
-    frame = tracer.calls.prepare(init, [obj, *args], kwargs)
-    if type(frame) is not Frame:
-        return obj
-    frame.on_return = ("instance", obj)
-    return frame
+    if has_python(init):
+        frame = tracer.calls.prepare(init, [obj, *args], kwargs)
+    else:
+        bound = tracer.attributes.special(obj, "__init__", None)
+        frame = tracer.calls.prepare(bound, args, kwargs)
+    if type(frame) is Frame:
+        frame.on_return = ("instance", obj)
+        return frame
+    if frame is not None:
+        raise TypeError(
+            f"__init__() should return None, not '{tracer.exceptions.type_name(frame)}'"
+        )
+    return obj
 
 
 def super_cells(frame: Frame) -> tuple[int, Any]:

@@ -26,7 +26,7 @@ from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.names import classes
 from tracer_core.trace import special_methods, torch_function, traced_arrays
 from tracer_core.trace.component import Component
-from tracer_core.trace.dict_entries import ABSENT, is_tensor_like
+from tracer_core.trace.dict_entries import ABSENT, is_subtype, is_tensor_like
 from tracer_core.trace.scalars import SYMBOLS
 
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
@@ -167,7 +167,7 @@ class Operations(Component):
         forward = (self.entries.operator_method(left, f"__{name}__"), [left, right])
         other = ABSENT if mine is kind else self.entries.operator_method(right, f"__r{name}__")
         reflected = (other, [right, left])
-        if other is not ABSENT and mine in kind.__mro__:
+        if other is not ABSENT and is_subtype(kind, mine):
             own = None
             if mine.__flags__ & HEAP_TYPE:
                 own = self.entries.special(mine, f"__r{name}__")
@@ -253,7 +253,7 @@ class Operations(Component):
         if scalars.symbolic:
             left, right = scalars.beside(left, right), scalars.beside(right, left)
         order = [(left, name, right), (right, reflected, left)]
-        if type(right) is not type(left) and type(left) in type(right).__mro__:
+        if type(right) is not type(left) and is_subtype(type(right), type(left)):
             order.reverse()
         tensors = is_tensor_like(left) or is_tensor_like(right)
         for receiver, method_name, other in order:

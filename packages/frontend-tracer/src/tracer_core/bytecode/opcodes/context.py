@@ -10,10 +10,9 @@ from tracer_core.bytecode.interpreter import Machine
 
 
 def _bound(m: Machine, manager: Any, name: str) -> Any:
-    """Looks up the manager's special method on its type, as CPython does."""
-    for cls in type(manager).__mro__:
-        if name in cls.__dict__:
-            return m.attributes.getattr(manager, name)
+    found = m.attributes.special(manager, name, None)
+    if found is not None:
+        return found
     missed = " (missed __exit__ method)" if name == "__exit__" else ""
     raise TypeError(
         f"'{m.exceptions.type_name(manager)}' object does not support the context manager"

@@ -7,6 +7,7 @@ import builtins
 import collections
 import functools
 import types
+import typing
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.bytecode.code import asks_for_locals
 from tracer_core.fx_capture.graph_breaks import RunNatively
-from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import (
     PURE,
     SHALLOW,
@@ -28,7 +29,7 @@ from tracer_core.natives.queries import query
 from tracer_core.natives.tables.containers import pairs_of
 from tracer_core.trace import instances, special_methods
 from tracer_core.trace.class_creation import new_class
-from tracer_core.trace.dict_entries import ABSENT, has_python
+from tracer_core.trace.dict_entries import ABSENT, has_python, is_native, is_subtype
 from tracer_core.trace.eager_interpreter import FRAME_ASKERS
 from tracer_core.trace.generators import HOST_ITERATORS, TracedGenerator
 from tracer_core.trace.host_objects import CONVERSIONS, ITEMS, call_with_stand_ins, stand_in
@@ -62,19 +63,28 @@ def is_instance(tracer: Tracer, obj: Any, classes: Any) -> bool:
     if isinstance(obj, HOST_ITERATORS):
         return isinstance(_stand_in(obj), classes)
     tracer.entries.guard_lineage(type(obj))
-    if _says_its_class(tracer, type(obj)):
+    if tracer.entries.says_its_class(type(obj)):
         return _is_instance_by_word(tracer, obj, classes)
     _guard_registries(tracer, type(obj), classes, "__instancecheck__")
+    for cls in _flat(classes):
+        if getattr(cls, "_is_protocol", False) is True and not is_subtype(type(obj), cls):
+            _guard_members(tracer, obj, cls)
     return isinstance(obj, classes)
 
 
-def _says_its_class(tracer: Tracer, kind: type) -> bool:
-    """Returns whether ``obj.__class__``, which isinstance reads, is user code."""
-    if not kind.__flags__ & HEAP_TYPE:
-        return False
-    return tracer.entries.special(kind, "__class__") is not object.__dict__[
-        "__class__"
-    ] or has_python(tracer.entries.special(kind, "__getattribute__"))
+def _guard_members(tracer: Tracer, obj: Any, protocol: type) -> None:
+    """Guards the attributes by which a runtime-checkable protocol knows its instances."""
+    if is_constant(obj) or isinstance(obj, torch.Tensor):
+        return
+    before = tracer.side_effects.activity()
+    for name in sorted(typing._get_protocol_attrs(protocol)):  # type: ignore[attr-defined]
+        _, raw = tracer.entries.class_entry(type(obj), name)
+        if raw is ABSENT or isinstance(raw, types.MemberDescriptorType):
+            tracer.attributes.getattr_or(obj, name, None)
+        elif not (has_python(raw) or is_native(raw) or is_constant(raw)):
+            tracer.break_graph("unknown_native", f"a protocol asks for {name} of an object")
+    if tracer.side_effects.activity() != before:
+        tracer.break_graph("unknown_native", "a protocol asks for attributes that are computed")
 
 
 def _is_instance_by_word(tracer: Tracer, obj: Any, classes: Any) -> bool:
@@ -116,6 +126,8 @@ def _guard_registries(tracer: Tracer, kind: Any, classes: Any, hook: str) -> Non
         handle = (issubclass, kind, cls)
         if not isinstance(cls, abc.ABCMeta) or cls in kind.__mro__ or handle in questions:
             continue
+        if tracer.effects.attribute(cls, "_is_runtime_protocol") is not None:
+            tracer.break_graph("unknown_native", f"{cls.__name__} has become a runtime protocol")
         if not (made(kind) or made(cls)):
             questions[handle] = functools.partial(issubclass, kind, cls)
             query(tracer, questions[handle])

@@ -60,7 +60,12 @@ def process_class(tracer: Tracer, cls: Any, *args: Any, **kwargs: Any) -> Any:
             tracer.break_graph(
                 "class_statement", f"the field {name!r} of a dataclass has a tensor as default"
             )
-    made = dataclasses._process_class(cls, *args, **kwargs)  # type: ignore[attr-defined]
+    before = dict(cls.__dict__)
+    try:
+        made = dataclasses._process_class(cls, *args, **kwargs)  # type: ignore[attr-defined]
+    except Exception:
+        class_creation.put_back(cls, before)  # what it had set when it found the error
+        raise
     class_creation.note_class(tracer, made)
     tracer.entries.forget_entries()
     return made
