@@ -1135,6 +1135,55 @@ def protocols_of_a_trace_know_their_instances_after_a_break(x):
     return x + 1, said, kind(Heir()), isinstance(A(), checked), isinstance(3, checked)
 
 
+@program(graphs=None, breaks=None)
+def what_refers_to_a_class_refers_to_one_class_after_a_break(x):
+    met = []
+
+    class Found:
+        def __get__(self, obj, owner=None):
+            met.append((obj, owner))
+            return lambda: 1
+
+    class Base:
+        found = Found()
+
+    class A(Base):
+        def go(self):
+            return super().found()
+
+    a = A()
+    a.go()
+    method, order, slot = A.mro, A.mro(), a.__repr__
+    failed, parts = KeyError(A), functools.partial(isinstance, a)
+    print(end="")
+    return (
+        x + 1, met == [(a, A)], method() == order == [A, Base, object], slot() == repr(a),
+        failed.args[0] is A, parts(A),
+    )  # fmt: skip
+
+
+@program(graphs=None, breaks=None)
+def an_enumeration_keeps_what_is_set_on_it(x):
+    class E(enum.IntEnum):
+        ONE = 1
+
+    E.extra = 3
+    E.__reduce_ex__ = lambda self, protocol: "one"
+    print(end="")
+    return x * E.extra, E.ONE.__reduce_ex__(2), E(1) is E.ONE
+
+
+@program
+def the_cell_of_a_class_is_empty(x):
+    class A:
+        def go(self):
+            nonlocal __class__
+            del __class__
+            super()
+
+    return x + 1, texts_of(lambda: A().go(), errors=RuntimeError)
+
+
 @typing.runtime_checkable
 class Goes(typing.Protocol):
     def go(self): ...

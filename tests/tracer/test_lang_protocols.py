@@ -7,6 +7,7 @@ import cmath
 import functools
 import math
 import operator
+import types
 from decimal import Decimal
 from fractions import Fraction
 
@@ -1312,7 +1313,7 @@ def attribute_hooks_that_are_no_python_functions(x):
             return lambda *names: ("asked", names)
 
     class B:
-        __getattribute__ = Hook()
+        __getattr__ = Hook()
         __setattr__ = Hook()
 
     a, b = A(k=2), B()
@@ -1410,6 +1411,13 @@ def properties_say_their_names(x):
         lambda: a.named, lambda: setattr(a, "named", 1), lambda: a.unnamed,
         lambda: delattr(a, "unnamed"), errors=AttributeError,
     )  # fmt: skip
+
+
+@program
+def a_namespace_prints_itself(x):
+    a, b = types.SimpleNamespace(v=1), types.SimpleNamespace()
+    a.own, b.other = a, types.SimpleNamespace(b=b)
+    return x + 1, repr(a), repr(b)
 
 
 @program(graphs=None, breaks=None)

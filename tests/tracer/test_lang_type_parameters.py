@@ -195,3 +195,16 @@ def fn(x):
     return Box[int](first(x)).v * 2, [p.__name__ for p in (*Box.__type_params__, *first.__type_params__)]
 """
     twin(lambda: module(source).fn, (X,), (Y,), kinds=("side_effect_native",))
+
+
+@NEW
+def test_parameters_of_a_class_stay_the_same_across_a_break():
+    source = """
+class Box[T: int]:
+    pass
+def fn(x):
+    found = Box.__type_params__
+    print(end="")
+    return x + 1, found[0] is Box.__type_params__[0], found[0].__bound__
+"""
+    twin(lambda: module(source).fn, (X,), (Y,), kinds=("side_effect_native",))

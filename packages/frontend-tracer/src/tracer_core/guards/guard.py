@@ -112,7 +112,8 @@ class Relation:
 def show(obj: Any) -> str:
     """Text of an object for people."""
     if isinstance(obj, type):
-        return f"{obj.__module__}.{obj.__qualname__}"
+        module, name = (type.__dict__[one].__get__(obj) for one in ("__module__", "__qualname__"))
+        return f"{module}.{name}"
     return repr(obj) if len(repr(obj)) < 80 else f"<{type(obj).__name__} at {id(obj):#x}>"
 
 

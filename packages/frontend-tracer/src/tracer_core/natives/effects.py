@@ -117,7 +117,8 @@ def unbound(function: Any) -> Any:
                 continue  # a Python override was passed over by super()
             if isinstance(raw, (classmethod, types.ClassMethodDescriptorType, staticmethod)):
                 return raw
-        return None
+        raw = type.__dict__.get(function.__name__)  # a method of the class as an object: mro()
+        return raw if isinstance(raw, types.MethodDescriptorType) else None
     for cls in type(owner).__mro__:
         raw = cls.__dict__.get(function.__name__)
         if raw is not None and not isinstance(raw, types.FunctionType):

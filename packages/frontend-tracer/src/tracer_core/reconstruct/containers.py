@@ -103,8 +103,8 @@ class ContainerRebuilder(Emitter):
 
     def _frozenset(self, obj: Any) -> str:
         text = self._items(obj)
-        self._fill_pending()
-        return self._new(obj, f"{self.constant(frozenset)}([{text}])")
+        known = self._made_meanwhile(obj)
+        return known or self._new(obj, f"{self.constant(frozenset)}([{text}])")
 
     def _deque(self, obj: Any) -> str:
         name = self._new(obj, f"{self.constant(collections.deque)}((), {obj.maxlen!r})")

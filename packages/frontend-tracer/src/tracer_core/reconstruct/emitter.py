@@ -82,6 +82,11 @@ class Emitter:
         finally:
             self._depth -= 1
 
+    def _made_meanwhile(self, obj: Any) -> str | None:
+        """Fills what is pending; returns the expression of `obj` if what was filled holds it."""
+        self._fill_pending()
+        return self._memo.get(id(obj))
+
     def _remember(self, obj: Any, text: str) -> str:
         self._memo[id(obj)] = text
         self._alive.append(obj)

@@ -111,7 +111,9 @@ class ObjectRebuilder(ContainerRebuilder):
         if isinstance(obj, BaseExceptionGroup):  # a subclass may take more arguments than these two
             given = tuple(member.__get__(obj) for member in _PARTS_OF_GROUP)
         self._items((args, given))
-        self._fill_pending()
+        known = self._made_meanwhile(obj)
+        if known is not None:
+            return known
         name = self._call(obj, new_exception, type(obj), given, args)
         self._pending.append(lambda: self._fill_exception(name, obj))
         return name
@@ -173,7 +175,9 @@ class ObjectRebuilder(ContainerRebuilder):
                 f"{self._value(type(cls))}, {cls.__name__!r}, {self._value(cls.__bases__)},"
                 f" {self._value(first)}"
             )
-            self._fill_pending()  # __slots__ may be a list
+            known = self._made_meanwhile(cls)  # __slots__ may be a list
+            if known is not None:
+                return known
             name = self._new(cls, f"{self.constant(bare_class)}({parts})")
             entries = ", ".join(
                 f"({key!r}, {self._value(value)})"

@@ -128,6 +128,12 @@ def alias_of(kind: Any, origin: Any, args: tuple[Any, ...], unpacked: bool) -> A
     return next(iter(made)) if unpacked else made
 
 
+def bound_slot(obj: Any, name: str) -> Any:
+    """Returns the special method written in C that the object's class has, bound to the object."""
+    raw: Any = next(cls.__dict__[name] for cls in type(obj).__mro__ if name in cls.__dict__)
+    return raw.__get__(obj)
+
+
 def union_of(args: tuple[Any, ...]) -> Any:
     """Returns ``A | B``."""
     return functools.reduce(operator.or_, args)

@@ -42,6 +42,7 @@ from tracer_core.reconstruct.objects import ObjectRebuilder, base_of
 from tracer_core.reconstruct.runtime import (
     DICT_ITERATORS,
     alias_of,
+    bound_slot,
     is_module_global,
     proxy_of,
     type_variable,
@@ -214,12 +215,16 @@ class Rebuilder(ObjectRebuilder):
         )
         if receiver is None or described or lasting:
             return self.constant(obj)
+        if isinstance(obj, types.MethodWrapperType):
+            return self._call(obj, bound_slot, receiver, obj.__name__)
         return self._call(obj, getattr, receiver, obj.__name__)
 
     def _partial(self, obj: Any) -> str:
         parts = [self._value(obj.func), *map(self._value, obj.args)]
         keywords = self._value(obj.keywords)
-        self._fill_pending()  # partial() copies its keywords, which must be filled
+        known = self._made_meanwhile(obj)  # partial() copies its keywords, which must be filled
+        if known is not None:
+            return known
         name = self._new(
             obj, f"{self.constant(functools.partial)}({', '.join(parts)}, **{keywords})"
         )
@@ -246,7 +251,9 @@ class Rebuilder(ObjectRebuilder):
             options |= {} if obj.__bound__ is None else {"bound": obj.__bound__}
             constraints = getattr(obj, "__constraints__", ())
         self._items((constraints, options))
-        self._fill_pending()
+        known = self._made_meanwhile(obj)
+        if known is not None:
+            return known
         described = (obj.__name__, obj.__module__, constraints, options)
         return self._call(obj, type_variable, type(obj), *described)
 
@@ -276,7 +283,9 @@ class Rebuilder(ObjectRebuilder):
         self._in_native += 1
         text = self._items(args)
         self._in_native -= 1
-        self._fill_pending()
+        known = self._made_meanwhile(obj)
+        if known is not None:
+            return known
         name = self._new(obj, f"{self.constant(function)}({text})")
         if state is not None:
             # An iterator's position is cut to the length of its list, which side effects may still

@@ -96,6 +96,9 @@ class AttributeWrites(Component):
                 self.set_descriptor(raw, cls, name, value)
                 return
         if self.entries.made_class(cls):
+            if self.entries.classes[id(cls)].recipe:  # which says how the class was made, no more
+                reason = f"attribute {name!r} of the enumeration {cls.__name__} is set"
+                raise Break("unsupported_mutation", reason)
             _write_plainly(type, cls, name, value)
             class_creation.note_functions(self.tracer, value)
             self.entries.forget_entries()

@@ -50,7 +50,7 @@ _OWN_LOOKUPS = [
 ]
 _ARRAY_VIEWS = frozenset({"T", "mT", "real", "imag", "flat", "base", "data"})
 #: Attributes that `type` computes from the class's own entries.
-_CLASS_ENTRIES = frozenset({"__doc__", "__module__", "__annotations__"})
+_CLASS_ENTRIES = frozenset({"__doc__", "__module__", "__annotations__", "__type_params__"})
 #: Attributes of tensors that change from call to call, or say how autograd made the tensor.
 _AUTOGRAD_STATE = frozenset(
     {"grad_fn", "is_leaf", "_version", "_base", "_grad", "_grad_fn", "_backward_hooks",
@@ -212,7 +212,7 @@ class Attributes(Component):
         getter = self.entries.type_has(raw, "__get__")
         if getter is ABSENT:
             return self.entries.class_value(raw)
-        if has_python(getter):
+        if not is_slot(getter, "__get__"):
             return self.tracer.calls.call_value(getter, [raw, obj, cls], {})
         if isinstance(raw, property) and raw.fget is not None:  # of a subclass
             return self.tracer.calls.call_value(raw.fget, [obj], {})
@@ -402,7 +402,7 @@ class Attributes(Component):
                 return self._class_dict(cls)
             if name == "__annotations__" and name not in cls.__dict__:
                 raise Break("native_python", "annotations of a class without any are made")
-            if name not in _CLASS_ENTRIES:
+            if name not in _CLASS_ENTRIES or name not in cls.__dict__:
                 value = meta_raw.__get__(cls, meta)
                 if is_constant(value) or isinstance(value, type):
                     return value
@@ -445,7 +445,7 @@ class Attributes(Component):
         getter = self.entries.type_has(raw, "__get__")
         if getter is ABSENT:
             return self.entries.class_value(raw)
-        if has_python(getter):
+        if not is_slot(getter, "__get__"):
             return self.tracer.calls.call_value(getter, [raw, None, cls], {})
         return self.entries.class_value(raw.__get__(None, cls))
 

@@ -44,8 +44,12 @@ def is_slot(function: Any, name: str) -> bool:
 
 def hides_class(meta: type) -> bool:
     """Returns whether a metaclass changes what its classes say of their own parts."""
-    return meta is not type and any(
-        Entries.static(meta, name) is not type.__dict__[name] for name in _PARTS_OF_CLASS
+    if meta is type:
+        return False
+    found = (Entries.static(meta, name) for name in _PARTS_OF_CLASS)
+    return any(
+        one is not type.__dict__[name] and not isinstance(one, str)  # a text is the metaclass's own
+        for name, one in zip(_PARTS_OF_CLASS, found, strict=True)
     )
 
 
@@ -60,7 +64,7 @@ def is_tensor_like(value: Any) -> bool:
 
 _PARTS_OF_CLASS = (
     "__getattribute__", "__dict__", "__mro__", "__bases__", "__base__", "__flags__", "__name__",
-    "__qualname__", "__dictoffset__",
+    "__qualname__", "__module__", "__dictoffset__",
 )  # fmt: skip
 
 

@@ -85,18 +85,18 @@ def construct(tracer: Tracing, cls: type, args: list[Any], kwargs: dict[str, Any
 
 def _ask_for_class(tracer: Tracing, obj: Any) -> None:
     """Leaves the program to plain Python if asking an object for its ``__class__``, as isinstance()
-    in the tracer's own code does, runs a method that does more than answer."""
+    in the tracer's own code does, runs a method that does more than answer, or gives another."""
     cls, static = type(obj), tracer.entries.static
     plain = is_slot(static(cls, "__getattribute__"), "__getattribute__")
     if plain and static(cls, "__class__") is object.__dict__["__class__"]:
         return
     before = tracer.side_effects.activity()
     try:
-        tracer.attributes.getattr_or(obj, "__class__", None)
+        said = tracer.attributes.getattr_or(obj, "__class__", cls)
     except Exception as error:
-        raise RunNatively(f"a {type(obj).__name__} asked for its class raises") from error
-    if tracer.side_effects.activity() != before:
-        raise RunNatively(f"a {type(obj).__name__} asked for its class does more than answer")
+        raise RunNatively(f"a {cls.__name__} asked for its class raises") from error
+    if said is not cls or tracer.side_effects.activity() != before:
+        raise RunNatively(f"a {cls.__name__} asked for its class does more than say it")
 
 
 def new_object(
@@ -164,7 +164,9 @@ def zero_argument_super(tracer: Tracing) -> Any:
     """Traces super(), which reads ``__class__`` and the first argument of the calling frame."""
     frame = tracer.frames[-1]
     owner, _ = super_cells(frame)
-    cls = tracer.names.load_cell(tracer.load(frame, owner), "__class__")
+    cls = tracer.names.cell_contents(tracer.load(frame, owner))
+    if cls is NULL:
+        raise RuntimeError("super(): empty __class__ cell")
     first = tracer.load(frame, 0)
     if isinstance(first, types.CellType):
         first = tracer.names.load_cell(first, frame.code.locals_names[0])

@@ -261,6 +261,9 @@ def repr_of(tracer: Tracing, value: Any, inside: tuple[int, ...] = ()) -> str:
             "unknown_native", "the text of an object is its address, which differs between runs"
         )
     if type(value) is types.SimpleNamespace:
+        if id(value) in inside:
+            return "namespace(...)"
+        inside = (*inside, id(value))
         fields = tracer.containers.mapping(tracer.attributes.getattr(value, "__dict__")).items()
         return f"namespace({', '.join(f'{name}={_shown(tracer, item, inside)}' for name, item in fields)})"
     tracer.native_calls.native_reads(value)

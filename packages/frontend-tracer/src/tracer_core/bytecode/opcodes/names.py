@@ -152,12 +152,13 @@ def load_attr(m: Machine, f: Frame, arg: tuple[str, bool]) -> None:
 
 @opcode("LOAD_SUPER_ATTR")
 def load_super_attr(m: Machine, f: Frame, arg: tuple[str, bool, bool]) -> None:
-    name, method, _ = arg
+    name, method, given = arg
     function, owner, obj = m.pop_n(f, 3)
     if function is super:
         value = m.attributes.super_attribute(owner, obj, name)
     else:
-        value = m.attributes.getattr(m.calls.call_value(function, [owner, obj], {}), name)
+        made = m.calls.call_value(function, [owner, obj] if given else [], {})
+        value = m.attributes.getattr(made, name)
     _push_callable(f, value, method)
 
 

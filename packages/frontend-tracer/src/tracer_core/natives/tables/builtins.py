@@ -110,8 +110,9 @@ def is_subclass(tracer: Tracer, cls: Any, classes: Any) -> bool:
     hooked = _asked_hook(tracer, classes, "__subclasscheck__", cls)
     if hooked is not None:
         return hooked
-    if isinstance(cls, type):
-        tracer.entries.guard_lineage(cls)
+    if not isinstance(cls, type):
+        tracer.break_graph("native_python", "issubclass() of what is no class")
+    tracer.entries.guard_lineage(cls)
     _guard_registries(tracer, cls, classes, "__subclasscheck__")
     return issubclass(cls, classes)
 
