@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import array
 import collections
+import dataclasses
+import importlib
 import itertools
+import sys
 import types
 
 import pytest
 import torch
 
+import tracer_core
 from tests.tracer.twin import View, same, twin
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
@@ -588,3 +592,208 @@ def test_same_function_changes_its_argument_and_a_global_list():
         return x * items[-1]
 
     same(f, (X, [0]), (X, [5, 6]))
+
+
+# -- what C code sees of a container --
+
+
+class Number:
+    """A key with a hash and an equality of its own, both of which may change."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def __hash__(self):
+        if self.number is None:
+            raise ValueError("no number")
+        return self.number
+
+    def __eq__(self, other):
+        return isinstance(other, Number) and self.number == other.number
+
+
+class Reaction:
+    """Equals nothing, and calls a function when it is compared."""
+
+    def __init__(self, act):
+        self.act = act
+
+    def __eq__(self, other):
+        self.act()
+        return NotImplemented
+
+
+def outcome_of(ask):
+    try:
+        return ask()
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+
+@pytest.mark.parametrize("kind", [dict.fromkeys, set, frozenset, collections.OrderedDict.fromkeys])
+@pytest.mark.parametrize("after", [2, None])
+def test_keys_keep_the_hash_they_were_put_in_with(kind, after):
+    def f(x):
+        key, other = Number(1), Number(1)
+        held = kind([key, Number(7)])
+        key.number = after
+        tracer_core.graph_break()
+        found = [outcome_of(lambda one=one: one in held) for one in (key, other, Number(7), 7)]
+        key.number = 1
+        return x + len(held), found, key in held
+
+    same(f, (X,), (X,), breaks=None)
+
+
+def test_keys_that_may_be_compared_are_put_in_once():
+    calls = []
+
+    class Same:
+        def __hash__(self):
+            return 0
+
+        def __eq__(self, other):
+            calls.append(type(other).__name__)
+            return self is other
+
+    def f(x):
+        calls.clear()
+        held = {Same() for _ in range(5)}
+        count = len(calls)
+        tracer_core.graph_break()
+        return x + len(held), count, len(calls)
+
+    same(f, (X,), (X,), breaks=None)
+
+
+def test_frozen_keys_stay_in_one_graph():
+    @dataclasses.dataclass(frozen=True)
+    class Point:
+        x: int
+        y: str
+
+    def f(x):
+        held = {Point(1, "a"): x, Point(2, "b"): x + 1}
+        held[Point(1, "a")] = x * 2
+        return held, {Point(3, "c")}
+
+    same(f, (X,), (Y,), graphs=1)
+
+
+@pytest.mark.parametrize("ask", [
+    lambda items, others: items == others, lambda items, others: items < others,
+    lambda items, others: items.count(3), lambda items, others: items.index(3),
+    lambda items, others: 3 in items, lambda items, others: items.remove(3),
+    lambda items, others: items.index(2, 2),
+], ids=["eq", "lt", "count", "index", "contains", "remove", "index from"])  # fmt: skip
+@pytest.mark.parametrize("kind", [list, collections.deque])
+def test_comparisons_that_change_what_is_compared(kind, ask):
+    def f(x):
+        items, others = kind(), kind([5, 6, 2])
+        items += [Reaction(items.clear), Reaction(others.clear), 2]
+        return x + 1, outcome_of(lambda: ask(items, others)), len(items), len(others)
+
+    same(f, (X,), (X,), breaks=None)
+
+
+@pytest.mark.parametrize("kind", [tuple, frozenset, list, set])
+def test_arguments_that_a_container_class_refuses(kind):
+    class Plain(kind):
+        pass
+
+    class Taking(kind):
+        def __init__(self, items, more=None):
+            self.more = more
+
+    def f(x):
+        texts = [outcome_of(lambda: Plain(iterable=())), outcome_of(lambda: Plain((), ()))]
+        made = Taking([1, 2], more=3)
+        return x + made.more, texts, sorted(made)
+
+    same(f, (X,), (X,), breaks=None)
+
+
+def test_text_is_formatted_before_the_other_operand_is_asked():
+    class Text(collections.UserString):
+        def __rmod__(self, other):
+            return "never"
+
+    empty = ""
+    same(lambda x: (x + 1, "%s!" % Text("a"), outcome_of(lambda: empty % Text("a"))), (X,))
+
+
+def test_a_library_function_changes_its_argument():
+    insort = import_fresh("bisect", "_bisect").insort_right
+    held(lambda: [1, 5], lambda x, items: insort(items, 3), list)
+
+
+def import_fresh(name, without):
+    """Returns a module as it is where a C module is missing."""
+    kept = {one: sys.modules.pop(one, None) for one in (name, without)}
+    sys.modules[without] = None
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.modules.update(kept)
+
+
+# -- iterators that are live across a graph break --
+
+
+@pytest.mark.parametrize("change", [
+    lambda items, key: items.__setitem__(key, 7),
+    lambda items, key: items.append(7) if isinstance(items, collections.deque)
+    else items.update({key: 7, key + 5: 8}),
+], ids=["set", "add"])  # fmt: skip
+@pytest.mark.parametrize("make", [
+    lambda: collections.deque([0, 1, 2]),
+    lambda: collections.OrderedDict.fromkeys(range(3)),
+    lambda: dict.fromkeys(range(3)),
+], ids=["deque", "OrderedDict", "dict"])  # fmt: skip
+def test_a_loop_whose_container_changes_between_breaks(make, change):
+    def f(x):
+        items, seen = make(), []
+
+        def loop():
+            for key in items:
+                tracer_core.graph_break()
+                change(items, key)
+                seen.append(key)
+                tracer_core.graph_break()
+
+        return x + 1, outcome_of(loop), seen, list(items)
+
+    same(f, (X,), (X,), breaks=None)
+
+
+@pytest.mark.parametrize("make", [
+    lambda items: iter(items), lambda items: zip(items), lambda items: enumerate(items),
+    lambda items: reversed(items),
+], ids=["iter", "zip", "enumerate", "reversed"])  # fmt: skip
+@pytest.mark.parametrize("kind", [collections.deque, collections.OrderedDict.fromkeys])
+def test_an_iterator_notices_that_its_container_grew(kind, make):
+    def f(x):
+        texts = []
+        for start in [], [1, 2]:
+            items = kind(start)
+            iterator = make(items)
+            items.append(3) if isinstance(items, collections.deque) else items.setdefault(3)
+            tracer_core.graph_break()
+            texts.append(outcome_of(lambda: next(iterator)))
+        return x + 1, texts
+
+    same(f, (X,), (X,), breaks=None)
+
+
+@pytest.mark.parametrize("change", [
+    lambda items: dict.clear(items), lambda items: dict.pop(items, "a"),
+    lambda items: dict.__delitem__(items, "a"), lambda items: dict.popitem(items),
+    lambda items: dict.update(items, c=3), lambda items: dict.setdefault(items, "c", 3),
+], ids=["clear", "pop", "del", "popitem", "update", "setdefault"])  # fmt: skip
+def test_methods_of_dict_leave_out_the_order_of_an_ordered_dictionary(change):
+    def f(x):
+        items = collections.OrderedDict(a=1, b=2)
+        change(items)
+        return x + 1, outcome_of(lambda: repr(items)), list(items), len(items)
+
+    same(f, (X,), (X,), breaks=None)

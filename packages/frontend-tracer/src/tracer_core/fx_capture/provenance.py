@@ -65,6 +65,13 @@ def is_constant(value: Any) -> bool:
     return kind is slice and all(map(is_constant, (value.start, value.stop, value.step)))
 
 
+def keys_of(container: Any) -> list[Any]:
+    """Returns the keys of a dictionary or set, without code of the program's."""
+    kinds: tuple[Any, ...] = (dict, set, frozenset)
+    base = next((kind for kind in kinds if isinstance(container, kind)), None)
+    return list(container if base is None else base.__iter__(container))
+
+
 #: Long-lived objects; weak references to them are bookkeeping that the program does not see.
 _LONG_LIVED = (type, torch.Tensor, torch.nn.Module, BaseException)
 
@@ -177,7 +184,7 @@ class Provenance:
         and keys that are added later are noted themselves."""
         if id(container) not in self._noted:
             self._noted[id(container)] = container
-            self.note_hashed(*container)
+            self.note_hashed(*keys_of(container))
 
     def hashed(self) -> list[Source]:
         """Returns the sources of the noted keys. Reading a container gives its keys theirs, which

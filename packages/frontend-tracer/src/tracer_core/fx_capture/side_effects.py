@@ -44,7 +44,8 @@ class Change:
     trace, set by `look`. where: the descriptor of a Slot, the name of a ClassAttribute, a Gradient.
     whole: all of `before` is guarded, so the replay may be the difference; otherwise the replay
     follows the log: written and removed (dictionary keys, in the order a new dictionary would have
-    them), added (to a list, deque or set).
+    them), added (to a list, deque or set). moved: a deque's items were not only replaced, which its
+    iterators notice.
     """
 
     obj: Any
@@ -52,6 +53,7 @@ class Change:
     before: Any
     where: Any = None
     whole: bool = False
+    moved: bool = False
     after: Any = None
     written: dict[Any, None] = field(default_factory=dict)
     removed: dict[Any, None] = field(default_factory=dict)
@@ -98,29 +100,30 @@ def _copy_of(entries: dict[Any, Any]) -> dict[Any, Any]:
     return dict(dict.items(entries))
 
 
+#: Types of keys that are looked up without code of the program.
+_PLAIN_KEYS = frozenset({str, int, float, bool, bytes, type(None)})
+
+
 def _restore_dict(change: Change) -> None:
-    """Restores entry by entry if the order allows: other threads may be reading a module's globals.
-    Other keys than texts are not looked up: that may run the program's code."""
+    """Restores entry by entry if the order allows: other threads may be reading a module's globals,
+    and an iterator may be at an entry. Keys of other types are not looked up: that may run the
+    program's code."""
     target, saved = change.obj, change.before
-    if not all(type(key) is str for key in dict.keys(target)):
-        dict.clear(target)
-        dict.update(target, saved)
-        return
-    for key in [key for key in dict.keys(target) if key not in saved]:
-        dict.__delitem__(target, key)
-    if list(dict.keys(target)) != list(saved):
-        dict.clear(target)
+    kind: Any = change.kind
+    if _PLAIN_KEYS.issuperset(map(type, kind.__iter__(target))):
+        for key in [key for key in kind.__iter__(target) if key not in saved]:
+            kind.__delitem__(target, key)
+        if list(kind.__iter__(target)) == list(saved):
+            for key, value in saved.items():
+                if dict.__getitem__(target, key) is not value:
+                    kind.__setitem__(target, key, value)
+            return
+    kind.clear(target)
+    if kind is dict:
         dict.update(target, saved)
         return
     for key, value in saved.items():
-        if dict.__getitem__(target, key) is not value:
-            dict.__setitem__(target, key, value)
-
-
-def _restore_ordered(change: Change) -> None:
-    collections.OrderedDict.clear(change.obj)
-    for key, value in change.before.items():
-        collections.OrderedDict.__setitem__(change.obj, key, value)
+        kind.__setitem__(target, key, value)
 
 
 def _restore_list(change: Change) -> None:
@@ -128,13 +131,20 @@ def _restore_list(change: Change) -> None:
 
 
 def _restore_set(change: Change) -> None:
-    set.clear(change.obj)
-    set.update(change.obj, change.before)
+    if list(map(id, set.__iter__(change.obj))) != list(map(id, change.before)):
+        set.clear(change.obj)
+        set.update(change.obj, change.before)
 
 
 def _restore_deque(change: Change) -> None:
-    collections.deque.clear(change.obj)
-    collections.deque.extend(change.obj, change.before)
+    """Restores item by item if that is possible: an iterator refuses to go on after the rest."""
+    target, deque = change.obj, collections.deque
+    if len(target) != len(change.before):
+        deque.clear(target)
+        deque.extend(target, change.before)
+    for position, now in enumerate(list(deque.__iter__(target))):
+        if now is not change.before[position]:
+            deque.__setitem__(target, position, change.before[position])
 
 
 def _restore_buffer(change: Change) -> None:
@@ -179,7 +189,7 @@ class Snapshotter:
 #: a method that a subclass may override.
 SNAPSHOTTERS: dict[type, Snapshotter] = {
     collections.OrderedDict: Snapshotter(
-        lambda d, _: dict(collections.OrderedDict.items(d)), _restore_ordered
+        lambda d, _: dict(collections.OrderedDict.items(d)), _restore_dict
     ),
     dict: Snapshotter(lambda d, _: _copy_of(d), _restore_dict),
     list: Snapshotter(lambda v, _: list(list.__iter__(v)), _restore_list),

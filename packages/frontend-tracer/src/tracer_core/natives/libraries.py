@@ -34,7 +34,7 @@ PLAIN: Mapping[str, frozenset[str]] = {
         "hashlib": "file_digest",
         "uuid": "uuid1 uuid4 getnode", "statistics": "", "unicodedata": "", "codecs": "open",
         "pprint": "pp pprint",
-        "bisect": "", "token": "", "ast": "", "struct": "", "_strptime": "", "datetime": "",
+        "token": "", "ast": "", "struct": "", "_strptime": "", "datetime": "",
         "opcode": "",
         "importlib.metadata": "", "sre_parse": "", "sre_compile": "", "ntpath": "",
         "posixpath": "abspath expanduser expandvars realpath _joinrealpath lexists ismount relpath samefile",

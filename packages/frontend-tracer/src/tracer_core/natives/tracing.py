@@ -69,8 +69,9 @@ class TracedSideEffects(Protocol):
     def activity(self) -> tuple[int, int]:
         """Returns counters that grow when the program mutates something or runs an operator."""
 
-    def before_change(self, target: Any) -> None:
-        """Saves a container before native code mutates it in any way; guards all its contents."""
+    def before_change(self, target: Any, moves: bool = True) -> None:
+        """Saves a container before native code mutates it in any way; guards all its contents.
+        moves: other than by replacing items."""
 
     def before_store(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
         """Saves a dictionary before one entry is set. owner: the object whose `__dict__` it is."""
@@ -88,7 +89,10 @@ class TracedSideEffects(Protocol):
 
 
 class TracedReads(Protocol):
-    """Reads of containers that run no user code."""
+    """Reads of containers that run no user code. key_hashes: id of a key whose hash the program
+    computes -> (key, hash, step) of the first time."""
+
+    key_hashes: dict[int, tuple[Any, int, int]]
 
     def expand(self, obj: Any, depth: int = 8) -> None:
         """Guards everything that native code may read in a container from before the trace."""
@@ -124,6 +128,9 @@ class TracedReads(Protocol):
 
     def check_key(self, key: Any, container: Any) -> None:
         """Ensures that a look-up of the key runs no user code that was not interpreted."""
+
+    def note_change(self, container: Any, added: Sequence[Any] | None = None) -> None:
+        """Notes that a container changes. added: the keys that come into it, if that is all."""
 
 
 class TracedContainers(semantics.ContainerSemantics, Protocol):

@@ -24,6 +24,7 @@ from tracer_core.reconstruct.runtime import (
     is_stale,
     spent_iterator,
 )
+from tracer_core.trace.special_methods import check_hashed_again
 
 VIEWS: dict[type, Any] = {
     type(getattr(kind(), name)()): kind.__dict__[name]
@@ -73,6 +74,7 @@ class ContainerRebuilder(Emitter):
     def _fill_dict(self, name: str, obj: Any) -> None:
         ordered = isinstance(obj, collections.OrderedDict)
         function = "ordered_set" if ordered else "dict_set"
+        check_hashed_again(self.tracer, list(dict.keys(obj)))
         pairs = list(collections.OrderedDict.items(obj) if ordered else dict.items(obj))
         keys = [self._value(key) for key, _ in pairs]
         if not all(is_constant(key) for key, _ in pairs):
@@ -96,12 +98,14 @@ class ContainerRebuilder(Emitter):
         return name
 
     def _fill_set(self, name: str, obj: Any) -> None:
+        check_hashed_again(self.tracer, list(set.__iter__(obj)))
         text = self._items(set.__iter__(obj))
         self._fill_pending()
         if text:
             self.lines.append(f"set_update({name}, [{text}])")
 
     def _frozenset(self, obj: Any) -> str:
+        check_hashed_again(self.tracer, list(obj))
         text = self._items(obj)
         known = self._made_meanwhile(obj)
         return known or self._new(obj, f"{self.constant(frozenset)}([{text}])")
@@ -155,5 +159,4 @@ class ContainerRebuilder(Emitter):
         self._flush(held)
         self._value(held)
         self._fill_pending()
-        stale = bool(operator.length_hint(obj)) and is_stale(obj)
-        return self._call(obj, deque_iterator, kind, held, consumed, stale)
+        return self._call(obj, deque_iterator, kind, held, consumed, is_stale(obj))

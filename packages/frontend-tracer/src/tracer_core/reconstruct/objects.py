@@ -21,6 +21,7 @@ from tracer_core.reconstruct.containers import ContainerRebuilder
 from tracer_core.reconstruct.emitter import CannotRebuild
 from tracer_core.reconstruct.runtime import new_exception
 from tracer_core.trace.class_creation import GENERATED, bare_class, fill_class, make_enum
+from tracer_core.trace.special_methods import check_hashed_again
 
 #: Names that a metaclass has descriptors for, which setattr() of a class puts into its namespace.
 _SET_AS_ENTRIES = GENERATED | {"__module__", "__qualname__", "__doc__", "__annotations__",
@@ -94,6 +95,8 @@ class ObjectRebuilder(ContainerRebuilder):
 
     def _of_items(self, obj: Any, made: str) -> str:
         base = tuple if isinstance(obj, tuple) else frozenset
+        if base is frozenset:
+            check_hashed_again(self.tracer, list(frozenset.__iter__(obj)))
         text = self._items(base.__iter__(obj))
         known = self._memo.get(id(obj))
         return known or self._new(obj, f"{made}, [{text}])")

@@ -46,6 +46,9 @@ def deque_iterator(kind: Any, held: Any, consumed: int, stale: bool) -> Any:
     iterator = kind(held, consumed)
     if stale and held:
         held.append(held.pop())
+    elif stale:
+        held.append(None)
+        held.clear()
     return iterator
 
 
@@ -62,10 +65,9 @@ def proxy_of(mapping: Any) -> Any:
 
 
 def is_stale(iterator: Any) -> bool:
-    """Advances an iterator with items left; returns whether it raised because its container
-    changed."""
+    """Advances an iterator; returns whether it raised because its container changed."""
     try:
-        next(iterator)
+        next(iterator, None)
     except RuntimeError:
         return True
     return False

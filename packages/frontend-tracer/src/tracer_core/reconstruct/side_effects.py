@@ -16,6 +16,7 @@ from typing import Any
 from tracer_core.fx_capture.side_effects import MISSING, Change, ClassAttribute, Gradient, Slot
 from tracer_core.reconstruct.runtime import own
 from tracer_core.reconstruct.values import Rebuilder
+from tracer_core.trace.special_methods import check_hashed_again
 
 _ORDERED = collections.OrderedDict
 _DEQUE = collections.deque
@@ -65,7 +66,8 @@ NAMES: dict[str, Any] = {
     "ordered_remove": _remove_ordered,
     "list_assign": _assign_list, "list_extend": list.extend, "set_assign": _assign_set,
     "set_update": set.update,
-    "deque_assign": _assign_deque, "deque_extend": _DEQUE.extend, "buffer_assign": _assign_buffer,
+    "deque_assign": _assign_deque, "deque_extend": _DEQUE.extend,
+    "deque_set": _DEQUE.__setitem__, "buffer_assign": _assign_buffer,
     "own": own, "class_set": type.__setattr__, "class_delete": type.__delattr__,
 }  # fmt: skip
 
@@ -82,6 +84,7 @@ def _listed(values: Any, r: Rebuilder) -> str:
 def _replay_dict(target: str, change: Change, r: Rebuilder) -> list[str]:
     name = "ordered" if change.kind is _ORDERED else "dict"
     before, after, written = change.before, change.after, change.written
+    check_hashed_again(r.tracer, [*after, *change.removed])
     if not change.whole:
         removed, stored = list(change.removed), list(written)
     else:
@@ -115,14 +118,20 @@ def _same_items(left: Any, right: Any) -> bool:
 
 def _replay_set(target: str, change: Change, r: Rebuilder) -> list[str]:
     if not change.whole:
+        check_hashed_again(r.tracer, change.added)
         return [f"set_update({target}, {_listed(change.added, r)})"] if change.added else []
     same = _same_items(change.before, change.after)  # as lists, in iteration order
+    check_hashed_again(r.tracer, [] if same else change.after)
     return [] if same else [f"set_assign({target}, {_listed(change.after, r)})"]
 
 
 def _replay_deque(target: str, change: Change, r: Rebuilder) -> list[str]:
     if not change.whole:
         return [f"deque_extend({target}, {_listed(change.added, r)})"] if change.added else []
+    if not change.moved:
+        pairs = zip(change.before, change.after, strict=True)
+        replaced = [(i, new) for i, (old, new) in enumerate(pairs) if new is not old]
+        return [f"deque_set({target}, {i}, {r.value(new)})" for i, new in replaced]
     return [f"deque_assign({target}, {_listed(change.after, r)})"]
 
 

@@ -53,6 +53,8 @@ NATIVE_ITERATORS: tuple[Any, ...] = tuple(
     }
     | {kind for kind in vars(itertools).values() if isinstance(kind, type)}
 )
+#: Type of an OrderedDict's iterators, which no text makes again.
+_ORDERED: type = type(iter(collections.OrderedDict()))
 _KEYS: tuple[type, ...] = (type({}.keys()), type(collections.OrderedDict().keys()))
 _VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys", "odict_values",
 "odict_items",
@@ -281,7 +283,7 @@ class Items(Component):
             ):
                 return  # the operation raises Python's own error
             raise Break("unsupported_mutation", f"an item of a {type(container).__name__} is set")
-        self.tracer.side_effects.before_change(container)
+        self.tracer.side_effects.before_change(container, name != "__setitem__")
 
     # -- iteration --
 
@@ -316,7 +318,7 @@ class Items(Component):
             isinstance(value, (*CONTAINERS, bytearray, array.array))
             or type(value).__name__ in _VIEW_NAMES
         ):
-            return iter(value)
+            return self.tracer.native_calls.born(iter(value))
         if isinstance(value, ARRAY) and self.provenance.is_fresh(value) and value.ndim == 1:  # type: ignore[attr-defined]
             return iter(list(value))  # type: ignore[call-overload]
         raise Break(
@@ -345,7 +347,8 @@ class Items(Component):
             else:
                 self.tracer.reads.items(value)
         kinds: tuple[Any, ...] = (list, tuple, collections.OrderedDict, dict, collections.deque)
-        return next(kind.__iter__(value) for kind in kinds if isinstance(value, kind))
+        made = next(kind.__iter__(value) for kind in kinds if isinstance(value, kind))
+        return self.tracer.native_calls.born(made) if type(made) is _ORDERED else made
 
     def loop(self, value: Any) -> Any:
         if (

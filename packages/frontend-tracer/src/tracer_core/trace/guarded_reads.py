@@ -7,12 +7,13 @@ import collections
 import enum
 import math
 import types
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.provenance import is_constant, keys_of
 from tracer_core.guards.guard import GuardKind, data_of
 from tracer_core.natives.queries import applied, identity
 from tracer_core.natives.tracing import Tracing
@@ -45,6 +46,10 @@ class GuardedReads(Component):
         #: id of a dictionary that existed before the trace and is unchanged -> key -> its position;
         #: all keys are guarded.
         self.positions: dict[int, dict[Any, int]] = {}
+        #: id -> dictionary or set that has simple keys only.
+        self.simple: dict[int, Any] = {}
+        #: id of a key whose hash the program computes -> (key, hash, step) of the first time.
+        self.key_hashes: dict[int, tuple[Any, int, int]] = {}
 
     def expand(self, obj: Any, depth: int = 8) -> None:
         """Guards everything that native code may read in a container from before the trace."""
@@ -62,6 +67,7 @@ class GuardedReads(Component):
         elif isinstance(obj, (list, tuple, collections.deque)):
             children = self.items(obj)
         elif isinstance(obj, dict):
+            self._check_size(obj)
             keys = self.keys(obj)  # checked once: a check of each key takes as long as all keys
             simple = SIMPLE_KEYS.issuperset(map(type, keys))
             read = self._entry if simple else self.dict_get
@@ -124,6 +130,13 @@ class GuardedReads(Component):
             )
         self.provenance.guard(GuardKind.DATA, source, data_of(obj))
 
+    def _check_size(self, obj: Any) -> None:
+        """Breaks for a container with more entries than are guarded one by one."""
+        if len(obj) > _MOST_ENTRIES and self.provenance.source_of(obj) is not None:
+            raise Break(
+                "unsupported_value", f"a {type(obj).__name__} of {len(obj)} entries is read"
+            )
+
     def length(self, obj: Any) -> int:
         source = self.provenance.source_of(obj)
         if source is not None and self.effects.changed(obj) is None and type(obj) is not tuple:
@@ -141,12 +154,21 @@ class GuardedReads(Component):
 
     def items(self, obj: Any, varies: bool = False) -> list[Any]:
         """Returns the items of a list, tuple or deque: its length and each item are guarded."""
+        self._check_size(obj)
         return [self.list_item(obj, i, varies) for i in range(self.length(obj))]
 
     def keys(self, obj: dict[Any, Any]) -> list[Any]:
         """Returns the keys of a dict, guarded."""
-        is_ordered = isinstance(obj, collections.OrderedDict)  # it keeps an order of its own
-        found = list(collections.OrderedDict.__iter__(obj) if is_ordered else dict.keys(obj))
+        found = list(dict.keys(obj))
+        if isinstance(obj, collections.OrderedDict):  # it keeps an order of its own
+            if not self.provenance.is_fresh(obj) and any(
+                special_methods.has_own_hash(self.tracer, key) for key in found
+            ):
+                raise Break("unknown_native", "an OrderedDict hashes its keys while it is read")
+            entries = set(map(id, found))
+            found = list(collections.OrderedDict.__iter__(obj))
+            if entries != set(map(id, found)):
+                raise Break("unsupported_value", "an OrderedDict was changed by methods of dict")
         source = self.provenance.source_of(obj)
         if source is None or self.effects.changed(obj) is not None:
             return found
@@ -168,10 +190,26 @@ class GuardedReads(Component):
                 self.provenance.read(key, self.sources.make(source, "nth_key", i))
 
     def check_key(self, key: Any, container: Any) -> None:
-        if type(key) not in SIMPLE_KEYS or not SIMPLE_KEYS.issuperset(map(type, container)):
+        """Interprets the program's code in a look-up of a key, after which it may be put in."""
+        if type(key) not in SIMPLE_KEYS or not self._has_simple_keys(container):
             special_methods.realize_key(self.tracer, key, container)
             self.provenance.note_hashed(key)
             self.provenance.note_members(container)
+            self.simple.pop(id(container), None)
+
+    def _has_simple_keys(self, container: Any) -> bool:
+        """Returns whether no key of a container is an object of the program's; found out once,
+        since each change of the container says so here."""
+        if self.simple.get(id(container)) is not container:
+            if not SIMPLE_KEYS.issuperset(map(type, keys_of(container))):
+                return False
+            self.simple[id(container)] = container
+        return True
+
+    def note_change(self, container: Any, added: Sequence[Any] | None = None) -> None:
+        """Notes that a container changes. added: the keys that come into it, if that is all."""
+        if added is None or not SIMPLE_KEYS.issuperset(map(type, added)):
+            self.simple.pop(id(container), None)
 
     def dict_get(self, obj: dict[Any, Any], key: Any, default: Any, varies: bool = False) -> Any:
         """Traces dict.get without user code; guards the entry or its absence. varies: a number may
@@ -259,6 +297,8 @@ def _by_identity(value: Any) -> bool:
 
 _IDENTITY_HASHES = (object.__hash__, type.__hash__)
 _IDENTITY_EQUALITIES = (object.__eq__, type.__eq__)
+#: The largest container whose entries are all guarded.
+_MOST_ENTRIES = 10_000
 #: The longest bytearray or array that is compared on every call.
 _BUFFER_LIMIT = 4096
 #: Views of a dictionary: one that existed before the trace does not say which dictionary it shows.

@@ -109,7 +109,12 @@ def new_object(
     if owner in _FILLED_BY_INIT:
         return owner.__new__(cls)
     if owner in (tuple, frozenset):
-        return owner.__new__(cls, *([tracer.containers.spread(args[0])] if args else []))
+        _, init = tracer.entries.class_entry(cls, "__init__")
+        if len(args) > 1 or (kwargs and init is object.__init__):
+            return owner.__new__(cls, *args, **kwargs)  # raises Python's own error
+        if args and owner is frozenset:  # hashes and compares its members
+            args = [tracer.calls.call_value(frozenset, args, {})]
+        return owner.__new__(cls, *map(tracer.containers.spread, args))
     if owner in (str, int, float, bytes, complex) or (
         isinstance(owner, type) and issubclass(owner, BaseException)
     ):

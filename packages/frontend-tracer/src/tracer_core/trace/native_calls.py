@@ -39,6 +39,20 @@ from tracer_core.trace.operators import CONTAINERS
 
 #: Methods that store their arguments without calling them.
 _STORING = frozenset({"append", "appendleft", "clear", "popleft", "reverse"})
+#: Methods that change a dictionary.
+_CHANGING = frozenset(
+    [
+        "__setitem__",
+        "__delitem__",
+        "__init__",
+        "__ior__",
+        "clear",
+        "pop",
+        "popitem",
+        "setdefault",
+        "update",
+    ]
+)
 _ASKED_BY_C = ("__index__", "__float__", "__int__", "__iter__", "__len__", "__bool__", "__str__",
 "__eq__", "__hash__",
                "__format__", "__getitem__", "__complex__", "__trunc__", "__contains__")  # fmt: skip
@@ -119,6 +133,8 @@ class NativeCalls(Component):
     def apply_effect(
         self, row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> Any:
+        if args and isinstance(args[0], collections.OrderedDict) and _misses_order(function):
+            raise Break("unknown_native", f"{function.__qualname__}() of an OrderedDict")
         match row.kind:
             case EffectKind.SPECIAL:
                 return self._handled(row, function, args, kwargs)
@@ -136,8 +152,11 @@ class NativeCalls(Component):
                 stores = getattr(function, "__name__", "") in _STORING
                 self._realize_arguments(function, args, args[:1] if stores else args)
                 self.native_reads(*args[1:], *kwargs.values())
-                self.tracer.side_effects.before_change(args[0])
-        if instances.holds_tensor((args, kwargs)):
+                moves = getattr(function, "__name__", "") != "__setitem__"
+                self.tracer.side_effects.before_change(args[0], moves)
+        # No method of the items of a container is called.
+        passed = (a for a in (*args, *kwargs.values()) if not isinstance(a, CONTAINERS))
+        if any(map(instances.holds_tensor, passed)):
             return self.native(function, *args, **kwargs)
         return function(*args, **kwargs)
 
@@ -280,6 +299,11 @@ class NativeCalls(Component):
         """Puts a function that the user allowed in graphs into the graph as one node."""
         self.native_reads(*args, *kwargs.values())
         return self.recorder.call(function, tuple(args), kwargs)
+
+
+def _misses_order(method: Any) -> bool:
+    """Returns whether a method of dict leaves out the order that an OrderedDict keeps beside it."""
+    return getattr(method, "__objclass__", None) is dict and method.__name__ in _CHANGING
 
 
 def _lacks_argument(error: BaseException, handler: Any) -> bool:

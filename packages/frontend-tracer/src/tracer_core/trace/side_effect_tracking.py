@@ -34,15 +34,19 @@ class SideEffects:
         """Returns two counters that grow when the program changes an object or runs an operator."""
         return self.mutations, self.tracer.recorder.op_count
 
-    def before_change(self, target: Any) -> None:
-        """Saves a container before native code changes it in any way; guards all its contents."""
+    def before_change(self, target: Any, moves: bool = True) -> None:
+        """Saves a container before native code changes it in any way; guards all its contents.
+        moves: other than by replacing items."""
         self.mutations += 1
+        self.tracer.reads.note_change(target)
         if self.provenance.source_of(target) is None:
             return
         known = self.effects.peek(target)
         if known is None or not known.whole:
             self.tracer.reads.expand(target)
-            self._begin(target).whole = True
+            known = self._begin(target)
+            known.whole = True
+        known.moved |= moves
 
     def _begin(self, target: Any) -> Change:
         change = self.effects.begin(target)
@@ -81,8 +85,10 @@ class SideEffects:
     def before_append(self, target: Any, values: Sequence[Any]) -> None:
         """Saves a list, deque or set before values are added; its contents are not read."""
         self.mutations += 1
+        self.tracer.reads.note_change(target, values)
         if self.provenance.source_of(target) is not None:
             change = self._begin(target)
+            change.moved = True
             if not change.whole:
                 change.added.extend(values)
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 import collections
 import copyreg
 import enum
+import itertools
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
+from tracer_core.fx_capture.graph_breaks import Break, Restart
+from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant, keys_of
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.host_objects import Hashed, HostValue, text_part
 from tracer_core.trace.scalars import SYMBOLS
@@ -67,10 +69,33 @@ def equal(tracer: Tracing, left: Any, right: Any, ordered: bool = False) -> bool
 
 
 def _equal_items(tracer: Tracing, left: Any, right: Any) -> bool:
-    mine, others = tracer.reads.items(left), tracer.reads.items(right)
-    return len(mine) == len(others) and all(
-        same_value(tracer, a, b) for a, b in zip(mine, others, strict=True)
-    )
+    if tracer.reads.length(left) != tracer.reads.length(right):
+        return False
+    return _differing(tracer, left, right) is None and len(left) == len(right)
+
+
+def _differing(tracer: Tracing, left: Any, right: Any) -> tuple[Any, Any] | None:
+    """Returns the first items of two sequences that differ; None if a list has lost them while
+    they were compared."""
+    pairs = zip(live_items(tracer, left), live_items(tracer, right), strict=False)
+    for position, (a, b) in enumerate(pairs):
+        if not same_value(tracer, a, b):
+            lost = isinstance(left, list) and position >= min(len(left), len(right))
+            return None if lost else (a, b)
+    return None
+
+
+def live_items(tracer: Tracing, sequence: Any) -> Iterator[Any]:
+    """Yields the items of a sequence that the program may change meanwhile: C code reads a list by
+    position, and refuses to go on in a deque."""
+    positions: Iterator[int] = itertools.count()
+    if isinstance(sequence, collections.deque):
+        tracer.reads.length(sequence)
+        positions = (i for i, _ in enumerate(collections.deque.__iter__(sequence)))
+    for position in positions:
+        if position >= tracer.reads.length(sequence):
+            return
+        yield tracer.reads.list_item(sequence, position)
 
 
 def same_value(tracer: Tracing, left: Any, right: Any) -> bool:
@@ -102,11 +127,8 @@ def _equal_dicts(tracer: Tracing, left: Any, right: Any, ordered: bool) -> bool:
 
 def order(tracer: Tracing, symbol: str, left: Any, right: Any) -> Any:
     """Compares (<, <=, >, >=) two lists or two tuples: the first elements that differ decide."""
-    mine, others = tracer.reads.items(left), tracer.reads.items(right)
-    for a, b in zip(mine, others, strict=False):
-        if not same_value(tracer, a, b):
-            return tracer.operators.compare(symbol, a, b)
-    return tracer.operators.compare(symbol, len(mine), len(others))
+    differing = _differing(tracer, left, right)
+    return tracer.operators.compare(symbol, *(differing or (len(left), len(right))))
 
 
 # -- hashing
@@ -150,7 +172,7 @@ def realize_key(tracer: Tracing, key: Any, container: Any) -> None:
     """Interprets the user code of a lookup of `key` in a dictionary or set. Afterwards C code may
     run that code again: its answers are guarded, and it changed nothing."""
     tracer.scalars.payload(key)
-    known = [other for other in _keys(container) if other is not key]
+    known = [other for other in keys_of(container) if other is not key]
     own = has_own_hash(tracer, key)
     if not own and not any(has_own_hash(tracer, other) for other in known):
         return
@@ -167,7 +189,7 @@ def realize_key(tracer: Tracing, key: Any, container: Any) -> None:
     before = tracer.side_effects.activity()
     number = _key_hash(tracer, key)
     for other in known:
-        if (own or has_own_hash(tracer, other)) and _key_hash(tracer, other) == number:
+        if (own or has_own_hash(tracer, other)) and _stored_hash(tracer, other) == number:
             tracer.operators.truth(tracer.operators.compare("==", other, key))
     if tracer.side_effects.activity() != before:
         raise Break(
@@ -193,14 +215,46 @@ def realize_keys(tracer: Tracing, keys: list[Any]) -> None:
             realize_key(tracer, key, keys[:i])
 
 
-def _keys(container: Any) -> list[Any]:
-    return list(dict.keys(container)) if isinstance(container, dict) else list(container)
-
-
 def _key_hash(tracer: Tracing, key: Any) -> int:
-    if has_own_hash(tracer, key):
-        return hash_of(tracer, key, inside=True)
-    return hash(key)
+    if not has_own_hash(tracer, key):
+        return hash(key)
+    number = hash_of(tracer, key, inside=True)
+    tracer.reads.key_hashes.setdefault(id(key), (key, number, tracer.outer_step))
+    return number
+
+
+def _stored_hash(tracer: Tracing, key: Any) -> int:
+    """Returns the hash that a container keeps for its key. C code does not compute it again."""
+    try:
+        number = _key_hash(tracer, key)
+    except Exception as error:
+        raise Break(
+            "unknown_native", f"the hash of a {type(key).__name__} in a container"
+        ) from error
+    if has_own_hash(tracer, key) and tracer.reads.key_hashes[id(key)][1] != number:
+        raise Break("unknown_native", f"the hash of a {type(key).__name__} has changed")
+    return number
+
+
+def check_hashed_again(tracer: Tracing, keys: list[Any]) -> None:
+    """Checks that keys have the hashes that they were put into a container with, and are not
+    compared, when generated code puts them into one again. Otherwise restarts with a break before
+    the instruction that hashed them, so that eager mode makes the container."""
+    hashes = collections.Counter[int]()
+    for key in keys if any(has_own_hash(tracer, key) for key in keys) else ():
+        before = tracer.side_effects.activity()
+        try:
+            number = _stored_hash(tracer, key)
+        except (Break, Restart):
+            number, hashes = 0, collections.Counter({0: 1})
+        hashes[number] += 1
+        known = tracer.reads.key_hashes.get(id(key))
+        if known is None or known[0] is not key:
+            continue
+        if hashes[number] > 1 or tracer.side_effects.activity() != before:
+            raise Restart(
+                known[2], "unsupported_value", f"a {type(key).__name__} would be hashed again"
+            )
 
 
 # -- numbers

@@ -166,7 +166,7 @@ def reversed_of(tracer: Tracer, value: Any) -> Any:
         return tracer.calls.call_value(method, [value], {})
     if isinstance(value, (list, tuple, dict, collections.deque, range, str, bytes)):
         tracer.native_calls.native_reads(value)
-        return reversed(value)
+        return tracer.native_calls.born(reversed(value))
     if not (
         tracer.entries.python_method(value, "__len__")
         and tracer.entries.python_method(value, "__getitem__")

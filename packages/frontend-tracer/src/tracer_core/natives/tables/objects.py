@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import _thread
 import collections
+import itertools
 import sys
 import types
 from collections.abc import Iterator
@@ -19,14 +20,14 @@ from tracer_core.trace import special_methods
 from tracer_core.trace.tracer import Tracer
 
 
-def _equal_items(tracer: Tracer, container: Any, wanted: Any) -> Iterator[int]:
-    """Yields the position of each item that equals `wanted`."""
-    position = 0
-    while position < tracer.reads.length(container):
-        item = tracer.reads.list_item(container, position)
-        if special_methods.same_value(tracer, item, wanted):
+def _equal_items(
+    tracer: Tracer, container: Any, wanted: Any, start: int = 0, stop: int = sys.maxsize
+) -> Iterator[int]:
+    """Yields the position of each item within limits that equals `wanted`."""
+    items = itertools.islice(special_methods.live_items(tracer, container), stop)
+    for position, item in enumerate(items):
+        if position >= start and special_methods.same_value(tracer, item, wanted):
             yield position
-        position += 1
 
 
 @special(list.count, tuple.count, collections.deque.count)
@@ -40,10 +41,11 @@ def index(
 ) -> int:
     if type(start) is not int or type(stop) is not int:
         tracer.break_graph("native_python", "index() within limits that are no plain integers")
-    first, end = (n if n >= 0 else max(0, len(container) + n) for n in (start, stop))
-    for position in _equal_items(tracer, container, wanted):
-        if first <= position < end:
-            return position
+    if start < 0 or stop < 0:
+        size = tracer.reads.length(container)
+        start, stop = (n if n >= 0 else max(0, size + n) for n in (start, stop))
+    for position in _equal_items(tracer, container, wanted, start, min(stop, sys.maxsize)):
+        return position
     if isinstance(container, tuple):
         raise ValueError("tuple.index(x): x not in tuple")
     raise ValueError(
@@ -53,9 +55,16 @@ def index(
 
 @special(list.remove, collections.deque.remove)
 def remove(tracer: Tracer, container: Any, wanted: Any) -> None:
-    for position in _equal_items(tracer, container, wanted):
+    try:
+        found = next(_equal_items(tracer, container, wanted), None)
+    except RuntimeError as error:
+        if tracer.exceptions.was_raised(error):
+            raise
+        raise IndexError(*error.args) from None  # as deque.remove() says it
+    if found is not None:
         tracer.side_effects.before_change(container)
-        del container[position]
+        # A comparison may have shortened the list.
+        del container[slice(found, found + 1) if isinstance(container, list) else found]
         return
     if isinstance(container, list):
         raise ValueError("list.remove(x): x not in list")
