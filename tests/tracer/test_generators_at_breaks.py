@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tracer_core
-from tests.tracer.twin import View, twin
+from tests.tracer.twin import View, same, twin
 from tracer_core.testing import CaptureCounter, compare
 
 X, Y = torch.randn(3, 4), torch.ones(3, 4)
@@ -657,11 +657,11 @@ def test_generators_that_may_be_one_or_two():
 
     make = tracer_core.compile(lambda x: _begun(x), backend="eager")
     compiled = tracer_core.compile(fn, backend="eager")
-    for same in (False, True, False, True):
+    for alike in (False, True, False, True):
         g, h = endless(X), make(X)
         next(g)
-        others = (g, h) if same else (endless(X), make(X))
-        if not same:
+        others = (g, h) if alike else (endless(X), make(X))
+        if not alike:
             next(others[0])
         compare(fn(g, others[0]), compiled(h, others[1]))
 
@@ -727,3 +727,116 @@ def test_a_world_that_the_generator_changes():
         return fn, View(lambda: list(seen))
 
     twin(make, (X,), (Y,), (X,), kinds=PRINT)
+
+
+# -- throw() and close() at ``yield from`` --
+
+
+def outcome_of(ask):
+    try:
+        return ask()
+    except BaseException as error:
+        return type(error).__name__, str(error), repr(error.__context__)
+
+
+@pytest.mark.parametrize("thrown", [None, GeneratorExit, StopIteration, BaseException, KeyError])
+@pytest.mark.parametrize("leaves", ["raises", "stops", "returns", "passes", "yields"])
+def test_the_inner_generator_is_left_as_in_eager(leaves, thrown):
+    def inner(seen):
+        try:
+            yield 1
+            yield 2
+        finally:
+            seen.append("left")
+            if leaves == "raises":
+                raise ValueError("left")
+            if leaves == "stops":
+                raise StopIteration
+            if leaves == "yields":
+                yield 3
+            if leaves == "returns":
+                return "value"
+
+    def outer(seen):
+        return (yield from inner(seen))
+
+    def f(x):
+        seen = []
+        g = outer(seen)
+        next(g)
+        broken()
+        told = outcome_of(g.close if thrown is None else lambda: g.throw(thrown()))
+        broken()
+        return x + 1, told, seen, outcome_of(lambda: next(g, "done"))
+
+    same(f, (X,), (X,), breaks=None)
+
+
+@pytest.mark.parametrize("given", [
+    (KeyError,), (KeyError, (1, 2)), (KeyError, 3), (KeyError, KeyError(4)), (KeyError(5),),
+    (KeyError(), 1), (KeyError, 1, 2), (3,), ("text",),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_throw_takes(given):
+    class Raises(KeyError):
+        def __init__(self):
+            raise IndexError("made")
+
+    class NoError(KeyError):
+        def __new__(cls):
+            return cls
+
+    def catching():
+        caught = None
+        while True:
+            try:
+                caught = yield caught
+            except (KeyError, IndexError, TypeError) as error:
+                caught = type(error), error.args
+
+    def f(x):
+        g = catching()
+        next(g)
+        told = [outcome_of(lambda: g.throw(*given))]
+        told += [g.throw(Raises)[0], outcome_of(lambda: g.throw(NoError))[0]]
+        return x + 1, told, next(g)
+
+    same(f, (X,), (X,), breaks=None)
+
+
+def test_a_generator_is_running_while_its_inner_one_is():
+    told = []
+
+    class Inner:
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            return 1
+
+        def send(self, value):
+            told.append(outcome_of(lambda: next(held[0])))
+            return value
+
+        def throw(self, *given):
+            told.append([repr(one) for one in given])
+            told.append(outcome_of(lambda: held[0].send(1)))
+            return 2
+
+        def close(self):
+            told.append(outcome_of(lambda: next(held[0])))
+
+    held = []
+
+    def outer():
+        yield from Inner()
+
+    def f(x):
+        told.clear()
+        held[:] = [outer()]
+        g = held[0]
+        seen = [next(g), g.send(5), g.throw(KeyError), g.throw(KeyError(1))]
+        g.close()
+        return x + 1, seen, list(told)
+
+    same(f, (X,), (X,), breaks=None)

@@ -797,3 +797,64 @@ def test_methods_of_dict_leave_out_the_order_of_an_ordered_dictionary(change):
         return x + 1, outcome_of(lambda: repr(items)), list(items), len(items)
 
     same(f, (X,), (X,), breaks=None)
+
+
+# -- mappings after ** --
+
+
+class Pairs:
+    """A mapping that may have a key twice."""
+
+    def __init__(self, *pairs):
+        self.pairs = pairs
+
+    def keys(self):
+        return [key for key, _ in self.pairs]
+
+    def __getitem__(self, key):
+        if key == "missing":
+            raise KeyError(key)
+        return dict(self.pairs)[key]
+
+
+class OwnKeys(dict):
+    def keys(self):
+        return ["other"]
+
+
+class OwnOrder(OwnKeys):
+    def __iter__(self):
+        return iter(["other"])
+
+    def __getitem__(self, key):
+        return key * 2
+
+
+@pytest.mark.parametrize("mapping", [
+    Pairs(("a", 1), ("b", 2)), Pairs(("a", 1), ("a", 2)), Pairs(("missing", 1)),
+    Pairs(("x", 3)), {1: 3}, OwnKeys(a=1), OwnOrder(a=1), 3,
+], ids=["pairs", "twice", "missing", "given", "number", "keys", "iter", "none"])  # fmt: skip
+def test_a_mapping_after_two_stars(mapping):
+    def g(*args, **kwargs):
+        return args, kwargs
+
+    def f(x):
+        return (
+            x + 1,
+            outcome_of(lambda: g(**mapping)),
+            outcome_of(lambda: g(x=1, **mapping)),
+            outcome_of(lambda: g(**{1: 5}, **mapping)),
+            outcome_of(lambda: {**mapping}),
+        )
+
+    same(f, (X,), (X,), breaks=None)
+
+
+def test_pairs_among_the_items_of_a_dictionary():
+    def f(x):
+        items = {1: 2, "a": [3], 0: set()}
+        found = [pair in items.items() for pair in [(1, 2), ("a", [3]), ("a", 3), 1, (1, 2, 3)]]
+        found.append((0, Reaction(items.clear)) in items.items())
+        return x + 1, found, len(items), outcome_of(lambda: ([], 1) in items.items())
+
+    same(f, (X,), (X,), breaks=None)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 from tracer_core.bytecode.frame import Frame, LazyValue
@@ -103,6 +104,10 @@ class ContainerSemantics(Protocol):
 
     def mapping(self, value: Any) -> dict[Any, Any]:
         """Returns the items of a mapping, for ``**kwargs`` and ``{**d}``."""
+        ...
+
+    def entries_of(self, value: Any) -> Iterator[tuple[Any, Any]]:
+        """Yields the items of a mapping one by one; a key may come twice."""
         ...
 
     def format(self, value: Any, spec: str) -> str: ...

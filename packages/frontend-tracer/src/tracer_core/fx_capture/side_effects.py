@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import array
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import CellType
 from typing import Any
@@ -101,7 +101,11 @@ def _copy_of(entries: dict[Any, Any]) -> dict[Any, Any]:
 
 
 #: Types of keys that are looked up without code of the program.
-_PLAIN_KEYS = frozenset({str, int, float, bool, bytes, type(None)})
+_PLAIN_KEYS = frozenset({str, int, bool, bytes, type(None)})
+
+
+def _typed(keys: Iterable[Any]) -> list[tuple[type, Any]]:
+    return [(type(key), key) for key in keys]
 
 
 def _restore_dict(change: Change) -> None:
@@ -113,7 +117,7 @@ def _restore_dict(change: Change) -> None:
     if _PLAIN_KEYS.issuperset(map(type, kind.__iter__(target))):
         for key in [key for key in kind.__iter__(target) if key not in saved]:
             kind.__delitem__(target, key)
-        if list(kind.__iter__(target)) == list(saved):
+        if _typed(kind.__iter__(target)) == _typed(saved):
             for key, value in saved.items():
                 if dict.__getitem__(target, key) is not value:
                     kind.__setitem__(target, key, value)

@@ -296,6 +296,9 @@ class Tracing(semantics.CallBinder, Protocol):
     steps: int
     nesting: int
 
+    def peek(self, frame: Frame, n: int = 1) -> Any:
+        """Returns the n-th value from the top of a frame's stack."""
+
     def break_graph(self, kind: str, reason: str) -> NoReturn: ...
 
     def load(self, frame: Frame, index: int) -> Any:

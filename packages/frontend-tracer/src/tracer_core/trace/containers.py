@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import collections
+import gc
 import itertools
 import operator
 import sys
@@ -56,6 +57,7 @@ NATIVE_ITERATORS: tuple[Any, ...] = tuple(
 #: Type of an OrderedDict's iterators, which no text makes again.
 _ORDERED: type = type(iter(collections.OrderedDict()))
 _KEYS: tuple[type, ...] = (type({}.keys()), type(collections.OrderedDict().keys()))
+_ITEMS: tuple[type, ...] = (type({}.items()), type(collections.OrderedDict().items()))
 _VIEW_NAMES = frozenset({"dict_keys", "dict_values", "dict_items", "odict_keys", "odict_values",
 "odict_items",
                          "mappingproxy"})  # fmt: skip
@@ -108,6 +110,8 @@ class Items(Component):
             special_methods.realize_key(self.tracer, item, container)
             self.tracer.reads.expand(container)
             return item in container
+        if type(container) in _ITEMS:
+            return self._has_item(item, container)
         protocol = ("__contains__", "__iter__", "__getitem__")
         if self.entries.lacks(container, *protocol) or not any(
             hasattr(type(container), name) for name in protocol
@@ -135,6 +139,16 @@ class Items(Component):
         self.tracer.reads.check_key(key, container)
         self.tracer.reads.keys(container)
         return dict.__contains__(container, key)
+
+    def _has_item(self, item: Any, view: Any) -> bool:
+        """Returns whether a pair is among the items of a dictionary: C code looks up its key."""
+        self.tracer.reads.expand(view)
+        if not isinstance(item, tuple) or len(item) != 2:
+            return False
+        key, wanted = self.tracer.reads.items(item)
+        mapping = next(held for held in gc.get_referents(view) if isinstance(held, dict))
+        value = self.tracer.reads.dict_get(mapping, key, ABSENT)
+        return value is not ABSENT and special_methods.same_value(self.tracer, value, wanted)
 
     def _is_among(self, item: Any, others: Iterator[Any]) -> bool:
         """Searches as ``PySequence_Contains`` does, up to the first equal item."""
@@ -450,7 +464,7 @@ class Items(Component):
 
     def mapping(self, value: Any) -> dict[Any, Any]:
         value = self.tracer.attributes.unproxied(value)
-        if isinstance(value, dict) and not self.entries.python_method(value, "keys"):
+        if self._is_read_by_c(value):
             special_methods.realize_keys(self.tracer, list(dict.keys(value)))
             return {
                 key: self.tracer.reads.dict_get(value, key, None, varies=True)
@@ -462,10 +476,14 @@ class Items(Component):
         special_methods.realize_keys(self.tracer, keys)
         return {key: self.getitem(value, key) for key in keys}
 
+    def _is_read_by_c(self, value: Any) -> bool:
+        """Returns whether C code reads a mapping's entries, and asks none of its methods."""
+        return isinstance(value, dict) and not self.entries.python_method(value, "__iter__")
+
     def entries_of(self, value: Any) -> Iterator[tuple[Any, Any]]:
         """Yields the items of a mapping as C code reads them: all keys first, then each value."""
         value = self.tracer.attributes.unproxied(value)
-        if isinstance(value, dict) and not self.entries.python_method(value, "keys"):
+        if self._is_read_by_c(value):
             yield from self.mapping(value).items()
             return
         keys = self.tracer.calls.call_value(self.tracer.attributes.getattr(value, "keys"), [], {})

@@ -13,7 +13,7 @@ import operator
 import sys
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tracer_core.bytecode import opcodes  # fills the handler table
@@ -164,6 +164,13 @@ class EagerContainers:
 
     def mapping(self, value: Any) -> dict[Any, Any]:
         return dict(value)
+
+    def entries_of(self, value: Any) -> Iterator[tuple[Any, Any]]:
+        if isinstance(value, dict) and type(value).__iter__ is dict.__iter__:
+            yield from list(dict.items(value))
+            return
+        for key in list(value.keys()):
+            yield key, value[key]
 
     def format(self, value: Any, spec: str) -> str:
         return format(value, spec)

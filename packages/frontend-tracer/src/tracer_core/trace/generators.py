@@ -7,6 +7,8 @@ it is advanced.
 from __future__ import annotations
 
 import builtins
+import sys
+import types
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -21,6 +23,8 @@ class GeneratorHost(Protocol):
 
     outer_step: int
     advanced_at: int
+
+    def peek(self, frame: Frame) -> Any: ...
 
     @property
     def calls(self) -> CallSemantics: ...
@@ -63,6 +67,7 @@ class TracedGenerator:
         return self.send(None)
 
     def send(self, value: Any) -> Any:
+        self._check_not_running()
         if self.finished:
             raise StopIteration
         if not self.started:
@@ -73,53 +78,83 @@ class TracedGenerator:
             self.frame.stack.append(value)
         return self._resume(None)
 
-    def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
-        if isinstance(error, type) and issubclass(error, BaseException):
-            call = self.machine.calls.call_value
-            if value is None:
-                error = call(error, [], {})
-            else:
-                error = value if isinstance(value, error) else call(error, [value], {})
-        if not isinstance(error, BaseException):
+    def throw(self, error: Any, *rest: Any) -> Any:
+        """Throws an exception: an object, or a class with a value and a traceback."""
+        if len(rest) > 0 and sys.version_info >= (3, 12):
+            raise Break("side_effect_native", "throw() with more than one argument warns")
+        inner = self._delegate()
+        if inner is not None:
+            return self._throw_into(inner, error, rest)
+        error = self._exception(error, *rest)
+        if self.finished or not self.started:
+            self.finished = self.moved = True
+            raise error
+        return self._resume(error)
+
+    def _exception(self, error: Any, value: Any = None, traceback: Any = None) -> BaseException:
+        """Returns the exception that throw() is asked for. An exception raised while it is made
+        takes its place."""
+        if not isinstance(traceback, (types.TracebackType, types.NoneType)):
+            raise TypeError("throw() third argument must be a traceback object")
+        if isinstance(error, BaseException):
+            if value is not None:
+                raise TypeError("instance exception may not have a separate value")
+            return error
+        if not (isinstance(error, type) and issubclass(error, BaseException)):
             kind = self.machine.exceptions.type_name(error)
             raise TypeError(
                 f"exceptions must be classes or instances deriving from BaseException, not {kind}"
             )
-        if self.finished or not self.started:
-            self.finished = self.moved = True
-            raise error
-        inner = self._delegate()
-        if inner is None:
-            return self._resume(error)
-        return self._throw_into(inner, error)
-
-    def _delegate(self) -> Any:
-        """Returns the iterator that the generator waits for at ``yield from``, or None."""
-        frame = self.frame
-        names, args = frame.code.names, frame.code.args
-        if self.running or names[frame.ip] != "RESUME" or (args[frame.ip] or 0) & 3 < 2:
-            return None
-        return frame.stack[-1]
-
-    def _throw_into(self, inner: Any, error: BaseException) -> Any:
-        """Throws an exception at ``yield from`` into the inner iterator first."""
-        if isinstance(error, GeneratorExit):
-            return self._resume(self._close_inner(inner) or error)
-        throw = self._method_of(inner, "throw")
-        if throw is None:
-            return self._resume(error)
+        if isinstance(value, error):
+            return value
+        args = list(value) if isinstance(value, tuple) else [] if value is None else [value]
         try:
-            self.yielded = True
-            return self.machine.calls.call_value(throw, [error], {})
-        except StopIteration as stop:
-            if "CLEANUP_THROW" in self.frame.code.names:  # 3.12: the bytecode takes the value
-                return self._resume(stop)
-            self._finish_delegation(stop.value)
-            return self._resume(None)
+            made = self.machine.calls.call_value(error, args, {})
         except (Break, Restart, RunNatively):
             raise
         except BaseException as raised:
-            return self._resume(raised)
+            return raised
+        if isinstance(made, BaseException):
+            return made
+        kind = self.machine.exceptions.type_name(made)
+        return TypeError(
+            f"calling {error!r} should have returned an instance of BaseException, not {kind}"
+        )
+
+    def _delegate(self) -> Any:
+        """Returns the iterator that the generator waits for at ``yield from``, or None."""
+        if self.running or self.finished or not self.started:
+            return None
+        frame = self.frame
+        names, args = frame.code.names, frame.code.args
+        if names[frame.ip] != "RESUME" or (args[frame.ip] or 0) & 3 < 2:
+            return None
+        return self.machine.peek(frame)
+
+    def _throw_into(self, inner: Any, error: Any, rest: tuple[Any, ...]) -> Any:
+        """Throws an exception at ``yield from`` into the inner iterator first."""
+        kind = error if isinstance(error, type) else type(error)
+        if issubclass(kind, GeneratorExit):
+            return self._resume(self._close_inner(inner) or self._exception(error, *rest))
+        throw = self._method_of(inner, "throw")
+        if throw is None:
+            return self._resume(self._exception(error, *rest))
+        self.running = True
+        try:
+            value = self.machine.calls.call_value(throw, [error, *rest], {})
+            self.yielded = True
+            return value
+        except (Break, Restart, RunNatively):
+            raise
+        except BaseException as error_of_inner:
+            raised: BaseException | None = error_of_inner
+        finally:
+            self.running = False
+        # 3.12: the bytecode takes the value of a StopIteration.
+        if isinstance(raised, StopIteration) and "CLEANUP_THROW" not in self.frame.code.names:
+            self._finish_delegation(raised.value)
+            raised = None
+        return self._resume(raised)
 
     def _method_of(self, inner: Any, name: str) -> Any:
         if isinstance(inner, TracedGenerator):
@@ -135,7 +170,11 @@ class TracedGenerator:
 
     def _close_inner(self, inner: Any) -> BaseException | None:
         """Closes the inner iterator; returns the exception that close() raised."""
-        close = self._method_of(inner, "close")
+        try:
+            close = self._method_of(inner, "close")
+        except Exception as error:
+            raise Break("native_python", "an error in the look-up of close() is printed") from error
+        self.running = True
         try:
             if close is not None:
                 self.machine.calls.call_value(close, [], {})
@@ -143,6 +182,8 @@ class TracedGenerator:
             raise
         except BaseException as raised:
             return raised
+        finally:
+            self.running = False
         return None
 
     def close(self) -> None:
@@ -158,9 +199,12 @@ class TracedGenerator:
             return
         raise RuntimeError("generator ignored GeneratorExit")
 
-    def _resume(self, error: BaseException | None) -> Any:
+    def _check_not_running(self) -> None:
         if self.running:
             raise ValueError("generator already executing")
+
+    def _resume(self, error: BaseException | None) -> Any:
+        self._check_not_running()
         self.running, self.yielded, self.moved = True, False, True
         try:
             value = self.machine.calls.resume_generator(self.frame, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -136,15 +137,21 @@ def dict_merge(m: Machine, f: Frame, arg: int) -> None:
         raise TypeError(
             f"{function_text(function)} argument after ** must be a mapping, not {kind}"
         )
-    items = m.containers.mapping(value)
-    for key in items:
-        if type(key) is not str and not isinstance(key, str):
-            raise TypeError("keywords must be strings")
-        if key in target:
-            raise TypeError(
-                f"{function_text(function)} got multiple values for keyword argument '{key}'"
-            )
-    m.containers.dict_update(target, items)
+    twice: tuple[Any, ...] = ()
+    try:
+        for key, item in m.containers.entries_of(value):
+            if m.containers.contains(key, target):
+                twice = (key,)
+                break
+            m.containers.dict_update(target, {key: item})
+    except KeyError as error:
+        if sys.version_info < (3, 12) or len(error.args) != 1:
+            raise
+        twice = error.args  # 3.12 takes an error of the mapping for its own
+    for key in twice:
+        raise TypeError(
+            f"{function_text(function)} got multiple values for keyword argument '{key}'"
+        )
 
 
 def may_iterate(value: Any) -> bool:
