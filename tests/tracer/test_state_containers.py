@@ -858,3 +858,42 @@ def test_pairs_among_the_items_of_a_dictionary():
         return x + 1, found, len(items), outcome_of(lambda: ([], 1) in items.items())
 
     same(f, (X,), (X,), breaks=None)
+
+
+# -- constants that are equal and not the same --
+
+
+class Settings:
+    eps = 1e-5
+
+
+def test_constants_stay_the_objects_that_they_are():
+    settings = Settings()
+
+    def f(x, shape):
+        made = [(1.5, 2), "".join(["wo", "rd"]), bytes([97, 98]), 10**20, float("1.25"), shape]
+        others = [(float("1.5"), 2), "word", b"ab", 10**19 * 10, 5 / 4, tuple([2, 3])]
+        read = settings.eps
+        tracer_core.graph_break()
+        pairs = list(zip(made, others, strict=True))
+        tracer_core.graph_break()
+        return (
+            x + 1,
+            [a is b for a, b in pairs],
+            [a == b for a, b in pairs],
+            [a is b for a, b in zip(made, [one for one, _ in pairs], strict=True)],
+            (read is settings.eps, shape is made[-1]),
+            [tuple(one) is one for one in (made[0], frozenset([1]))],
+        )
+
+    same(f, (X, (2, 3)), (X, (2, 3)), (X, (2, 4)), breaks=None)
+
+
+def test_a_frozen_set_is_its_own_copy():
+    def f(x):
+        members = frozenset(range(3))
+        copies = frozenset(members), frozenset(list(members))
+        tracer_core.graph_break()
+        return x + 1, [one is members for one in copies]
+
+    same(f, (X,), (X,), breaks=None)

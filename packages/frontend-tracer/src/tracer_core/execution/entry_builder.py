@@ -78,6 +78,7 @@ class Generator:
             tracer,
             fetch=self.entry.use,
             constant=self.entry.constants.text,
+            identical=self.entry.constants.identical,
             output=self._output,
             flush=self._flush,
         )

@@ -44,6 +44,8 @@ _READ_ONLY = (
     classmethod,
 )
 _FAILURES = "(KeyError, IndexError, AttributeError, TypeError, ValueError, ArithmeticError)"
+#: The integers of which Python has one object each.
+_SMALLEST, _LARGEST = -5, 256
 _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 #: Roots of a state that are checked again on every call.
 DIRECT_ROOTS = (*ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType,
@@ -75,12 +77,31 @@ class Constants:
         if type(obj) is tuple:
             inside = ", ".join(map(self.text, obj))
             return f"({inside},)" if obj else "()"
-        handle: Any = (type(obj), obj) if isinstance(obj, (torch.device, torch.dtype)) else id(obj)
+        by_value = isinstance(obj, (torch.device, torch.dtype))
+        return self._name((type(obj), obj) if by_value else id(obj), obj)
+
+    def identical(self, obj: Any) -> str:
+        """Returns text that evaluates to this very object: the program may ask whether it is."""
+        return self._name(id(obj), obj) if _has_identity(obj) else self.text(obj)
+
+    def _name(self, handle: Any, obj: Any) -> str:
         name = self._names.get(handle)
         if name is None:
             name = self._names[handle] = f"c{len(self.namespace)}"
             self.namespace[name] = obj
         return name
+
+
+def _has_identity(obj: Any) -> bool:
+    """Returns whether an object that equals a constant may be another object than it."""
+    kind = type(obj)
+    if kind is int:
+        return not _SMALLEST <= obj <= _LARGEST
+    if kind is str:  # the compiler interns identifiers
+        return len(obj) > 1 and not (
+            obj.isascii() and obj.isidentifier() and sys.intern(obj) is obj
+        )
+    return kind in (float, complex) or (kind in (bytes, tuple, frozenset) and len(obj) > 0)
 
 
 class CacheEntry:

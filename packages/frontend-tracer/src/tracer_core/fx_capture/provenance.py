@@ -158,6 +158,8 @@ class Provenance:
         #: id of an object that is a key of a set or dictionary -> that object; such containers.
         self._hashed: dict[int, Any] = {}
         self._noted: dict[int, Any] = {}
+        #: Number of sources read, and id of a constant -> the first of them, at that time.
+        self._constants_read: tuple[int, dict[int, Source]] = (0, {})
         #: Source of a number that changes between calls -> its symbol.
         self.symbols: dict[Source, Any] = {}
 
@@ -165,6 +167,21 @@ class Provenance:
 
     def source_of(self, obj: Any) -> Source | None:
         return self._by_id.get(id(obj))
+
+    def source_of_constant(self, obj: Any) -> Source | None:
+        """Returns where the program read this very number, text or tuple, if its value may be
+        shared by several objects."""
+        if type(obj) not in _EQUAL_BUT_OTHER:
+            return None
+        n_read, found = self._constants_read
+        if n_read != len(self._read):
+            found = {
+                id(value): source
+                for source, value in reversed(self._read.items())
+                if type(value) in _EQUAL_BUT_OTHER and source not in self.symbols
+            }
+            self._constants_read = len(self._read), found
+        return found.get(id(obj))
 
     def is_fresh(self, obj: Any) -> bool:
         """Returns whether the trace, or native code in it, made an object."""
@@ -375,6 +392,8 @@ class Provenance:
         return self.read_varying(value, source) if varies else self.read(value, source)
 
 
+#: Types of constants that may be equal and different objects.
+_EQUAL_BUT_OTHER = frozenset({float, complex, tuple, frozenset})
 #: Length up to which tuples are searched for numbers that vary.
 _MOST_PARTS = 64
 #: Subscript functions that run no user code and create no missing entry.

@@ -23,7 +23,8 @@ class CannotRebuild(Exception):
 
 
 class Emitter:
-    """Emits lines. Mutable. fetch(source) and constant(object) give text; output(tensor or SymInt)
+    """Emits lines. Mutable. fetch(source), constant(object) and identical(object), for the very
+    object, give text; output(tensor or SymInt)
     gives the text of a graph output; flush(obj) adds the lines that replay the changes of an object
     now. lines run after the graph, late_lines after the side effects."""
 
@@ -33,10 +34,11 @@ class Emitter:
         *,
         fetch: Callable[[Any], str],
         constant: Callable[[Any], str],
+        identical: Callable[[Any], str],
         output: Callable[[Any], str],
         flush: Callable[[Any], None],
     ) -> None:
-        self.tracer, self.constant = tracer, constant
+        self.tracer, self.constant, self._identical = tracer, constant, identical
         self.lines: list[str] = []
         self.late_lines: list[str] = []
         self._fetch, self._output, self._flush = fetch, output, flush

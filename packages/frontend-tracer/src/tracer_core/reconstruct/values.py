@@ -80,7 +80,8 @@ class Rebuilder(ObjectRebuilder):
         if source is not None:
             return self._fetch(source)
         if is_constant(obj):
-            return self.constant(obj)
+            source = self.tracer.provenance.source_of_constant(obj)
+            return self._identical(obj) if source is None else self._fetch(source)
         if isinstance(obj, torch.Tensor):
             return self._tensor(obj)
         maker = _MAKERS.get(type(obj))

@@ -261,6 +261,8 @@ def hash_of(tracer: Tracer, obj: Any) -> int:
 
 @special_each(list, tuple, set, frozenset)
 def collection(tracer: Tracer, kind: Any, iterable: Any = (), /) -> Any:
+    if kind in (tuple, frozenset) and type(iterable) is kind:
+        return iterable
     items = tracer.containers.spread(iterable)
     if kind in (set, frozenset):
         items = [tracer.scalars.concrete(item) for item in items]
