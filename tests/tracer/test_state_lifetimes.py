@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import weakref
 
 import pytest
@@ -421,3 +422,345 @@ def test_what_only_our_caches_watch_is_dropped_without_a_break():
         torch.testing.assert_close(fast(X), X * 2 + 1)
     assert weakref.getweakrefcount(LAUNCHER.kept)  # ours
     assert len(tracer_core.explain(f)(X).breaks) == 1
+
+
+# -- what the tracer must not keep alive --
+
+
+@pytest.fixture
+def uncollected():
+    """Cycles are collected only where a test asks for it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+class Counts(torch.nn.Module):
+    def __init__(self, to_parent):
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+        self.calls = 0
+        if to_parent:
+            object.__setattr__(self.inner, "parent", self)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class CountsCalls(Counts):
+    def forward(self, x):
+        self.calls += 1
+        return self.inner(x) * self.calls
+
+
+MODEL = None
+
+
+def call_model(x):
+    return MODEL(x)
+
+
+@pytest.mark.parametrize("kind, to_parent", [(Counts, False), (Counts, True), (CountsCalls, False)])
+def test_a_model_dies_when_its_name_is_rebound(kind, to_parent, uncollected):
+    """Not at the next call: the guards of the last one refer to it weakly."""
+    global MODEL
+    MODEL = kind(to_parent)
+    fast = tracer_core.compile(call_model, backend="eager")
+    for _ in range(5):
+        fast(X)
+    ends = [weakref.ref(MODEL), weakref.ref(MODEL.inner), weakref.ref(MODEL.inner[0].weight)]
+    MODEL = None
+    if to_parent:
+        gc.collect()
+    assert [end() for end in ends] == [None] * 3
+    MODEL = kind(to_parent)
+    torch.testing.assert_close(fast(X), MODEL.inner(X))
+    MODEL = None
+
+
+def test_an_optimizer_dies_when_its_name_is_rebound(uncollected):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x):
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    fast = tracer_core.compile(step, backend="eager")
+    for _ in range(3):
+        fast(X)
+    ends = weakref.ref(model), weakref.ref(optimizer)
+    model = optimizer = None
+    gc.collect()
+    assert [end() for end in ends] == [None, None]
+
+
+def test_guards_do_not_keep_functions_and_classes():
+    def make(n):
+        class Scale:
+            def __call__(self, x):
+                return x * n
+
+        return Scale(), lambda x: x + n
+
+    def f(x, scale, add):
+        return add(scale(x))
+
+    fast = tracer_core.compile(f, backend="eager")
+    ends = []
+    for n in range(4):
+        scale, add = make(n)
+        for _ in range(2):
+            torch.testing.assert_close(fast(X, scale, add), f(X, scale, add))
+        ends += [weakref.ref(scale), weakref.ref(type(scale)), weakref.ref(add)]
+    del scale, add
+    gc.collect()
+    assert [end() for end in ends] == [None] * 12
+    scale, add = make(5)  # perhaps at the addresses of those that died
+    torch.testing.assert_close(fast(X, scale, add), f(X, scale, add))
+
+
+def test_a_traced_class_is_no_subclass_that_the_program_sees():
+    class Base:
+        pass
+
+    def f(x):
+        class Derived(Base):
+            factor = 3
+
+        return x * Derived.factor, len(Base.__subclasses__())
+
+    fast = tracer_core.compile(f, backend="eager")
+    for _ in range(3):
+        gc.collect()
+        torch.testing.assert_close(fast(X), (X * 3, 1))
+
+
+class Noted:
+    """Notes its end."""
+
+    ends: list = []
+
+    def __init__(self, name):
+        self.name = name
+
+    def __del__(self):
+        Noted.ends.append(self.name)
+
+
+class Box:
+    pass
+
+
+GLOBAL = None
+
+
+def n_ends():
+    return len(Noted.ends)
+
+
+def in_a_global(x):
+    global GLOBAL
+    GLOBAL = Noted(1)
+    seen = [n_ends()]
+    GLOBAL = None
+    return x + 1, seen, n_ends()
+
+
+def in_an_attribute(x):
+    box = Box()
+    box.one, box.two = Noted(1), Noted(2)
+    seen = [n_ends()]
+    box.one = None
+    seen.append(n_ends())
+    del box.two
+    return x + 1, seen, n_ends()
+
+
+def in_an_object(x):
+    box = Box()
+    box.held = [(Noted(1),)]
+    seen = [n_ends()]
+    del box
+    return x + 1, seen, n_ends()
+
+
+def in_containers(x):
+    items, table = [Noted(1), Noted(2)], {"k": Noted(3), 5: Noted(4)}
+    seen = [n_ends()]
+    del items[0]
+    seen.append(n_ends())
+    items.clear()
+    seen.append(n_ends())
+    table["k"] = 0
+    seen.append(n_ends())
+    table = None
+    return x + 1, seen, n_ends(), table
+
+
+def in_a_callee(x):
+    def inner(x):
+        held = Noted(1)  # noqa: F841
+        return x + 1
+
+    seen = [n_ends()]
+    x = inner(x)
+    return x, seen, n_ends()
+
+
+def in_an_argument(x):
+    def inner(given):
+        return len(given.name)
+
+    n = inner(Noted("one"))
+    return x + n, n_ends()
+
+
+def in_a_cell(x):
+    held = Noted(1)
+
+    def inner():
+        return held.name
+
+    n, seen = inner(), [n_ends()]
+    held = None
+    return x + n, seen, n_ends()
+
+
+def in_a_closure(x):
+    def make():
+        held = Noted(1)
+        return lambda: held.name
+
+    function = make()
+    n, seen = function(), [n_ends()]
+    function = None
+    return x + n, seen, n_ends()
+
+
+def in_an_exception(x):
+    try:
+        raise ValueError(Noted(1))
+    except ValueError as error:
+        n = len(error.args)
+    return x + n, n_ends()
+
+
+def a_temporary(x):
+    n = len(Noted("one").name)
+    return x + n, n_ends()
+
+
+def passed_on(x):
+    """The variable goes, its object does not."""
+    pair = (Noted(1), Noted(2))
+    first, second = pair
+    del pair
+    seen = [n_ends()]
+    kept = [first]
+    del first, second
+    seen.append(n_ends())
+    return x + 1, seen, kept[0].name
+
+
+ENDS = [
+    in_a_global, in_an_attribute, in_an_object, in_containers, in_a_callee, in_an_argument,
+    in_a_cell, in_a_closure, in_an_exception, a_temporary, passed_on,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ENDS, ids=lambda program: program.__name__)
+def test_the_last_reference_is_dropped_where_eager_drops_it(program, uncollected):
+    Noted.ends = []
+    expected, ends = program(X), list(Noted.ends)
+    fast = tracer_core.compile(program, backend="eager")
+    for _ in range(5):
+        Noted.ends = []
+        torch.testing.assert_close(fast(X), expected)
+        assert Noted.ends == ends
+
+
+def cycle_is_collected(x):
+    thing, other = Thing(), Thing()
+    thing.other, other.other = other, thing
+    end = weakref.ref(thing)
+    thing = other = None
+    gc.collect()
+    return x + 1, end() is None
+
+
+def arguments_are_given_up(x):
+    @contextlib.contextmanager
+    def manager(one, two):
+        ends = weakref.ref(one), weakref.ref(two)
+        one = two = None
+        gc.collect()
+        yield [end() is None for end in ends]
+
+    with manager(Thing(), two=Thing()) as ended:
+        x = x + 1
+    return x, ended
+
+
+def callback_of_an_unused_variable(x):
+    called = []
+    thing = Thing()
+    reference = weakref.ref(thing, called.append)  # noqa: F841
+    print(end="")
+    del thing
+    return x + 1, len(called)
+
+
+def references_are_counted(x):
+    thing = Thing(2)
+    one, proxy = weakref.ref(thing), weakref.proxy(thing)
+    x = x * thing.n
+    counts = [weakref.getweakrefcount(thing), len(weakref.getweakrefs(thing))]
+    del proxy
+    counts.append(weakref.getweakrefcount(thing))
+    x = x + thing.n
+    del one
+    return x, [*counts, weakref.getweakrefcount(thing)]
+
+
+def subclasses_are_asked(x):
+    class Parent:
+        pass
+
+    class Child(Parent):
+        pass
+
+    seen = len(Parent.__subclasses__())
+    del Child
+    gc.collect()
+    return x + 1, seen, len(Parent.__subclasses__())
+
+
+ASKED = [
+    cycle_is_collected, arguments_are_given_up, callback_of_an_unused_variable,
+    references_are_counted, subclasses_are_asked,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ASKED, ids=lambda program: program.__name__)
+def test_what_the_program_asks_about_references(program):
+    expected = program(X)
+    fast = tracer_core.compile(program, backend="eager")
+    for _ in range(5):
+        torch.testing.assert_close(fast(X), expected)
+
+
+def test_a_function_that_counts_references_runs_natively():
+    def f(x, held):
+        y = x + 1
+        print(end="")
+        before = sys.getrefcount(held)
+        also = held  # noqa: F841
+        return y, sys.getrefcount(held) - before
+
+    fast = tracer_core.compile(f, backend="eager")
+    held = Thing()
+    for _ in range(3):
+        torch.testing.assert_close(fast(X, held), f(X, held))

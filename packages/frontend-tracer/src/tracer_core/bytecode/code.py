@@ -95,9 +95,11 @@ _READS = frozenset(
 _ASKS_LOCALS = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "breakpoint"}
 )
-_ASKS_FRAMES = frozenset(
-    {"_getframe", "currentframe", "extract_stack", "format_stack", "print_stack"}
-)
+#: Names of functions whose answer only plain Python has: frames, references to objects.
+_EAGER_ONLY = frozenset(
+    {"_getframe", "currentframe", "extract_stack", "format_stack", "print_stack",
+    "getrefcount", "get_referrers", "get_objects"}
+)  # fmt: skip
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 JUMPS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
 #: Jumps by the truth of a value.
@@ -201,9 +203,10 @@ def asks_for_locals(raw: types.CodeType) -> bool:
     return not _ASKS_LOCALS.isdisjoint(raw.co_names)
 
 
-def asks_for_frames(raw: types.CodeType) -> bool:
-    """Returns whether a function names a function that reads the frames of its callers."""
-    return not _ASKS_FRAMES.isdisjoint(raw.co_names) or {"inspect", "stack"}.issubset(raw.co_names)
+def is_eager_only(raw: types.CodeType) -> bool:
+    """Returns whether a function names a function that reads the frames of its callers, or who
+    refers to an object."""
+    return not _EAGER_ONLY.isdisjoint(raw.co_names) or {"inspect", "stack"}.issubset(raw.co_names)
 
 
 def _liveness(

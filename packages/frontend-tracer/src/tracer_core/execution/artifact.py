@@ -150,7 +150,7 @@ def _entry(key: Any, record: Captured, function: CompiledFunction) -> dict[str, 
         "constants": {name: describe.constant(name, obj) for name, obj in record.constants.items()},
         "code": [
             [describe.describe(f), code_hash(f.__code__)]
-            for f in record.portable.interpreted
+            for f in record.portable.functions
             if describe.known(f)
         ],
         "roots": list(record.portable.roots),

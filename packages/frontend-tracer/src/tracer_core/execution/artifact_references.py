@@ -24,6 +24,7 @@ from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.errors import TracerError
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.resume import Transition
+from tracer_core.guards.own_reference import OwnReference, object_of
 from tracer_core.guards.source import Source
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.modules import C_MODULES
@@ -65,9 +66,10 @@ class Describer:
 
     def __init__(self, record: Captured) -> None:
         self.record = record
-        self._functions = {f.__code__: f for f in record.portable.interpreted}
+        self._functions = {f.__code__: f for f in record.portable.functions}
         self._by_object = {
-            id(record.constants[name]): source for name, source in record.portable.paths.items()
+            id(_behind(record.constants[name])): source
+            for name, source in record.portable.paths.items()
         }
 
     def constant(self, name: str, obj: Any) -> Any:
@@ -97,7 +99,8 @@ class Describer:
         if source.base is None:
             if source.kind == "module":
                 return [["module", source.key]]
-            return [["object", self.describe(self.record.portable.path_constants[source.key[0]])]]
+            held = self.record.portable.path_constants[source.key[0]]
+            return [["object", self.describe(object_of(held))]]
         return [*self._steps(source.base), [source.kind, source.key]]
 
     def known(self, function: types.FunctionType) -> bool:
@@ -117,7 +120,7 @@ class Describer:
         module = sys.modules.get(namespace.get("__name__", ""))
         if module is not None and module.__dict__ is namespace:
             return {"globals": module.__name__}
-        for function in self.record.portable.interpreted:
+        for function in self.record.portable.functions:
             if function.__globals__ is namespace:
                 return {"globals_of": self.describe(function)}
         return None
@@ -127,6 +130,11 @@ class Describer:
             {one.name: getattr(f, one.name) for one in fields(f)} | {"code": self.code(f.code)}
             for f in layouts
         ]
+
+
+def _behind(constant: Any) -> Any:
+    """Returns the object that a constant of generated code stands for."""
+    return constant() if type(constant) is OwnReference else constant
 
 
 def _collection(describer: Describer, obj: Any) -> Any:
@@ -148,6 +156,7 @@ def _literal(_: Any, obj: Any) -> Any:
 
 _DESCRIBE: dict[Any, Callable[[Describer, Any], Any]] = {
     Transition: lambda d, obj: {"layouts": [d.layouts(obj.layouts), obj.raises]},
+    OwnReference: lambda d, obj: {"weak": d.describe(obj())},
     type(NULL): lambda d, obj: {"null": True},
     settings.Getter: lambda d, obj: {"setting": obj.name},
     torch.dtype: lambda d, obj: {"torch": str(obj).removeprefix("torch.")},
@@ -230,6 +239,7 @@ _FIND: dict[str, Callable[[Finder, Any], Any]] = {
     "import": _import,
     "path": _walk,
     "layouts": lambda f, value: Transition(f.layouts(value[0]), value[1]),
+    "weak": lambda f, value: OwnReference(f.find(value)),
     "null": lambda f, value: NULL,
     "setting": lambda f, value: settings.SETTINGS[value].get,
     "torch": lambda f, value: getattr(torch, value),

@@ -7,6 +7,7 @@ contents again when `capture` returns or raises.
 
 from __future__ import annotations
 
+import gc
 import types
 from collections.abc import Callable, Set
 from contextlib import closing
@@ -15,7 +16,7 @@ from typing import Any
 
 import tracer_core.natives.tables  # noqa: F401  (fills the effect table)
 from tracer_core import torch_private
-from tracer_core.bytecode.code import asks_for_frames
+from tracer_core.bytecode.code import is_eager_only
 from tracer_core.bytecode.frame import Frame
 from tracer_core.debug.logs import logger
 from tracer_core.debug.stages import stage, wants_text
@@ -23,6 +24,7 @@ from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.entry_builder import Generator, Refused
 from tracer_core.fx_capture.dynamic_shapes import Seen, ShapePolicy
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively, WantsSymbols
+from tracer_core.guards.own_reference import OwnReference
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild
 from tracer_core.registry.torch_style import TorchStyle
@@ -131,8 +133,18 @@ def capture(
                                  "True at %s: %s", name, *told)  # fmt: skip
             return captured
         finally:
+            made = [OwnReference(one.cls) for one in tracer.entries.classes.values()]
             tracer.forget()
+            _collect_classes(made)
     raise Abandoned("the trace was restarted too often")
+
+
+def _collect_classes(made: list[OwnReference]) -> None:
+    """Ends the classes that a trace made, which are cycles: the ``__subclasses__`` of their bases
+    would name them."""
+    for generation in (1, 2):
+        if any(one() is not None for one in made):
+            gc.collect(generation)
 
 
 def _doubt(tracer: Tracer, reason: str) -> None:
@@ -167,9 +179,10 @@ def _trace(
                     _doubt(tracer, error.reason)
                 if not tracer.frames:
                     raise Abandoned(f"{error.kind}: {error.reason}") from None
-                if any(asks_for_frames(frame.code.raw) for frame in tracer.frames):
+                if any(is_eager_only(frame.code.raw) for frame in tracer.frames):
                     raise RunNatively(
-                        f"a function with a graph break reads frames ({error.reason})", True
+                        f"a function with a graph break reads frames or counts references ({error.reason})",
+                        True,
                     ) from None
             if broken is None:
                 tracer.check_generators()

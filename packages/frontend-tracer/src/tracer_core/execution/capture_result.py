@@ -12,6 +12,7 @@ import torch
 from tracer_core.aot.compiled_graph import CompiledGraph
 from tracer_core.fx_capture.graph_breaks import BREAKS
 from tracer_core.guards.explanation import Failure
+from tracer_core.guards.own_reference import object_of
 from tracer_core.guards.source import Source
 
 
@@ -60,10 +61,15 @@ class Portable:
 
     roots: state items whose identity keys the guard cache. paths: constant's name -> a source that
     reaches the constant without the state. interpreted: the functions whose bytecode was followed.
-    path_constants: the constants that sources in `paths` use as indices.
+    path_constants: the constants that sources in `paths` use as indices. Both are `held`.
     """
 
     roots: tuple[int, ...]
     paths: dict[str, Source]
-    interpreted: tuple[types.FunctionType, ...]
+    interpreted: tuple[Any, ...]
     path_constants: tuple[Any, ...]
+
+    @property
+    def functions(self) -> list[types.FunctionType]:
+        """Returns the functions whose bytecode was followed and that are still alive."""
+        return [one for one in object_of(self.interpreted) if one is not None]

@@ -299,16 +299,15 @@ class CompiledFunction:
         while True:
             if suspended.transition is GRAPH_RAISED:
                 return self._after_failure(suspended.values[0], exit, state, args, kwargs)
-            values, suspended.values = suspended.values, ()  # callers may keep the object
+            state = ()  # what the program has dropped must be able to die in the next instruction
             try:
-                exit, state = suspended.transition.run(values)
+                exit, state = suspended.transition.run(suspended)
             except NotRaised as error:
                 return self._not_raised(error)
             except BaseException as error:
                 raise error.with_traceback(without_own(error.__traceback__))  # noqa: B904  (the same exception)
             if exit is None:
                 return state
-            del values  # what the program has dropped must die now
             segment = exit.segment
             version = 0
             result = MISS

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import operator
 import types
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,12 +37,18 @@ from tracer_core.execution.resume import Transition
 from tracer_core.fx_capture.dynamic_shapes import constraint_violation, size_conditions
 from tracer_core.fx_capture.graph_breaks import Break, Restart
 from tracer_core.fx_capture.may_raise import may_raise_of
-from tracer_core.fx_capture.provenance import can_be_watched, end_is_seen, kept_when_dead
+from tracer_core.fx_capture.provenance import (
+    can_be_watched,
+    end_is_seen,
+    is_derived,
+    kept_when_dead,
+)
 from tracer_core.fx_capture.side_effects import Gradient
 from tracer_core.fx_capture.size_nodes import GraphInput
 from tracer_core.guards.explanation import Failure
-from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.guard import Guard, GuardKind
 from tracer_core.guards.guard_cache import GuardCache
+from tracer_core.guards.own_reference import OwnReference, held
 from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
@@ -152,6 +159,8 @@ class Generator:
             return kept_when_dead(value.value)
         if self.tracer.provenance.source_of(value) is not None:
             return kept_when_dead(value)
+        if issubclass(type(value), type):
+            return is_derived(value)
         return end_is_seen(value) or (self.rebuilder.has_made(value) and can_be_watched(value))
 
     def finish(self, broken: Break | None, where: str) -> Captured:
@@ -346,10 +355,11 @@ class Generator:
         attempt = define("attempt", text, namespace, self.name)
         if entry.object_lines:
             namespace["guard_cache"] = GuardCache(namespace["check"], roots)
+        guards = tuple(map(_held_weakly, tracer.provenance.guards))
+        path_constants = held(tuple(tracer.provenance.constants))
         failure = Failure(
-            settings, tuple(tracer.provenance.guards), tuple(entry.others), entry.constants,
-            tracer.provenance.constants, namespace,
-        )  # fmt: skip
+            settings, guards, tuple(entry.others), entry.constants, path_constants, namespace
+        )
         if enabled("guards"):
             note("guards", "%s:\n%s", self.name, "\n".join(f"  {g}" for g in failure.texts()))
         return Captured(
@@ -364,22 +374,29 @@ class Generator:
             constants=entry.constants.namespace,
             runner=runner,
             check_first=failure,
-            portable=self._portable(roots),
+            portable=self._portable(roots, path_constants),
         )
 
-    def _portable(self, roots: tuple[int, ...]) -> Portable:
+    def _portable(self, roots: tuple[int, ...], path_constants: tuple[Any, ...]) -> Portable:
         guarded = {
             id(guard.expected): guard.source
             for guard in self.tracer.provenance.guards
             if guard.kind is GuardKind.IS and guard.source.root.kind != "state"
         }
         paths: dict[str, Source] = {}
-        for name, obj in self.entry.constants.namespace.items():
+        for name, constant in self.entry.constants.namespace.items():
+            obj = constant() if type(constant) is OwnReference else constant
             source = guarded.get(id(obj)) or self.tracer.provenance.source_of(obj)
             if source is not None and source.root.kind != "state" and source.base is not None:
                 paths[name] = source
-        functions = tuple(self.tracer.calls.interpreted.values())
-        return Portable(roots, paths, functions, tuple(self.tracer.provenance.constants))
+        functions = held(tuple(self.tracer.calls.interpreted.values()))
+        return Portable(roots, paths, functions, path_constants)
+
+
+def _held_weakly(guard: Guard) -> Guard:
+    """Returns a guard that keeps no function or class of the program alive."""
+    expected = held(guard.expected)
+    return guard if expected is guard.expected else replace(guard, expected=expected)
 
 
 def _uses_rng(node: torch.fx.Node) -> bool:

@@ -26,6 +26,8 @@ from tracer_core.fx_capture.provenance import Provenance, end_is_seen
 from tracer_core.fx_capture.side_effects import Change
 from tracer_core.guards.guard import Guard, GuardKind, Relation, literal, tensor_call
 from tracer_core.guards.numpy_types import ARRAY
+from tracer_core.guards.object_layout import HEAP_TYPE
+from tracer_core.guards.own_reference import Mortal, held, object_of, refers_weakly
 from tracer_core.guards.source import Source, computed
 from tracer_core.guards.watched_words import Checked
 from tracer_core.reconstruct.side_effects import replay
@@ -60,14 +62,19 @@ _CHANGING = frozenset({"grad", "number", "suspended", "suspended_value", "peeked
 
 @dataclass(slots=True)
 class Constants:
-    """Names in the generated module's namespace, and how another process finds each object.
-    Mutable."""
+    """Names of objects in generated code. Mutable. namespace: of the generated module. mortal:
+    names of objects that the generated functions refer to weakly."""
 
     namespace: dict[str, Any] = field(default_factory=dict)
+    mortal: dict[str, Mortal] = field(default_factory=dict)
     _names: dict[Any, str] = field(default_factory=dict)
 
     def text(self, obj: Any) -> str:
-        """Returns text that evaluates to `obj` in the generated module."""
+        """Returns text that evaluates to `obj` in the generated functions."""
+        if type(obj) is Mortal:
+            obj = obj.reference()
+            if obj is None:
+                return "MISS"  # which no value of the program is
         if type(obj) is int:
             return literal(obj)
         if type(obj) in _LITERALS:
@@ -86,10 +93,27 @@ class Constants:
 
     def _name(self, handle: Any, obj: Any) -> str:
         name = self._names.get(handle)
-        if name is None:
+        if name is None or (name in self.mortal and object_of(self.mortal[name]) is not obj):
             name = self._names[handle] = f"c{len(self.namespace)}"
-            self.namespace[name] = obj
+            found = held(obj)
+            if type(found) is Mortal:
+                self.mortal[name] = found
+                self.namespace[f"{name}_alive"] = found.reference
+            else:
+                self.namespace[name] = obj
         return name
+
+    def alive(self) -> dict[str, Any]:
+        """Returns the objects by name; None in place of one that died."""
+        mortal = {name: object_of(one) for name, one in self.mortal.items()}
+        return {**self.namespace, **mortal}
+
+    def revived(self, otherwise: str) -> list[str]:
+        """Returns the lines that begin a generated function. otherwise: what it does if an object
+        died: an object at its address would be another."""
+        lines = [f"    {name} = {name}_alive()" for name in self.mortal]
+        dead = " or ".join(f"{name} is None" for name in self.mortal)
+        return [*lines, f"    if {dead}: {otherwise}"] if lines else []
 
 
 def _has_identity(obj: Any) -> bool:
@@ -149,8 +173,11 @@ class CacheEntry:
         if isinstance(value, (types.BuiltinFunctionType, types.MethodType)):
             value = value.__self__  # the bound method is new at each access; its receiver counts
             return isinstance(value, types.ModuleType) or not isinstance(value, DIRECT_ROOTS)
-        # What the guard cache remembers must not outlive the call.
-        return not isinstance(value, DIRECT_ROOTS) and not end_is_seen(value)
+        if isinstance(value, DIRECT_ROOTS) or end_is_seen(value):
+            return False  # what the guard cache remembers must not outlive the call
+        # It keeps alive what it cannot refer to weakly, which a built-in object (a weak reference,
+        # a view) is not worth.
+        return refers_weakly(value) or bool(type(value).__flags__ & HEAP_TYPE)
 
     def is_late(self, source: Source) -> bool:
         """Returns whether a source is fetched on every call: it goes through a weak reference or a
@@ -394,7 +421,8 @@ class CacheEntry:
     def text(self, settings: list[str]) -> str:
         lines: list[str] = []
         if self.object_lines:
-            lines += ["def check(S):", *_tried(self.object_lines, "return None")]
+            lines += ["def check(S):", *self.constants.revived("return None")]
+            lines += _tried(self.object_lines, "return None")
             dicts = [
                 f"({name}, {None if keys is None else _tuple_text(list(keys))})"
                 for name, keys in self.keys_read.items()
@@ -406,7 +434,7 @@ class CacheEntry:
         if self.tensor_lines:
             positions = _tuple_text(map(str, self.tensor_lines))
             lines += [f"tensors_hold, tensors_learn = watch_tensors({positions})"]
-        lines += ["def attempt(S):"]
+        lines += ["def attempt(S):", *self.constants.revived("return MISS")]
         lines += [f"    if not ({' and '.join(settings)}): return MISS"]
         if self.tensor_lines:
             checks = _tried([line for both in self.tensor_lines.values() for line in both])

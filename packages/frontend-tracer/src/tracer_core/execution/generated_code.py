@@ -6,9 +6,14 @@ The text is forgotten when the function dies.
 from __future__ import annotations
 
 import linecache
-import weakref
 from collections.abc import Callable
 from typing import Any
+
+from tracer_core.guards.own_reference import OwnReference
+
+#: File name -> reference to the function with that text. Not `weakref.finalize`, whose registry a
+#: program may read.
+_references: dict[str, OwnReference] = {}
 
 
 def define(name: str, text: str, scope: dict[str, Any], title: str) -> Callable[..., Any]:
@@ -23,5 +28,10 @@ def define(name: str, text: str, scope: dict[str, Any], title: str) -> Callable[
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
     exec(compile(text, filename, "exec", dont_inherit=True), scope)
     function: Callable[..., Any] = scope[name]
-    weakref.finalize(function, linecache.cache.pop, filename, None).atexit = False
+
+    def forget(_: Any) -> None:
+        linecache.cache.pop(filename, None)
+        del _references[filename]
+
+    _references[filename] = OwnReference(function, forget)
     return function

@@ -36,7 +36,8 @@ class Exit:
 
 
 class Suspended:
-    """An activation at a break. transition: consumes `values`, the flat state of its frames."""
+    """An activation at a break. Mutable. transition: consumes `values`, the flat state of its
+    frames."""
 
     __slots__ = ("transition", "values")
 
@@ -51,24 +52,25 @@ class Transition:
 
     def __init__(self, layouts: tuple[FrameLayout, ...], raises: str = "") -> None:
         self.layouts, self.raises = layouts, raises
-        self.run: Callable[[tuple[Any, ...]], tuple[Exit | None, Any]] = self._counted
+        self.run: Callable[[Suspended], tuple[Exit | None, Any]] = self._counted
         self._exits: dict[Any, Exit] = {}
         self._runs = 0
 
-    def _counted(self, values: tuple[Any, ...]) -> tuple[Exit | None, Any]:
+    def _counted(self, suspended: Suspended) -> tuple[Exit | None, Any]:
         self._runs += 1
         if self._runs >= _COMPILE_AFTER:
             named = (self.interpret, self.failed, self.dropping)
             written = TransitionWriter(self.layouts, self.exit, named)
-            function = values[len(values) - self.layouts[-1].size]
+            function = suspended.values[-self.layouts[-1].size]
             written.names["__name__"] = function.__globals__.get("__name__")
             self.run = (None if self.raises else written.function()) or self.interpret
-        return self.interpret(values)
+        return self.interpret(suspended)
 
-    def interpret(self, values: tuple[Any, ...]) -> tuple[Exit | None, Any]:
-        """Returns (None, value) when the activation returned, else (exit, state there)."""
+    def interpret(self, suspended: Suspended) -> tuple[Exit | None, Any]:
+        """Returns (None, value) when the activation returned, else (exit, state there). Only the
+        frames hold the activation's values meanwhile, so that they die as in eager."""
         machine = RealMachine()
-        frames = frames_of(self.layouts, values)
+        frames, suspended.values = frames_of(self.layouts, suspended.values), ()
         returned, value = machine.step(frames)
         if self.raises and not machine.raised and self._runs <= 1:
             # The first run has the values of the trace. Later ones need not raise: the cause of the

@@ -17,19 +17,21 @@ from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
 from tracer_core.bytecode.opcodes.operators import SYMBOLS
 from tracer_core.execution.generated_code import define
-from tracer_core.fx_capture.provenance import end_is_seen
+from tracer_core.fx_capture.provenance import end_is_seen, holds_watched
 from tracer_core.guards.source import is_plain_name
-from tracer_core.trace.eager_interpreter import SAFE_ITERATORS, SCALARS
+from tracer_core.trace.eager_interpreter import SAFE_ITERATORS, SCALARS, WEAK_REFERENCES
 
 _LONGEST = 48  # instructions that one written transition follows
 #: Types whose objects a dead variable need not keep alive: their finalization cannot be observed,
 #: or nobody observes it.
-_DROPPED = SCALARS | {list, tuple, dict, bytes, torch.Size, torch.Tensor, torch.nn.Parameter}
+_DROPPED = SCALARS | {bytes, torch.Size, torch.Tensor, torch.nn.Parameter}
+_CONTAINERS = frozenset({list, tuple, dict})
 _END: Any = object()
 #: These read the calling frame: some without arguments, eval and exec also with a text.
 _ASKS_FRAME = {
     one.__name__: one for one in (super, globals, locals, vars, dir, compile, eval, exec)
 }
+_ASKS_REFERENCES = {one.__name__: one for one in WEAK_REFERENCES}
 
 
 class TransitionWriter:
@@ -46,9 +48,11 @@ class TransitionWriter:
         self.code: Code = decode(self.layout.code)
         self.lines: list[str] = []
         self.names: dict[str, Any] = {
-            **{method.__name__: method for method in named}, **_ASKS_FRAME, "END": _END,
+            **{method.__name__: method for method in named}, **_ASKS_FRAME, **_ASKS_REFERENCES,
+            "END": _END,
             "next": next, "type": type, "tuple": tuple, "len": len, "SCALARS": SCALARS,
             "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED, "seen": end_is_seen,
+            "CONTAINERS": _CONTAINERS, "watched": holds_watched,
         }  # fmt: skip
         self.count = 0
         #: Whether the frame is the outermost one, whose value is the activation's.
@@ -58,7 +62,7 @@ class TransitionWriter:
         #: Names of values that are plain on every path.
         self.scalars: set[str] = set()
 
-    def function(self) -> Callable[[tuple[Any, ...]], tuple[Any, Any]] | None:
+    def function(self) -> Callable[[Any], tuple[Any, Any]] | None:
         """Returns the compiled transition, or None if its instruction is left to the machine."""
         if any(layout.n_exceptions for layout in self.layouts):
             return None  # a callee could ask for the exception being handled
@@ -81,14 +85,23 @@ class TransitionWriter:
             position += present
         self.after = own[position:]
         path = _Path(self.layout.ip, stack, local, 1)
-        self.lines += ["def run(S):", f"    {', '.join(names)}, = S"]
+        self.lines += ["def run(suspended):", f"    {', '.join(names)}, = suspended.values"]
         watched = [f"seen({name})" for name in self._kept(names)]
-        if watched:  # the error must die when its variable is set, not when this returns
-            self.lines.append(f"    if {' or '.join(watched)}: return interpret(S)")
+        if watched:  # the object must die when its variable is set, not when this returns
+            self.interpreted_if(" or ".join(watched), names)
+        if write is _first_call and (asks := _asks_machine(self, path)):
+            self.interpreted_if(asks, names)
+        self.lines.append("    suspended.values = ()")
         write(self, path)
         text = "\n".join(self.lines) + "\n"
         title = f"transition {self.layout.code.co_qualname}:{self.layout.ip}"
         return define("run", text, dict(self.names), title)
+
+    def interpreted_if(self, condition: str, names: list[str]) -> None:
+        """Leaves the instruction to the machine if a condition holds; the variables then hold
+        nothing."""
+        self.lines += [f"    if {condition}:", f"        del {', '.join(names)}",
+                       "        return interpret(suspended)"]  # fmt: skip
 
     # -- pieces of text --
 
@@ -142,7 +155,10 @@ class TransitionWriter:
         if not dead:
             return plain
         layouts, state = self._at(path, tuple(sorted(path.local)))
-        droppable = " and ".join(f"type({name}) in DROPPED" for name in dict.fromkeys(dead))
+        droppable = " and ".join(
+            f"(type({name}) in DROPPED or type({name}) in CONTAINERS and not watched({name}))"
+            for name in dict.fromkeys(dead)
+        )
         return f"({plain}) if {droppable} else dropping({self.constant(layouts)}, {state})"
 
     def leave(self, path: _Path) -> None:
@@ -215,11 +231,7 @@ class _Path:
 def _first_call(w: TransitionWriter, path: _Path) -> None:
     n = w.code.args[path.ip]
     names = w.layout.kw_names
-    values = path.stack[len(path.stack) - n :]
-    first, second = path.stack[-n - 2], path.stack[-n - 1]
-    function = second if first is None else first
-    if first is not None and second is not None:
-        values = [second, *values]
+    function, values = _called(w, path)
     split = len(values) - len(names)
     arguments = [str(v) for v in values[:split]]
     named = list(zip(names, values[split:], strict=True))
@@ -227,11 +239,26 @@ def _first_call(w: TransitionWriter, path: _Path) -> None:
         arguments += [f"{name}={value}" for name, value in named]
     else:
         arguments.append("**{" + ", ".join(f"{name!r}: {value}" for name, value in named) + "}")
-    if not arguments or asks_for_locals(w.code.raw):
-        asks = " or ".join(f"{function} is {name}" for name in _ASKS_FRAME)
-        w.add(path, f"if {asks}: return interpret(S)")
     result = w.risky(path, f"{function}({', '.join(arguments)})")
     w.follow(path.split(path.ip + 1, [*path.stack[: -n - 2], result]))
+
+
+def _called(w: TransitionWriter, path: _Path) -> tuple[Any, list[Any]]:
+    """Returns the names of the callee and of the arguments of a CALL."""
+    n = w.code.args[path.ip]
+    values = path.stack[len(path.stack) - n :]
+    first, second = path.stack[-n - 2], path.stack[-n - 1]
+    own = [] if first is None or second is None else [second]
+    return second if first is None else first, [*own, *values]
+
+
+def _asks_machine(w: TransitionWriter, path: _Path) -> str:
+    """Returns the condition under which a callee asks for what only the machine knows."""
+    function, values = _called(w, path)
+    asks = _ASKS_REFERENCES if len(values) == 1 else {}
+    if not values or asks_for_locals(w.code.raw):
+        asks = asks | _ASKS_FRAME
+    return " or ".join(f"{function} is {name}" for name in asks)
 
 
 def _first_jump(w: TransitionWriter, path: _Path) -> None:

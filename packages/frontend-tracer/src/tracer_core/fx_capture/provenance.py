@@ -12,6 +12,7 @@ import datetime
 import enum
 import fractions
 import functools
+import itertools
 import re
 import types
 import weakref
@@ -82,8 +83,9 @@ SUSPENDED_GENERATORS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDicti
 
 def end_is_seen(value: Any) -> bool:
     """Returns whether the program can observe an object's death: it has ``__del__``, is weakly
-    referenced, is a generator that may be inside ``try``, or a memoryview, which keeps its buffer
-    from being resized. The tracer must not keep such an object alive."""
+    referenced, is a generator that may be inside ``try``, a weak reference with a callback, or a
+    memoryview, which keeps its buffer from being resized. The tracer must not keep such an object
+    alive."""
     if type(value) is memoryview:
         return True
     if type(value) is types.GeneratorType:
@@ -91,6 +93,8 @@ def end_is_seen(value: Any) -> bool:
         if suspended is not None:
             return bool(suspended.acts_when_closed())
         return value.gi_frame is not None and bool(value.gi_code.co_exceptiontable)
+    if type(value) is weakref.ReferenceType:
+        return value.__callback__ is not None
     if not type(value).__flags__ & HEAP_TYPE or isinstance(value, _LONG_LIVED):
         return False
     return any("__del__" in owner.__dict__ for owner in type(value).__mro__) or is_watched(value)
@@ -103,10 +107,43 @@ def can_be_watched(value: Any) -> bool:
 
 def kept_when_dead(value: Any) -> bool:
     """Returns whether a dead variable must go on holding this object, as in eager, because the
-    program has or may later make a weak reference to it."""
+    program has or may later make a weak reference to it, or because it is one, whose callback is
+    called only while it lives."""
+    kind = type(value)
+    if issubclass(kind, _REFERENCES):
+        return True
+    if issubclass(kind, type):
+        return is_derived(value)
+    if kind in _CONTAINERS:
+        return holds_watched(value)
     if not can_be_watched(value):
         return end_is_seen(value)
-    return bool(type(value).__flags__ & HEAP_TYPE) or is_watched(value) or end_is_seen(value)
+    return bool(kind.__flags__ & HEAP_TYPE) or is_watched(value) or end_is_seen(value)
+
+
+def is_derived(cls: type) -> bool:
+    """Returns whether a class of the program is among the ``__subclasses__`` of another."""
+    bases = type.__dict__["__bases__"].__get__(cls)
+    return any(base.__flags__ & HEAP_TYPE for base in bases)
+
+
+def holds_watched(container: Any, depth: int = 3) -> bool:
+    """Returns whether a plain container holds an object whose death the program can observe."""
+    values = dict.values(container) if type(container) is dict else container
+    return any(
+        (depth > 0 and holds_watched(one, depth - 1))
+        if type(one) in _CONTAINERS
+        else end_is_seen(one)
+        for one in itertools.islice(values, _MOST_HELD)
+    )
+
+
+_CONTAINERS = frozenset({list, tuple, dict, set, frozenset, collections.deque})
+#: How many items of a container `holds_watched` looks at.
+_MOST_HELD = 64
+
+
+_REFERENCES: tuple[Any, ...] = (weakref.ReferenceType, *weakref.ProxyTypes)
 
 
 def metaclass_hashes(cls: type) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from tracer_core.guards.guard import Guard, GuardKind, Relation, show, tensor_checks
+from tracer_core.guards.own_reference import object_of
 from tracer_core.guards.source import Source
 
 #: Kinds from the cheapest check to the most costly one.
@@ -119,7 +120,8 @@ class Failure:
 
     def failed(self, state: Any) -> Failed | None:
         """The first guard that fails, or None."""
-        scope = {**self._scope, "S": state, "C": self._path_constants}
+        constants = [object_of(one) for one in self._path_constants]
+        scope = {**self._scope, **self._constants.alive(), "S": state, "C": constants}
         for text in self._settings:
             if not eval(text, scope):
                 return Failed(f"torch settings: {text}")
@@ -136,7 +138,7 @@ class Failure:
             value = scope["v"] = eval(guard.source.expression, scope)
             text = guard.text("v", self._constants.text, _evaluated)
             # Texts of guards make constants as they go.
-            scope.update(self._constants.namespace)
+            scope.update(self._constants.alive())
             if eval(text, scope):
                 return None
             now = _short(_NOW[guard.kind](guard, value) if guard.kind in _NOW else value)

@@ -12,7 +12,6 @@ import functools
 
 import torch
 
-from tracer_core.guards.object_layout import word
 from tracer_core.guards.watched_words import Words
 
 _START, _END = 1 << 16, 1 << 47  # user space; the first pages are never mapped
@@ -30,7 +29,7 @@ class GatherCheck:
 
     def __init__(self, words: Words) -> None:
         memory = _memory()
-        self._addresses = words.depths[0]
+        self._references = words.references
         self._depths: list[tuple[torch.Tensor, torch.Tensor]] = []
         with torch.inference_mode(False):
             for addresses in words.depths:
@@ -42,14 +41,21 @@ class GatherCheck:
     def holds(self) -> bool:
         """Whether every word is unchanged."""
         memory = _memory()
+        # Another thread may drop an object while torch reads.
+        alive = [reference() for reference in self._references]
+        if any(one is None for one in alive):
+            return False
         # Into a new tensor each time, because two threads may check at once; in order of depth.
         return all(
             torch.equal(torch.index_select(memory, 0, index), before)
             for index, before in self._depths
         )
 
-    def moved(self, addresses: list[int]) -> list[bool]:
-        """Returns which of these words (of depth 0) changed."""
-        values = self._depths[0][1].tolist() if self._addresses else []
-        before = dict(zip(self._addresses, values, strict=True))
-        return [ctypes.c_int64(word(address)).value != before[address] for address in addresses]
+    def before(self) -> dict[int, int]:
+        """Returns the recorded values of the words, by address."""
+        found: dict[int, int] = {}
+        for index, values in self._depths:
+            addresses = [(place << 3) + _START for place in index.tolist()]
+            unsigned = [ctypes.c_uint64(value).value for value in values.tolist()]
+            found |= zip(addresses, unsigned, strict=True)
+        return found

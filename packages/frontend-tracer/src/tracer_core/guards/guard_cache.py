@@ -17,8 +17,8 @@ from typing import Any
 
 from tracer_core.guards.gather import GatherCheck
 from tracer_core.guards.native_guard_cache import native_check
-from tracer_core.guards.object_layout import Layout, layout
-from tracer_core.guards.own_reference import OwnReference
+from tracer_core.guards.object_layout import Layout, layout, word
+from tracer_core.guards.own_reference import OwnDict, OwnReference, refers_weakly
 from tracer_core.guards.watched_words import Checked, Words
 
 __all__ = ["Checked", "FastPathGuard", "GuardCache"]
@@ -27,22 +27,38 @@ __all__ = ["Checked", "FastPathGuard", "GuardCache"]
 class FastPathGuard:
     """A fast-path guard; see the module's docstring.
 
-    fetched: the values of the full check. unchanged(): compares the watched words. rest():
-    re-checks the guarded state that has no version counter; None if there is none. references: weak
-    references to the roots.
+    fetched: the values of the full check; None if some of them are objects that it must not keep
+    alive. unchanged(): compares the watched words. rest(): re-checks the guarded state that has no
+    version counter; None if there is none. references: the roots, weakly where possible.
+    died(reference): called when an object dies that the watched words lie in.
     """
 
-    __slots__ = ("fetched", "unchanged", "rest", "references", "_words", "_check")
+    __slots__ = ("fetched", "unchanged", "rest", "references", "_parts", "_words", "_check")
 
     def __init__(
-        self, found: Layout, checked: Checked, roots: list[Any], volatile: frozenset[int]
+        self,
+        found: Layout,
+        checked: Checked,
+        roots: list[Any],
+        volatile: frozenset[int],
+        died: Callable[[Any], None],
     ) -> None:
-        self.fetched = checked.fetched
-        self._words = words = Words(found, checked, roots, volatile)
+        # An object without weak references lives as long as the fast-path guard.
+        self.references: list[Any] = [_weakly(root, died) for root in roots]
+        mortals = [root for root in roots if refers_weakly(root)]
+        self._words = words = Words(found, checked, mortals, volatile, died)
+        self._parts = [
+            words.own_dicts.get(id(one)) or _weakly(one, died) for one in checked.fetched
+        ]
+        mortal = any(type(one) in _LEADING for one in self._parts)
+        self.fetched = None if mortal else checked.fetched
         self._check = native_check(words) or GatherCheck(words)
         self.unchanged: Callable[[], Any] = self._check.holds
         self.rest: Callable[[], bool] | None = words.holds_in_python if words.needs_python else None
-        self.references: list[Any] = []
+
+    def values(self) -> tuple[Any, ...]:
+        """Returns the values of the full check."""
+        return tuple([one() if type(one) in _LEADING else one for one in self._parts])
 
     def holds(self) -> bool:
         """Whether everything is as it was when the fast-path guard was made."""
@@ -50,8 +66,24 @@ class FastPathGuard:
 
     def changed_dicts(self) -> list[int]:
         """Returns the ids of the watched dictionaries whose version changed."""
-        moved = self._check.moved([address for address, _ in self._words.dicts])
-        return [one for (_, one), changed in zip(self._words.dicts, moved, strict=True) if changed]
+        before = self._check.before()
+        return [
+            one
+            for (*leading, version), one in self._words.dicts
+            if all(word(at) == before[at] for at in leading) and word(version) != before[version]
+        ]
+
+
+def _weakly(obj: Any, died: Callable[[Any], None]) -> Any:
+    return OwnReference(obj, died) if refers_weakly(obj) else obj
+
+
+#: What leads to an object without keeping it alive.
+_LEADING = (OwnReference, OwnDict)
+
+
+def _never() -> bool:
+    return False
 
 
 class GuardCache:
@@ -92,7 +124,8 @@ class GuardCache:
         if guard is not None:
             if guard.unchanged() and (guard.rest is None or guard.rest()):
                 self._since = 0
-                return guard.fetched
+                fetched = guard.fetched
+                return guard.values() if fetched is None else fetched
         return self._check_fully(state, key, guard)
 
     def _check_fully(self, state: Any, key: Any, guard: FastPathGuard | None) -> Any:
@@ -108,28 +141,23 @@ class GuardCache:
             return checked.fetched
         found = layout()
         if found is not None:
-            roots = [state[i] for i in self._roots]
-            mortal = [root for root in roots if type(root).__weakrefoffset__]
-            self._remember(key, FastPathGuard(found, checked, mortal, self._volatile), roots)
+            self._remember(found, checked, key, [state[i] for i in self._roots])
         return checked.fetched
 
-    def _remember(self, key: Any, guard: FastPathGuard, roots: list[Any]) -> None:
-        """Caches a fast-path guard until one of its roots dies: their ids may then be reused, and
-        the cache must not keep them alive.
+    def _remember(self, found: Layout, checked: Checked, key: Any, roots: list[Any]) -> None:
+        """Caches a fast-path guard until an object dies that it read: the cache must not keep the
+        program's objects alive, and their ids may be reused.
         """
         if len(self._fast_paths) >= self.LIMIT:
             self._fast_paths.clear()
         fast_paths = self._fast_paths
 
         def forget(_: Any) -> None:
-            fast_paths.pop(key, None)
+            gone = fast_paths.pop(key, None)
+            if gone is not None:
+                gone.unchanged = _never  # another thread may be about to ask
 
-        for root in roots:
-            # An object without weak references lives as long as the fast-path guard.
-            guard.references.append(
-                OwnReference(root, forget) if type(root).__weakrefoffset__ else root
-            )
-        fast_paths[key] = guard
+        fast_paths[key] = FastPathGuard(found, checked, roots, self._volatile, forget)
 
     def _note(self, guard: FastPathGuard) -> None:
         """Switches dictionaries whose version changed although the check still held to comparison

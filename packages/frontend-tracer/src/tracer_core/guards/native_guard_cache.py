@@ -10,7 +10,6 @@ import functools
 from typing import Any
 
 from tracer_core.guards.native_helper import helper
-from tracer_core.guards.object_layout import word
 from tracer_core.guards.watched_words import Words
 
 
@@ -32,10 +31,9 @@ class NativeCheck:
         self.holds = functools.partial(holds, ctypes.addressof(self._facts))
         take(ctypes.addressof(self._facts), 0, len(addresses))
 
-    def moved(self, addresses: list[int]) -> list[bool]:
-        """Returns which of these words (of depth 0) changed."""
-        before = dict(zip(self._words, self._values, strict=True))
-        return [word(address) != before[address] for address in addresses]
+    def before(self) -> dict[int, int]:
+        """Returns the recorded values of the words, by address."""
+        return dict(zip(self._words, self._values, strict=True))
 
 
 def native_check(words: Words) -> NativeCheck | None:

@@ -26,6 +26,7 @@ IMMUTABLE_TYPE = 1 << 8
 TYPE = 8  # PyObject: ob_refcnt, ob_type
 DICT_SIZE, DICT_VERSION = 16, 24  # PyDictObject: PyObject_HEAD, ma_used, ma_version_tag
 LIST_SIZE, LIST_ITEMS = 16, 24  # PyListObject: PyObject_VAR_HEAD, ob_item
+TUPLE_SIZE = 16  # PyTupleObject: PyObject_VAR_HEAD, then the items
 CELL_CONTENTS = 16
 MANAGED_DICT = -24  # of objects whose type has the flag Py_TPFLAGS_MANAGED_DICT
 _MANAGED_DICT_FLAG = 1 << 4

@@ -1,13 +1,21 @@
 """Weak references made by the tracer, told apart from the program's.
 
 The tracer's own caches must not look like a weak reference through which the program could observe
-an object's finalization (a graph break).
+an object's finalization (a graph break), and must not keep alive what the program drops.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
+import sys
+import types
 import weakref
 from typing import Any
+
+import torch
+
+from tracer_core.guards.object_layout import HEAP_TYPE
 
 
 class OwnReference(weakref.ref):  # type: ignore[type-arg]
@@ -16,8 +24,97 @@ class OwnReference(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ()
 
 
+def refers_weakly(obj: Any) -> bool:
+    """Returns whether guards refer to an object weakly. To tensors they do not:
+    ``torch.utils.swap_tensors`` refuses tensors with weak references."""
+    return bool(type(obj).__weakrefoffset__) and not isinstance(obj, torch.Tensor)
+
+
+class OwnDict:
+    """Leads to the ``__dict__`` of an object that guards refer to weakly. Calling it returns the
+    dictionary."""
+
+    __slots__ = ("_owner",)
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = OwnReference(owner)
+
+    def __call__(self) -> Any:
+        return object.__getattribute__(self._owner(), "__dict__")
+
+
+class Mortal:
+    """Stands for a function or class that its cache entry does not keep alive."""
+
+    __slots__ = ("reference", "_text")
+
+    def __init__(self, obj: Any, text: str) -> None:
+        self.reference, self._text = OwnReference(obj), text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+_MORTAL = (type, types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
+
+
+def held(obj: Any) -> Any:
+    """Returns a `Mortal` in place of a function or class that may die before its cache entry; of a
+    tuple, one with its items so. Modules keep those alive that they have under their names."""
+    if type(obj) is tuple:
+        items = tuple(map(held, obj))
+        return obj if all(map(operator.is_, items, obj)) else items
+    if not isinstance(obj, _MORTAL) or (isinstance(obj, type) and not obj.__flags__ & HEAP_TYPE):
+        return obj
+    if type(obj) is types.BuiltinFunctionType and obj.__self__ is not None:
+        return obj  # a module's or an object's
+    if _has_import_path(obj):
+        return obj
+    return Mortal(obj, type.__repr__(obj) if isinstance(obj, type) else repr(obj))
+
+
+def object_of(obj: Any) -> Any:
+    """Returns the object that `held` was called with; None in place of one that died."""
+    if type(obj) is tuple:
+        return tuple(map(object_of, obj))
+    return obj.reference() if type(obj) is Mortal else obj
+
+
+def _has_import_path(obj: Any) -> bool:
+    """Returns whether a module leads to a function or class by its names, perhaps through the
+    functions that wrap it. Runs no user code."""
+    described = type.__dict__ if isinstance(obj, type) else None
+    try:
+        if described is None:
+            module, name = obj.__module__, obj.__qualname__
+        else:
+            name = described["__qualname__"].__get__(obj)
+            module = described["__module__"].__get__(obj)
+        found: Any = sys.modules[module]
+        for part in name.split("."):
+            found = (_namespace(found) if isinstance(found, type) else vars(found))[part]
+        for _ in range(_MOST_WRAPPERS):
+            if found is obj:
+                return True
+            found = found.__func__ if isinstance(found, _METHODS) else vars(found)["__wrapped__"]
+    except (AttributeError, KeyError, TypeError):
+        pass
+    return False
+
+
+def _namespace(cls: type) -> Any:
+    return type.__dict__["__dict__"].__get__(cls)
+
+
+_METHODS = (staticmethod, classmethod)
+_MOST_WRAPPERS = 8
+
+
 def is_watched(value: Any) -> bool:
     """Whether anything but the tracer has a weak reference to an object."""
-    if weakref.getweakrefcount(value) == 0:
-        return False
-    return any(type(one) is not OwnReference for one in weakref.getweakrefs(value))
+    return weakref.getweakrefcount(value) > 0 and bool(references_of_others(value))
+
+
+def references_of_others(value: Any) -> list[Any]:
+    """Returns the weak references to an object that the tracer did not make."""
+    return [one for one in weakref.getweakrefs(value) if type(one) is not OwnReference]

@@ -1,9 +1,13 @@
 """The words of memory that tell whether anything that a full guard check read has changed.
 
 `Words` collects, from a `Checked`, addresses by depth, and the guarded state that no word tells,
-which Python re-checks. While the objects in `alive` and the roots live, and the words of lesser
-depth are unchanged, the addresses of a depth may be read. An unchanged word means that the state it
-stands for is unchanged.
+which Python re-checks. While the roots and the objects in `alive` and `references` live, and the
+words of lesser depth are unchanged, the addresses of a depth may be read. An unchanged word means
+that the state it stands for is unchanged.
+
+Objects of the program are not kept alive where that can be helped: those that can be referred to
+weakly end the fast path when they die, and a dictionary that an unchanged word leads to (an
+object's own, and one in it) lives as long as its owner.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from tracer_core.guards.object_layout import (
     HEAP_TYPE,
     LIST_ITEMS,
     LIST_SIZE,
+    TUPLE_SIZE,
     TYPE,
     Layout,
     dict_slot,
@@ -36,7 +41,7 @@ from tracer_core.guards.object_layout import (
     tensor_words,
     word,
 )  # fmt: skip
-from tracer_core.guards.own_reference import OwnReference
+from tracer_core.guards.own_reference import OwnDict, OwnReference, refers_weakly
 
 _PLAIN_DICTS = (dict, collections.OrderedDict)
 _ABSENT: Any = object()
@@ -79,23 +84,35 @@ def plain_dict(namespace: Any) -> dict[Any, Any] | None:
 
 
 class Words:
-    """Mutable while it is built. depths: addresses, by depth. dicts: (address of a version, id of
-    the dict). alive: objects that the addresses lie in, without the roots. empties, lists, probes,
-    entries: for Python: (container), (sequence, items), (call, result), (namespace, keys with
-    values, all keys in order or None)."""
+    """Mutable while it is built. depths: addresses, by depth. dicts: (path, id of the dict), where
+    the path ends at the address of its version, which may be read if the words before it are
+    unchanged. alive, references: objects that the addresses lie in, without the roots.
+    died(reference): called when an object of `references` dies. empties, lists, probes, entries:
+    for Python: (container), (sequence, items), (call, result), (namespace, ids of the values
+    by key, all keys in order or None)."""
 
     def __init__(
-        self, found: Layout, checked: Checked, roots: Sequence[Any], volatile: frozenset[int]
+        self,
+        found: Layout,
+        checked: Checked,
+        roots: Sequence[Any],
+        volatile: frozenset[int],
+        died: Callable[[Any], None],
     ) -> None:
         self.depths: tuple[list[int], list[int], list[int]] = ([], [], [])
-        self.dicts: list[tuple[int, int]] = []
+        self.dicts: list[tuple[tuple[int, ...], int]] = []
         self.alive: list[Any] = []
+        self.references: list[OwnReference] = []
         self.empties: list[Any] = []
         self.lists: list[tuple[Any, list[Any]]] = []
         self.probes: list[tuple[Callable[[], Any], Any]] = []
-        self.entries: list[tuple[Any, dict[Any, Any], list[Any] | None]] = []
-        self._layout = found
-        self._roots = frozenset(map(id, roots))
+        self.entries: list[tuple[Any, dict[Any, int], list[Any] | None]] = []
+        self._layout, self._died = found, died
+        self._kept = set(map(id, roots))
+        #: id of an object's own dictionary -> what leads to it without keeping it alive.
+        self.own_dicts: dict[int, OwnDict] = {}
+        #: id of a container that unchanged words lead to -> their addresses.
+        self._paths: dict[int, tuple[int, ...]] = {}
         for owner, namespace in checked.holders:
             self._holder(owner, namespace)
         for namespace, keys in checked.dicts:
@@ -104,8 +121,7 @@ class Words:
             if type(obj).__flags__ & HEAP_TYPE:  # nothing can change the type of another object
                 self._watch(obj, TYPE)
         for cls in checked.classes:
-            self._watch(cls, found.class_mro)
-            self.alive.append(cls.__mro__)
+            self._class(cls)
         for container in checked.empties:
             if type(container) in _PLAIN_DICTS:
                 self._watch(container, DICT_SIZE)
@@ -126,36 +142,77 @@ class Words:
             self._probe(probe)
 
     def _keep(self, obj: Any) -> None:
-        if id(obj) not in self._roots:
+        if id(obj) in self._kept:
+            return
+        self._kept.add(id(obj))
+        if refers_weakly(obj):
+            self.references.append(OwnReference(obj, self._died))
+        else:
             self.alive.append(obj)
 
-    def _watch(self, obj: Any, offset: int) -> None:
-        self._keep(obj)
-        self.depths[0].append(id(obj) + offset)
+    def _watch(self, obj: Any, *offsets: int) -> tuple[int, ...]:
+        """Watches words of an object; returns the words that lead to it."""
+        path = self._paths.get(id(obj), ())
+        if not path:
+            self._keep(obj)
+        self.depths[len(path)].extend(id(obj) + offset for offset in offsets)
+        return path
 
     def _holder(self, owner: Any, namespace: Any) -> None:
         """`owner.__dict__` can be replaced, except a class's or a module's."""
-        if isinstance(owner, (type, types.ModuleType)):
+        if isinstance(owner, types.ModuleType):
             return
-        self.alive.append(namespace)
+        if isinstance(owner, type):
+            self._keep(owner)
+            plain = plain_dict(namespace)
+            self._kept.add(id(plain))  # by the class: it leads back to the class
+            return
         slot = dict_slot(owner)
         if slot is None or word(slot) != id(namespace):
+            self.alive.append(namespace)
             self._probe(partial(getattr, owner, "__dict__"))
         else:
             self._keep(owner)
             self.depths[0].append(slot)
+            self._paths[id(namespace)] = (slot,)
+            if refers_weakly(owner):
+                self.own_dicts[id(namespace)] = OwnDict(owner)
+
+    def _class(self, cls: Any) -> None:
+        """The bases, by the words of the tuple of them; a tuple that was kept would keep the
+        class."""
+        self._watch(cls, self._layout.class_mro)
+        for base in cls.__mro__:
+            self._keep(base)
+        start = id(cls.__mro__) + TUPLE_SIZE
+        self.depths[1].extend(range(start, start + 8 * (1 + len(cls.__mro__)), 8))
 
     def _dict(self, namespace: Any, keys: Any, volatile: frozenset[int]) -> None:
         plain = plain_dict(namespace)
         if plain is None or id(plain) in volatile:
             read = namespace if keys is None else keys
             before = {key: namespace.get(key, _ABSENT) for key in read}
-            self.entries.append((namespace, before, list(namespace) if keys is None else None))
+            order = list(namespace) if keys is None else None
+            for key, value in before.items():
+                self._keep(value)
+                before[key] = id(value)
+            namespace = self.own_dicts.get(id(namespace), namespace)
+            self.entries.append((namespace, before, order))
         else:
-            self.dicts.append((id(plain) + DICT_VERSION, id(plain)))
-            self._watch(plain, DICT_VERSION)
-            if keys is None and isinstance(plain, collections.OrderedDict):
-                self._watch(plain, self._layout.order)
+            ordered = keys is None and isinstance(plain, collections.OrderedDict)
+            path = self._watch(plain, DICT_VERSION, *([self._layout.order] if ordered else []))
+            path = (*path, id(plain) + DICT_VERSION)
+            self.dicts.append((path, id(plain)))
+            if 1 < len(path) < len(self.depths):
+                self._leads_to(plain, plain if keys is None else keys, path)
+
+    def _leads_to(self, plain: dict[Any, Any], keys: Any, path: tuple[int, ...]) -> None:
+        """Notes the dictionaries among the values of a dictionary that is not kept alive: while its
+        version is unchanged it holds them."""
+        for key in keys:
+            value = plain.get(key)
+            if isinstance(value, _PLAIN_DICTS):
+                self._paths[id(value)] = path
 
     def _list(self, items: Any) -> None:
         if type(items) is tuple:
@@ -163,9 +220,9 @@ class Words:
         if not isinstance(items, list):
             self.lists.append((items, list(items)))
             return
-        self._watch(items, LIST_SIZE)
-        self._watch(items, LIST_ITEMS)
-        self.alive.append(list(items))  # an item at the address of another is then that very item
+        self._watch(items, LIST_SIZE, LIST_ITEMS)
+        for item in items:  # an item at the address of another is then that very item
+            self._keep(item)
         start = word(id(items) + LIST_ITEMS)
         self.depths[1].extend(range(start, start + 8 * list.__len__(items), 8))
 
@@ -176,12 +233,18 @@ class Words:
             slot = self._slot_of(owner, name)
             if slot is not None and word(slot) in (id(value), 0 if value is None else id(value)):
                 self._keep(owner)
-                self.alive.append(value)
+                if (type(owner), name) not in _READ_ONLY:
+                    self._keep(value)  # another value could be at its address
                 self.depths[0].append(slot)
                 return
-            if id(owner) in self._roots:
+            if refers_weakly(owner):
+                self._keep(owner)
                 probe = partial(_attribute_of, OwnReference(owner), name)
-        self.probes.append((probe, probe()))
+        found = probe()
+        if refers_weakly(found):
+            self._keep(found)
+            found = OwnReference(found)
+        self.probes.append((probe, found))
 
     def _slot_of(self, owner: Any, name: str) -> int | None:
         """The address of the word that holds an attribute, if it is one that CPython stores as it
@@ -206,12 +269,16 @@ class Words:
                 now = probe()
             except (AttributeError, ValueError):  # a slot or a cell became empty
                 return False
+            if type(before) is OwnReference:
+                before = before()
             if now is not before and not _is_same_constant(now, before):
                 return False
         for namespace, values, keys in self.entries:
+            if type(namespace) is OwnDict:
+                namespace = namespace()
             if keys is not None and not same_objects(tuple(namespace), keys):
                 return False
-            if any(namespace.get(key, _ABSENT) is not value for key, value in values.items()):
+            if any(id(namespace.get(key, _ABSENT)) != value for key, value in values.items()):
                 return False
         return True
 
@@ -219,6 +286,10 @@ class Words:
     def needs_python(self) -> bool:
         """Whether `holds_in_python` has anything to look at."""
         return bool(self.empties or self.lists or self.probes or self.entries)
+
+
+#: Attributes whose value lives as long as their object.
+_READ_ONLY = frozenset({(types.FunctionType, "__closure__"), (types.FunctionType, "__globals__")})
 
 
 def _attribute_of(reference: weakref.ref[Any], name: str) -> Any:

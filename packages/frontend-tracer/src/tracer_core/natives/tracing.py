@@ -9,7 +9,7 @@ tables of natives/ do, is written against the tracer itself.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
 import torch
@@ -60,6 +60,13 @@ class TracedScalars(Protocol):
         others unchanged."""
 
 
+class TracedFinalization(Protocol):
+    """Finds where objects with an observable death die."""
+
+    def overwritten(self, holder: Any, values: Iterable[Any]) -> None:
+        """Notes that the program changes `holder`, which held these values."""
+
+
 class TracedSideEffects(Protocol):
     """Saves pre-existing objects before their mutation. mutations: the number of mutations by the
     program, fresh objects included."""
@@ -72,6 +79,9 @@ class TracedSideEffects(Protocol):
     def before_change(self, target: Any, moves: bool = True) -> None:
         """Saves a container before native code mutates it in any way; guards all its contents.
         moves: other than by replacing items."""
+
+    def before_cell(self, cell: Any) -> None:
+        """Saves a cell before its contents are set."""
 
     def before_store(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
         """Saves a dictionary before one entry is set. owner: the object whose `__dict__` it is."""
@@ -281,6 +291,7 @@ class Tracing(semantics.CallBinder, Protocol):
     recorder: Recorder
     scalars: TracedScalars
     side_effects: TracedSideEffects
+    finalization: TracedFinalization
     reads: TracedReads
     exceptions: TracedExceptions
     names: TracedNames

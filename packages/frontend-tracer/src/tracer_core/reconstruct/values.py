@@ -211,8 +211,8 @@ class Rebuilder(ObjectRebuilder):
         receiver = getattr(obj, "__self__", None)
         # A pybind11 function's receiver is an internal record, not an object of the program.
         described = type(receiver).__module__.startswith("pybind11")
-        lasting = (
-            isinstance(receiver, (types.ModuleType, type)) and id(receiver) not in self._classes
+        lasting = isinstance(receiver, types.ModuleType) or (
+            isinstance(receiver, type) and id(receiver) not in self._classes
         )
         if receiver is None or described or lasting:
             return self.constant(obj)

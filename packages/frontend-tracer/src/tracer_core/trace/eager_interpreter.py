@@ -13,6 +13,7 @@ import operator
 import sys
 import traceback
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ from tracer_core.bytecode.interpreter import Machine
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
 from tracer_core.bytecode.tracebacks import extended, history
 from tracer_core.errors import TracerError
+from tracer_core.guards.own_reference import references_of_others
 from tracer_core.trace.dict_entries import ABSENT, Entries
 from tracer_core.trace.instances import super_cells
 from tracer_core.trace.raised_exceptions import name_in_c
@@ -38,6 +40,11 @@ FRAME_ASKERS = frozenset({sys._getframe, inspect.currentframe, inspect.stack,
 traceback.extract_stack,
                           traceback.format_stack, traceback.print_stack})  # fmt: skip
 _ASKS_FRAME = FRAME_ASKERS | {globals, locals, vars, dir, eval, exec, compile}
+#: Functions that see the weak references to an object -> what they make of those of the program.
+WEAK_REFERENCES: dict[Any, Callable[[list[Any]], Any]] = {
+    weakref.getweakrefcount: len,
+    weakref.getweakrefs: list,
+}
 #: Flags of code that has ``from __future__ import ...``.
 _FUTURES = functools.reduce(
     operator.or_, (getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
@@ -316,6 +323,8 @@ class RealMachine(Machine):
             owner, first = super_cells(frame)
             cls = frame.locals[owner].cell_contents
             return super(cls, first.cell_contents if type(first).__name__ == "cell" else first)
+        if type(function) in _C_OR_PYTHON and len(args) == 1 and function in WEAK_REFERENCES:
+            return WEAK_REFERENCES[function](references_of_others(args[0]))
         if type(function) in _C_OR_PYTHON and function in _ASKS_FRAME:
             if function in FRAME_ASKERS:
                 raise TracerError(f"{function.__name__}() after a graph break: the frames of the program are gone; "

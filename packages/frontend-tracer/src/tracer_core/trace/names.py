@@ -122,9 +122,7 @@ class Names(Component):
         return self.provenance.read_varying(value, self.sources.make(source, "contents"))
 
     def store_cell(self, cell: Any, value: Any) -> None:
-        self.tracer.side_effects.mutations += 1
-        if self.provenance.source_of(cell) is not None:
-            self.effects.begin(cell)
+        self.tracer.side_effects.before_cell(cell)
         if value is NULL:
             del cell.cell_contents
         else:

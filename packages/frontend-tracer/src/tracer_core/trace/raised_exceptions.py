@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import types
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,6 +110,14 @@ class RaisedExceptions(Component):
     def note(self, error: BaseException) -> None:
         """Registers that an exception begins to unwind the chain of frames."""
         self.raised[id(error)] = Raised(error, self.tracer.outer_step, [])
+
+    def forget_frames(self) -> None:
+        """Drops the tracer's frames from the exceptions that the trace made: they are cycles, which
+        would keep alive what the frames hold."""
+        reported = getattr(sys.exception(), "__cause__", None)
+        for one in self.raised.values():
+            if one.error is not reported and self.provenance.is_fresh(one.error):
+                one.error.__traceback__ = None
 
     def raises(self, error: BaseException) -> None:
         """Called before an instruction of the program raises."""

@@ -46,13 +46,29 @@ class SideEffects:
             self.tracer.reads.expand(target)
             known = self._begin(target)
             known.whole = True
+            if isinstance(known.before, dict):
+                self.tracer.finalization.overwritten(target, known.before.values())
         known.moved |= moves
 
     def _begin(self, target: Any) -> Change:
-        change = self.effects.begin(target)
+        change = self._saved(target)
         if change is None:
             raise Break("unsupported_mutation", f"a {type(target).__name__} is changed")
         return change
+
+    def _saved(self, target: Any) -> Change | None:
+        known = self.effects.peek(target)
+        change = known or self.effects.begin(target)
+        if known is None and change is not None and not isinstance(change.before, (dict, bytes)):
+            held = change.before if type(change.before) is list else [change.before]
+            self.tracer.finalization.overwritten(target, held)
+        return change
+
+    def before_cell(self, cell: Any) -> None:
+        """Saves a cell before its contents are set."""
+        self.mutations += 1
+        if self.provenance.source_of(cell) is not None:
+            self._saved(cell)
 
     def _begin_entry(self, target: dict[Any, Any], owner: Any) -> Change | None:
         source = self.provenance.source_of(target if owner is None else owner)
@@ -69,6 +85,7 @@ class SideEffects:
             self.before_change(target)
         change = self._begin_entry(target, owner)
         if change is not None:
+            self._overwritten(change, key)
             change.store(key)
 
     def before_remove(self, target: dict[Any, Any], key: Any, owner: Any = None) -> None:
@@ -78,9 +95,14 @@ class SideEffects:
             self.before_change(target)
         change = self._begin_entry(target, owner)
         if change is not None:
+            self._overwritten(change, key)
             if is_constant(key) and not change.decided(key):  # else all contents are guarded
                 self.provenance.guard(GuardKind.HAS, self.provenance.source_of(target), key)  # type: ignore[arg-type]
             change.remove(key)
+
+    def _overwritten(self, change: Change, key: Any) -> None:
+        if is_constant(key) and key in change.before and not change.decided(key):
+            self.tracer.finalization.overwritten(change.obj, [change.before[key]])
 
     def before_append(self, target: Any, values: Sequence[Any]) -> None:
         """Saves a list, deque or set before values are added; its contents are not read."""
@@ -100,7 +122,11 @@ class SideEffects:
             self.provenance.constant(obj)
         elif self.provenance.source_of(obj) is None:
             return None
-        return self.effects.begin_attribute(obj, where)
+        known = self.effects.attribute(obj, where)
+        change = known or self.effects.begin_attribute(obj, where)
+        if known is None:
+            self.tracer.finalization.overwritten(obj, [change.before])
+        return change
 
     def realize(self, change: Change) -> None:
         """Guards the whole old contents of a changed object: the trace reads all of it."""

@@ -38,6 +38,7 @@ from tracer_core.trace.calls import Calls
 from tracer_core.trace.component import Component
 from tracer_core.trace.containers import Items
 from tracer_core.trace.dict_entries import Entries
+from tracer_core.trace.finalization import Finalization
 from tracer_core.trace.generators import acts_when_closed
 from tracer_core.trace.guarded_reads import GuardedReads
 from tracer_core.trace.live_generators import LiveGenerators
@@ -122,6 +123,7 @@ class Tracer(Machine, Tracing):
         self.native_calls = NativeCalls(self)
         self.calls = Calls(self, natives)
         self.dying: set[int] = set()
+        self.finalization = Finalization(self)
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), function_modes()
         self._log_disabled = _FAKES_LOG.disabled
@@ -168,8 +170,10 @@ class Tracer(Machine, Tracing):
                 raise Break(*wanted)
         if self.unbuildable:
             self._break_before_unbuildable()
-        if self.dying and self.nesting == 0:
-            self._break_before_death()
+        if self.nesting == 0:
+            if self.dying:
+                self._break_before_death()
+            self.finalization.check(self._step_before)
         if self.steps > _STEP_LIMIT:
             raise Break("step_limit", f"more than {_STEP_LIMIT} instructions")
 
@@ -198,7 +202,7 @@ class Tracer(Machine, Tracing):
                 )
 
     def _break_before_death(self) -> None:
-        """Breaks before an instruction that may drop the last reference to an object with an
+        """Breaks before an instruction that may drop the last reference to a generator with an
         observable finalization."""
         frame = self.frames[-1]
         name = frame.code.names[frame.ip]
@@ -250,6 +254,7 @@ class Tracer(Machine, Tracing):
     def forget(self) -> None:
         """Breaks the reference cycles of a finished trace, so that the program's objects die
         without the garbage collector."""
+        self.exceptions.forget_frames()
         components = [one for one in vars(self).values() if isinstance(one, Component)]
         others = (self.recorder.mode, self.recorder, self.fakes, self.provenance, self.effects)
         for part in (*components, *others, self.side_effects, self):
@@ -307,7 +312,12 @@ class Tracer(Machine, Tracing):
     def start_inside(self, layouts: tuple[FrameLayout, ...], state: tuple[Any, ...]) -> list[Frame]:
         """Returns the frames of an activation at a break."""
         unread: list[Any] = []
-        self.dying = {id(value) for value in state if end_is_seen(value)}
+        self.dying = {
+            id(value)
+            for value in state
+            if type(value) is types.GeneratorType and end_is_seen(value)
+        }
+        self.finalization.start(state)
         position = 0
         for layout in layouts:
             for i in range(position, position + layout.size):

@@ -6,6 +6,8 @@ import abc
 import builtins
 import collections
 import functools
+import gc
+import sys
 import types
 import typing
 from typing import Any
@@ -370,8 +372,8 @@ def super_of(tracer: Tracer, *args: Any) -> Any:
 
 # -- calls that read their callers' frames --
 # A call that needs only its caller's variables breaks the graph (`RealMachine` provides them); the
-# others run the whole activation as plain Python. A program never sees a frame of the interpreter,
-# nor variables that a resume point has dropped.
+# others run the whole activation as plain Python, as do those that ask who refers to an object. A
+# program never sees a frame of the interpreter, nor variables that a resume point has dropped.
 
 
 def _break_for_variables(tracer: Tracer, function: Any) -> None:
@@ -415,6 +417,11 @@ def run_text(
     if namespace is None:
         _break_for_variables(tracer, function)
     tracer.break_graph("native_python", f"{function.__name__}: code is compiled at run time")
+
+
+@special_each(sys.getrefcount, gc.get_referrers, gc.get_objects)
+def ask_for_references(tracer: Tracer, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    raise RunNatively(f"{function.__name__}() sees the references that a trace makes", True)
 
 
 @special_each(*FRAME_ASKERS)

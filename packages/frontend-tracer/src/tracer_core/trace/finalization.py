@@ -1,0 +1,155 @@
+"""Finds the instruction that drops the last reference to an object whose death the program sees.
+
+In: the state that a trace starts with, and what the program overwrites. While an object with a
+finalizer or a weak reference is held by nothing but the activation (or by what the trace changes),
+each instruction is followed by the question whether the activation still reaches it. If not, the
+graph is broken before that instruction, so that the object dies where it does in eager.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import types
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tracer_core.bytecode.frame import NULL, LazyValue
+from tracer_core.fx_capture.graph_breaks import Restart
+from tracer_core.fx_capture.provenance import end_is_seen
+
+if TYPE_CHECKING:
+    from tracer_core.trace.tracer import Tracer
+
+#: Objects that live long and lead to everything, and those that hold nothing.
+_NOT_ENTERED = (types.ModuleType, type, torch.nn.Module, torch.Tensor, types.CodeType)
+_LEAVES = frozenset({int, float, complex, bool, str, bytes, type(None), torch.Tensor,
+torch.nn.Parameter, type(NULL)})  # fmt: skip
+#: How many objects a search visits; it does not see what lies behind them.
+_MOST, _FEW = 2000, 64
+#: How many objects the searches of one trace visit.
+_BUDGET = 500_000
+
+
+class Finalization:
+    """The objects of one trace whose death is to be seen. Mutable."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+        self._ending: dict[int, Any] = {}
+        #: Containers from before the trace that held such objects when the program changed them.
+        self._changed: list[Any] = []
+        self._held: Counter[int] = Counter()
+        self._mutations = 0
+        self._left = _BUDGET
+
+    def start(self, state: tuple[Any, ...]) -> None:
+        """Notes the objects that only the activation holds. state: its values."""
+        if any(_may_lead(value) for value in state):
+            self._ending = _owned(state)
+
+    def overwritten(self, holder: Any, values: Iterable[Any]) -> None:
+        """Notes that the program changes `holder`, which held these values."""
+        for value in values:
+            if type(value) not in _LEAVES:
+                ending = {id(one): one for one in _reached([value], _FEW) if _ends(one)}
+                if ending:
+                    self._ending |= ending
+                    self._changed.append(holder)
+
+    def check(self, step: int) -> None:
+        """Restarts with a break before `step`, the last instruction, if it dropped an object."""
+        if not self._ending:
+            return
+        tracer = self._tracer
+        slots = [value for frame in tracer.frames for value in _slots(frame)]
+        held = Counter(map(id, slots))
+        before, self._held = self._held, held
+        mutations, self._mutations = self._mutations, tracer.side_effects.mutations
+        if mutations == self._mutations and all(held[one] >= n for one, n in before.items()):
+            return
+        found = _reached([*slots, *self._changed])
+        self._left -= len(found)
+        if self._left < 0:
+            self._ending.clear()
+            return
+        reached = {id(one) for one in found}
+        for key, value in list(self._ending.items()):
+            if key not in reached:
+                del self._ending[key]
+                if step and step not in tracer.forced:
+                    what = type(value).__qualname__
+                    raise Restart(
+                        step, "finalizer", f"what may be the last reference to a {what} is dropped"
+                    )
+
+
+def _slots(frame: Any) -> Iterator[Any]:
+    """Yields the values that a frame holds and that are not plain."""
+    rest = () if frame.on_return is None else frame.on_return[1:]
+    for value in (*frame.locals, *frame.stack, *frame.exceptions, *rest):
+        value = value.value if type(value) is LazyValue else value
+        if type(value) not in _LEAVES:
+            yield value
+
+
+def _ends(value: Any) -> bool:
+    """Returns whether the program sees the death of an object. Generators that are live across a
+    graph break are tracked elsewhere."""
+    return type(value) is not types.GeneratorType and end_is_seen(value)
+
+
+def _may_lead(value: Any) -> bool:
+    return type(value) not in _LEAVES and not issubclass(type(value), _NOT_ENTERED)
+
+
+def _parts(value: Any) -> list[Any]:
+    """Returns the objects that an object holds."""
+    if not _may_lead(value) or not gc.is_tracked(value):
+        return []
+    if type(value) is types.FunctionType:
+        held = (value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__)
+        return [one for one in held if one]
+    return gc.get_referents(value)
+
+
+def _reached(roots: list[Any], most: int = _MOST) -> list[Any]:
+    """Returns the objects that these lead to, themselves among them; at most so many."""
+    found = {id(value): value for value in roots}
+    queue = deque(found.values())
+    while queue and len(found) < most:
+        for part in _parts(queue.popleft()):
+            if type(part) not in _LEAVES and id(part) not in found:
+                found[id(part)] = part
+                queue.append(part)
+    return list(found.values())
+
+
+def _owned(state: tuple[Any, ...]) -> dict[int, Any]:
+    """Returns the objects with an observable death that nothing but the state holds, by id: as the
+    garbage collector does, those whose references are all from the state or from one another."""
+    nodes = _reached([value for value in state if _may_lead(value)])
+    if not any(map(_ends, nodes)):
+        return {}
+    inside = Counter(map(id, state))
+    for i in range(len(nodes)):
+        inside.update(map(id, _parts(nodes[i])))
+    outside = [
+        nodes[i]
+        for i in range(len(nodes))
+        if sys.getrefcount(nodes[i]) - _OWN_REFERENCES - inside[id(nodes[i])] > 0
+    ]
+    kept = {id(one) for one in _reached(outside)}
+    return {id(one): one for one in nodes if id(one) not in kept and _ends(one)}
+
+
+def _own_references() -> int:
+    nodes = [object()]
+    return sys.getrefcount(nodes[0])
+
+
+#: References to an object that `_owned` itself makes.
+_OWN_REFERENCES = _own_references()
