@@ -20,6 +20,8 @@ from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 class Machine:
     """Runs `frames`, a stack of frames; the last one is active."""
 
+    #: Whether instructions may raise Break, before which the stack is put back.
+    may_break = True
     frames: list[Frame]
     names: semantics.NameSemantics
     exceptions: semantics.ExceptionSemantics
@@ -46,7 +48,8 @@ class Machine:
         while True:
             frame = frames[-1]
             ip = frame.last = frame.ip
-            frame.saved = frame.stack.copy()
+            if self.may_break:
+                frame.saved = frame.stack.copy()
             try:
                 self.before_step(base)
                 frame.ip = ip + 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dis
 import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,12 +108,22 @@ def _stand_in(raw: types.CodeType, offset: int) -> types.FrameType:
         co_filename=raw.co_filename, co_name=raw.co_name, co_qualname=raw.co_qualname,
         co_firstlineno=raw.co_firstlineno, co_code=text, co_linetable=table,
     )  # fmt: skip
-    try:
-        types.FunctionType(code, {})()
-    except TypeError as error:
-        entry: Any = error.__traceback__
+    entry = next(_without_callers(types.FunctionType(code, {})))
     frame: types.FrameType = entry.tb_next.tb_frame
     return frame
+
+
+def _without_callers(function: Callable[[], None]) -> Iterator[Any]:
+    """Yields the traceback of a function that raises. A suspended generator has no caller: the
+    frame would keep alive those of the interpreter, and what they hold."""
+    yield _traceback_of(function)
+
+
+def _traceback_of(function: Callable[[], None]) -> Any:
+    try:
+        function()
+    except TypeError as error:
+        return error.__traceback__
 
 
 def _ending_at(offset: int) -> bytes:

@@ -315,7 +315,8 @@ class CompiledFunction:
                 version = segment.version
                 result = segment.run(state)
             if result is MISS:
-                result = self._miss_inside(exit, state, version, (args, kwargs))
+                held, state = [state], ()
+                result = self._miss_inside(exit, held, version, (args, kwargs))
             if type(result) is not Suspended:
                 return result
             suspended = result
@@ -323,18 +324,22 @@ class CompiledFunction:
     def _miss_inside(
         self,
         exit: Exit,
-        state: tuple[Any, ...],
+        held: list[tuple[Any, ...]],
         version: int,
         call: tuple[tuple[Any, ...], dict[str, Any]],
     ) -> Any:
         """Captures an entry at this exit because none fitted when its region was at `version`,
-        unless new ones exist. call: the arguments of the whole call."""
+        unless new ones exist. held: the state, which leaves the list when the program goes on in
+        eager mode, so that only its frames hold its values. call: the arguments of the whole
+        call."""
         layouts = exit.layouts
 
         def finish() -> Any:
-            return RealMachine().finish(frames_of(layouts, state))
+            return RealMachine().finish(frames_of(layouts, held.pop()))
 
+        (state,) = held
         if self.skipped is not None:
+            del state
             return finish()
         if not _can_trace():
             return self._under_modes(layouts, state, call)
@@ -346,12 +351,7 @@ class CompiledFunction:
                         self._skip(f"more than {_MAX_SEGMENTS} places where it breaks")
                         return finish()
                     segment = exit.segment = self._segments[layouts] = GuardedCache(layouts)
-                again = functools.partial(
-                    self._capture,
-                    segment,
-                    lambda tracer: tracer.start_inside(layouts, state),
-                    state,
-                )
+                again = functools.partial(self._capture_inside, segment, layouts, held)
                 if segment.version == version:
                     captured = again()
                     break
@@ -362,7 +362,14 @@ class CompiledFunction:
         result = MISS if captured is None else self._first_run(segment, captured, state, again)
         if result is MISS and segment.is_closed(state):
             self._call_natively_from_now_on(segment, call)
+        del state
         return self._natively(segment, finish) if result is MISS else result
+
+    def _capture_inside(
+        self, segment: GuardedCache, layouts: Any, held: list[tuple[Any, ...]]
+    ) -> Callable[[Any], Any] | None:
+        (state,) = held
+        return self._capture(segment, lambda tracer: tracer.start_inside(layouts, state), state)
 
     def _call_natively_from_now_on(
         self, segment: GuardedCache, call: tuple[tuple[Any, ...], dict[str, Any]]
@@ -402,7 +409,7 @@ class CompiledFunction:
             result = exit.segment.run(state)
             if result is not MISS:
                 return result
-        return self._miss_inside(exit, state, version, call)
+        return self._miss_inside(exit, [state], version, call)
 
     def _not_raised(self, error: NotRaised) -> Any:
         """Handles a program that did not raise what its trace raised: the tracer is at fault."""

@@ -40,7 +40,7 @@ from tracer_core.fx_capture.may_raise import may_raise_of
 from tracer_core.fx_capture.provenance import (
     can_be_watched,
     end_is_seen,
-    is_derived,
+    is_known_to_another,
     kept_when_dead,
 )
 from tracer_core.fx_capture.side_effects import Gradient
@@ -159,8 +159,8 @@ class Generator:
             return kept_when_dead(value.value)
         if self.tracer.provenance.source_of(value) is not None:
             return kept_when_dead(value)
-        if issubclass(type(value), type):
-            return is_derived(value)
+        if is_known_to_another(value):
+            return True
         return end_is_seen(value) or (self.rebuilder.has_made(value) and can_be_watched(value))
 
     def finish(self, broken: Break | None, where: str) -> Captured:

@@ -110,10 +110,8 @@ def kept_when_dead(value: Any) -> bool:
     program has or may later make a weak reference to it, or because it is one, whose callback is
     called only while it lives."""
     kind = type(value)
-    if issubclass(kind, _REFERENCES):
-        return True
-    if issubclass(kind, type):
-        return is_derived(value)
+    if issubclass(kind, (*_REFERENCES, type)):
+        return is_known_to_another(value)
     if kind in _CONTAINERS:
         return holds_watched(value)
     if not can_be_watched(value):
@@ -121,9 +119,14 @@ def kept_when_dead(value: Any) -> bool:
     return bool(kind.__flags__ & HEAP_TYPE) or is_watched(value) or end_is_seen(value)
 
 
-def is_derived(cls: type) -> bool:
-    """Returns whether a class of the program is among the ``__subclasses__`` of another."""
-    bases = type.__dict__["__bases__"].__get__(cls)
+def is_known_to_another(value: Any) -> bool:
+    """Returns whether another object tells of this one: the referent of a weak reference, a base of
+    a class."""
+    if issubclass(type(value), _REFERENCES):
+        return True
+    if not issubclass(type(value), type):
+        return False
+    bases = type.__dict__["__bases__"].__get__(value)
     return any(base.__flags__ & HEAP_TYPE for base in bases)
 
 

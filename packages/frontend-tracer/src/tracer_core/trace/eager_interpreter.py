@@ -249,7 +249,7 @@ _CONTAINERS, _ATTRIBUTES = EagerContainers(), EagerAttributes()
 class RealMachine(Machine):
     """Interprets graph breaks. Mutable. raised: the last instruction raised an exception."""
 
-    raised = False
+    raised = may_break = False
     outer_step = advanced_at = 0
 
     def __init__(self) -> None:
