@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 import tracer_core
 from tests.tracer.gradients import same_gradients
-from tests.tracer.twin import same, twin
+from tests.tracer.twin import View, same, twin
 from tracer_core.errors import GraphBreakError
 from tracer_core.testing import CaptureCounter, CountingBackend, compare
 
@@ -378,6 +378,45 @@ def test_attributes_of_a_thread():
         assert torch.equal(found[0], X * 7 + 1)
         assert torch.equal(compiled(X), X * 3 + 4 + 5)
     assert not counter.breaks
+
+
+class Scope(threading.local):
+    depth = 0
+
+    def __init__(self):
+        self.calls = 0
+
+
+def test_attributes_of_a_thread_are_set():
+    def make():
+        scope = Scope()
+
+        def f(x):
+            scope.calls += 1
+            scope.last = x * scope.calls
+            scope.gone = 1
+            del scope.gone
+            return scope.last + scope.calls
+
+        return f, View(lambda: (scope.calls, scope.last, hasattr(scope, "gone")))
+
+    twin(make, (X,), (Y,), (X,), (Y,), breaks=0, recompiles=1)
+
+
+def test_a_break_between_attributes_of_a_thread():
+    def make():
+        scope = Scope()
+
+        def f(x):
+            scope.inner = {"n": scope.calls}
+            tracer_core.graph_break()
+            scope.inner["n"] += 1
+            del scope.inner
+            return x + scope.calls
+
+        return f, View(lambda: vars(scope).copy())
+
+    twin(make, (X,), (Y,), breaks=1)
 
 
 # Data-dependent values for callable backends

@@ -25,6 +25,10 @@ class ClassAttribute:
     """Kind of a change: one attribute of a class."""
 
 
+class ThreadAttribute:
+    """Kind of a change: one attribute of a threading.local, in the thread of the call."""
+
+
 class Gradient:
     """Kind of a change: ``.grad`` of a tensor. The tensor keeps its gradient during the trace; the
     change's `where` is an instance of this class that holds what the program would read (mutable).
@@ -41,7 +45,8 @@ class Change:
     """One object, or one attribute of it, was changed. Mutable.
 
     kind: its row in `SNAPSHOTTERS`. before: the saved contents; after: those at the end of the
-    trace, set by `look`. where: the descriptor of a Slot, the name of a ClassAttribute, a Gradient.
+    trace, set by `look`. where: the descriptor of a Slot, the name of a ClassAttribute or
+    ThreadAttribute, a Gradient.
     whole: all of `before` is guarded, so the replay may be the difference; otherwise the replay
     follows the log: written and removed (dictionary keys, in the order a new dictionary would have
     them), added (to a list, deque or set). moved: a deque's items were not only replaced, which its
@@ -180,6 +185,17 @@ def _restore_class(change: Change) -> None:
         type.__delattr__(change.obj, change.where)
 
 
+def _local_value(local: Any, name: str) -> Any:
+    return getattr(local, name, MISSING)
+
+
+def _restore_local(change: Change) -> None:
+    if change.before is not MISSING:
+        setattr(change.obj, change.where, change.before)
+    elif _local_value(change.obj, change.where) is not MISSING:
+        delattr(change.obj, change.where)
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshotter:
     """save(object, where): returns a copy of its contents. restore(change): puts the saved contents
@@ -206,6 +222,7 @@ SNAPSHOTTERS: dict[type, Snapshotter] = {
     CellType: Snapshotter(_cell_contents, _restore_cell),
     Slot: Snapshotter(_slot_value, _restore_slot),
     ClassAttribute: Snapshotter(_class_value, _restore_class),
+    ThreadAttribute: Snapshotter(_local_value, _restore_local),
     Gradient: Snapshotter(lambda _, held: held.value, lambda change: None),
 }
 
@@ -249,13 +266,14 @@ class Effects:
         return change
 
     def attribute(self, obj: Any, where: Any) -> Change | None:
-        """Returns the change of one slot (where: its descriptor) or class attribute (where: its
-        name)."""
+        """Returns the change of one slot (where: its descriptor), or of one attribute of a class or
+        threading.local (where: its name)."""
         return self.changes.get((id(obj), where if isinstance(where, str) else id(where)))
 
     def begin_attribute(self, obj: Any, where: Any) -> Change:
         """Does `attribute`, and saves the value at the first call."""
-        kind, key = (ClassAttribute, where) if isinstance(where, str) else (Slot, id(where))
+        named = ClassAttribute if isinstance(obj, type) else ThreadAttribute
+        kind, key = (named, where) if isinstance(where, str) else (Slot, id(where))
         change = self.changes.get((id(obj), key))
         if change is None:
             change = Change(obj, kind, SNAPSHOTTERS[kind].save(obj, where), where)

@@ -12,15 +12,17 @@ from typing import Any
 from tracer_core.natives.tracing import Tracing
 
 
-def applied(tracer: Tracing, function: Callable[[Any], Any], obj: Any) -> Any:
-    """Returns function(obj) for an object from before the trace; guards the result."""
+def applied(tracer: Tracing, function: Callable[[Any], Any], obj: Any, varies: bool = False) -> Any:
+    """Returns function(obj) for an object from before the trace; guards the result. varies: a number
+    may become a symbol."""
     provenance = tracer.provenance
     base = provenance.source_of(obj)
     assert base is not None
     held = provenance.constant(function)
     assert held.kind == "const", function  # the program itself cannot reach it
     source = provenance.sources.make(base, "applied", held.key)
-    return provenance.read(function(obj), source)
+    read = provenance.read_varying if varies else provenance.read
+    return read(function(obj), source)
 
 
 def _address(obj: Any) -> int:

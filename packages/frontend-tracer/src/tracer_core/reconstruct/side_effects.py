@@ -13,7 +13,14 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from tracer_core.fx_capture.side_effects import MISSING, Change, ClassAttribute, Gradient, Slot
+from tracer_core.fx_capture.side_effects import (
+    MISSING,
+    Change,
+    ClassAttribute,
+    Gradient,
+    Slot,
+    ThreadAttribute,
+)
 from tracer_core.reconstruct.runtime import own
 from tracer_core.reconstruct.values import Rebuilder
 from tracer_core.trace.special_methods import check_hashed_again
@@ -162,6 +169,12 @@ def _replay_class(target: str, change: Change, r: Rebuilder) -> list[str]:
     return [f"class_set({target}, {change.where!r}, {r.value(change.after)})"]
 
 
+def _replay_local(target: str, change: Change, r: Rebuilder) -> list[str]:
+    if change.after is MISSING:
+        return [f"delattr({target}, {change.where!r})"] if change.before is not MISSING else []
+    return [f"setattr({target}, {change.where!r}, {r.value(change.after)})"]
+
+
 def _replay_gradient(target: str, change: Change, r: Rebuilder) -> list[str]:
     return [f"{target}.grad = {r.value(change.after)}"]
 
@@ -177,5 +190,6 @@ _REPLAY: dict[type, Callable[..., list[str]]] = {
     types.CellType: _replay_cell,
     Slot: _replay_slot,
     ClassAttribute: _replay_class,
+    ThreadAttribute: _replay_local,
     Gradient: _replay_gradient,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import struct
+import threading
 import types
 from typing import Any
 
@@ -22,7 +23,7 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE, IMMUTABLE_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace import class_creation, gradients
-from tracer_core.trace.attributes import ABSENT, LOCAL_SET, has_python, is_slot, kind_is_slot
+from tracer_core.trace.attributes import ABSENT, LOCAL_WRITES, has_python, is_slot, kind_is_slot
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import TracedGenerator
@@ -44,8 +45,9 @@ class AttributeWrites(Component):
     def _write(self, hook: str, obj: Any, name: str, value: Any) -> None:
         """Traces one write; hook: the special method of the object's class that does it."""
         method = self.entries.special(type(obj), hook)
-        if method is LOCAL_SET:
-            raise Break("unknown_native", "attributes of a threading.local belong to a thread")
+        if method in LOCAL_WRITES:
+            self._write_local(obj, name, value)
+            return
         if type(obj) is TracedGenerator:
             raise Restart(obj.born, "native_python", f"a generator's {name} is set")
         if isinstance(obj, torch.Tensor):
@@ -60,6 +62,14 @@ class AttributeWrites(Component):
             )
         else:
             self.generic_setattr(obj, name, value)
+
+    def _write_local(self, local: Any, name: str, value: Any) -> None:
+        """Writes an attribute of a threading.local; value: ABSENT deletes."""
+        self.tracer.attributes.require_local(local, name)
+        if value is ABSENT:
+            self.tracer.attributes.getattr(local, name)  # guards that it is there
+        self.tracer.side_effects.before_attribute(local, name)
+        _write_plainly(threading.local, local, name, value)
 
     def _write_tensor_attribute(self, tensor: torch.Tensor, name: str, value: Any) -> None:
         if name == "requires_grad" and value is True and self.may_require_grad(tensor):

@@ -42,7 +42,9 @@ _OF_SUPER = frozenset({"__class__", "__thisclass__", "__self__", "__self_class__
 #: Attributes of generators that `TracedGenerator` has as a generator has them.
 _GENERATOR_METHODS = frozenset({"send", "throw", "close", "__iter__", "__next__"})
 _MODULE_GETATTR = torch.nn.Module.__getattr__
-_LOCAL_GET = vars(threading.local)["__getattribute__"]
+_LOCAL_GET, *LOCAL_WRITES = (
+    vars(threading.local)[f"__{name}__"] for name in ("getattribute", "setattr", "delattr")
+)
 #: Look-ups of C types that find more than object's does.
 _OWN_LOOKUPS = [
     vars(kind)["__getattribute__"]
@@ -153,13 +155,19 @@ class Attributes(Component):
 
     def _local_attribute(self, obj: Any, name: str) -> Any:
         """Reads an attribute of a threading.local, which each call asks for in its own thread."""
-        kept = self.provenance.source_of(obj) is not None and not name.startswith("__")
-        if not kept or self.entries.static(type(obj), name) is not ABSENT:
-            raise Break("unknown_native", "attributes of a threading.local belong to a thread")
-        value = applied(self.tracer, _LOCALS.setdefault(name, _OfThread(name)), obj)
+        self.require_local(obj, name)
+        if self.effects.attribute(obj, name) is not None:
+            return getattr(obj, name)
+        value = applied(self.tracer, _LOCALS.setdefault(name, _OfThread(name)), obj, varies=True)
         if value is Unset:
             getattr(obj, name)  # raises Python's own error
         return value
+
+    def require_local(self, obj: Any, name: str) -> None:
+        """Breaks unless a threading.local from before the trace itself keeps the attribute."""
+        kept = self.provenance.source_of(obj) is not None and not name.startswith("__")
+        if not kept or self.entries.static(type(obj), name) is not ABSENT:
+            raise Break("unknown_native", "attributes of a threading.local belong to a thread")
 
     def _generator_attribute(self, generator: TracedGenerator, name: str) -> Any:
         if name in ("__name__", "__qualname__"):
