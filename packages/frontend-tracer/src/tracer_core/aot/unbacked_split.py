@@ -1,4 +1,5 @@
-"""Splits a captured graph at operators with unbacked (data-dependent) sizes, for ATen backends.
+"""Splits a captured graph at operators with unbacked (data-dependent) sizes, and at those that seed
+or read a random number generator, for ATen backends.
 
 Capture marks those operators (``meta["data_size"]``). They, and computations on sizes, run as
 captured, one after the other; the tensor operators between them form subgraphs, whose inputs show
@@ -27,11 +28,13 @@ from tracer_core.contract.specs import InputSpec
 from tracer_core.debug.graph_names import derived_name
 from tracer_core.registry.eager import graph_function
 
-#: In a node's ``meta``: the node makes or checks a data-dependent size (or number).
+#: In a node's ``meta``: the node makes or checks a data-dependent size (or number), or it seeds or
+#: reads a random number generator and keeps its place in the order (`ORDERED`).
 MARK = "data_size"
+ORDERED = "ordered"
 
 
-def has_data_sizes(gm: torch.fx.GraphModule) -> bool:
+def has_marks(gm: torch.fx.GraphModule) -> bool:
     """Whether capture marked an operator."""
     return any(MARK in node.meta for node in gm.graph.nodes if node.op != "placeholder")
 
@@ -75,12 +78,13 @@ class Cut:
         )
         is_number = is_size(node)
         if value is None and not of_data and "writes" not in node.meta:
-            raise LoweringUnsupported(f"{node.target} in a graph with sizes that depend on data")
+            raise LoweringUnsupported(f"{node.target} in a graph that is cut at sizes or seeds")
         if not of_data and not is_number:
             self.part.append(node)
             return
         tensors = of_data and value is not None and not is_number
-        if tensors or any(source not in self.made for source in node.all_input_nodes):
+        ordered = node.meta.get(MARK) == ORDERED
+        if tensors or ordered or any(source not in self.made for source in node.all_input_nodes):
             self._flush()
         self.made[node] = self.outer.node_copy(node, self.made.__getitem__)
 

@@ -160,6 +160,8 @@ class Selection:
             option = f"options: repeatable=({names[0]!r},)"
             reason = f"it calls {', '.join(names)}, which every benchmark would call again"
             raise NoSample(f"{reason} ({option})")
+        if any(isinstance(value, torch.Generator) for value in inputs):
+            raise NoSample("it draws from a generator, which every benchmark would advance")
         return Sample(captured, inputs)
 
     def _served(self, inputs: list[Any]) -> Sequence[Any]:

@@ -32,7 +32,7 @@ from tracer_core.aot.output_aliasing import output_requires_grad
 from tracer_core.aot.request import Lowered, Request, default_specs
 from tracer_core.aot.result_check import as_returned, checked
 from tracer_core.aot.static_shapes import PerSize, has_symbols
-from tracer_core.aot.unbacked_split import Cut, has_data_sizes
+from tracer_core.aot.unbacked_split import Cut, has_marks
 from tracer_core.autoselect.candidates import Plan
 from tracer_core.autoselect.selection import Selection
 from tracer_core.contract.backend import Backend, resolve
@@ -89,7 +89,7 @@ def _compiled(captured: CapturedGraph, config: CompileConfig) -> CompiledGraph:
         return _compile_lowered(captured, config, _lowered(captured, config))
     build = _stepped if is_step else _trained if captured.needs_grad else _inferred
     try:
-        if has_data_sizes(captured.gm):
+        if has_marks(captured.gm):
             if is_step:
                 raise LoweringUnsupported("a whole training step with sizes that depend on data")
             return CompiledGraph(Cut(captured, lambda part: _compiled(part, config).run).runner())

@@ -23,7 +23,13 @@ from tracer_core.debug.stages import stage, wants_text
 from tracer_core.execution.capture_result import Captured
 from tracer_core.execution.entry_builder import Generator, Refused
 from tracer_core.fx_capture.dynamic_shapes import Seen, ShapePolicy
-from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively, WantsSymbols
+from tracer_core.fx_capture.graph_breaks import (
+    Break,
+    Restart,
+    RunNatively,
+    WantsNumbers,
+    WantsSymbols,
+)
 from tracer_core.guards.own_reference import OwnReference
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild
@@ -87,7 +93,7 @@ def capture(
     forced: dict[int, tuple[str, str, str]] = {}
     unbuildable: set[type] = set()
     settings = torch_private.torch_state()
-    refused, follows_data = seen.refused, False
+    refused, follows_data, draws = seen.refused, False, False
     answers = answers or Answers()
     as_eager, doubts, told = answers.as_eager, not answers.as_eager, ("", "")
     for _ in range(_MAX_RESTARTS):
@@ -101,6 +107,7 @@ def capture(
             and refused.isdisjoint(("numbers", "sizes")),
             _follows_data(config) and not refused,
             follows_data,
+            draws,
         )
         shapes.look(list(state))
         tracer = Tracer(shapes, forced, unbuildable, natives, as_eager)
@@ -116,6 +123,8 @@ def capture(
                 as_eager, told = True, (failed.where, failed.reason)
         except WantsSymbols:
             follows_data = True
+        except WantsNumbers:
+            draws = True
         except Restart as restart:
             forced[restart.step] = (restart.kind, restart.reason, restart.location)
         except CannotRebuild as error:

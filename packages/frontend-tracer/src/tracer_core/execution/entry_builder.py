@@ -141,7 +141,10 @@ class Generator:
         for change in tracer.effects.changes.values():
             if id(change) not in self.replayed:
                 self.effects += entry.effect(self.rebuilder, change)
-        self.effects[:0] = tracer.carried.steps(entry.use)
+        self.effects[:0] = [
+            *tracer.carried.steps(entry.use),
+            *tracer.draws.steps(entry.use, entry.constants.text),
+        ]
         self.effects += [
             self.rebuilder.rewritten(entry.use(at), made) for at, made in tracer.carried.moved()
         ]
@@ -199,11 +202,16 @@ class Generator:
         mutated = self._mutated_inputs()
         tensors = ", ".join(self.entry.use(one.source) for one in mutated)
         uses_rng = any(_uses_rng(node) for node in self.tracer.recorder.graph.nodes)
+        given = self.tracer.recorder.inputs
+        generators = [one.source for one in given if isinstance(one.value, torch.Generator)]
         before = []
         if mutated:
             snapshot = self.entry.constants.text(self._snapshot(mutated, runner))
             before += [f"kept = {snapshot}.keep(({tensors},))"]
         before += ["rng = rng_state()"] if uses_rng else []
+        before += [
+            f"rngs = generator_states([{', '.join(map(self.entry.use, generators))}])"
+        ] * bool(generators)
         call = f"graph({inputs})"
         if self.tracer.recorder.state_nodes:
             call = f"run_restoring(graph, {inputs})"
@@ -215,6 +223,7 @@ class Generator:
             "except Exception as error:",
             *([f"    if not {snapshot}.undo(kept, error): raise"] if mutated else []),
             *(["    set_rng_state(rng)"] if uses_rng else []),
+            *(["    set_generator_states(rngs)"] if generators else []),
             "    return Suspended(GRAPH_RAISED, (error,))",
         ]
 
@@ -337,7 +346,8 @@ class Generator:
             for other, value in provenance.objects_of(type(holder)):
                 if value is not holder:
                     self.entry.check_apart(mine, other)
-        carried: Any = [provenance.source_of(one) for one in self.tracer.carried.objects()]
+        alone = [*self.tracer.carried.objects(), *self.tracer.draws.objects()]
+        carried: Any = [provenance.source_of(one) for one in alone]
         for one, another in itertools.combinations(carried, 2):
             self.entry.check_apart(one, another)
 
@@ -407,6 +417,8 @@ def _uses_rng(node: torch.fx.Node) -> bool:
 
 def _input_spec(given: GraphInput) -> InputSpec:
     source, tensor, node = given.source, given.value, given.node
+    if isinstance(tensor, torch.Generator):
+        return InputSpec(node.name, Role.RNG_STATE, source.name)
     if not isinstance(tensor, torch.Tensor):
         role = Role.NUMBER if isinstance(tensor, float) else Role.SIZE
         return InputSpec(node.name, role, source.name)
@@ -419,7 +431,7 @@ def _input_spec(given: GraphInput) -> InputSpec:
 
 
 #: Parts of the names of operators that use random numbers.
-_RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential",
+_RANDOM = ("rand", "seed", "rng_state", "dropout", "bernoulli", "normal", "multinomial", "uniform", "exponential",
 "cauchy", "geometric",
            "poisson", "rrelu", "attention", "lstm", "gru", "rnn")  # fmt: skip
 _UNUSED_GONE = frozenset({getattr, operator.getitem})

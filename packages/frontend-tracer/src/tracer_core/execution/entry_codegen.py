@@ -57,7 +57,7 @@ types.CellType, *_LITERALS,
 
 
 #: Steps of sources that the fast-path guard cannot cover.
-_CHANGING = frozenset({"grad", "number", "suspended", "suspended_value", "peeked"})
+_CHANGING = frozenset({"grad", "drawn", "number", "suspended", "suspended_value", "peeked"})
 
 
 @dataclass(slots=True)

@@ -25,6 +25,7 @@ from tracer_core.guards.source import payload
 from tracer_core.guards.tensor_check import watch_tensors
 from tracer_core.reconstruct.side_effects import NAMES
 from tracer_core.torch_private import needed, settings
+from tracer_core.trace.random_draws import drawn_ahead, run_steps
 from tracer_core.trace.suspended_generators import (
     advance_by,
     generator_facts,
@@ -67,12 +68,22 @@ def unset_slot(descriptor: Any, obj: Any) -> bool:
     return False
 
 
+def _generator_states(generators: Sequence[torch.Generator]) -> list[tuple[Any, torch.Tensor]]:
+    return [(generator, generator.get_state()) for generator in generators]
+
+
+def _set_generator_states(states: Sequence[tuple[Any, torch.Tensor]]) -> None:
+    for generator, state in states:
+        generator.set_state(state)
+
+
 def runtime_namespace() -> dict[str, Any]:
     """Returns the names that every generated module uses."""
     return {
         "watch_tensors": watch_tensors, "generator_facts": generator_facts,
         "generator_values": generator_values,
         "peeked": peeked, "advance_by": advance_by,
+        "drawn_ahead": drawn_ahead, "run_steps": run_steps,
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math,
         "payload": payload,
@@ -89,6 +100,7 @@ def runtime_namespace() -> dict[str, Any]:
         "jit_tracing": needed.jit_tracing,
         "deterministic": needed.is_deterministic, "autocast": needed.is_autocast_on,
         "rng_state": torch.get_rng_state, "set_rng_state": torch.set_rng_state,
+        "generator_states": _generator_states, "set_generator_states": _set_generator_states,
         "autocast_state": torch_private.autocast_state, "run_restoring": settings.run_restoring,
         "put_setting": settings.put, "nest_autocast": settings.nest_autocast,
         "ambient_devices": settings.ambient_devices,

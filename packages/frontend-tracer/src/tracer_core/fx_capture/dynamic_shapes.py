@@ -44,7 +44,7 @@ class ShapePolicy:
     """The choice for one trace. dynamic: compile()'s argument. seen: the earlier cache entries.
     allowed: the backend supports symbols. takes_numbers, takes_data_sizes: the backend supports
     symbolic scalars as graph inputs, and unbacked SymInts. follows_data: this trace has unbacked
-    SymInts."""
+    SymInts. draws: it has random numbers of Python."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class ShapePolicy:
         takes_numbers: bool = False,
         takes_data_sizes: bool = False,
         follows_data: bool = False,
+        draws: bool = False,
     ) -> None:
         self.dynamic = dynamic
         self.seen = seen
@@ -61,6 +62,7 @@ class ShapePolicy:
         self.takes_numbers = takes_numbers
         self.takes_data_sizes = takes_data_sizes and self.allowed
         self.follows_data = follows_data and self.takes_data_sizes
+        self.draws = draws
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int | float] = {}
         self._chosen: dict[int, tuple[int | None, ...] | None] = {}
@@ -69,7 +71,11 @@ class ShapePolicy:
     def symbolic(self) -> bool:
         """Returns whether the trace needs symbols at all; known before it starts."""
         return self.allowed and (
-            self.dynamic is True or bool(self.seen) or self.marked or self.follows_data
+            self.dynamic is True
+            or bool(self.seen)
+            or self.marked
+            or self.follows_data
+            or self.draws
         )
 
     @property

@@ -15,6 +15,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.aot.lazy_graph_module import add_node
+from tracer_core.aot.unbacked_split import MARK, ORDERED
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.function_traits import target_of
 from tracer_core.fx_capture.graph_breaks import Break, Restart
@@ -40,7 +41,7 @@ class WrittenGraph:
     def __init__(
         self,
         fakes: Fakes,
-        source_of: Callable[[torch.Tensor], Source | None],
+        source_of: Callable[[Any], Source | None],
         dims_of: Callable[[torch.Tensor], Any],
         where: Callable[[], str],
     ) -> None:
@@ -49,6 +50,10 @@ class WrittenGraph:
         self.inputs: list[GraphInput] = []
         self.op_count = 0
         self.state_nodes = 0
+        #: Whether the default generator has another seed than before the trace, and the states of
+        #: it that were read while it had not.
+        self.seeded = False
+        self.first_states: dict[int, tuple[Any, int]] = {}
         self.sizes = SizeNodes(self)
         self._source_of, self._dims_of, self._where = source_of, dims_of, where
         self._nodes: dict[int, torch.fx.Node] = {}
@@ -158,6 +163,8 @@ class WrittenGraph:
         kind, target, node_args = target_of(func, node_args)
         node = add_node(self.graph, kind, target, tuple(node_args), node_kwargs)
         node.meta["user_frame"] = self._where()
+        if any(isinstance(one, torch.Generator) for one in (*args, *kwargs.values())):
+            node.meta[MARK] = ORDERED
         return node
 
     def state_node(
@@ -168,6 +175,23 @@ class WrittenGraph:
         node = self.graph.call_function(func, args, kwargs or {})
         node.meta.update(val=None, user_frame=self._where())
         self.state_nodes += 1
+        return node
+
+    def generator(self, value: torch.Generator) -> torch.fx.Node:
+        """Returns the node of a random number generator: an input, or made in the graph."""
+        node = self._nodes.get(id(value))
+        if node is None:
+            source = self._source_of(value)
+            if source is None:
+                raise Break("unsupported_value", "a generator that was made outside the trace")
+            node = self.placeholder(source, value, value)
+        return node
+
+    def rng_node(self, op: str, target: Any, args: tuple[Any, ...], value: Any) -> torch.fx.Node:
+        """Records a call that makes, seeds or reads a random number generator."""
+        node = self.plain_node(op, target, args, value)
+        node.meta[MARK] = ORDERED
+        self.op_count += 1
         return node
 
     def argument(self, value: Any) -> Any:
@@ -198,6 +222,8 @@ class WrittenGraph:
             return _PYTHON_DTYPES[value]
         if type(value) in SCALARS and isinstance(number := value.item(), (bool, int, float)):
             return number  # operators treat a NumPy scalar as a number
+        if isinstance(value, torch.Generator):
+            return self.generator(value)
         if isinstance(value, (OpOverload, torch.fx.Node)) or type(value).__module__ == "builtins":
             if callable(value) or isinstance(value, range):
                 return value

@@ -158,6 +158,10 @@ class WantsSymbols(Restart):
     """Restarts the trace with unbacked SymInts, because the program uses a data-dependent size."""
 
 
+class WantsNumbers(Restart):
+    """Restarts the trace with symbolic scalars, because the program draws random numbers."""
+
+
 class RunNatively(BaseException):
     """Runs this activation in CPython: its outcome depends on something that a trace cannot know,
     such as the depth of the host's stack. Traced user code cannot catch it. always: later calls run

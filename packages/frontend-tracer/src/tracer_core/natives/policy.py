@@ -98,6 +98,7 @@ _INLINE_FUNCTIONS = frozenset(
     {"os._Environ.__getitem__", "os._Environ.__contains__", "os._createenviron.<locals>.encode",
      "os._createenviron.<locals>.decode", "os.getenv",
      "torch.autograd.profiler.record_function.__init__",
+     "random.Random.choices.<locals>.<listcomp>",
      *modules.PLAIN_FUNCTIONS,
      *(f"torch.utils.checkpoint.checkpoint_sequential{inner}" for inner in (
         "", ".<locals>.run_function", ".<locals>.run_function.<locals>.forward")),

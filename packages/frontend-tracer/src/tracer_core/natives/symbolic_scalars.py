@@ -19,6 +19,7 @@ import torch
 from tracer_core.fx_capture.known_scalars import single
 from tracer_core.natives import policy
 from tracer_core.natives.effects import unbound
+from tracer_core.torch_private.names import names
 
 #: Scalar function that generated code recomputes at run time on the current numbers -> its text.
 COMPUTED_CALLS: dict[Any, str] = {
@@ -32,7 +33,7 @@ COMPUTED_CALLS: dict[Any, str] = {
 #: C functions whose handler passes a number on without reading it.
 _PASSING: frozenset[Any] = frozenset(
     {isinstance, zip, enumerate, sum, divmod, pow, setattr, object.__setattr__, list.append,
-    math.prod}
+    math.prod, *names("Generator.manual_seed")}
     | COMPUTED_CALLS.keys()
     | {
         getattr(operator, name) for name in (

@@ -16,6 +16,7 @@ import torch
 
 from tracer_core.bytecode import semantics
 from tracer_core.bytecode.frame import Frame
+from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.fx_recorder import Recorder
 from tracer_core.fx_capture.provenance import Provenance
 from tracer_core.fx_capture.side_effects import Change, Effects
@@ -65,6 +66,13 @@ class TracedFinalization(Protocol):
 
     def overwritten(self, holder: Any, values: Iterable[Any]) -> None:
         """Notes that the program changes `holder`, which held these values."""
+
+
+class TracedDraws(Protocol):
+    """Random numbers of Python that a trace draws."""
+
+    def require_unused(self, source: Source) -> None:
+        """Restarts with a break before the draw that a number depends on, if there is one."""
 
 
 class TracedSideEffects(Protocol):
@@ -209,6 +217,9 @@ class TracedAttributes(semantics.AttributeSemantics, Protocol):
     def call_special(self, raw: Any, obj: Any, hook: str, *args: Any) -> Any:
         """Calls a special method that the object's class has under the name `hook`."""
 
+    def require_local(self, obj: Any, name: str) -> None:
+        """Breaks unless a threading.local from before the trace itself keeps the attribute."""
+
     def attributes_of(self, tensor: torch.Tensor) -> dict[str, Any]:
         """Returns the attributes that the program set on an intermediate tensor."""
 
@@ -290,6 +301,8 @@ class Tracing(semantics.CallBinder, Protocol):
     effects: Effects
     recorder: Recorder
     scalars: TracedScalars
+    draws: TracedDraws
+    shapes: ShapePolicy
     side_effects: TracedSideEffects
     finalization: TracedFinalization
     reads: TracedReads

@@ -18,6 +18,7 @@ import collections
 import enum
 import functools
 import gc
+import random
 import re
 import sys
 import types
@@ -51,6 +52,7 @@ from tracer_core.reconstruct.runtime import (
 )
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.trace.live_generators import is_stepped
+from tracer_core.trace.random_draws import with_state
 from tracer_core.trace.suspended_generators import (
     can_be_data,
     frame_parts,
@@ -340,6 +342,7 @@ _CALLS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     types.MappingProxyType: lambda obj: (proxy_of, *gc.get_referents(obj)),
     _thread.RLock: lambda obj: (_thread.RLock,),
     types.UnionType: lambda obj: (union_of, obj.__args__),
+    random.Random: lambda obj: (with_state, obj.getstate()),
     **dict.fromkeys(VIEWS, lambda obj: (view_of, VIEWS[type(obj)], dictionary_of(obj))),
 }
 _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {

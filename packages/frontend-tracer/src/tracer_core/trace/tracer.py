@@ -47,6 +47,7 @@ from tracer_core.trace.native_calls import NativeCalls
 from tracer_core.trace.operators import Operations
 from tracer_core.trace.optimizer_scalars import number_in
 from tracer_core.trace.raised_exceptions import RaisedExceptions, may_name_stand_in
+from tracer_core.trace.random_draws import RandomDraws
 from tracer_core.trace.scalars import Numbers
 from tracer_core.trace.side_effect_tracking import SideEffects
 
@@ -72,6 +73,7 @@ class Tracer(Machine, Tracing):
     shapes: ShapePolicy
     side_effects: SideEffects
     scalars: Numbers
+    draws: RandomDraws
     reads: GuardedReads
     names: Names
     exceptions: RaisedExceptions
@@ -112,6 +114,7 @@ class Tracer(Machine, Tracing):
         self.side_effects = SideEffects(self)
         self.effects = self.side_effects.effects
         self.scalars = Numbers(self, self.fakes.shape_env is not None)
+        self.draws = RandomDraws(self)
         self.reads = GuardedReads(self)
         self.exceptions = RaisedExceptions(self)
         self.entries = Entries(self)

@@ -12,7 +12,7 @@ import torch
 
 from tracer_core import torch_private
 from tracer_core.natives import polyfills
-from tracer_core.natives.effects import CALLED_CODES, special, special_each
+from tracer_core.natives.effects import CALLED_CODES, effect_of, special, special_each
 from tracer_core.torch_private.names import code_inside, names
 from tracer_core.trace.generators import TracedGenerator
 from tracer_core.trace.optimizer_scalars import number_in
@@ -20,8 +20,11 @@ from tracer_core.trace.tracer import Tracer
 
 
 def _hidden_method(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Interprets optimizer methods that torch disables for its own tracer."""
+    """Interprets optimizer methods that torch disables for its own tracer, and calls functions that
+    have a row."""
     inner = _free(tracer, function, "fn")
+    if effect_of(inner) is not None:
+        return tracer.calls.prepare(inner, args, kwargs)
     if not inner.__module__.startswith("torch.optim."):
         tracer.break_graph("disabled", f"torch hides {inner.__qualname__} from tracers")
     _demand_plain_parameters(tracer, args)

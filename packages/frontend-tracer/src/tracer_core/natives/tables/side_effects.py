@@ -3,14 +3,12 @@ threads."""
 
 from __future__ import annotations
 
-import _random
 import _thread
 import gc
 import importlib
 import inspect
 import logging
 import os
-import random
 import signal
 import sys
 import threading
@@ -42,7 +40,6 @@ def _natives(owner: Any) -> list[Any]:
     return [f for f in vars(owner).values() if isinstance(f, kinds) and f not in EFFECTS]
 
 
-_RANDOM_UNASKED = ("__new__", "__init__", "__getattribute__")
 declare(
     PURE,
     [sys.intern, sys.getdefaultencoding, sys.getfilesystemencoding, sys.is_finalizing, os.fspath],
@@ -80,10 +77,6 @@ if hasattr(sys, "_getframemodulename"):
 for _reason, _functions in {
     "the clock is read": _natives(time),
     "a warning is shown": [warnings.warn, warnings.warn_explicit],
-    "Python's random numbers are drawn": [
-        random.Random,
-        *(f for f in _natives(_random.Random) if f.__name__ not in _RANDOM_UNASKED),
-    ],
     "the operating system is asked": _natives(importlib.import_module(os.name)),  # posix, or nt
     "state of the interpreter is read or set": _natives(sys),
     "the garbage collector is asked": _natives(gc),

@@ -47,8 +47,6 @@ declare(PURE, names("is_grad_enabled is_inference_mode_enabled get_default_dtype
 declare(PURE, names("_is_any_autocast_enabled _is_tracing _is_torch_function_mode_enabled _get_deterministic_algorithms"
     " _is_autocast_available", of="_C"))  # fmt: skip
 declare(SHALLOW, names("Size.numel _C._log_api_usage_once"))
-breaks("side_effect_native", "torch's random number generator is seeded or read", names(
-    "manual_seed seed get_rng_state set_rng_state initial_seed"))  # fmt: skip
 # Its Python code passes everything but out= to __torch_function__.
 breaks(
     "side_effect_native",
@@ -264,7 +262,8 @@ def ask(tracer: Tracer, key: str) -> Any:
             *names("_has_mkldnn _get_cudnn_allow_tf32 _get_cublas_allow_tf32", of="_C"),
             *names("_get_warnAlways _get_privateuse1_backend_name", of="_C"),
             *names(
-                "_cuda_getDeviceCount _cuda_isInBadFork _cuda_getDevice",
+                "_cuda_getDeviceCount _cuda_isInBadFork _cuda_getDevice"
+                " _accelerator_getAccelerator _accelerator_getDeviceIndex",
                 of="_C",
                 in_every_build=False,
             ),

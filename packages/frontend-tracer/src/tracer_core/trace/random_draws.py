@@ -1,0 +1,158 @@
+"""Draws from ``random.Random`` objects that existed before the trace.
+
+The numbers of a call are drawn ahead of its guards, without advancing the object, and are symbolic
+scalars of the trace. An object that the program seeds inside the trace gives constants from then on.
+Generated code then makes the same draws for real. A number that the trace needs the value of breaks
+the graph before its draw.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tracer_core.fx_capture.graph_breaks import Restart, WantsNumbers
+from tracer_core.guards.source import Source
+from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.component import Component
+
+_KIND, _REASON = "side_effect_native", "Python's random numbers are drawn"
+#: Whole numbers beyond are no symbolic scalars.
+_BITS = 31
+_MOST = 256
+Step = tuple[str, tuple[Any, ...]]
+
+
+class Drawn:
+    """What the trace did to one object. Mutable. steps: methods and their arguments, in order. ahead:
+    those before the first seed. born: the instruction of each of these. seeded: a copy of the object
+    since the first seed."""
+
+    def __init__(self, obj: random.Random) -> None:
+        self.obj = obj
+        self.steps: list[Step] = []
+        self.ahead = Ahead()
+        self.born: list[int] = []
+        self.seeded: random.Random | None = None
+
+
+class Ahead:
+    """The draws of one object ahead of the guards, a key of their source. It grows until the end of
+    the trace."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def __repr__(self) -> str:
+        return repr(self.steps)
+
+
+def run_steps(obj: random.Random, steps: Sequence[Step]) -> list[Any]:
+    """Calls these methods of an object; returns their results."""
+    return [getattr(obj, method)(*args) for method, args in steps]
+
+
+def drawn_ahead(obj: random.Random, steps: Sequence[Step]) -> list[Any]:
+    """Returns what these draws will give, without advancing the object."""
+    state = obj.getstate()
+    try:
+        return run_steps(obj, steps)
+    finally:
+        obj.setstate(state)
+
+
+def with_state(state: Any) -> random.Random:
+    """Makes an object of this state."""
+    made = random.Random()
+    made.setstate(state)
+    return made
+
+
+class RandomDraws(Component):
+    """The objects that one trace drew from. Mutable. drawn: id of an object -> what the trace did."""
+
+    def __init__(self, tracer: Tracing) -> None:
+        super().__init__(tracer)
+        self.drawn: dict[int, Drawn] = {}
+
+    def known(self, obj: random.Random) -> random.Random | None:
+        """Returns an object in the state that `obj` has in every call: itself, or a copy; None if
+        its state is another in each."""
+        if self.provenance.is_fresh(obj):
+            return obj
+        drawn = self.drawn.get(id(obj))
+        return None if drawn is None else drawn.seeded
+
+    def _of(self, obj: random.Random) -> Drawn:
+        return self.drawn.setdefault(id(obj), Drawn(obj))
+
+    def change(self, obj: random.Random, method: str, args: tuple[Any, ...]) -> Any:
+        """Applies a method that seeds the object, or draws from an object of known state."""
+        self.tracer.side_effects.mutations += 1
+        if self.provenance.is_fresh(obj):
+            return getattr(obj, method)(*args)
+        drawn = self._of(obj)
+        if len(drawn.steps) >= _MOST:
+            self.tracer.break_graph(_KIND, _REASON)
+        copy = drawn.seeded or random.Random()
+        result = getattr(copy, method)(*args)
+        drawn.seeded = copy
+        drawn.steps.append((method, args))
+        return result
+
+    def draw(self, obj: random.Random, method: str, args: tuple[Any, ...]) -> Any:
+        """Draws one number from an object whose state is another in each call."""
+        bits = args[0] if method == "getrandbits" and args else 0
+        small = all(type(one) is float or abs(one) < 1 << _BITS for one in args)
+        if not (self.tracer.shapes.allowed and self.recorder.concrete is None and small):
+            self.tracer.break_graph(_KIND, _REASON)
+        if bits > _BITS or len(self._of(obj).steps) >= _MOST:
+            self.tracer.break_graph(_KIND, _REASON)
+        if self.recorder.fakes.shape_env is None:
+            raise WantsNumbers(self.tracer.outer_step, _KIND, _REASON)
+        drawn, make = self._of(obj), self.sources.make
+        value = drawn_ahead(obj, [*drawn.steps, (method, args)])[-1]
+        self.tracer.side_effects.mutations += 1
+        drawn.steps.append((method, args))
+        drawn.ahead.steps.append((method, args))
+        drawn.born.append(self.tracer.outer_step)
+        self.provenance.follows_late = True
+        numbers = make(self.provenance.source_of(obj), "drawn", drawn.ahead)
+        position = len(drawn.ahead.steps) - 1
+        return self.provenance.read_varying(value, make(numbers, "item", position), always=True)
+
+    def require_unused(self, source: Source) -> None:
+        """Restarts with a break before the draw that a number depends on: the trace needs the value
+        of the number."""
+        if not self.drawn:
+            return
+        for part in _parts(source):
+            if part.base is not None and part.base.kind == "drawn":
+                drawn = next(one for one in self.drawn.values() if one.ahead is part.base.key)
+                raise Restart(drawn.born[part.key], _KIND, _REASON)
+
+    def steps(self, use: Callable[[Source], str], constant: Callable[[Any], str]) -> list[str]:
+        """Returns the lines that draw for real."""
+        return [
+            f"run_steps({use(self.provenance.source_of(one.obj))}, {constant(tuple(one.steps))})"  # type: ignore[arg-type]
+            for one in self.drawn.values()
+            if one.steps
+        ]
+
+    def objects(self) -> list[Any]:
+        """Returns the objects that must stay different objects."""
+        return [one.obj for one in self.drawn.values()]
+
+
+def _parts(source: Source | None) -> list[Source]:
+    """Returns the sources that a number is computed from."""
+    found: list[Source] = []
+    while source is not None:
+        found.append(source)
+        if source.kind == "computed" and isinstance(source.key, tuple):
+            found += [part for other in source.key[1] for part in _parts(other)]
+        source = source.base
+    return found

@@ -1,0 +1,216 @@
+"""Random numbers that a program seeds and draws: torch's generators in the graph, Python's beside it.
+
+Every call leaves the state of each generator as eager does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import tracer_core
+from tracer_core.testing import CaptureCounter, compare
+
+INDUCTOR = pytest.param("inductor", marks=pytest.mark.filterwarnings("ignore"))
+
+
+def state_of(one):
+    return one.get_state() if isinstance(one, torch.Generator) else one.getstate()
+
+
+def told(found):
+    """A result, with the state of a generator in place of it."""
+    found = found if isinstance(found, tuple) else (found,)
+    return [state_of(one) if isinstance(one, random.Random | torch.Generator) else one
+            for one in found]  # fmt: skip
+
+
+def check(program, generator, backend, breaks=0, graphs=None, calls=4, **options):
+    """Compares a program of (tensor, generator) with eager over calls, and the states they leave."""
+
+    def run(function, again):
+        one = again()
+        torch.manual_seed(99)
+        random.seed(99)
+        outcomes = []
+        for number in range(calls):
+            x = torch.arange(12.0).reshape(3, 4) / 7 + number
+            try:
+                found = told(function(x, one))
+            except Exception as error:
+                found = type(error)
+            outcomes.append((found, state_of(one), torch.get_rng_state(), random.getstate()))
+        return outcomes
+
+    want = run(program, generator)
+    with CaptureCounter() as counter:
+        compare(want, run(tracer_core.compile(program, backend=backend, **options), generator))
+    assert breaks is None or len(counter.breaks) == breaks, counter.breaks
+    assert graphs is None or len(counter.graphs) == graphs
+
+
+# torch's
+
+
+def seeded(x, g):
+    torch.manual_seed(4)
+    return (x + torch.rand(4)).exp() * 2, torch.randn(2)
+
+
+def made_inside(x, g):
+    made = torch.Generator().manual_seed(6)
+    return x + torch.rand(4, generator=made), torch.randperm(5, generator=made)
+
+
+def given(x, g):
+    return x.sin() + torch.randn(4, generator=g) * x.cos() - torch.rand(4)
+
+
+def kept(x, g):
+    before, mine = torch.get_rng_state(), g.get_state()
+    noise = torch.rand(4) * torch.zeros(4).normal_(generator=g)
+    torch.set_rng_state(before)
+    g.set_state(mine)
+    return x * 2 + noise - torch.rand(4, generator=g), before, torch.initial_seed() >= 0
+
+
+def forked(x, g):
+    with torch.random.fork_rng():
+        torch.manual_seed(x.dim())
+        noise = torch.rand(4)
+    return x + noise * torch.rand(4)
+
+
+def written(x, g):
+    y = x.clone()
+    x.uniform_(generator=g)
+    return y * 2, x + y
+
+
+def fails(x, g):
+    torch.manual_seed(3)
+    y = torch.rand(4, generator=g)
+    return y + x[torch.tensor(7)]
+
+
+OF_TORCH = {one.__name__: one for one in (seeded, made_inside, given, kept, forked, written)}
+
+
+@pytest.mark.parametrize("backend", ["eager", INDUCTOR])
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_generators_of_torch(name, backend):
+    check(OF_TORCH[name], lambda: torch.Generator().manual_seed(8), backend, graphs=1)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager"])
+def test_an_error_after_draws(backend):
+    check(fails, lambda: torch.Generator().manual_seed(8), backend, breaks=None)
+
+
+class Dropping(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x, g):
+        self.calls += 1
+        torch.manual_seed(self.calls)
+        g.manual_seed(self.calls + 1)
+        return nn.functional.dropout(x, 0.5) + torch.rand(8, generator=g)
+
+
+def test_a_seed_that_changes():
+    plain, compiled = Dropping(), tracer_core.compile(Dropping(), backend="inductor")
+    with CaptureCounter() as counter:
+        for _ in range(5):
+            want = plain(torch.ones(8), torch.Generator())
+            compare(want, compiled(torch.ones(8), torch.Generator()))
+    assert len(counter.graphs) == 2 and not counter.breaks
+
+
+def test_gradients_beside_a_generator():
+    weight = torch.ones(4, requires_grad=True)
+
+    def loss(x, g):
+        return ((x * weight).exp() * torch.rand(4, generator=g)).sum()
+
+    def step(function):
+        weight.grad = None
+        function(torch.arange(4.0), torch.Generator().manual_seed(2)).backward()
+        return weight.grad.clone()
+
+    compiled = tracer_core.compile(loss, backend="inductor")
+    for _ in range(2):
+        compare(step(loss), step(compiled))
+
+
+def test_a_generator_is_never_sampled():
+    """auto keeps eager where benchmarks would advance the program's generator."""
+    check(given, lambda: torch.Generator().manual_seed(8), "auto")
+
+
+def test_seeding_after_torch_wraps_it():
+    """torch replaces torch.manual_seed once its own compiler is imported."""
+    importlib.import_module("torch._dynamo")
+
+    check(seeded, lambda: torch.Generator().manual_seed(8), "eager", graphs=1)
+
+
+# Python's
+
+
+def numbers(x, g):
+    if g.random() < 0.5:
+        x = x * 2
+    return x * g.uniform(1, 2) + g.randint(1, 9) + random.random()
+
+
+def sliced(x, g):
+    return x[: g.randint(1, 3)] * random.gauss(0, 1)
+
+
+def fresh(x, g):
+    made, items = random.Random(7), [1, 2, 3, 4]
+    made.shuffle(items)
+    more = made.sample(range(10), 3), made.choices([1, 2, 3], k=2), made.gauss(0, 1)
+    return x * made.random() + items[0] + made.choice([5, 6]), more, made
+
+
+def the_module(x, g):
+    random.seed(3)
+    value = random.randint(1, 9)
+    return x * random.random() + value, random.sample([1, 2, 3], 2)
+
+
+def reseeded(x, g):
+    first = g.random()
+    g.seed(4)
+    second, state = g.random(), g.getstate()
+    g.random()
+    g.setstate(state)
+    return x * first + second - g.random()
+
+
+@pytest.mark.parametrize("backend", ["eager", INDUCTOR])
+@pytest.mark.parametrize(
+    "program", [numbers, sliced, fresh, the_module, reseeded], ids=lambda one: one.__name__
+)
+def test_numbers_of_python(program, backend):
+    check(program, lambda: random.Random(5), backend, calls=6)
+
+
+def chosen(x, g):
+    return x + g.choice([1.0, 2.0, 3.0])
+
+
+def test_numbers_whose_value_is_needed():
+    """The graph breaks before the draw: a graph for each number would be no gain."""
+    check(chosen, lambda: random.Random(5), "eager", breaks=1, calls=12)
+
+
+def test_callables_take_no_numbers():
+    check(lambda x, g: x * g.random(), lambda: random.Random(5), lambda gm, _: gm.forward, breaks=1)
