@@ -11,7 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import tracer_core
 from tests.tracer.training import Side, X, Y, mlp, trained
+from tracer_core.testing import CaptureCounter
 
 CALLS = ((X, Y),) * 3
 
@@ -134,8 +136,6 @@ def test_hook_runs_when_backward_is_called_outside() -> None:
         return side
 
     plain, target = make(), use(make())
-    import tracer_core
-
     compiled = tracer_core.compile(target.step, backend="eager")
     for _ in range(2):
         plain.step(X, Y).backward()
@@ -190,11 +190,23 @@ PREPARED = {
 }  # fmt: skip
 
 
+#: Why the graph breaks; other hooks are in it.
+BREAKS = {
+    "tensor_hook_that_logs": "data_dependent_value",
+    **dict.fromkeys(
+        ("gradient_accumulator_held", "full_backward_hook", "full_backward_pre_hook"),
+        "autograd_in_graph",
+    ),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager"])
 @pytest.mark.parametrize("name", PREPARED)
-def test_hook_from_before(name: str) -> None:
-    """Somebody else waits for gradients: backward() runs for real."""
-    counter = trained(_set_up(PREPARED[name]), *CALLS, breaks=None)
-    assert "autograd_in_graph" in {kind for kind, _, _ in counter.breaks}
+def test_hook_from_before(name: str, backend: str) -> None:
+    kinds = {BREAKS[name]} if name in BREAKS else set()
+    counter = trained(_set_up(PREPARED[name]), *CALLS, breaks=None, backend=backend)
+    assert {kind for kind, _, _ in counter.breaks} >= kinds
+    assert kinds or not counter.breaks
 
 
 def test_step_in_backward() -> None:
@@ -211,7 +223,119 @@ def test_step_in_backward() -> None:
             p.register_post_accumulate_grad_hook(hook)
         return optimizers
 
-    trained(_set_up(prepare), *CALLS, breaks=None)
+    trained(_set_up(prepare), *CALLS, breaks=0)
+
+
+# Hooks that the program puts on tensors from before
+
+
+def _leaf() -> Any:
+    return torch.ones(4, requires_grad=True)
+
+
+def _for_one_backward() -> Side:
+    weight, seen = _leaf(), []
+
+    def step(x: Any, y: Any) -> Any:
+        handle = weight.register_hook(lambda g: g * 2)
+        (x * weight).sum().backward()
+        handle.remove()
+        seen.append(isinstance(handle, torch.utils.hooks.RemovableHandle))
+        return weight.grad.clone()
+
+    return Side(step, [weight, seen])
+
+
+def _order() -> Side:
+    first, second, log = _leaf(), _leaf(), []
+    first.register_hook(lambda g: log.append(("first", g * 1)))
+    first.register_hook(lambda g: g + 1)
+    second.register_post_accumulate_grad_hook(lambda p: log.append(("second", p.grad * 1)))
+
+    def step(x: Any, y: Any) -> Any:
+        second.register_hook(lambda g: log.append(("inside", len(log)))).remove()
+        ((x * first).exp() * second).mean().backward()
+        return log[-1][0]
+
+    return Side(step, [first, second, log])
+
+
+def _kept_gradient() -> Side:
+    weight, kept = _leaf(), []
+    weight.register_hook(kept.append)
+
+    def step(x: Any, y: Any) -> Any:
+        (x * weight).sum().backward()
+        return kept[-1].mul_(2)
+
+    return Side(step, [weight, kept])
+
+
+def _of_grad() -> Side:
+    weight = _leaf()
+    weight.register_hook(lambda g: g + 1)
+
+    def step(x: Any, y: Any) -> Any:
+        with weight.register_hook(lambda g: g * 7):
+            (found,) = torch.autograd.grad((x * weight).sum(), weight)
+        return found
+
+    return Side(step, weight)
+
+
+def _differentiable() -> Side:
+    weight = _leaf()
+    weight.register_hook(lambda g: g * weight)
+
+    def step(x: Any, y: Any) -> Any:
+        loss = (x * weight).pow(2).sum()
+        (found,) = torch.autograd.grad(loss, weight, create_graph=True)
+        (again,) = torch.autograd.grad(found.sum(), weight)
+        return found.detach(), again
+
+    return Side(step, weight)
+
+
+INSIDE = (_for_one_backward, _order, _kept_gradient, _of_grad, _differentiable)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aten_eager"])
+@pytest.mark.parametrize("make", INSIDE, ids=lambda one: one.__name__.strip("_"))
+def test_hooks_of_leaves_inside(make: Any, backend: str) -> None:
+    trained(make, *CALLS, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("leaf", [True, False])
+def test_hooks_that_stay(leaf: bool, backend: str) -> None:
+    """A hook is put on the tensor once, whoever calls backward later; its handle is the program's."""
+
+    def make() -> Any:
+        base = _leaf()
+        weight = base if leaf else base * 3
+        handles: list[Any] = []
+
+        def step(x: Any) -> Any:
+            y = (x * weight).sum()
+            if len(handles) < 2:
+                scale = len(handles) + 2
+                handles.append(weight.register_hook(lambda g: (g * scale).clamp(max=x.sum())))
+                weight.register_hook(print).remove()
+            return y
+
+        return step, base, handles
+
+    (plain, one, handles), (target, other, others) = make(), make()
+    compiled = tracer_core.compile(target, backend=backend)
+    with CaptureCounter() as counter:
+        for number in range(4):
+            for step in (plain, compiled):
+                step(X[number]).backward(retain_graph=True)
+            torch.testing.assert_close(one.grad, other.grad)
+            if number == 2:
+                for handle in (handles[0], others[0]):
+                    handle.remove()
+    assert not counter.breaks and type(others[0]) is torch.utils.hooks.RemovableHandle
 
 
 def test_hook_registered_after_the_first_call() -> None:
@@ -336,8 +460,6 @@ def test_hooks_on_saved_tensors_around_the_call() -> None:
         side.step = counted
         side.around = lambda: torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t)  # type: ignore[attr-defined]
         return side
-
-    import tracer_core
 
     plain, target = make(), make()
     compiled = tracer_core.compile(target.step, backend="eager")

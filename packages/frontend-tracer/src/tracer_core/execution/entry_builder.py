@@ -138,6 +138,13 @@ class Generator:
         else:
             for live in flatten(tracer.frames, lambda _: False)[1]:
                 self.rebuilder.value(live)
+        for handle in tracer.side_effects.hooks:
+            if handle.removed:
+                continue
+            if not handle.tensor.is_leaf and tracer.fakes.real_was_written(handle.tensor):
+                reason = "a tensor with a hook that was put on it here is written to"
+                raise Restart(handle.born, "autograd_in_graph", reason)
+            self.rebuilder.value(handle)
         for change in tracer.effects.changes.values():
             if id(change) not in self.replayed:
                 self.effects += entry.effect(self.rebuilder, change)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tracer_core.aot.joint_graph import GRADIENT_CALLS
 from tracer_core.fx_capture.function_traits import operator_name
 from tracer_core.fx_capture.higher_order_calls import FunctionCall, Target
 from tracer_core.torch_private.needed import OpOverload, OpOverloadPacket, pytree
@@ -82,11 +83,11 @@ def may_raise_of(graph: torch.fx.Graph) -> MayRaise:
         written.update(storages)
         last_writer.update(dict.fromkeys(storages, node))
         if node.op in ("call_function", "call_method") and _may_raise(node, checked):
-            if not risky and node.target is torch.autograd.grad and _on_gpu(node):
+            if not risky and node.target in GRADIENT_CALLS and _on_gpu(node):
                 continue  # the gradients of operators that do not raise
             risky = True
             in_order |= written
-            gradients = node if node.target is torch.autograd.grad else None
+            gradients = node if node.target in GRADIENT_CALLS else None
     if not risky:
         return MayRaise(frozenset(), frozenset())
     late = _dependents(gradients) if gradients is not None else set()

@@ -77,9 +77,10 @@ class TracedDraws(Protocol):
 
 class TracedSideEffects(Protocol):
     """Saves pre-existing objects before their mutation. mutations: the number of mutations by the
-    program, fresh objects included."""
+    program, fresh objects included. hooks: that the program puts on pre-existing tensors."""
 
     mutations: int
+    hooks: list[Any]
 
     def activity(self) -> tuple[int, int]:
         """Returns counters that grow when the program mutates something or runs an operator."""

@@ -51,6 +51,7 @@ from tracer_core.reconstruct.runtime import (
     view_of,
 )
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
+from tracer_core.trace.gradients import HookHandle
 from tracer_core.trace.live_generators import is_stepped
 from tracer_core.trace.random_draws import with_state
 from tracer_core.trace.suspended_generators import (
@@ -235,6 +236,13 @@ class Rebuilder(ObjectRebuilder):
             self._pending.append(lambda: self._set_attributes(name, obj.__dict__))
         return name
 
+    def _hook(self, obj: HookHandle) -> str:
+        """Emits a hook on a tensor from before the trace, and its handle."""
+        name = self._call(obj, obj.register, obj.tensor, obj.hook)
+        if obj.removed:
+            self.lines.append(f"{name}.remove()")
+        return name
+
     def _weakref(self, obj: Any) -> str:
         target = obj()
         if target is None:
@@ -363,6 +371,7 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     types.BuiltinFunctionType: Rebuilder._bound_builtin,
     types.MethodWrapperType: Rebuilder._bound_builtin,
     functools.partial: Rebuilder._partial,
+    HookHandle: Rebuilder._hook,
     weakref.ReferenceType: Rebuilder._weakref,
     types.TracebackType: Rebuilder._traceback,
     polyfills.GroupBy: Rebuilder._refused,

@@ -2,27 +2,59 @@
 
 A backward becomes one node ``torch.autograd.grad`` and nodes for the accumulation. ``.grad`` of a
 tensor that existed before the trace is not touched: `effects` keeps the new value and sets it after
-the graph. A backward is not captured if its autograd graph reaches out of the trace, or if hooks or
-other code wait for its gradients.
+the graph. A backward is not captured if its autograd graph reaches out of the trace, or if code outside
+the program waits for its gradients. Hooks of leaves from before are interpreted after that node, in
+the order in which a backward completes the gradients.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from tracer_core import torch_private
+from tracer_core.aot.joint_graph import grad_without_hooks
 from tracer_core.fx_capture.graph_breaks import Break
-from tracer_core.guards.guard import GuardKind
 from tracer_core.natives.queries import query
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.needed import set_grad_mode
 
 _KIND = "autograd_in_graph"
 
+
+_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+class HookHandle(RemovableHandle):
+    """The handle of a hook that the program puts on a tensor from before the trace. Generated code
+    puts the hook there after the graph, unless it was removed. Mutable. table: a name in `_HOOKS`.
+    born: the instruction that made it."""
+
+    def __init__(self, tensor: torch.Tensor, table: str, hook: Any, born: int) -> None:
+        self.tensor, self.table, self.hook, self.born = tensor, table, hook, born
+        self.removed = False
+
+    @property
+    def register(self) -> Any:
+        """Returns the method that puts the hook on a tensor."""
+        return _REGISTERS[self.table]
+
+    def remove(self) -> None:
+        self.removed = True
+
+
+_REGISTERS = dict(
+    zip(
+        _HOOKS,
+        (torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook),
+        strict=True,
+    )
+)
 
 # -- .grad --
 
@@ -90,32 +122,114 @@ def backward(
     if not leaves:
         raise Break(_KIND, "backward() of a graph without leaves")
     _require_alone(tracer, leaves)
-    found = differentiate(
+    waiting = [_hooks_of(tracer, leaf, _HOOKS[1]) for leaf in leaves]
+    found, order = _differentiated(
         tracer, list(outputs), leaves,
-        list(given) if any(one is not None for one in given) else None,
+        list(given) if any(one is not None for one in given) else None, any(waiting),
         retain_graph=keep, create_graph=create, allow_unused=True,
     )  # fmt: skip
-    counts = Counter(id(gradient) for gradient, _ in found)
+    counts = Counter(id(gradient) for gradient, _, _ in found)
     own = not (create or _holds_python(tracer, outputs))
-    for leaf, (gradient, is_new) in zip(leaves, found, strict=True):
-        if gradient is not None:
-            _accumulate(
-                tracer, leaf, gradient, create, own and is_new and counts[id(gradient)] == 1
-            )
+    for position in order:
+        leaf, (gradient, is_new, hooks) = leaves[position], found[position]
+        if gradient is None:
+            continue
+        alone = own and is_new and counts[id(gradient)] == 1 and not hooks
+        _accumulate(tracer, leaf, _hooked(tracer, hooks, gradient, create), create, alone)
+        for hook in waiting[position]:
+            _calls_hook(tracer, hook, leaf, create)
 
 
-def differentiate(
+def gradients_of(
     tracer: Tracing, outputs: Any, inputs: Any, given: Any, **options: Any
-) -> list[tuple[Any, bool]]:
-    """Puts the node ``torch.autograd.grad`` into the graph; returns (gradient, whether it is a
-    tensor of its own) for each input."""
+) -> tuple[Any, ...]:
+    """Traces ``torch.autograd.grad``."""
+    found, order = _differentiated(tracer, outputs, inputs, given, False, **options)
+    results = [gradient for gradient, _, _ in found]
+    for position in order:
+        gradient, _, hooks = found[position]
+        if gradient is not None:
+            create = bool(options["create_graph"])
+            results[position] = _hooked(tracer, hooks, gradient, create)
+    return tuple(results)
+
+
+def _differentiated(
+    tracer: Tracing, outputs: Any, inputs: Any, given: Any, ordered: bool, **options: Any
+) -> tuple[list[tuple[Any, bool, list[Any]]], Sequence[int]]:
+    """Puts the node ``torch.autograd.grad``, or one that leaves out the hooks, into the graph.
+    Returns for each input its gradient, whether it is a tensor of its own and the hooks that wait
+    for it; and the positions of the inputs as a backward completes them, where that matters."""
     recorder = tracer.recorder
-    known = recorder.known()
-    found = recorder.run(torch.autograd.grad, (outputs, inputs, given), options)
-    return [
-        (gradient, id(gradient) not in known and torch_private.is_fake(gradient))
-        for gradient in found
+    known, hooks = recorder.known(), [_hooks_of(tracer, one, _HOOKS[0]) for one in inputs]
+    source_of = tracer.provenance.source_of
+    had_hooks = any(source_of(one) and one._backward_hooks is not None for one in inputs)
+    function = grad_without_hooks if had_hooks or any(hooks) else torch.autograd.grad
+    ordered = ordered or any(hooks)
+    with _ordered(tracer, inputs if ordered else ()) as order:
+        found = recorder.run(function, (outputs, inputs, given), options)
+    parts = [
+        (gradient, id(gradient) not in known and torch_private.is_fake(gradient), waiting)
+        for gradient, waiting in zip(found, hooks, strict=True)
     ]
+    return parts, order if ordered else range(len(parts))
+
+
+@contextlib.contextmanager
+def _ordered(tracer: Tracing, leaves: Sequence[Any]) -> Iterator[list[int]]:
+    """Gives a list into which a backward of the fakes writes the positions of the leaves in the order
+    in which their gradients are complete."""
+    order: list[int] = []
+    handles = [
+        tracer.recorder.as_fake(leaf).register_hook(lambda _, i=i: order.append(i))
+        for i, leaf in enumerate(leaves)
+    ]
+    try:
+        yield order
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _hooks_of(tracer: Tracing, leaf: torch.Tensor, table: str) -> list[Any]:
+    """Returns the hooks that wait for a leaf's gradient, guarded."""
+    source, found = tracer.provenance.source_of(leaf), []
+    if source is not None:
+        slot = tracer.provenance.sources.make(source, "slot", table)
+        hooks = tracer.provenance.read(getattr(leaf, table), slot)
+        if hooks is not None:
+            values = tracer.calls.call_value(tracer.attributes.getattr(hooks, "values"), [], {})
+            found = list(tracer.containers.spread(values))
+    waiting = tracer.side_effects.hooks
+    return found + [
+        one.hook for one in waiting if one.tensor is leaf and one.table == table and not one.removed
+    ]
+
+
+def _calls_hook(tracer: Tracing, hook: Any, tensor: Any, create: bool) -> Any:
+    """Interprets a hook, as a backward runs it."""
+    result: list[Any] = []
+
+    def run() -> None:
+        result.append(tracer.calls.call_value(hook, [tensor], {}))
+
+    if create:
+        run()
+    else:
+        _without_grad(tracer, run)
+    return result[0]
+
+
+def _hooked(tracer: Tracing, hooks: Sequence[Any], gradient: Any, create: bool) -> Any:
+    """Returns the gradient that these hooks leave."""
+    for hook in hooks:
+        result = _calls_hook(tracer, hook, gradient, create)
+        if result is None or result is gradient:
+            continue
+        if not _may_be_gradient(tracer, gradient, result):
+            raise Break(_KIND, "a hook of a tensor gives what is not like its gradient")
+        gradient = result
+    return gradient
 
 
 def _walk(tracer: Tracing, outputs: Sequence[Any]) -> list[Any]:
@@ -166,35 +280,16 @@ def _leaves_given(tracer: Tracing, outputs: Sequence[Any], inputs: Sequence[Any]
     return unique
 
 
-def require_inside(
-    tracer: Tracing, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
-) -> None:
-    """Breaks unless this trace made the whole autograd graph behind the outputs and no hook of the
-    program waits at the inputs."""
+def require_inside(tracer: Tracing, outputs: Sequence[torch.Tensor]) -> None:
+    """Breaks unless this trace made the whole autograd graph behind the outputs."""
     for output in outputs:
         if not tracer.recorder.as_fake(output).requires_grad:
             raise Break(_KIND, "torch.autograd.grad() of a tensor that does not require gradients")
     _leaves(tracer, outputs)
-    for tensor in inputs:
-        _require_no_hooks(tracer, tensor, ("_backward_hooks",))
-
-
-def _require_no_hooks(tracer: Tracing, leaf: torch.Tensor, names: Sequence[str]) -> None:
-    source = tracer.provenance.source_of(leaf)
-    if source is None:
-        return
-    for name in names:
-        slot, hooks = tracer.provenance.sources.make(source, "slot", name), getattr(leaf, name)
-        if hooks:
-            raise Break(_KIND, f"a gradient is computed with a hook on {source.name}")
-        if hooks is None:
-            tracer.provenance.read(None, slot)
-        else:
-            tracer.provenance.guard(GuardKind.EMPTY, slot)
 
 
 def _require_alone(tracer: Tracing, leaves: Sequence[torch.Tensor]) -> None:
-    """Breaks if hooks or other code wait for the gradients of the leaves."""
+    """Breaks if code outside the program waits for the gradients of the leaves."""
     if query(tracer, torch.distributed.is_available) and query(
         tracer, torch.distributed.is_initialized
     ):
@@ -207,8 +302,6 @@ def _require_alone(tracer: Tracing, leaves: Sequence[torch.Tensor]) -> None:
         raise Break(
             _KIND, "backward() while the program holds the gradient accumulator of a tensor"
         )
-    for leaf in existing:
-        _require_no_hooks(tracer, leaf, ("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
 def _accumulate(tracer: Tracing, leaf: Any, gradient: Any, create: bool, own: bool) -> None:

@@ -29,6 +29,8 @@ class SideEffects:
         self.tracer, self.provenance = tracer, tracer.provenance
         self.effects = Effects(self.realize)
         self.mutations = 0
+        #: Hooks that the program puts on tensors from before the trace, in order.
+        self.hooks: list[Any] = []
 
     def activity(self) -> tuple[int, int]:
         """Returns two counters that grow when the program changes an object or runs an operator."""

@@ -90,10 +90,8 @@ def autograd_grad(
         _are_flags(*options.values()) and results and wanted and _are_tensors(results + wanted)
     ):
         tracer.break_graph("autograd_in_graph", "torch.autograd.grad() of these arguments")
-    gradients.require_inside(tracer, results, wanted)
-    return tuple(
-        one for one, _ in gradients.differentiate(tracer, results, wanted, given, **options)
-    )
+    gradients.require_inside(tracer, results)
+    return gradients.gradients_of(tracer, results, wanted, given, **options)
 
 
 def _listed(tracer: Tracer, value: Any) -> list[Any]:

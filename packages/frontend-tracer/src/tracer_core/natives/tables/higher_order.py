@@ -41,6 +41,7 @@ from tracer_core.natives.queries import identity
 from tracer_core.torch_private.names import name, names
 from tracer_core.torch_private.needed import pytree, set_grad_mode
 from tracer_core.trace.dict_entries import ABSENT
+from tracer_core.trace.gradients import HookHandle
 from tracer_core.trace.higher_order import Region
 from tracer_core.trace.tracer import Tracer
 
@@ -146,15 +147,13 @@ def _is_fixed(tracer: Tracer, value: Any) -> bool:
 
 
 @special(*names("Tensor.register_hook"), whole=True)
-def register_hook(tracer: Tracer, tensor: Any, hook: Any) -> None:
+def register_hook(tracer: Tracer, tensor: Any, hook: Any) -> Any:
     """Records a hook that replaces the gradient of an intermediate tensor, run by a backward in the
     graph."""
-    if (
-        torch_private.transforms_active()
-        or not torch_private.is_fake(tensor)
-        or not tensor.requires_grad
-    ):
-        tracer.break_graph("autograd_in_graph", "a hook is put on a tensor that existed before")
+    if torch_private.transforms_active() or not tensor.requires_grad:
+        tracer.break_graph("autograd_in_graph", "a hook is put on a tensor without gradients")
+    if not torch_private.is_fake(tensor):
+        return _hook_later(tracer, tensor, "_backward_hooks", hook)
     frame = tracer.frames[-1]
     if frame.code.names[frame.ip] != "POP_TOP":
         tracer.break_graph("autograd_in_graph", "the handle of a hook on a tensor is kept")
@@ -174,6 +173,31 @@ def register_hook(tracer: Tracer, tensor: Any, hook: Any) -> None:
         tracer.break_graph("autograd_in_graph", "a hook of a tensor gives what is no tensor")
     if flat[0] is not None:
         tracer.recorder.run(HookCall(graph), (tensor, *outer), {})
+    return None
+
+
+@special(*names("Tensor.register_post_accumulate_grad_hook"))
+def register_post_hook(tracer: Tracer, tensor: Any, hook: Any) -> Any:
+    real = not torch_private.is_fake(tensor) and tensor.requires_grad and tensor.is_leaf
+    if not real or torch_private.transforms_active():
+        tracer.break_graph("autograd_in_graph", "a hook on accumulation is put on no leaf")
+    return _hook_later(tracer, tensor, "_post_accumulate_grad_hooks", hook)
+
+
+def _hook_later(tracer: Tracer, tensor: Any, table: str, hook: Any) -> HookHandle:
+    """Puts a hook on a tensor from before the trace: generated code does so after the graph."""
+    if not tensor.is_leaf and tracer.fakes.real_was_written(tensor):
+        tracer.break_graph("autograd_in_graph", "a hook is put on a tensor after a write to it")
+    handle = HookHandle(tensor, table, hook, tracer.outer_step)
+    tracer.side_effects.mutations += 1
+    tracer.side_effects.hooks.append(handle)
+    return handle
+
+
+@special(HookHandle.remove)
+def remove_hook(tracer: Tracer, handle: HookHandle) -> None:
+    tracer.side_effects.mutations += 1
+    handle.remove()
 
 
 # -- checkpoint --
