@@ -51,10 +51,10 @@ def counted(x):
     return Scale.apply(x)
 
 
-class Tenfold(torch.overrides.TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+class Tenfold(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        return result * 10 if func is torch.sin else result
+        return result * 10 if func is torch.ops.aten.sin.default else result
 
 
 def in_a_mode(x):

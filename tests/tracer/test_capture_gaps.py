@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch._higher_order_ops.map import map as torch_map
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 import tracer_core
@@ -348,6 +349,109 @@ def _error(function):
 @pytest.mark.parametrize("name", RETURNED)
 def test_return_types(name):
     same(RETURNED[name], (X,), (Y,), breaks=None if name == "wrong-length" else 0)
+
+
+# Torch-function modes
+
+
+class Log(TorchFunctionMode):
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.calls.append((func.__name__, len(args), sorted(kwargs or {}), types))
+        return func(*args, **(kwargs or {}))
+
+
+class Scale(TorchFunctionMode):
+    def __init__(self, by):
+        super().__init__()
+        self.by = by
+
+    def __torch_function__(self, func, types, args=(), kwargs={}):
+        out = func(*args, **kwargs)
+        return out * self.by if func in (torch.sin, nn.functional.relu, torch.Tensor.add) else out
+
+
+class Sine(TorchFunctionMode):
+    def __enter__(self):
+        self.entered = True
+        return super().__enter__()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.mul:
+            with Scale(3):
+                return torch.sin(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+LAYER = nn.Linear(4, 4)
+
+
+def logged(x):
+    with Log() as log:
+        y = nn.functional.relu(LAYER(x) + 1).sum(0) * torch.ones(4)
+        z = torch.cat([y, y.clone()])
+        z[1] = x.shape[0]
+        z = 2 - -(torch.add(z, 1, alpha=2) ** 2 > 3).float()
+        z += x.T.dim()
+    return z, y, log.calls
+
+
+def nested(x):
+    with Scale(2), Scale(5) as inner:
+        y = torch.sin(x) + nn.functional.relu(x)
+    return y + torch.sin(x), inner.by
+
+
+def replaced(x):
+    with Sine() as mode:
+        y = x * 2
+    return y * 2, mode.entered
+
+
+def differentiated(x):
+    leaf = x.detach().requires_grad_()
+    with Scale(2):
+        y = (torch.sin(leaf) * leaf).sum()
+    y.backward()
+    return leaf.grad
+
+
+def iterated(x):
+    with Log() as log:
+        y = [row * 2 for row in x], len(x)
+    return y, log.calls
+
+
+def without_grad(x):
+    with Log() as log, torch.no_grad():
+        y = x + 1
+    return y, log.calls
+
+
+def broken(x):
+    y = x + 1
+    with Log() as log:
+        y = y * 2
+        tracer_core.graph_break()
+        y = y * 3
+    return y, log.calls
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize(
+    "function", [logged, nested, replaced, differentiated], ids=lambda one: one.__name__
+)
+def test_modes_inside(function, backend):
+    same(function, (X,), (Y,), (X,), graphs=1, backend=backend)
+
+
+@pytest.mark.parametrize("function", [iterated, without_grad, broken], ids=lambda one: one.__name__)
+def test_modes_that_see_more_than_operators(function):
+    """Such a mode is entered for real, and what is inside it runs as in eager."""
+    same(function, (X,), (Y,), kinds=("torch_mode",))
 
 
 # threading.local

@@ -193,6 +193,10 @@ def _trace(
                         f"a function with a graph break reads frames or counts references ({error.reason})",
                         True,
                     ) from None
+            if tracer.recorder.program_modes:
+                _, step = tracer.recorder.program_modes[0]
+                reason = "the graph ends inside a mode" if broken is None else broken.reason
+                raise Restart(step, "torch_mode", reason)
             if broken is None:
                 tracer.check_generators()
         except (Restart, Abandoned, Fails, KeyboardInterrupt):

@@ -22,6 +22,12 @@ _ELEMENTWISE = frozenset(
      "addcdiv", "lerp", "pow", "ipow", "clamp", "fill", "rsub", "radd", "rmul", "rtruediv", "rdiv",
      "tensor", "as_tensor"}
 )  # fmt: skip
+#: Operators that Tensor defines in Python, which have no name of their own -> its method.
+_SLOTS: dict[Any, str] = {
+    function: name
+    for name, function in vars(torch.Tensor).items()
+    if type(function) is types.FunctionType and name.startswith("__")
+}
 _SUBSCRIPTS = frozenset({operator.getitem, *names("Tensor.__getitem__")})
 _NEW, _TYPE = frozenset(names("Tensor.new")), frozenset(names("Tensor.type"))
 _TORCHS = ("aten", "prims")
@@ -57,6 +63,8 @@ def target_of(func: Any, args: Any) -> tuple[str, Any, Any]:
         return "call_function", getattr, (args[0], owner.__name__)
     if getattr(torch.Tensor, name, None) is func or getattr(TensorBase, name, None) is func:
         return "call_method", name, args
+    if func in _SLOTS:
+        return "call_method", _SLOTS[func], args
     if func is operator.pow and isinstance(args[0], (int, float)) and math.copysign(1, args[0]) < 0:
         # FX writes operators without parentheses: -1 ** x would be -(1 ** x).
         return "call_function", torch.pow, args

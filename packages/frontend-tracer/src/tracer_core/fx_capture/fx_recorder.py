@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,13 @@ from tracer_core.torch_private.needed import OpOverloadPacket, pytree
 #: Keyword arguments whose value every operator reads as a Python scalar, even from a tensor.
 _NUMBERS = frozenset({"alpha", "value"})
 _NATIVE_ATTENTION = name("_native_multi_head_attention")
+#: Functions of C that tell a torch-function mode what is called.
+_DISPATCHED = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+)
 _QUANTIZED = frozenset(names("quint8 qint8 qint32 quint4x2 quint2x4"))
 
 
@@ -80,6 +88,10 @@ class Recorder(WrittenGraph):
         self.autocast_nesting = 0
         self.devices: list[torch.device] = []
         self.open_contexts: list[Any] = []
+        #: Torch-function modes that the program is in, each with the instruction that entered it;
+        #: asks(function, types, args, kwargs): calls the handler of the last one.
+        self.program_modes: tuple[tuple[Any, int], ...] = ()
+        self.asks: Callable[..., Any] | None = None
         #: Unbacked SymInts: None where they break the graph. may_follow_data: whether to restart
         #: the trace with them.
         self.data: DataSizes | None = None
@@ -125,6 +137,11 @@ class Recorder(WrittenGraph):
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs a torch function on fakes, records it and returns its result. Raises Break for
         unsupported calls."""
+        if self.program_modes:
+            if not isinstance(func, _DISPATCHED):
+                raise Break("torch_mode", f"{name_of(func)} inside a mode of the program")
+            with self.mode:  # torch says which function the mode sees
+                return func(*args, **kwargs)
         placed = not self.devices or kwargs.get("device") is not None
         if not placed and func in torch_private.device_constructors():
             kwargs = {**kwargs, "device": self.devices[-1]}
@@ -151,6 +168,8 @@ class Recorder(WrittenGraph):
 
     def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Does the work of `call` for a function that is known to be supported."""
+        if self.program_modes:
+            raise Break("torch_mode", f"{name_of(func)} inside a mode of the program")
         func, args, kwargs = self._with_numbers(func, args, kwargs)
         given: list[Any] = []
         fake_args, fake_kwargs = self._faked(args, given), self._faked(kwargs, given)
@@ -336,6 +355,9 @@ class _Mode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
+            if self.recorder.program_modes:
+                assert self.recorder.asks is not None
+                return self.recorder.asks(func, types, args, kwargs)
             return self.recorder.call(func, args, kwargs or {})
         except Break as error:
             self.recorder.broken = error

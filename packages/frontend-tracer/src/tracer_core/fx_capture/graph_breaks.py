@@ -98,8 +98,8 @@ BREAKS: dict[str, BreakDoc] = {
         " around the compiled model has no break",
     ),
     "torch_mode": BreakDoc(
-        "a mode of torch that sees every operator (TorchFunctionMode, TorchDispatchMode,"
-        " set_default_device) is entered or left",
+        "a mode of torch that sees every operator (TorchDispatchMode, set_default_device) is entered"
+        " or left, or the graph breaks inside a TorchFunctionMode",
         "enter it around the compiled function",
     ),
     "real_tensor_in_trace": BreakDoc(

@@ -305,6 +305,8 @@ class Attributes(Component):
             return torch.Tensor if torch_private.is_fake(tensor) else type(tensor)
         if name == "__dict__":
             raise Break("unsupported_value", "__dict__ of a tensor")
+        if self.recorder.program_modes and (name in _AUTOGRAD_STATE or name == "grad"):
+            raise Break("torch_mode", f"{name!r} of a tensor is read inside a mode of the program")
         if name in _AUTOGRAD_STATE:
             return self._autograd_state(tensor, name)
         if name == "grad":

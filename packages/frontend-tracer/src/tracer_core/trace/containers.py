@@ -306,6 +306,8 @@ class Items(Component):
             return value
         value = self.tracer.attributes.unproxied(value)
         if isinstance(value, torch.Tensor):
+            if self.recorder.program_modes:
+                raise Break("torch_mode", "iteration over a tensor inside a mode of the program")
             if value.dim() == 0:
                 raise TypeError("iteration over a 0-d tensor")
             return iter(self.tracer.native_calls.native(torch.Tensor.unbind, value, 0))

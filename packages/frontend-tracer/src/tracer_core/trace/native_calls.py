@@ -27,8 +27,8 @@ from tracer_core.natives.arity import fits
 from tracer_core.natives.effects import Effect, EffectKind, effect_of, unbound
 from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private.modules import is_distributed
-from tracer_core.torch_private.names import MissingName
-from tracer_core.torch_private.needed import pytree
+from tracer_core.torch_private.names import MissingName, names
+from tracer_core.torch_private.needed import pytree, set_grad_mode
 from tracer_core.trace import instances, special_methods, torch_function
 from tracer_core.trace.component import Component
 from tracer_core.trace.dict_entries import has_python, is_tensor_like
@@ -68,6 +68,8 @@ _SAYS_AS_OPERATORS = frozenset(
      dict.pop, dict.__contains__,
      typing.Generic.__dict__["__init_subclass__"]}
 )  # fmt: skip
+#: What enters and leaves a torch-function mode.
+_MODES = frozenset(names("__enter__ __exit__", of="overrides.TorchFunctionMode"))
 #: How a handler takes arguments that its signature does not name.
 _TAKING = frozenset({"BINARY_SUBSCR", "UNPACK_SEQUENCE", "UNPACK_EX"})
 
@@ -135,6 +137,11 @@ class NativeCalls(Component):
     ) -> Any:
         if args and isinstance(args[0], collections.OrderedDict) and _misses_order(function):
             raise Break("unknown_native", f"{function.__qualname__}() of an OrderedDict")
+        if self.recorder.program_modes and _concerns_modes(row, function, args, kwargs):
+            if function is set_grad_mode and not kwargs:
+                return torch_function.by_mode(self.tracer, function, (), tuple(args), None)
+            name = getattr(function, "__qualname__", function)
+            raise Break("torch_mode", f"{name}() inside a mode of the program")
         match row.kind:
             case EffectKind.SPECIAL:
                 return self._handled(row, function, args, kwargs)
@@ -304,6 +311,17 @@ class NativeCalls(Component):
 def _misses_order(method: Any) -> bool:
     """Returns whether a method of dict leaves out the order that an OrderedDict keeps beside it."""
     return getattr(method, "__objclass__", None) is dict and method.__name__ in _CHANGING
+
+
+def _concerns_modes(row: Effect, function: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Returns whether a torch-function mode may see a call that a row answers for the graph alone, or
+    whether the row tells of modes. Python functions ask modes about their tensors."""
+    owner = getattr(function, "__objclass__", function)
+    if row.kind is EffectKind.SHALLOW or owner in _MODES:
+        return False
+    if type(function) is types.FunctionType and not instances.holds_tensor((args, kwargs)):
+        return False
+    return str(getattr(owner, "__module__", None) or "").partition(".")[0] == "torch"
 
 
 def _lacks_argument(error: BaseException, handler: Any) -> bool:

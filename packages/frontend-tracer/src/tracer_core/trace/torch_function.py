@@ -1,4 +1,5 @@
-"""Traces ``__torch_function__`` of objects that are not tensors but act as such in torch functions.
+"""Traces ``__torch_function__`` of objects that are not tensors but act as such in torch functions,
+and of torch-function modes.
 
 torch decides which handler is called, and with what; the handler itself is interpreted. For that,
 torch is called with proxies whose handler calls back into the tracer.
@@ -6,12 +7,16 @@ torch is called with proxies whose handler calls back into the tracer.
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import torch
 
+from tracer_core import torch_private
+from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.tracing import Tracing
+from tracer_core.torch_private.needed import pytree
 
 
 def acts_as_tensor(value: Any) -> bool:
@@ -95,3 +100,27 @@ def call(tracer: Tracing, function: Any, args: Any, kwargs: dict[str, Any]) -> A
     handlers = _Handlers(tracer)
     plain = {name: handlers.stand_in(value) for name, value in kwargs.items()}
     return handlers.real(function(*map(handlers.stand_in, args), **plain))
+
+
+def by_mode(tracer: Tracing, function: Any, kinds: Any, args: Any, kwargs: Any) -> Any:
+    """Interprets the handler of the innermost torch-function mode of the program, outside that
+    mode."""
+    recorder = tracer.recorder
+    modes = recorder.program_modes
+    # Fakes stand for plain tensors, and torch's Python functions leave the class of fakes out.
+    kinds = tuple(torch.Tensor if issubclass(kind, torch.Tensor) else kind for kind in kinds)
+    if type(function) is types.FunctionType and not kinds:
+        if any(map(torch_private.is_fake, pytree.arg_tree_leaves(*args, **(kwargs or {})))):
+            kinds = (torch.Tensor,)
+    given = [function, kinds, args] + ([] if kwargs is None else [kwargs])
+    recorder.program_modes = modes[:-1]
+    try:
+        handler = tracer.attributes.getattr(modes[-1][0], "__torch_function__")
+        result = tracer.calls.call_value(handler, given, {})
+        if len(recorder.program_modes) != len(modes) - 1:
+            raise Break("torch_mode", "a handler of a mode enters or leaves another")
+    finally:
+        recorder.program_modes = modes
+    if result is NotImplemented:
+        raise Break("torch_mode", "a mode returns NotImplemented")
+    return result

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import types
 from collections.abc import Callable, Set
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tracer_core.natives.tracing import Tracing
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.modules import FAKES_LOG
 from tracer_core.torch_private.needed import function_modes
+from tracer_core.trace import torch_function
 from tracer_core.trace.attribute_writes import AttributeWrites
 from tracer_core.trace.attributes import Attributes
 from tracer_core.trace.calls import Calls
@@ -109,6 +111,7 @@ class Tracer(Machine, Tracing):
             concrete=None if shapes.takes_numbers else self._concrete,
             may_follow_data=shapes.takes_data_sizes and not shapes.follows_data,
         )  # fmt: skip
+        self.recorder.asks = partial(torch_function.by_mode, self)
         if shapes.follows_data:
             self.recorder.follow_data()
         self.side_effects = SideEffects(self)

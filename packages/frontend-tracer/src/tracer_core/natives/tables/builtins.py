@@ -218,6 +218,8 @@ def length(tracer: Tracer, obj: Any) -> Any:
     if tracer.entries.lacks(obj, "__len__"):
         return len(obj)  # raises Python's own error
     if isinstance(obj, torch.Tensor):
+        if tracer.recorder.program_modes:
+            tracer.break_graph("torch_mode", "len() of a tensor inside a mode of the program")
         if obj.dim() == 0:
             raise TypeError("len() of a 0-d tensor")
         return tracer.attributes.getattr(obj, "shape")[0]

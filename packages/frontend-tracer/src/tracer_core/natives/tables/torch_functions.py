@@ -10,6 +10,7 @@ too. The end of the trace restores the old value, and generated code sets the ne
 from __future__ import annotations
 
 import contextvars
+import types
 from collections.abc import Iterable
 from typing import Any
 
@@ -32,6 +33,7 @@ from tracer_core.natives.effects import (
 from tracer_core.natives.queries import query
 from tracer_core.torch_private import settings
 from tracer_core.torch_private.names import name, names
+from tracer_core.torch_private.needed import TensorBase
 from tracer_core.trace.torch_function import acts_as_tensor
 from tracer_core.trace.tracer import Tracer
 
@@ -53,8 +55,8 @@ breaks(
     "torch.chain_matmul (deprecated) may write to out= unseen",
     names("chain_matmul"),
 )
-for _mode in ("overrides.TorchFunctionMode", "utils._python_dispatch.TorchDispatchMode"):
-    breaks("torch_mode", "it sees every operator", names("__enter__ __exit__", of=_mode))
+breaks("torch_mode", "it sees every operator", names(
+    "__enter__ __exit__", of="utils._python_dispatch.TorchDispatchMode"))  # fmt: skip
 for _off in ("_C.DisableTorchFunctionSubclass", "_C.DisableTorchFunction"):
     breaks(
         "torch_mode",
@@ -351,6 +353,16 @@ def about_device(tracer: Tracer, function: Any, *args: Any, **kwargs: Any) -> An
     return function(*args, **kwargs)
 
 
+# -- attributes of tensors, as torch-function modes are told of them --
+
+
+@special(types.GetSetDescriptorType.__get__)
+def get_attribute(tracer: Tracer, descriptor: Any, obj: Any, *owner: Any) -> Any:
+    if not isinstance(obj, torch.Tensor) or descriptor.__objclass__ is not TensorBase:
+        tracer.break_graph("unknown_native", "getset_descriptor.__get__")
+    return tracer.attributes.getattr(obj, descriptor.__name__)
+
+
 # -- settings that are context variables --
 
 
@@ -425,8 +437,26 @@ def exit_record_function(tracer: Tracer, context: Any, *error: Any) -> None:
     handle.is_open = False
 
 
+@special(*names("overrides.TorchFunctionMode.__enter__"))
+def enter_mode(tracer: Tracer, mode: Any) -> Any:
+    if tracer.recorder.devices:
+        tracer.break_graph("torch_mode", "a mode is entered inside a device context")
+    tracer.recorder.program_modes += ((mode, tracer.outer_step),)
+    return mode
+
+
+@special(*names("overrides.TorchFunctionMode.__exit__"))
+def exit_mode(tracer: Tracer, mode: Any, *error: Any) -> None:
+    modes = tracer.recorder.program_modes
+    if not modes or modes[-1][0] is not mode:
+        tracer.break_graph("torch_mode", "a mode, entered before this segment, is left")
+    tracer.recorder.program_modes = modes[:-1]
+
+
 @special(*names("device.__enter__"))
 def enter_device(tracer: Tracer, device: Any) -> Any:
+    if tracer.recorder.program_modes:
+        tracer.break_graph("torch_mode", "a device context is entered inside a mode")
     tracer.recorder.devices.append(device)
     return device
 
