@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import tracer_core
 from tests.tracer.twin import same, twin
-from tracer_core.testing import compare
+from tracer_core.testing import CaptureCounter, compare
 
 X, Y = torch.randn(3, 4), torch.randn(3, 4)
 
@@ -422,3 +423,125 @@ def test_unpack_wrong_count():
         return a
 
     same(f, (X,), (X,))
+
+
+# Iterators from before that next() advances
+
+
+def _zip():
+    pairs = zip(range(100), iter([float(n) for n in range(50)]), strict=False)
+    return lambda x: [x * a + b for a, b in [next(pairs)]], lambda: next(pairs)
+
+
+def _map():
+    scale = [2]
+    scaled = map(lambda n: n * scale[0], range(100))
+    return lambda x: x * next(scaled), lambda: scale.__setitem__(0, scale[0] + 1)
+
+
+def _enumerate():
+    found = enumerate(iter([torch.ones(4) * k for k in range(20)]), 5)
+
+    def f(x):
+        (i, first), (j, second) = next(found), next(found)
+        return x * i + first - second * j
+
+    return f, lambda: next(found)
+
+
+def _filter():
+    found = filter(lambda n: n % 3 == 0, range(8))
+    return lambda x: x + next(found, -1), list
+
+
+def _uneven():
+    found = zip([1, 2], [3.0, 4.0, 5.0], strict=True)
+
+    def f(x):
+        try:
+            a, b = next(found)
+        except (ValueError, StopIteration) as error:
+            return type(error), str(error)
+        return x * a + b
+
+    return f, list
+
+
+def _nested():
+    items = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    rows = map(lambda t: t * 2, [torch.full((4,), float(n)) for n in range(6)])
+    found = zip(rows, enumerate(items), strict=False)
+
+    def f(x):
+        row, (i, value) = next(found)
+        return x * row + i * value
+
+    return f, lambda: items.reverse()
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize(
+    "make", [_zip, _map, _enumerate, _filter, _uneven, _nested], ids=lambda one: one.__name__[1:]
+)
+def test_next_of_an_iterator_from_before(make, backend):
+    (plain, change), (target, other) = make(), make()
+    compiled = tracer_core.compile(target, backend=backend)
+    with CaptureCounter() as counter:
+        for x in (X, Y, X, Y):
+            compare(plain(x), compiled(x))
+            compare(change(), other())
+    assert not counter.breaks
+
+
+def test_loops_share_the_region_of_their_body():
+    def make():
+        numbers = iter(range(50))
+
+        def f(x):
+            for n in numbers:
+                x = x + n
+                tracer_core.graph_break()
+                if n % 5 == 4:
+                    break
+            return x
+
+        return f
+
+    twin(make, (X,), (Y,), (X,), recompiles=1)
+
+
+# Generators that outlive the graph
+
+
+def several(a, *more, k=2, **named):
+    try:
+        yield a * k
+        yield from more
+    finally:
+        yield named
+
+
+def test_a_generator_that_leaves():
+    class Holder:
+        pass
+
+    def run(function):
+        holder = Holder()
+        holder.found = None
+
+        def f(x):
+            def inner(y, scale=3):
+                yield y * scale + x
+
+            holder.found = several(x + 1, x + 2, k=x, z=5)
+            return inner(x * 2), several(x), (row * 2 for row in x)
+
+        made = function(f)
+        for x in (X, Y):
+            parts = (*made(x), holder.found)
+            yield [(type(one), one.__qualname__, one.gi_code.co_name, list(one)) for one in parts]
+
+    with CaptureCounter() as counter:
+        compiled = list(run(lambda f: tracer_core.compile(f, backend="eager")))
+    compare(list(run(lambda f: f)), compiled)
+    assert not counter.breaks and len(counter.graphs) == 1

@@ -53,11 +53,13 @@ _LITERALS = (type(None), bool, int, str, bytes, type(Ellipsis))
 DIRECT_ROOTS = (*ARRAY, list, tuple, dict, set, frozenset, torch.Tensor, types.FunctionType,
 types.CellType, *_LITERALS,
                  float, complex, torch.dtype, torch.device, types.GeneratorType,
-                 *STEPPED)  # fmt: skip
+                 *STEPPED, zip, map, filter, enumerate)  # fmt: skip
 
 
 #: Steps of sources that the fast-path guard cannot cover.
-_CHANGING = frozenset({"grad", "drawn", "number", "suspended", "suspended_value", "peeked"})
+_CHANGING = frozenset(
+    {"grad", "drawn", "number", "suspended", "suspended_value", "peeked", "count"}
+)
 
 
 @dataclass(slots=True)

@@ -31,6 +31,8 @@ _KINDS: dict[str, tuple[Callable[[str, Any], str], Callable[[str, Any], str]]] =
     # Of a suspended generator (trace/suspended_generators.py).
     "suspended": (lambda b, k: f"generator_facts({b})", lambda b, k: f"the frame of {b}"),
     "suspended_value": (lambda b, k: f"generator_values({b})[{k[0]}]", lambda b, k: f"{b}: {k[1]}"),
+    # The next index of an enumerate.
+    "count": (lambda b, k: f"{b}.__reduce__()[1][1]", lambda b, k: f"the index of {b}"),
     # What an iterator yields after k steps.
     "peeked": (lambda b, k: f"peeked({b}, {k})", lambda b, k: f"item {k} of {b}"),
     # What k draws from a random.Random give (trace/random_draws.py).

@@ -155,6 +155,9 @@ class TracedReads(Protocol):
 class TracedContainers(semantics.ContainerSemantics, Protocol):
     """Containers in a trace."""
 
+    def advance(self, iterator: Any, owner: Any = None) -> tuple[bool, Any]:
+        """Returns (True, item), or (False, result) at the end. owner: see trace/containers.py."""
+
     def extend(self, target: Any, values: Any) -> None:
         """``extend`` of a list or deque."""
 

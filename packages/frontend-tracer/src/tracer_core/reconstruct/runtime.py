@@ -73,6 +73,11 @@ def is_stale(iterator: Any) -> bool:
     return False
 
 
+def called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a generator function."""
+    return function(*args, **kwargs)
+
+
 def is_module_global(obj: Any) -> bool:
     """Returns whether the module that defines an object's class has the object as a global: it is
     then a sentinel, not a value."""

@@ -44,6 +44,7 @@ from tracer_core.reconstruct.runtime import (
     DICT_ITERATORS,
     alias_of,
     bound_slot,
+    called,
     is_module_global,
     proxy_of,
     type_variable,
@@ -107,6 +108,8 @@ class Rebuilder(ObjectRebuilder):
                 and can_be_data(obj, is_stepped)
             ):
                 return self._generator(obj)
+            if type(obj) is TracedGenerator and not self.suspends and obj.is_call():
+                return self._call(obj, called, obj.frame.function, *obj.arguments())
             if type(obj) is LazyIterator and obj.rest:
                 return self._call(obj, *obj.rest)
             raise Restart(

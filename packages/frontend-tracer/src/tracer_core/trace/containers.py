@@ -398,7 +398,16 @@ class Items(Component):
             return True, item if items is container else items[position]
         return False, None
 
-    def advance(self, iterator: Any) -> tuple[bool, Any]:
+    def next_item(self, iterator: Any) -> tuple[bool, Any]:
+        """Does `advance` for a call of next(): a loop over an iterator from before the trace has a
+        region for its body, which such a call has not."""
+        if self.provenance.is_fresh(iterator) or self.entries.python_method(iterator, "__next__"):
+            return self.advance(iterator)
+        return self.advance(iterator, iterator)
+
+    def advance(self, iterator: Any, owner: Any = None) -> tuple[bool, Any]:
+        """Returns (True, item), or (False, result) at the end. owner: of an iterator from before the
+        trace that is advanced inside the trace, what generated code advances in its place."""
         loop = self.loops.get(id(iterator))
         if loop is not None:
             return self._next_of_loop(*loop)
@@ -411,9 +420,13 @@ class Items(Component):
         if self.entries.lacks(iterator, "__next__"):
             return True, next(iterator)  # raises Python's own error
         if not self.provenance.is_fresh(iterator) and not isinstance(iterator, HOST_ITERATORS):
-            known = self.carried.next_of(iterator) if self.tracer.nesting else None
-            if known is not None:
-                return known
+            if owner is not None or self.tracer.nesting:
+                replica = self.carried.replica(iterator)
+                if replica is not None:
+                    return self.advance(replica)
+                known = self.carried.next_of(iterator, owner)
+                if known is not None:
+                    return known
             raise Break(
                 "live_iterator", f"a {type(iterator).__name__} from before this segment is advanced"
             )

@@ -7,6 +7,7 @@ it is advanced.
 from __future__ import annotations
 
 import builtins
+import inspect
 import sys
 import types
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from typing import Any, Protocol
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.semantics import AttributeSemantics, CallSemantics, ExceptionSemantics
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
+
+_GENERATOR, _COROUTINE = inspect.CO_GENERATOR, inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
 
 
 class GeneratorHost(Protocol):
@@ -59,6 +62,27 @@ class TracedGenerator:
         self.name, self.code_name = frame.function.__name__, frame.function.__qualname__
         self.born = machine.outer_step
         frame.generator = self
+
+    def is_call(self) -> bool:
+        """Returns whether the program has only called the generator function so far."""
+        function = self.frame.function
+        plain = self.name == function.__name__ and self.code_name == function.__qualname__
+        own = function.__globals__.get("__name__", "").startswith("tracer_core.")
+        generator = function.__code__.co_flags & (_COROUTINE | _GENERATOR) == _GENERATOR
+        return plain and generator and not (own or self.started or self.finished)
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the arguments of that call."""
+        code, held = self.frame.function.__code__, list(self.frame.locals)
+        n_names = code.co_argcount + code.co_kwonlyargcount
+        names, extra = code.co_varnames[code.co_argcount : n_names], held[n_names:]
+        args = tuple(held[: code.co_argcount])
+        kwargs = dict(zip(names, held[code.co_argcount : n_names], strict=True))
+        if code.co_flags & inspect.CO_VARARGS:
+            args += tuple(extra.pop(0))
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            kwargs |= extra.pop(0)
+        return args, kwargs
 
     def __iter__(self) -> TracedGenerator:
         return self

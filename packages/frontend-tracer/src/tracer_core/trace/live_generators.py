@@ -18,7 +18,7 @@ from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import frames_of
 from tracer_core.guards.guard import GuardKind
 from tracer_core.natives.tracing import Tracing
-from tracer_core.trace.generators import TracedGenerator
+from tracer_core.trace.generators import LazyIterator, TracedGenerator
 from tracer_core.trace.suspended_generators import (
     END,
     generator_facts,
@@ -30,13 +30,14 @@ from tracer_core.trace.suspended_generators import (
 
 class LiveGenerators:
     """Continued generators and iterators of one trace. Mutable. generators: id of a generator ->
-    its traced copy and the generator. taken: id of an iterator -> the iterator and its number of
-    steps."""
+    its traced copy and the generator. taken: id of an iterator -> the iterator to advance, and its
+    number of steps."""
 
     def __init__(self, tracer: Tracing) -> None:
         self._tracer = tracer
         self.generators: dict[int, tuple[TracedGenerator, Any]] = {}
         self.taken: dict[int, tuple[Any, int]] = {}
+        self._replicas: dict[int, tuple[Any, Any]] = {}
 
     def generator(self, generator: Any) -> Any:
         """Returns the traced copy of a generator that existed before the trace and whose frame is
@@ -76,13 +77,67 @@ class LiveGenerators:
         self.generators[id(generator)] = made, generator
         return made
 
-    def next_of(self, iterator: Any) -> tuple[bool, Any] | None:
+    def replica(self, iterator: Any) -> Any:
+        """Returns an iterator that gives the items of a zip, map, filter or enumerate from before the
+        trace: it takes them of the iterators inside, which are where the position is. None for
+        others."""
+        if type(iterator) not in _WRAPPERS:
+            return None
+        known = self._replicas.get(id(iterator))
+        if known is None:
+            known = self._replicas[id(iterator)] = iterator, self._replicate(iterator)
+        return known[1]
+
+    def _replicate(self, iterator: Any) -> Any:
+        tracer, provenance, kind = self._tracer, self._tracer.provenance, type(iterator)
+        source, (_, parts, *strict) = provenance.source_of(iterator), iterator.__reduce__()
+        make = provenance.sources.make
+
+        def part(index: int) -> Any:
+            at = make(source, "computed", f"{{b}}.__reduce__()[1][{index}]")
+            return provenance.read(parts[index], at)
+
+        def items(index: int) -> Any:
+            inner = part(index)
+            owner = iterator if kind is enumerate else inner
+
+            def step() -> Any:
+                more, item = tracer.containers.advance(inner, owner)
+                if not more:
+                    raise StopIteration
+                return item
+
+            return LazyIterator(tracer, kind.__name__, step)
+
+        call, truth = tracer.calls.call_value, tracer.operators.truth
+        if kind is zip:
+            return zip(*map(items, range(len(parts))), strict=bool(strict))
+        if kind is enumerate:
+            provenance.follows_late = True
+            first = provenance.read_varying(parts[1], make(source, "count"))
+            add = tracer.operators.binary
+            return ((add("+", first, i), item) for i, item in enumerate(items(0)))
+        function = part(0)
+        if kind is map:
+            rows = zip(*map(items, range(1, len(parts))), strict=False)
+            return (call(function, list(row), {}) for row in rows)
+        return (
+            one
+            for one in items(1)
+            if truth(one if function in (None, bool) else call(function, [one], {}))
+        )
+
+    def next_of(self, iterator: Any, owner: Any = None) -> tuple[bool, Any] | None:
         """Returns (True, item) or (False, None) for an iterator that existed before the trace; None
-        if only eager mode can advance it."""
+        if only eager mode can advance it. owner: the iterator that generated code advances in its
+        place."""
         tracer = self._tracer
         if not looks_ahead(iterator) or any(map(self._has_changed, iterator.__reduce__()[1])):
             return None
-        _, steps = self.taken.get(id(iterator), (None, 0))
+        owner = iterator if owner is None else owner
+        before, steps = self.taken.get(id(iterator), (owner, 0))
+        if before is not owner:
+            return None
         item = peeked(iterator, steps)
         if item is not END and not (type(item) in (int, float) or isinstance(item, torch.Tensor)):
             return None
@@ -93,7 +148,7 @@ class LiveGenerators:
             provenance.guard(GuardKind.IS, source, END)
         else:
             item = provenance.read_varying(item, source)
-        self.taken[id(iterator)] = iterator, steps + 1
+        self.taken[id(iterator)] = owner, steps + 1
         tracer.side_effects.mutations += 1
         return (False, None) if item is END else (True, item)
 
@@ -119,6 +174,10 @@ class LiveGenerators:
         return [real for _, real in self.generators.values()] + [
             one for one, _ in self.taken.values()
         ]
+
+
+#: Iterators that keep no position of their own, and enumerate.
+_WRAPPERS = (zip, map, filter, enumerate)
 
 
 def _ended() -> Any:

@@ -49,7 +49,7 @@ def iter_of(tracer: Tracer, value: Any, sentinel: Any = ABSENT, /) -> Any:
 
 @special(next)
 def next_of(tracer: Tracer, iterator: Any, default: Any = ABSENT, /) -> Any:
-    more, item = tracer.containers.advance(iterator)
+    more, item = tracer.containers.next_item(iterator)
     if more:
         return item
     if default is not ABSENT:
