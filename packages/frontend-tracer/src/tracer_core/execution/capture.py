@@ -108,6 +108,8 @@ def capture(
             _follows_data(config) and not refused,
             follows_data,
             draws,
+            # elsewhere a break costs less than a graph that is cut
+            takes_data_floats=config.fullgraph,
         )
         shapes.look(list(state))
         tracer = Tracer(shapes, forced, unbuildable, natives, as_eager)

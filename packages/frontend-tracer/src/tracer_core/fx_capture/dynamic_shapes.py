@@ -44,7 +44,8 @@ class ShapePolicy:
     """The choice for one trace. dynamic: compile()'s argument. seen: the earlier cache entries.
     allowed: the backend supports symbols. takes_numbers, takes_data_sizes: the backend supports
     symbolic scalars as graph inputs, and unbacked SymInts. follows_data: this trace has unbacked
-    SymInts. draws: it has random numbers of Python."""
+    SymInts. draws: it has random numbers of Python. takes_data_floats: floats that
+    depend on data may be symbols."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class ShapePolicy:
         takes_data_sizes: bool = False,
         follows_data: bool = False,
         draws: bool = False,
+        takes_data_floats: bool = False,
     ) -> None:
         self.dynamic = dynamic
         self.seen = seen
@@ -62,7 +64,7 @@ class ShapePolicy:
         self.takes_numbers = takes_numbers
         self.takes_data_sizes = takes_data_sizes and self.allowed
         self.follows_data = follows_data and self.takes_data_sizes
-        self.draws = draws
+        self.draws, self.takes_data_floats = draws, takes_data_floats and self.takes_data_sizes
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.numbers: dict[str, int | float] = {}
         self._chosen: dict[int, tuple[int | None, ...] | None] = {}

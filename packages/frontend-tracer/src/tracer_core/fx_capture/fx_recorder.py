@@ -33,9 +33,11 @@ from tracer_core.fx_capture.kernel_checks import unchecked
 from tracer_core.fx_capture.known_scalars import Scalars
 from tracer_core.fx_capture.mutations import CallWrites
 from tracer_core.fx_capture.unbacked import (
+    READS_A_FLOAT,
     READS_A_NUMBER,
     DataSizes,
     gives_data_size,
+    is_float,
     is_whole_number,
 )
 from tracer_core.fx_capture.unsupported import refusal
@@ -74,6 +76,7 @@ class Recorder(WrittenGraph):
         number_in: Callable[[torch.Tensor], Any],
         concrete: Callable[[Any], Any] | None,
         may_follow_data: bool,
+        floats: bool,
     ) -> None:
         super().__init__(fakes, source_of, dims_of, where)
         self.mode = _Mode(self)
@@ -93,9 +96,9 @@ class Recorder(WrittenGraph):
         self.program_modes: tuple[tuple[Any, int], ...] = ()
         self.asks: Callable[..., Any] | None = None
         #: Unbacked SymInts: None where they break the graph. may_follow_data: whether to restart
-        #: the trace with them.
+        #: the trace with them; floats: whether numbers that are no integers are among them.
         self.data: DataSizes | None = None
-        self.may_follow_data = may_follow_data
+        self.may_follow_data, self.floats = may_follow_data, floats
 
     # -- unbacked SymInts --
 
@@ -157,7 +160,7 @@ class Recorder(WrittenGraph):
     ) -> tuple[str, str] | None:
         """Returns (kind, reason) if this call must break the graph, else None."""
         found = refusal(func, args, kwargs)
-        if found is None or not gives_data_size(func, found[0], args):
+        if found is None or not gives_data_size(func, found[0], args, self.floats):
             return found
         self._ask_for_data_sizes(*found)
         return None if self.data is not None and not torch_private.transforms_active() else found
@@ -178,7 +181,7 @@ class Recorder(WrittenGraph):
         )
         if unfit is not None:
             raise Break("operator_failed", f"{name_of(func)}: {unfit}")
-        if self.data is not None and operator_name(func) in READS_A_NUMBER:
+        if self.data is not None and operator_name(func) in READS_A_NUMBER | READS_A_FLOAT:
             func = torch.Tensor.item
         writes = CallWrites(given, fake_kwargs)
         changes = self.scalars.before(func, fake_args, fake_kwargs)
@@ -230,7 +233,9 @@ class Recorder(WrittenGraph):
                 results += pytree.tree_leaves(result)
             return result
         except self.values_needed as error:
-            if self.data is None and any(map(is_whole_number, given)):
+            if self.data is None and any(
+                is_whole_number(one) or (self.floats and is_float(one)) for one in given
+            ):
                 self._ask_for_data_sizes("data_dependent_value", name_of(func))
             reason = str(error).partition("\n")[0]
             raise Break("data_dependent_value", f"{name_of(func)}: {reason}") from None

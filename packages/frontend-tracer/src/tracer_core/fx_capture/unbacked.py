@@ -23,6 +23,8 @@ from tracer_core.torch_private.needed import pytree
 
 #: Tensor methods that read one integer out of a tensor.
 READS_A_NUMBER = frozenset({"item", "__int__", "__index__"})
+#: Those that read a float as it is.
+READS_A_FLOAT = frozenset({"item", "__float__"})
 #: Entry of `Seen.refused` once the calls of a code region failed such assertions too often.
 DATA_SIZES = "data sizes"
 
@@ -67,8 +69,9 @@ class DataSizes:
             self._env.pending_fresh_unbacked_symbols.clear()
 
     def is_new_number(self, result: Any) -> bool:
-        """Returns whether an operator returned a SymInt that is a new unbacked symbol."""
-        return type(result) is torch.SymInt and torch_private.raw_symbol(result) in self._env.unread
+        """Returns whether an operator returned a number that is a new unbacked symbol."""
+        number = type(result) in (torch.SymInt, torch.SymFloat)
+        return number and torch_private.raw_symbol(result) in self._env.unread
 
     def note(self, result: Any, node_of: Callable[[Any], torch.fx.Node | None]) -> None:
         """Binds the new symbols of a recorded operator to nodes and asserts the facts it assumed."""
@@ -130,13 +133,22 @@ class DataSizes:
                 self.nodes.add(self._node("call_function", require, (holds, str(fact)), None))
 
 
-def gives_data_size(func: Any, kind: str, args: tuple[Any, ...]) -> bool:
-    """Returns whether a data-dependent size or integer is what breaks the graph here."""
+def gives_data_size(func: Any, kind: str, args: tuple[Any, ...], floats: bool) -> bool:
+    """Returns whether a data-dependent size or number is what breaks the graph here. floats: floats
+    may be symbols, too."""
     if kind == "data_dependent_shape":
         return True
-    if operator_name(func) not in READS_A_NUMBER:
+    name, read = operator_name(func), receiver_of(func, args)
+    if name in READS_A_NUMBER and is_whole_number(read):
+        return True
+    return floats and name in READS_A_FLOAT and is_float(read)
+
+
+def is_float(value: Any) -> bool:
+    """Returns whether a value is a tensor of floats with one element."""
+    if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
         return False
-    return is_whole_number(receiver_of(func, args))
+    return all(type(size) is int and size == 1 for size in value.shape)
 
 
 def is_whole_number(value: Any) -> bool:

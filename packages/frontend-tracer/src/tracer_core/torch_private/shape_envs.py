@@ -113,6 +113,11 @@ def _data_env_class() -> Any:
                 symbolic_shapes.constrain_range(made, min=2, max=None)
             return made
 
+        def create_unbacked_symfloat(self) -> Any:
+            made = super().create_unbacked_symfloat()
+            self.unread.add(raw_symbol(made))
+            return made
+
         def evaluate_expr(self, orig_expr: Any, *args: Any, **kwargs: Any) -> Any:
             open_question = self._is_open(orig_expr)
             if open_question and self.views is None and _has_answer(args, kwargs):
@@ -198,5 +203,5 @@ def _has_answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def raw_symbol(value: Any) -> Any:
     """Returns the original symbol of a size or number, before replacements; None if it is no
     symbol."""
-    expr = value.node._expr if isinstance(value, torch.SymInt) else None
+    expr = value.node._expr if isinstance(value, (torch.SymInt, torch.SymFloat)) else None
     return expr if getattr(expr, "is_Symbol", False) else None

@@ -110,6 +110,7 @@ class Tracer(Machine, Tracing):
             number_in=lambda tensor: number_in(self, tensor),
             concrete=None if shapes.takes_numbers else self._concrete,
             may_follow_data=shapes.takes_data_sizes and not shapes.follows_data,
+            floats=shapes.takes_data_floats,
         )  # fmt: skip
         self.recorder.asks = partial(torch_function.by_mode, self)
         if shapes.follows_data:

@@ -18,6 +18,7 @@ from tracer_core import torch_private
 from tracer_core.bytecode.code import asks_for_locals
 from tracer_core.fx_capture.graph_breaks import RunNatively
 from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.fx_capture.unbacked import is_float, is_whole_number
 from tracer_core.natives.effects import (
     PURE,
     SHALLOW,
@@ -299,10 +300,12 @@ def number(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> Any:
     """A number of what C code converts."""
     value = args[0] if args else None
     if isinstance(value, torch.Tensor):
+        reads = {int: is_whole_number, float: is_float}.get(kind)
         if (
-            kind is int
+            reads is not None
             and len(args) == 1
             and not kwargs
+            and reads(value)
             and tracer.recorder.refused(torch.Tensor.item, (value,), {}) is None
         ):
             return tracer.native_calls.call_torch(torch.Tensor.item, [value], {})
