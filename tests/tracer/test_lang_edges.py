@@ -462,6 +462,18 @@ def parameters_of_a_generic_class_with_a_base_from_before_a_break(x):
     return x + 1, Items.__parameters__ == (item,), Items[int].__args__
 
 
+_ITEM = typing.TypeVar("_ITEM")
+
+
+@program(graphs=None, breaks=None)
+def parameters_of_aliases_across_a_break(x):
+    alias = list[_ITEM]
+    print(end="")
+    found = dict[str, alias].__parameters__
+    print(end="")
+    return x + 1, found[0] is _ITEM
+
+
 class Nested(list):
     @reprlib.recursive_repr("+++")
     def __repr__(self):

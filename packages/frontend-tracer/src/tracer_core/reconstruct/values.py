@@ -256,7 +256,12 @@ class Rebuilder(ObjectRebuilder):
     # -- everything else --
 
     def _type_parameter(self, obj: Any) -> str:
-        """Emits a TypeVar, ParamSpec or TypeVarTuple, which are C types from 3.12 on."""
+        """Emits a TypeVar, ParamSpec or TypeVarTuple, which are C types from 3.12 on. One that the
+        trace did not make was reached through an alias that is a constant."""
+        if self.tracer.native_calls.allocation_sites.get(id(obj), (0, None))[1] is not obj:
+            return self.constant(obj)
+        if sys.version_info < (3, 12):
+            return self._instance(obj, object)
         if obj.__module__ == "typing" and is_plain_name(obj.__name__):  # made by def f[T]
             return self._call(obj, type_parameter, _STARS[type(obj)], obj.__name__)
         constraints, options = (), {}
@@ -383,5 +388,5 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     **dict.fromkeys(_CALLS, lambda r, obj: r._call(obj, *_CALLS[type(obj)](obj))),
     **dict.fromkeys(DICT_ITERATORS, Rebuilder._dict_iterator),
     type(iter(set())): Rebuilder._set_iterator,
-    **({} if sys.version_info < (3, 12) else dict.fromkeys(_STARS, Rebuilder._type_parameter)),
+    **dict.fromkeys(_STARS, Rebuilder._type_parameter),
 }

@@ -10,6 +10,7 @@ import builtins
 import enum
 import sys
 import types
+import typing
 from typing import Any
 
 from tracer_core.bytecode.frame import NULL, Frame, contents
@@ -19,6 +20,8 @@ from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.class_creation import ENUM_HOOKS
 from tracer_core.trace.component import Component
+
+_TYPE_PARAMETERS = (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple)
 
 
 class Names(Component):
@@ -149,6 +152,8 @@ class Names(Component):
             self._keep.append(value)
             for cell in value.__closure__ or ():
                 self._fresh_cells.add(id(cell))
+        elif isinstance(value, _TYPE_PARAMETERS):
+            self.tracer.native_calls.born(value)
         return value
 
     def keep_alive(self, obj: Any) -> None:

@@ -120,7 +120,7 @@ def type_variable(tracer: Tracer, kind: Any, /, *args: Any, **kwargs: Any) -> An
     tracer.native_calls.native_reads(*args, *kwargs.values())
     made = kind(*args, **kwargs)
     made.__module__ = tracer.frames[-1].function.__module__  # kind() found the tracer's module
-    return made
+    return tracer.native_calls.born(made)
 
 
 if isinstance(typing.Generic.__dict__["__init_subclass__"], types.ClassMethodDescriptorType):
