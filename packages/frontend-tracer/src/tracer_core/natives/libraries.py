@@ -116,7 +116,7 @@ def _is_data(tracer: Tracing, value: Any, code: bool, depth: int) -> bool:
         return guard_function(tracer, value)
     if tracer.entries.made_class(value):  # its bases may be objects of the program
         bases = value.__dict__.get("__orig_bases__", ())
-        return code and _is_data(tracer, bases, code, depth - 1)
+        return code and _is_data(tracer, bases, code, _MAX_DEPTH)
     if isinstance(value, IDENTITY_TYPES):
         return code or _known(getattr(value, "__module__", None) or "") is not None
     if not tracer.provenance.is_fresh(value):
