@@ -12,18 +12,15 @@ import torch
 
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import breaks, special, special_each
-from tracer_core.torch_private.names import name, names
+from tracer_core.torch_private.names import names
 from tracer_core.trace.tracer import Tracer
 
 _KIND = "side_effect_native"
-_METHODS = "manual_seed get_state set_state initial_seed seed device"
-_GENERATOR: Any = name("Generator")
-_OF_GENERATOR = {one: vars(_GENERATOR)[one] for one in _METHODS.split()}
 _CUDA = "cuda.manual_seed cuda.manual_seed_all"
 breaks(
     _KIND,
     "a seed is drawn, which nothing repeats",
-    [*names("seed"), _OF_GENERATOR["seed"], *names("cuda.seed cuda.seed_all")],
+    names("seed Generator.seed cuda.seed cuda.seed_all"),
 )
 
 
@@ -88,18 +85,18 @@ def initial_seed(tracer: Tracer) -> Any:
 # -- generator objects --
 
 
-@special(_GENERATOR)
+@special(*names("Generator"))
 def new_generator(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
     device = [*args, *kwargs.values()]
     if not all(map(is_constant, device)) or kwargs.keys() - {"device"}:
         tracer.break_graph(_KIND, "a generator is made of these arguments")
-    made = _GENERATOR(*args, **kwargs)
-    node = tracer.recorder.rng_node("call_function", _GENERATOR, tuple(device), made)
+    made = torch.Generator(*args, **kwargs)
+    node = tracer.recorder.rng_node("call_function", torch.Generator, tuple(device), made)
     tracer.recorder.bind(made, node)
     return tracer.native_calls.born(made)
 
 
-@special(_OF_GENERATOR["manual_seed"])
+@special(*names("Generator.manual_seed"))
 def seed_generator(tracer: Tracer, generator: Any, seed: Any) -> Any:
     node = tracer.recorder.generator(generator)
     args = node, _number(tracer, seed)
@@ -107,7 +104,7 @@ def seed_generator(tracer: Tracer, generator: Any, seed: Any) -> Any:
     return generator
 
 
-@special(_OF_GENERATOR["get_state"])
+@special(*names("Generator.get_state"))
 def generator_state(tracer: Tracer, generator: Any) -> Any:
     node = tracer.recorder.generator(generator)
     fake = _state_like(tracer, generator.get_state())
@@ -116,7 +113,7 @@ def generator_state(tracer: Tracer, generator: Any) -> Any:
     return fake
 
 
-@special(_OF_GENERATOR["set_state"])
+@special(*names("Generator.set_state"))
 def set_generator_state(tracer: Tracer, generator: Any, state: Any) -> Any:
     if not isinstance(state, torch.Tensor):
         tracer.break_graph(_KIND, "the state of a generator is set to no tensor")

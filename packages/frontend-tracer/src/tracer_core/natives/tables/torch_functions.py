@@ -263,9 +263,9 @@ def ask(tracer: Tracer, key: str) -> Any:
             *names("get_num_threads get_num_interop_threads is_warn_always_enabled"),
             *names("_has_mkldnn _get_cudnn_allow_tf32 _get_cublas_allow_tf32", of="_C"),
             *names("_get_warnAlways _get_privateuse1_backend_name", of="_C"),
+            *names("_accelerator_getAccelerator", of="_C"),
             *names(
-                "_cuda_getDeviceCount _cuda_isInBadFork _cuda_getDevice"
-                " _accelerator_getAccelerator _accelerator_getDeviceIndex",
+                "_cuda_getDeviceCount _cuda_isInBadFork _cuda_getDevice",
                 of="_C",
                 in_every_build=False,
             ),
