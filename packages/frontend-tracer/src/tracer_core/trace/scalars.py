@@ -110,6 +110,8 @@ class Numbers(Component):
         kind = type(value)
         if depth == 0 or kind not in (list, tuple, dict):
             return value
+        if _MAY_HOLD.isdisjoint(map(type, value.values() if kind is dict else value)):
+            return value
         if kind is tuple:
             parts = [self.settled(one, depth - 1) for one in value]
             return value if all(a is b for a, b in zip(parts, value, strict=True)) else tuple(parts)
@@ -149,7 +151,8 @@ class Numbers(Component):
         ]
         # A loop that keeps computing goes on by value.
         length = sum(self._sizes.get(origin[1], 1) for origin in origins if origin is not None)
-        if template is None or length > _MOST_OPERATIONS or not all(map(_is_number, values)):
+        many = length > _MOST_OPERATIONS or len(self.numbers) > _MOST_NUMBERS
+        if template is None or many or not all(map(_is_number, values)):
             return function(*map(self.concrete, operands))
         try:
             result = function(*values)
@@ -228,6 +231,10 @@ class Numbers(Component):
 
 #: The most operations in the text of one number: a longer text costs more than a new capture.
 _MOST_OPERATIONS = 200
+#: The most numbers that are symbols: the shape environment looks through all to add one.
+_MOST_NUMBERS = 500
+#: Types of what may be a symbol, or hold one.
+_MAY_HOLD = frozenset({*SYMBOLS, list, tuple, dict})
 
 
 def _template(function: Callable[..., Any], n_operands: int) -> str | None:
