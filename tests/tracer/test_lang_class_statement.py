@@ -1163,6 +1163,30 @@ def what_refers_to_a_class_refers_to_one_class_after_a_break(x):
 
 
 @program(graphs=None, breaks=None)
+def wrapped_methods_keep_their_texts_after_a_break(x):
+    def decorated(method):
+        @classmethod
+        @functools.wraps(method.__func__)
+        def wrapper(*args):
+            return method.__func__(*args)
+
+        wrapper.mark = 3
+        return wrapper
+
+    class A:
+        @functools.singledispatchmethod
+        @decorated
+        @classmethod
+        def kind(cls, value: int) -> str:
+            """Says its kind."""
+            return str(value)
+
+    print(end="")
+    held = vars(A)["kind"].func
+    return x * held.mark, held.__doc__, A.kind.__doc__, A().kind(3), held.__name__
+
+
+@program(graphs=None, breaks=None)
 def an_enumeration_keeps_what_is_set_on_it(x):
     class E(enum.IntEnum):
         ONE = 1

@@ -188,9 +188,7 @@ class Rebuilder(ObjectRebuilder):
         return name
 
     def _set_field(self, name: str, field: str, value: Any) -> None:
-        text = self._value(value)
-        self._fill_pending()
-        self.lines.append(f"{name}.{field} = {text}")
+        self.lines.append(f"{name}.{field} = {self._value(value)}")
 
     def _constant_namespace(self, function: types.FunctionType) -> str:
         source = self._source_of(function.__globals__)
@@ -225,6 +223,18 @@ class Rebuilder(ObjectRebuilder):
         if isinstance(obj, types.MethodWrapperType):
             return self._call(obj, bound_slot, receiver, obj.__name__)
         return self._call(obj, getattr, receiver, obj.__name__)
+
+    def _wrapper(self, obj: Any) -> str:
+        """Emits a staticmethod or classmethod, which copies its function's name and text."""
+        function = self._value(obj.__func__)
+        known = self._made_meanwhile(obj)
+        if known is not None:
+            return known
+        name = self._new(obj, f"{self.constant(type(obj))}({function})")
+        copied = vars(type(obj)(obj.__func__))
+        own = {key: value for key, value in vars(obj).items() if copied.get(key, NULL) is not value}
+        self._pending.append(lambda: self._set_attributes(name, own))
+        return name
 
     def _partial(self, obj: Any) -> str:
         parts = [self._value(obj.func), *map(self._value, obj.args)]
@@ -353,8 +363,6 @@ _CALLS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     slice: lambda obj: (slice, obj.start, obj.stop, obj.step),
     super: lambda obj: (super, obj.__thisclass__, obj.__self__),
     property: lambda obj: (property, obj.fget, obj.fset, obj.fdel, obj.__doc__),
-    staticmethod: lambda obj: (staticmethod, obj.__func__),
-    classmethod: lambda obj: (classmethod, obj.__func__),
     types.MappingProxyType: lambda obj: (proxy_of, *gc.get_referents(obj)),
     _thread.RLock: lambda obj: (_thread.RLock,),
     types.UnionType: lambda obj: (union_of, obj.__args__),
@@ -380,6 +388,8 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     types.MethodWrapperType: Rebuilder._bound_builtin,
     functools.partial: Rebuilder._partial,
     HookHandle: Rebuilder._hook,
+    staticmethod: Rebuilder._wrapper,
+    classmethod: Rebuilder._wrapper,
     weakref.ReferenceType: Rebuilder._weakref,
     types.TracebackType: Rebuilder._traceback,
     polyfills.GroupBy: Rebuilder._refused,

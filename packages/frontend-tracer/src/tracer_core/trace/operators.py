@@ -304,7 +304,7 @@ class Operations(Component):
                 if not isinstance(other, family):
                     return NotImplemented
                 return self._compare_containers(method, receiver, other)
-        if isinstance(receiver, types.SimpleNamespace) and isinstance(other, types.SimpleNamespace):
+        if all(is_subtype(type(one), types.SimpleNamespace) for one in (receiver, other)):
             one, two = (self.attributes.getattr(value, "__dict__") for value in (receiver, other))
             return self._compared(name, one, two)
         self.native_operands(receiver, other)
