@@ -54,6 +54,11 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
         return (t0,)"""),
     "select_scatter_into_windows": ((OVERLAPPING,), """
         return (i0.select_scatter(i0.select(0, -1), 0, 0),)"""),
+    # Norms.
+    "norms_of_one_number": (("filled('float32', 'exact', 9, 1)",), """
+        t0, t1 = i0 * 1e30, i0 * 1e-40
+        t2, t3 = torch.linalg.vector_norm(t0, 3, dim=1), torch.linalg.vector_norm(t1, 0, dim=1)
+        return (t0.norm(dim=1), t1.norm(dim=1), t0[0].norm(), F.normalize(t0, dim=1), t2, t3)"""),
     # Memory.
     "channel_shuffle_of_one_group": ((FLOAT,), "return (torch.channel_shuffle(i0[None], 1),)"),
     "out_resized_in_the_operands_order": ((PERMUTED,), """
@@ -63,9 +68,21 @@ PROGRAMS: dict[str, tuple[tuple[str, ...], str]] = {
     "isin": (("filled('float16', 'exact', 2, 1, 3).permute(2, 1, 0)",), "return (torch.isin(i0, 1),)"),
     "logsigmoid": ((PERMUTED,), "return (F.logsigmoid(i0),)"),
     "ldexp": ((PERMUTED,), "return (torch.ldexp(i0[:, :1], i0),)"),
+    "lcm_of_windows": (("filled('int16', 'exact', 5).unfold(0, 3, 1)[..., ::2]",), """
+        return (torch.lcm(torch.tensor(True), i0),)"""),
+    "expansions_beside_permuted": (
+        tuple(f"filled('{t}', 'random', s0, 1, 3).expand(s0, s1, 3)" for t in ("bfloat16", "int64"))
+        + ("filled('bfloat16', 'random', s1, 3, s0).permute(2, 0, 1)",), """
+        return (i0 * i2, i0.lt(i2), torch.fmin(i0, i2), i1 * i2, i2 - i1, torch.xlogy(i1, i2))"""),
     "indexing_by_permuted_places": (
         (FLOAT, "filled('int64', 'exact', s1, s0).permute(1, 0)"), """
         return (i0[i1 % i0.shape[0]], i0[..., i1 % i0.shape[1]])"""),
+    "powers_of_two_of_a_number": (("filled('int64', 'exact', 4)", "filled('bfloat16', 'exact')"), """
+        return (torch.ldexp(i0, i1),)"""),
+    "shape_of_an_expansion": (("filled('float32', 'random', 1, s1)",), """
+        t0 = i0.expand(3, -1)
+        t0.t_()
+        return (t0, t0 + 1)"""),
     # No elements.
     "as_strided_of_nothing": ((EMPTY,), """
         return (torch.cos(i0, out=torch.zeros_like(i0.T).T),)"""),
@@ -87,6 +104,8 @@ GRADIENTS: dict[str, tuple[tuple[str, ...], str]] = {
         t0 = torch.unique_consecutive(i0)
         t1 = t0.real
         return (i0 * 2,)"""),
+    "hardsigmoid_in_float64": (("filled('float64', 'random', 9) * 4",), """
+        return (F.hardsigmoid(i0),)"""),
     "an_output_without_a_gradient": (("filled('float32', 'exact', 9) / 2",), """
         t0 = torch.acos(i0)
         t1 = i0.std()

@@ -147,7 +147,7 @@ def test_results_lie_as_kernels_of_every_device_lay_them_out(device):
             (aten.floor_divide.default, (turned, plain), (1, 5, 50)),
             (aten.uniform.default, (gaps,), (1,)),
         ):
-            assert laid_out(func, args, func(*args)).stride() == strides
+            assert laid_out(func, args, {}, func(*args)).stride() == strides
 
 
 def test_calls_that_cuda_kernels_refuse_end_the_graph():
@@ -189,9 +189,9 @@ def test_results_that_no_two_elements_share(device):
         )
         args = (value, part, 0, 1)
         shared = torch.empty_strided((5, 5, 5), (0, 5, 1), device=device)
-        assert laid_out(aten.select_scatter.default, args, shared).stride() == (25, 5, 1)
+        assert laid_out(aten.select_scatter.default, args, {}, shared).stride() == (25, 5, 1)
         turned = torch.empty(2, 4, 3, device=device).permute(2, 1, 0)
-        drawn = laid_out(aten.normal.Tensor_Tensor, (turned, turned), torch.empty_like(turned))
+        drawn = laid_out(aten.normal.Tensor_Tensor, (turned, turned), {}, torch.empty_like(turned))
         assert drawn.stride() == (8, 2, 1) and drawn.device.type == device
 
 
@@ -213,7 +213,8 @@ def test_transforms_on_gpus_are_laid_out_as_cufft_is_called(count):
                 expected = aten._fft_c2c.default(*args)
                 unsorted = torch.empty_like(value, memory_format=torch.contiguous_format)
                 assert (
-                    laid_out(aten._fft_c2c.default, args, unsorted).stride() == expected.stride()
+                    laid_out(aten._fft_c2c.default, args, {}, unsorted).stride()
+                    == expected.stride()
                 ), (order, dims)
 
 

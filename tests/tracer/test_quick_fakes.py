@@ -218,7 +218,7 @@ def test_a_rule_by_element_is_torchs(turned: bool) -> None:
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
     mode = torch_private.capture_mode(
-        lambda *_: None, lambda _, __, got: got, None, fake_cache.run, fake_cache.SLOW
+        lambda *_: None, lambda *given: given[-1], None, fake_cache.run, fake_cache.SLOW
     )
     with mode:
         made = [torch.empty(size) for size in SIZES]
@@ -311,7 +311,7 @@ def test_a_rule_is_torchs(func: Any, turned: bool) -> None:
     dispatch = FakeTensorMode.__torch_dispatch__
     dispatch = getattr(dispatch, "__wrapped__", dispatch)
     mode = torch_private.capture_mode(
-        lambda *_: None, lambda _, __, got: got, None, fake_cache.run, fake_cache.SLOW
+        lambda *_: None, lambda *given: given[-1], None, fake_cache.run, fake_cache.SLOW
     )
     answered = 0
     with mode:

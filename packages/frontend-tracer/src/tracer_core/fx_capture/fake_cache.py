@@ -20,6 +20,7 @@ from tracer_core.fx_capture.meta_functions import (
     batch_norm_in_training,
     symbolic_convolution_format,
 )
+from tracer_core.fx_capture.result_strides import laid_out
 from tracer_core.torch_private.names import classes, names, operators
 from tracer_core.torch_private.needed import OpOverload
 
@@ -189,8 +190,7 @@ def _first_time(
         return args[0] if _kinds[func] is _Kind.INPLACE else _made(mode, known)
     before = [t._version for t in tensors]
     result = _by_kernel(mode, func, args, kwargs) if func in _STRUCTURED else SLOW
-    if result is SLOW:
-        result = slow()
+    result = slow() if result is SLOW else laid_out(func, args, kwargs, result)
     if _kinds[func] is _Kind.INPLACE:
         _kept[key] = () if result is args[0] and _key(mode, args, []) == key[1] else None
     elif before != [t._version for t in tensors]:

@@ -257,7 +257,7 @@ class Recorder(WrittenGraph):
         leaves = [result] if isinstance(result, torch.Tensor) else pytree.tree_leaves(result)
         if any(map(_unlike_a_graph_value, leaves)):
             raise Break("tensor_subclass", f"{name_of(func)} makes a nested or quantized tensor")
-        if writes.overlap():
+        if writes.overlap(operator_name(func)):
             reason = f"{name_of(func)}: it may write twice to one place, which fakes allow"
             raise Break("operator_failed", reason)
 

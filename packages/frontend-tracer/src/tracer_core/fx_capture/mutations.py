@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from tracer_core import torch_private
+from tracer_core.aot.fake_values import RESHAPE_IN_PLACE
 from tracer_core.fx_capture import out_variants
 from tracer_core.fx_capture.fake_mode import Fakes, writes
 from tracer_core.fx_capture.function_traits import WRITING_OPERATORS, writes_unseen
@@ -37,9 +38,11 @@ class CallWrites:
             for fake, size in zip(self._given, self._sizes, strict=False)
         )
 
-    def overlap(self) -> bool:
-        """Returns whether a mutated tensor has two elements at one memory address."""
-        return any(map(_overlaps_itself, [*self.memory, *self._counted()]))
+    def overlap(self, func_name: str) -> bool:
+        """Returns whether a mutated tensor has two elements at one memory address. (One that only
+        got other sizes or strides is not mutated.)"""
+        counted = [] if func_name in RESHAPE_IN_PLACE else self._counted()
+        return any(map(_overlaps_itself, [*self.memory, *counted]))
 
     def realize(self, func: Any, args: Any, kwargs: Any) -> None:
         """Sets `written` and `unseen`, once the call has run."""

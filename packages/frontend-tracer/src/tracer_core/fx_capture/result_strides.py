@@ -7,6 +7,7 @@ dimension order of its answer, where that is dense (for tuples, only the first r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -52,29 +53,62 @@ def _dense(sizes: Sequence[Any], like: torch.Tensor) -> list[Any] | None:
 
 
 def _elementwise(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """As an elementwise kernel lays its result out: a C++ one is asked."""
-    operands = [arg for arg in args[:2] if isinstance(arg, torch.Tensor)]
-    return torch.add(*operands) if len(operands) == 2 else None
+    """As an elementwise kernel that casts no operand beforehand lays its result out."""
+    operands = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    shape = torch.broadcast_shapes(*(one.shape for one in operands))
+    strides = torch_private.elementwise_strides([one.expand(shape) for one in operands])
+    return torch.empty_strided(shape, strides, device="meta")
 
 
-def _ldexp(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """As the kernel says of a few numbers: its order of dimensions follows from the dtypes too."""
-    first, second = args[:2]
-    shape = torch.broadcast_shapes(first.shape, second.shape)
-    if not all(shape):
-        return None
-    asked = torch.ldexp(_in_small(first), _in_small(second))
-    steps = asked.stride()
-    return _in_order(shape, sorted(range(len(shape)), key=lambda dim: -steps[dim]))
+def _as_kernel(func: Any) -> _Layout:
+    """As the CPU's kernel says of a few numbers: it casts operands before it chooses an order of
+    dimensions, so that this follows from the dtypes too.
+    """
+
+    def rule(args: tuple[Any, ...]) -> torch.Tensor | None:
+        operands = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        shape = torch.broadcast_shapes(*(one.shape for one in operands))
+        if not all(shape):
+            return None
+        sizes = {1: 1}
+        for size in sorted({size for one in operands for size in one.shape}):
+            sizes.setdefault(size, len(sizes) + 1)
+        small = (_in_small(arg, sizes) if isinstance(arg, torch.Tensor) else arg for arg in args)
+        steps = func(*small).stride()
+        return _in_order(shape, sorted(range(len(shape)), key=lambda dim: -steps[dim]))
+
+    return rule
 
 
-def _in_small(value: torch.Tensor) -> torch.Tensor:
-    """Returns ones with at most two elements along a dimension, and strides in the same order."""
-    sizes, strides, step = [min(size, 2) for size in value.shape], [0] * value.dim(), 1
-    for dim in sorted(range(value.dim()), key=value.stride):
-        if value.stride(dim):
-            strides[dim], step = step, step * sizes[dim]
-    return torch.ones(step, dtype=value.dtype).as_strided(sizes, strides)
+def _in_small(value: torch.Tensor, sizes: dict[int, int]) -> torch.Tensor:
+    """Returns ones of these sizes in place of the tensor's own, and strides in the same order."""
+    shape, strides, step = [sizes[size] for size in value.shape], [0] * value.dim(), 1
+    for stride in sorted({value.stride(dim) for dim in range(value.dim()) if value.stride(dim)}):
+        dims = [dim for dim in range(value.dim()) if value.stride(dim) == stride]
+        for dim in dims:
+            strides[dim] = step
+        step *= 1 + sum(shape[dim] - 1 for dim in dims)
+    return torch.ones(step, dtype=value.dtype).as_strided(shape, strides)
+
+
+def _has_overlap(value: Any) -> bool:
+    """Whether two dimensions of a tensor have one stride, or one has none."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    try:
+        layout = zip(_hint(tuple(value.shape)), _hint(value.stride()), strict=True)
+    except ValueError:
+        return False
+    steps = [step for size, step in layout if size > 1]
+    return 0 in steps or len(set(steps)) < len(steps)
+
+
+@functools.cache
+def _is_pointwise(func: Any) -> bool:
+    """Whether an operator computes each element of its one result from those of its operands."""
+    schema = func._schema
+    plain = not schema.is_mutable and [str(one.type) for one in schema.returns] == ["Tensor"]
+    return torch.Tag.pointwise in func.tags and plain
 
 
 def _power_of_number(args: tuple[Any, ...]) -> torch.Tensor | None:
@@ -242,9 +276,9 @@ LAYOUTS: dict[Any, _Layout] = {
             aten.copysign.Tensor, aten.floor_divide.default, aten.div.Tensor_mode,
             aten.native_dropout_backward.default, aten.logaddexp.default, aten.logaddexp2.default,
             aten.heaviside.default, aten.xlogy.Tensor, aten.special_xlog1py.default,
-            aten.complex.default, aten.polar.default,
+            aten.complex.default, aten.polar.default, aten.lcm.default, aten.ldexp.Tensor,
+            aten.logit_backward.default,
         ),
-        _ldexp: (aten.ldexp.Tensor,),
         _power_of_number: (aten.pow.Scalar,),
         _like_the_first: (aten.huber_loss.default,),
         _angle: (aten.angle.default,),
@@ -290,7 +324,6 @@ _OF_ALL_DEVICES = frozenset(
         _scattered,
         _contiguous,
         _elementwise,
-        _ldexp,
         _power_of_number,
         _like_the_first,
     )
@@ -302,20 +335,41 @@ _OF_ALL_DEVICES = frozenset(
 _OF_GPUS: dict[Any, _Layout] = {aten._fft_c2c.default: _spectrum_of_cufft}
 
 
-def _rule(func: Any, device: str) -> _Layout | None:
+def _rule(func: Any, device: str, kwargs: dict[str, Any]) -> _Layout | None:
     if device == "cuda" and func in _OF_GPUS:
         return _OF_GPUS[func]
-    return LAYOUTS.get(func) if device == "cpu" or func in _OF_ALL_DEVICES else None
+    rule = LAYOUTS.get(func, _elementwise)
+    if rule is _elementwise and device == "cpu":
+        return _as_kernel(functools.partial(func, **kwargs))
+    return rule if device == "cpu" or func in _OF_ALL_DEVICES or func not in LAYOUTS else None
 
 
-def laid_out(func: Any, args: tuple[Any, ...], result: Any) -> Any:
+def _of_ldexp(args: tuple[Any, ...]) -> torch.dtype:
+    """That of the product with a power of 2, of which 0-d operands have less to say."""
+    value, exponent = args[:2]
+    floats = exponent.is_floating_point() or exponent.is_complex()
+    dtype = exponent.dtype if floats else torch.get_default_dtype()
+    with torch_private.no_python_dispatch():
+        power = torch.empty((1,) * exponent.dim(), dtype=dtype, device="meta")
+        like = torch.empty((1,) * value.dim(), dtype=value.dtype, device="meta")
+        return torch.result_type(like, power)
+
+
+#: Dtypes that fakes get wrong.
+_DTYPES: dict[Any, Callable[[tuple[Any, ...]], torch.dtype]] = {
+    **dict.fromkeys(DTYPE_OF_FIRST, lambda args: args[0].dtype),
+    aten.ldexp.Tensor: _of_ldexp,
+}
+
+
+def laid_out(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
     """Returns the result with the kernel's strides and dtype."""
-    if func in DTYPE_OF_FIRST and result.dtype is not args[0].dtype:
-        result = torch_private.fake_like(result, args[0].dtype)
-    if func not in LAYOUTS:
+    if func in _DTYPES and result.dtype is not (dtype := _DTYPES[func](args)):
+        result = torch_private.fake_like(result, dtype)
+    if func not in LAYOUTS and not (any(map(_has_overlap, args)) and _is_pointwise(func)):
         return result  # which may be a list without tensors: unbind of no rows
     first = result[0] if isinstance(result, (tuple, list)) else result
-    rule = _rule(func, first.device.type) if isinstance(first, torch.Tensor) else None
+    rule = _rule(func, first.device.type, kwargs) if isinstance(first, torch.Tensor) else None
     if rule is None:
         return result
     with torch_private.no_python_dispatch(), torch.no_grad():

@@ -36,7 +36,7 @@ def _dims_from_the_front(
 
 def capture_mode(
     before_operator: Callable[[Any, Any, Any], None],
-    after_operator: Callable[[Any, Any, Any], Any],
+    after_operator: Callable[[Any, Any, Any, Any], Any],
     shape_env: Any,
     quick: Callable[[Any, Any, Any, Any, Callable[[], Any]], Any],
     slow: Any,
@@ -44,7 +44,7 @@ def capture_mode(
     """Returns a FakeTensorMode that calls ``before_operator(func, args, kwargs)`` before each
     operator.
 
-    ``after_operator(func, args, result)`` replaces the mode's answer. ``quick(mode, func, args,
+    ``after_operator(func, args, kwargs, result)`` replaces the mode's answer. ``quick(mode, func, args,
     kwargs, run)`` may answer in its place, or return `slow`; run() gives the mode's own answer.
 
     FakeTensorMode's set-up and dispatch read flags of torch._dynamo's configuration, and the
@@ -88,7 +88,7 @@ def capture_mode(
                 if found is slow:
                     with contextlib.nullcontext() if shape_env is None else shape_env.during(func):
                         found = dispatch(self, func, types, args, kwargs)
-                return after_operator(func, args, found)
+                return after_operator(func, args, kwargs, found)
 
             result = slow
             if light or (func in symbolic_rules and args[0]._has_symbolic_sizes_strides):

@@ -42,6 +42,14 @@ def hardsigmoid(x: Value) -> Value:
     return make("div", _relu6(x), const(6, x.dtype))
 
 
+@elementwise(2, aten.hardsigmoid_backward.default)
+def hardsigmoid_backward(dy: Value, x: Value) -> Value:
+    sixth = 0.1666666716337204  # eager's kernel has it in float32 for all dtypes
+    low, high = (const(end, x.dtype) for end in (-3, 3))
+    inside = make("bit_and", make("gt", x, low), make("lt", x, high))
+    return make("where", inside, make("mul", dy, const(sixth, x.dtype)), const(0, x.dtype))
+
+
 @elementwise(1, aten.elu.default)
 def elu(x: Value, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Value:
     factor = const(alpha if scale == 1 else alpha * scale, x.dtype)

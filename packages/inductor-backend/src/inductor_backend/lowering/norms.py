@@ -60,6 +60,9 @@ def vector_norm(
         return call_aten(ctx, x, order, dim, keepdim, **({"dtype": dtype} if dtype else {}))
     dims = normalize_dims(dim, len(x.sizes))
     source = reduced_input(x, result)
+    if order != 0 and all(x.sizes[one] == 1 for one in dims):  # its square may overflow
+        only = x.reshape(ctx.shape())
+        return ctx.pointwise(lambda at: make("abs", cast(only.at(at), result)), label="norm")
     kind = norm_term(const(0, result), order)[0]
     (total,) = ctx.reduction(
         kind, lambda at: norm_term(source(at), order)[1], x.sizes, dims, result, "norm"
