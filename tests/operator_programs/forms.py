@@ -21,7 +21,9 @@ from tests.operator_programs.rules import (
     divisible,
     finite,
     multipliable,
+    signed,
     summable,
+    without_infinity,
     writable,
 )
 
@@ -77,7 +79,17 @@ def _forms(
 def _functions(
     names: str, arguments: str, *kinds: Kind, rules: tuple[Rule, ...] = ()
 ) -> list[Form]:
-    return [Form(f"{name}({arguments})", kinds, rules, function=True) for name in names.split()]
+    return [
+        Form(f"{name}({arguments})", kinds, (*rules, *_RULES.get(name, ())), function=True)
+        for name in names.split()
+    ]
+
+
+#: Rules of some functions of a group.
+_RULES = {
+    **dict.fromkeys(("copysign", "signbit"), (signed,)),
+    **dict.fromkeys(("var_mean", "std_mean"), (without_infinity,)),
+}
 
 
 UNARY = _functions(
@@ -180,7 +192,7 @@ _AXIS = """
 
 def _over(names: str, kind: Kind, rules: tuple[Rule, ...] = (), texts: str = _AXIS) -> list[Form]:
     return [
-        Form(text.replace("{f}", f"torch.{name}"), (kind,), rules)
+        Form(text.replace("{f}", f"torch.{name}"), (kind,), (*rules, *_RULES.get(name, ())))
         for name in names.split()
         for text in _lines(texts)
     ]

@@ -95,6 +95,14 @@ def finite(operands: Sequence[torch.Tensor]) -> bool:
     return all(not x.is_complex() or bool(x.isfinite().all()) for x in operands)
 
 
+def signed(operands: Sequence[torch.Tensor]) -> bool:
+    return not any(bool(x.isnan().any()) for x in operands)
+
+
+def without_infinity(operands: Sequence[torch.Tensor]) -> bool:
+    return not any(bool(x.isinf().any()) for x in operands)
+
+
 def _places(x: torch.Tensor) -> list[int]:
     """The addresses of the elements."""
     base, size = x.untyped_storage().data_ptr(), x.element_size()
