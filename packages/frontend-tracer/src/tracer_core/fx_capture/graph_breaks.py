@@ -121,8 +121,8 @@ BREAKS: dict[str, BreakDoc] = {
         "nothing: the exception is raised as in eager, and this does not count as a graph break",
     ),
     "finalizer": BreakDoc(
-        "an object with __del__ (or a callback for when it dies) is made; a trace keeps objects"
-        " alive longer",
+        "an object with __del__ (or a callback for when it dies) is made, or what may be the last"
+        " reference to one is dropped; a trace keeps objects alive longer",
         "make it outside the compiled function, or use a with statement in place of __del__",
     ),
     "missing_in_torch": BreakDoc(
