@@ -317,6 +317,7 @@ class CompiledFunction:
             if result is MISS:
                 held, state = [state], ()
                 result = self._miss_inside(exit, held, version, (args, kwargs))
+                held.clear()
             if type(result) is not Suspended:
                 return result
             suspended = result
