@@ -13,16 +13,14 @@ import sys
 import types
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.fx_capture.graph_breaks import Restart
 from tracer_core.fx_capture.provenance import end_is_seen
-
-if TYPE_CHECKING:
-    from tracer_core.trace.tracer import Tracer
+from tracer_core.natives.tracing import Tracing
 
 #: Objects that live long and lead to everything, and those that hold nothing.
 _NOT_ENTERED = (types.ModuleType, type, torch.nn.Module, torch.Tensor, types.CodeType)
@@ -37,7 +35,7 @@ _BUDGET = 500_000
 class Finalization:
     """The objects of one trace whose death is to be seen. Mutable."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracing) -> None:
         self._tracer = tracer
         self._ending: dict[int, Any] = {}
         #: Containers from before the trace that held such objects when the program changed them.
@@ -80,7 +78,7 @@ class Finalization:
         for key, value in list(self._ending.items()):
             if key not in reached:
                 del self._ending[key]
-                if step and step not in tracer.forced:
+                if step:
                     what = type(value).__qualname__
                     raise Restart(
                         step, "finalizer", f"what may be the last reference to a {what} is dropped"
