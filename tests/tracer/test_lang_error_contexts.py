@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import enum
 import fractions
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import tracer_core
+from tests.tracer.twin import same
 
 
 class Slots:
@@ -96,3 +98,73 @@ def test_contexts_equal_eager(case, around):
         y, chain = compiled(step, x)
         assert torch.equal(y, x + 1)
         assert chain == around(step, x)[1]
+
+
+class Missing:
+    def __getattr__(self, name):
+        raise AttributeError("not here")
+
+    @property
+    def broken(self):
+        raise AttributeError
+
+
+def test_an_attribute_error_names_what_was_looked_up():
+    def f(x, missing):
+        found = []
+        for look in (lambda: missing.size, lambda: missing.broken, lambda: Missing().size):
+            try:
+                look()
+            except AttributeError as error:
+                found += [error.name, error.obj is missing, type(error.obj)]
+        return x + 1, found
+
+    same(f, (torch.ones(2), Missing()), (torch.ones(2), Missing()))
+
+
+def test_a_name_error_names_the_variable():
+    def f(x, bound):
+        if bound:
+            free = 1
+
+        def inner():
+            return free
+
+        try:
+            return x, inner()
+        except NameError as error:
+            return x + 1, error.name, str(error)
+
+    same(f, (torch.ones(2), False), (torch.ones(2), True), (torch.ones(2), False))
+
+
+def test_a_context_that_the_program_has_cleared_stays_cleared():
+    @contextlib.contextmanager
+    def replaces():
+        try:
+            yield
+        except IndexError:
+            error = ValueError(1)
+            try:
+                raise error
+            finally:
+                error.__context__ = None
+
+    def f(x):
+        try:
+            with replaces():
+                raise IndexError
+        except ValueError as error:
+            return x + 1, error.__context__
+
+    def after_a_break(x):
+        try:
+            tracer_core.graph_break()
+            with replaces():
+                tracer_core.graph_break()
+                raise IndexError
+        except ValueError as error:
+            return x + 1, error.__context__
+
+    same(f, (torch.ones(2),), (torch.ones(2),))
+    same(after_a_break, (torch.ones(2),), (torch.ones(2),), breaks=2)

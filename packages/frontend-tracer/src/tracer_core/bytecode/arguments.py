@@ -11,6 +11,7 @@ import types
 from typing import Any, NoReturn
 
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
+from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
 from tracer_core.bytecode.semantics import CallBinder
 from tracer_core.fx_capture.graph_breaks import Break
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
 from tracer_core.bytecode.instructions import Instruction, instructions
 from tracer_core.bytecode.versions import RUNNING, Step
 from tracer_core.fx_capture.graph_breaks import Break
@@ -97,8 +98,8 @@ _ASKS_LOCALS = frozenset(
 )
 #: Names of functions whose answer only plain Python has: frames, references to objects.
 _EAGER_ONLY = frozenset(
-    {"_getframe", "currentframe", "extract_stack", "format_stack", "print_stack",
-    "getrefcount", "get_referrers", "get_objects"}
+    {"_getframe", "currentframe", "extract_stack", "format_stack", "print_stack", "tb_frame",
+     "excepthook", "__excepthook__", "getrefcount", "get_referrers", "get_objects"}
 )  # fmt: skip
 _ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
 JUMPS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})

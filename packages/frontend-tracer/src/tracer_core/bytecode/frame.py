@@ -10,6 +10,7 @@ import types
 from typing import Any
 
 from tracer_core.bytecode.code import Code, decode
+from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
 from tracer_core.errors import Location
 
 

@@ -10,6 +10,8 @@ import dis
 import types
 from typing import Any, NamedTuple
 
+from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+
 _EXTENDED, _CACHE = dis.opmap["EXTENDED_ARG"], 0
 _ENTRIES: Any = dis._inline_cache_entries  # type: ignore[attr-defined]
 #: Opcode -> cache entries behind an instruction; dis has them by name since 3.13.

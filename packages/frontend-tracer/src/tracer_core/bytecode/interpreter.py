@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tracer_core.bytecode import semantics
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
+from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 
 

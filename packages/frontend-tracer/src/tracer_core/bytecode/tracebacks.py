@@ -7,13 +7,15 @@ user's code; all other entries stay.
 from __future__ import annotations
 
 import dis
+import functools
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tracer_core.bytecode.code import Code, decode
-from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.frame import NULL, Frame, contents
+from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
 
 _UNIT = 2  # bytes per instruction without its caches
 _NOP = dis.opmap["NOP"]
@@ -45,12 +47,14 @@ def without_own(entry: types.TracebackType | None) -> types.TracebackType | None
     return entry
 
 
-def extended(entry: types.TracebackType | None, frame: Frame) -> types.TracebackType:
-    """Prepends an entry for an interpreted frame at instruction `frame.last`."""
+def extended(entry: types.TracebackType | None, frame: Frame, leaves: bool) -> types.TracebackType:
+    """Prepends an entry for an interpreted frame at instruction `frame.last`. leaves: the exception
+    leaves the frame, whose variables are final then and stay alive with the traceback."""
     rest = without_own(entry)
     if is_raised_again(frame) and rest is not None and _shows(rest, frame.code.raw):
         return rest  # the traceback has the frame already
-    return _entry(rest, frame.code, frame.last)
+    bound = variables(frame) if leaves else {}
+    return _entry(rest, frame.code, frame.last, frame.globals, bound)
 
 
 def history(error: BaseException) -> tuple[tuple[str, str, int], ...]:
@@ -81,12 +85,29 @@ def rebuilt(passed: tuple[tuple[types.CodeType, int], ...]) -> types.TracebackTy
     first."""
     entry: types.TracebackType | None = None
     for raw, last in passed:
-        entry = _entry(entry, decode(raw), last)
+        entry = _entry(entry, decode(raw), last, {}, {})
     return entry
 
 
-def _entry(rest: types.TracebackType | None, code: Code, last: int) -> types.TracebackType:
-    frame = _stand_in(code.raw, code.offsets[last])
+def variables(frame: Frame) -> dict[str, Any]:
+    """Returns the values of a frame's bound variables by name."""
+    bound: dict[str, Any] = {}
+    for name, value in zip(frame.code.locals_names, frame.locals, strict=True):
+        if type(value) is types.CellType:
+            value = contents(value)
+        if value is not NULL:
+            bound[name] = value
+    return bound
+
+
+def _entry(
+    rest: types.TracebackType | None,
+    code: Code,
+    last: int,
+    namespace: dict[str, Any],
+    bound: dict[str, Any],
+) -> types.TracebackType:
+    frame = _stand_in(code.raw, code.offsets[last], namespace, bound)
     return types.TracebackType(rest, frame, code.offsets[last], code.lines[last])
 
 
@@ -100,15 +121,19 @@ def _raise() -> None:
     raise None  # type: ignore[misc]  # noqa: B016  (a TypeError, by two instructions)
 
 
-def _stand_in(raw: types.CodeType, offset: int) -> types.FrameType:
+def _stand_in(
+    raw: types.CodeType, offset: int, namespace: dict[str, Any], bound: dict[str, Any]
+) -> types.FrameType:
     """Returns a host frame that looks like an interpreted one: its code has the same names and
-    position table, and it ended at the same instruction."""
+    position table, it ended at the same instruction, and it has the same globals and variables."""
     text, table = _fitting(_ending_at(offset), raw)
     code = _raise.__code__.replace(
         co_filename=raw.co_filename, co_name=raw.co_name, co_qualname=raw.co_qualname,
         co_firstlineno=raw.co_firstlineno, co_code=text, co_linetable=table,
+        co_argcount=len(bound), co_nlocals=len(bound), co_varnames=tuple(bound),
     )  # fmt: skip
-    entry = next(_without_callers(types.FunctionType(code, {})))
+    function = types.FunctionType(code, namespace)
+    entry = next(_without_callers(functools.partial(function, *bound.values())))
     frame: types.FrameType = entry.tb_next.tb_frame
     return frame
 

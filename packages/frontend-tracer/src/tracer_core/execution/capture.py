@@ -224,6 +224,11 @@ def _trace(
             generator.write(value, broken)
         except Break as error:  # no instruction is left that a break could precede
             raise Abandoned(f"{error.kind}: {error.reason}") from error
+        except RunNatively as error:
+            raise UserError() from error
+        except RecursionError:
+            deep = RunNatively("values are nested too deep to be made again")
+            raise UserError() from deep
         except Restart as restart:
             if broken is None or broken.kind == "raises" or restart.location:
                 raise

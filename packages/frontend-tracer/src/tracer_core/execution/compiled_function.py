@@ -23,6 +23,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
+from tracer_core.bytecode.host_builtins import __builtins__, are_replaced  # noqa: F401
 from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.debug.fallbacks import graph_raised
 from tracer_core.debug.gc_pause import give_back_free_memory
@@ -559,13 +560,14 @@ class CompiledFunction:
 
 def _can_trace() -> bool:
     """Returns whether tracing is possible: not under foreign torch modes or tracers, not in a
-    trace."""
+    trace, not with other builtins."""
     return (
         (function_modes() == 0 or settings.ambient_devices() is not None)
         and not torch_private.transforms_active()
         and not torch.jit.is_tracing()
         and dispatch_modes() == 0
         and _tracing != threading.get_ident()
+        and not are_replaced()
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.frame_layout import FrameLayout, flatten, frames_of
+from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
 from tracer_core.execution.resume_codegen import TransitionWriter
 from tracer_core.trace.eager_interpreter import RealMachine
 

@@ -33,6 +33,9 @@ class TracedExceptions(semantics.ExceptionSemantics, Protocol):
     def traceback_of(self, error: BaseException) -> Any:
         """``error.__traceback__``, which can leave the trace only together with the exception."""
 
+    def look_into_traceback(self) -> None:
+        """Runs the activation in CPython if the trace raised an exception."""
+
 
 class TracedScalars(Protocol):
     """Numbers of the program, some of them symbolic. symbolic: sizes may be symbols in this trace.

@@ -32,7 +32,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL, LazyValue
 from tracer_core.bytecode.type_parameters import type_parameter
-from tracer_core.fx_capture.graph_breaks import Restart
+from tracer_core.fx_capture.graph_breaks import Restart, RunNatively
 from tracer_core.fx_capture.provenance import IDENTITY_TYPES, is_constant
 from tracer_core.guards.numpy_types import ARRAY
 from tracer_core.guards.source import is_plain_name
@@ -160,7 +160,7 @@ class Rebuilder(ObjectRebuilder):
     def _traceback(self, obj: types.TracebackType) -> str:
         owner = self.tracer.exceptions.owner_of_traceback(obj)
         if owner is None:
-            return "None"
+            raise RunNatively("a traceback leaves the function without its exception")
         text = self._value(owner)
         self._fill_pending()
         return f"{text}.__traceback__"

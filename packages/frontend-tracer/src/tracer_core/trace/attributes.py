@@ -103,6 +103,14 @@ class Attributes(Component):
     # -- reading --
 
     def getattr(self, obj: Any, name: str) -> Any:
+        try:
+            return self._getattr(obj, name)
+        except AttributeError as error:
+            if error.name is None and error.obj is None:  # as PyObject_GetAttr does
+                error.name, error.obj = name, obj
+            raise
+
+    def _getattr(self, obj: Any, name: str) -> Any:
         if type(obj) in SYMBOLS and (
             id(obj) in self.tracer.scalars.numbers or hasattr(float, name) or hasattr(int, name)
         ):
@@ -463,6 +471,8 @@ class Attributes(Component):
         """Reads an attribute of an instance of a C type."""
         if isinstance(obj, types.TracebackType) and name in _OF_TRACEBACKS:
             # in a trace it would show the interpreter's frames, not the program's
+            if self.provenance.source_of(obj) is None:
+                self.tracer.exceptions.look_into_traceback()
             raise Break("native_python", f"a traceback is looked into: .{name}")
         raw = self.entries.static(type(obj), name)
         if raw is ABSENT:

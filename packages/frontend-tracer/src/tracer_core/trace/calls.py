@@ -15,7 +15,7 @@ import torch
 
 from tracer_core import markers, torch_private
 from tracer_core.bytecode.arguments import bind
-from tracer_core.bytecode.code import UNSUPPORTED, decode
+from tracer_core.bytecode.code import UNSUPPORTED, decode, is_eager_only
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.guards.guard import GuardKind
@@ -206,6 +206,10 @@ class Calls(Component):
         """Returns a frame ready to run `function`; a TracedGenerator for a generator function."""
         if self.provenance.is_fresh(function) and not self.tracer.names.made_here(function):
             self.provenance.constant(function)
+        if type(function.__globals__) is not dict:
+            raise Break("native_python", "a function whose globals are a subclass of dict")
+        if function.__code__.co_flags & 0x20 and is_eager_only(function.__code__):
+            raise RunNatively("a generator reads frames, perhaps when it is closed", True)
         if function.__code__ in self.natives:
             raise Break(
                 "recompile_limit", f"{function.__qualname__} runs as plain Python from now on"

@@ -20,9 +20,10 @@ from typing import Any
 from tracer_core.bytecode import opcodes  # fills the handler table
 from tracer_core.bytecode.code import BRANCHES, JUMPS, asks_for_locals
 from tracer_core.bytecode.frame import NULL, Frame, contents
+from tracer_core.bytecode.host_builtins import __builtins__, builtins_of  # noqa: F401
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
-from tracer_core.bytecode.tracebacks import extended, history
+from tracer_core.bytecode.tracebacks import extended, history, variables
 from tracer_core.errors import TracerError
 from tracer_core.guards.own_reference import references_of_others
 from tracer_core.trace.dict_entries import ABSENT, Entries
@@ -78,7 +79,8 @@ class EagerExceptions:
         """Does nothing: the interpreter's own code handles none."""
 
     def passed(self, frame: Frame, error: BaseException) -> None:
-        error.__traceback__ = extended(error.__traceback__, frame)
+        leaves = Machine.find_handler(frame) is None
+        error.__traceback__ = extended(error.__traceback__, frame, leaves)
 
     def history(self, error: BaseException) -> Any:
         return history(error)
@@ -196,14 +198,12 @@ class EagerNames:
     """Names with CPython's semantics."""
 
     def load_global(self, frame: Frame, name: str) -> Any:
-        namespace = frame.globals
-        if name in namespace:
-            return namespace[name]
-        builtins = namespace.get("__builtins__", __builtins__)
-        builtins = builtins if isinstance(builtins, dict) else builtins.__dict__
-        if name in builtins:
-            return builtins[name]
-        raise NameError(f"name '{name}' is not defined", name=name)
+        for scope in (frame.globals, builtins_of(frame.function)):
+            try:
+                return scope[name]  # globals may be of a class with a `__missing__`
+            except KeyError:
+                pass
+        raise NameError(f"name '{name}' is not defined", name=name) from None
 
     def store_global(self, frame: Frame, name: str, value: Any) -> None:
         frame.globals[name] = value
@@ -216,7 +216,8 @@ class EagerNames:
         if value is NULL:
             raise NameError(
                 f"cannot access free variable '{name}' where it is not associated with a value in"
-                " enclosing scope"
+                " enclosing scope",
+                name=name,
             )
         return value
 
@@ -227,10 +228,11 @@ class EagerNames:
             cell.cell_contents = value
 
     def import_name(self, frame: Frame, name: str, fromlist: Any, level: int) -> Any:
+        load = builtins_of(frame.function)["__import__"]
         if fromlist == ("*",):
-            __import__(name)
+            load(name)
             return sys.modules[name]
-        return __import__(name, frame.globals, None, fromlist, level)
+        return load(name, frame.globals, None, fromlist, level)
 
     def store_name(self, namespace: Any, name: str, value: Any) -> None:
         namespace[name] = value
@@ -354,7 +356,11 @@ class RealMachine(Machine):
             if error is not handled:
                 raise
             handled.__traceback__ = trace
-            return call(function, args, kwargs)
+            try:
+                return call(function, args, kwargs)
+            except BaseException as raised:
+                self.raising = raised  # CPython has given it its context
+                raise
 
     def resume_generator(self, frame: Frame, error: BaseException | None) -> Any:
         self.frames = [frame]
@@ -371,12 +377,7 @@ class RealMachine(Machine):
                               f"{function.__name__}, and those that nothing reads any more are gone")  # fmt: skip
         if frame.namespace is not None:
             return sorted(frame.namespace) if function is dir else frame.namespace
-        found: dict[str, Any] = {}
-        for name, value in zip(frame.code.locals_names, frame.locals, strict=True):
-            if type(value).__name__ == "cell":
-                value = contents(value)
-            if value is not NULL:
-                found[name] = value
+        found = variables(frame)
         return sorted(found) if function is dir else found
 
 

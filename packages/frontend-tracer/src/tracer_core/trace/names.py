@@ -14,6 +14,7 @@ import typing
 from typing import Any
 
 from tracer_core.bytecode.frame import NULL, Frame, contents
+from tracer_core.bytecode.host_builtins import builtins_of
 from tracer_core.fx_capture.graph_breaks import Break
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
@@ -37,7 +38,7 @@ class Names(Component):
     def load_global(self, frame: Frame, name: str) -> Any:
         for scope, source in (
             (frame.globals, self.namespace_source(frame.function)),
-            self._builtins_of(frame.globals),
+            self._builtins_of(frame.function),
         ):
             change = self.effects.peek(scope)
             decided = change is not None and change.decided(name)
@@ -51,9 +52,9 @@ class Names(Component):
             return self.provenance.read_varying(value, self.sources.make(source, "key", name))
         raise NameError(f"name '{name}' is not defined", name=name)
 
-    def _builtins_of(self, namespace: dict[str, Any]) -> tuple[dict[str, Any], Source]:
-        """Returns the builtins that code with these globals sees, and their source."""
-        found = self._builtins(namespace)
+    def _builtins_of(self, function: types.FunctionType) -> tuple[dict[str, Any], Source]:
+        """Returns the builtins that a function sees, and their source."""
+        found = builtins_of(function)
         source = self.provenance.source_of(found)
         if source is None:
             if found is builtins.__dict__:
@@ -63,11 +64,6 @@ class Names(Component):
                 source = self.provenance.constant(found)
             self.provenance.register(found, source)
         return found, source
-
-    @staticmethod
-    def _builtins(namespace: dict[str, Any]) -> dict[str, Any]:
-        found = namespace.get("__builtins__", __builtins__)
-        return found if isinstance(found, dict) else found.__dict__
 
     def namespace_source(self, function: types.FunctionType) -> Source:
         """Returns the source of a function's globals: its module's dictionary if they are that."""
@@ -108,7 +104,8 @@ class Names(Component):
         if value is NULL:
             raise NameError(
                 f"cannot access free variable '{name}' where it is not associated with a value in"
-                " enclosing scope"
+                " enclosing scope",
+                name=name,
             )
         return value
 

@@ -20,7 +20,7 @@ from tracer_core.bytecode.tracebacks import (
     is_raised_again,
     raising_instruction,
 )
-from tracer_core.fx_capture.graph_breaks import Break, Restart
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.component import Component
@@ -123,6 +123,8 @@ class RaisedExceptions(Component):
         """Called before an instruction of the program raises."""
         if isinstance(error, KeyboardInterrupt):
             raise Break("native_python", "KeyboardInterrupt is raised by the program")
+        if not self.was_raised(error) and self.has_seen(error.__traceback__):
+            raise RunNatively("an exception is raised with the traceback of another")
 
     def drop_host_context(self, error: BaseException) -> None:
         """Takes exceptions out of the chain of contexts that the tracer's own code handled."""
@@ -197,8 +199,15 @@ class RaisedExceptions(Component):
         if source is not None and id(error) not in self.raised:
             slot = self.sources.make(source, "slot", "__traceback__")
             return self.provenance.read(error.__traceback__, slot)
-        self.tracebacks[id(error.__traceback__)] = error.__traceback__, error
+        # the first exception read with it: the program may give it to others (with_traceback)
+        self.tracebacks.setdefault(id(error.__traceback__), (error.__traceback__, error))
         return error.__traceback__
+
+    def look_into_traceback(self) -> None:
+        """Runs the activation in CPython if the trace raised an exception: the frames of its
+        traceback, and their variables, are the interpreter's."""
+        if self.raised:
+            raise RunNatively("the program looks into the traceback of an exception")
 
     def has_seen(self, entry: types.TracebackType | None) -> bool:
         """Returns whether the program has read a traceback, in this trace or before."""

@@ -7,11 +7,13 @@ has saved it; `effects` restores it.
 
 from __future__ import annotations
 
+import builtins
 import collections
+import sys
 from collections.abc import Sequence
 from typing import Any
 
-from tracer_core.fx_capture.graph_breaks import Break
+from tracer_core.fx_capture.graph_breaks import Break, RunNatively
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.guard import GuardKind
@@ -19,6 +21,8 @@ from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.guarded_reads import is_literal
 
 _CONTAINERS = (dict, list, set, collections.OrderedDict, collections.deque)
+#: id of a namespace that the host's own code reads by name too -> what a change of it replaces.
+_SHARED_WITH_HOST = {id(vars(builtins)): "builtins", id(sys.modules): "modules of sys.modules"}
 
 
 class SideEffects:
@@ -53,6 +57,9 @@ class SideEffects:
         known.moved |= moves
 
     def _begin(self, target: Any) -> Change:
+        shared = _SHARED_WITH_HOST.get(id(target))
+        if shared is not None:
+            raise RunNatively(f"{shared} are replaced, which the interpreter uses too", True)
         change = self._saved(target)
         if change is None:
             raise Break("unsupported_mutation", f"a {type(target).__name__} is changed")

@@ -25,7 +25,7 @@ from tracer_core.bytecode.interpreter import Machine
 from tracer_core.fx_capture.dynamic_shapes import ShapePolicy
 from tracer_core.fx_capture.fake_mode import Fakes
 from tracer_core.fx_capture.fx_recorder import Recorder
-from tracer_core.fx_capture.graph_breaks import Break, Restart
+from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 from tracer_core.fx_capture.provenance import Provenance, end_is_seen
 from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.source import Source
@@ -244,12 +244,16 @@ class Tracer(Machine, Tracing):
             self.closed = True
 
     def unwind(self, error: BaseException, base: int) -> None:
-        if not self.exceptions.was_raised(error):
+        if self.exceptions.was_raised(error):
+            self.raising = error  # it comes out of a nested run, and has its context
+        else:
             if isinstance(error, self.recorder.values_needed):
                 broken = self.recorder.broken or Break(
                     "data_dependent_value", str(error).partition("\n")[0]
                 )
                 raise Restart(self.outer_step, broken.kind, broken.reason)
+            if type(error) is RecursionError and error is not self.raising:
+                raise RunNatively("the interpreter's recursion is deeper than the program's")
             if may_name_stand_in(error):
                 raise Restart(self.outer_step, "native_python", f"{type(error).__name__} is raised")
             self.exceptions.note(error)
@@ -308,7 +312,8 @@ class Tracer(Machine, Tracing):
             module = self.open(args[0])
             frame = self.calls.call_object(module, args[1:], kwargs)
         else:
-            if function.__code__.co_flags & _NOT_PLAIN or decode(function.__code__).unsupported:
+            plain = type(function.__globals__) is dict and not decode(function.__code__).unsupported
+            if function.__code__.co_flags & _NOT_PLAIN or not plain:
                 self.provenance.constant(function)
                 function, args = _called_from_outside(function), [function, *args]
             frame = self.calls.frame_of(function, args, kwargs)

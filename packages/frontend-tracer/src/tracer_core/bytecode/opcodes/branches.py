@@ -7,6 +7,7 @@ from typing import Any
 
 from tracer_core.bytecode.code import JUMPS, opcode
 from tracer_core.bytecode.frame import NULL, Frame
+from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
 from tracer_core.bytecode.interpreter import Machine
 
 #: Py_TPFLAGS_MATCH_SELF: one positional pattern matches the subject itself.

@@ -9,6 +9,7 @@ from typing import Any
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
+from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
 from tracer_core.bytecode.interpreter import Machine, handlers
 from tracer_core.bytecode.versions import RUNNING
 
@@ -134,7 +135,7 @@ def delete_name(m: Machine, f: Frame, arg: str) -> None:
     with contextlib.suppress(KeyError):
         m.containers.delitem(f.namespace, arg)
         return
-    raise NameError(f"name '{arg}' is not defined")
+    raise NameError(f"name '{arg}' is not defined", name=arg)
 
 
 @opcode("SETUP_ANNOTATIONS")

@@ -9,6 +9,7 @@ from typing import Any
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import Frame
+from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
 from tracer_core.bytecode.interpreter import Machine, handlers
 
 #: BINARY_OP's argument -> symbol (``+``, ``+=``).

@@ -18,9 +18,11 @@ import warnings
 from functools import partial
 from typing import Any
 
+from tracer_core.fx_capture.graph_breaks import RunNatively
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import (
     CALLED_CODES,
+    CALLED_PACKAGES,
     EFFECTS,
     PURE,
     SHALLOW,
@@ -31,6 +33,7 @@ from tracer_core.natives.effects import (
     special_rows,
 )
 from tracer_core.natives.libraries import guard_function
+from tracer_core.natives.policy import decide
 from tracer_core.natives.queries import applied, query
 from tracer_core.trace.tracer import Tracer
 
@@ -44,10 +47,20 @@ declare(
     PURE,
     [sys.intern, sys.getdefaultencoding, sys.getfilesystemencoding, sys.is_finalizing, os.fspath],
 )
-declare(SHALLOW, [types.MethodType, types.SimpleNamespace, types.FunctionType])
+declare(SHALLOW, [types.MethodType, types.SimpleNamespace])
 
 
-@special_each(sys.getrecursionlimit, sys.getswitchinterval, gc.isenabled, gc.get_threshold)
+@special(types.FunctionType)
+def make_function(tracer: Tracer, code: Any, globals: Any, *args: Any, **kwargs: Any) -> Any:
+    if tracer.provenance.is_fresh(globals):
+        tracer.break_graph("native_python", "a function is made with globals of its own")
+    return types.FunctionType(code, globals, *args, **kwargs)
+
+
+@special_each(
+    sys.getrecursionlimit, sys.getswitchinterval, sys.gettrace, sys.getprofile,
+    gc.isenabled, gc.get_threshold,
+)  # fmt: skip
 def ask(tracer: Tracer, function: Any) -> Any:
     return query(tracer, function)
 
@@ -63,6 +76,21 @@ def exc_info(tracer: Tracer) -> Any:
 special(sys.exception)(lambda tracer: tracer.handled())
 
 
+@special_each(sys.__excepthook__, sys.__unraisablehook__)
+def show_exception(tracer: Tracer, function: Any, *args: Any) -> None:
+    tracer.exceptions.look_into_traceback()
+    tracer.break_graph("side_effect_native", f"sys.{function.__name__}() shows an exception")
+
+
+def _call_traceback(tracer: Tracer, function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    tracer.exceptions.look_into_traceback()
+    _, kind, reason = decide(function)
+    tracer.break_graph(kind, reason)
+
+
+CALLED_PACKAGES["traceback"] = _call_traceback
+
+
 def _frame_module_name(tracer: Tracer, depth: Any = 0) -> Any:
     depth = tracer.scalars.concrete(depth)
     if type(depth) is not int or depth >= len(tracer.frames):
@@ -74,6 +102,14 @@ def _frame_module_name(tracer: Tracer, depth: Any = 0) -> Any:
 
 if hasattr(sys, "_getframemodulename"):
     special(sys._getframemodulename)(_frame_module_name)
+
+
+@special_each(sys.settrace, sys.setprofile, *_natives(getattr(sys, "monitoring", types)))
+def set_hook(tracer: Tracer, function: Any, *args: Any) -> None:
+    """Runs the program in CPython, so that its hook sees its own lines and calls."""
+    raise RunNatively(f"{function.__name__}() sees every line or call of the program", True)
+
+
 for _reason, _functions in {
     "the clock is read": _natives(time),
     "a warning is shown": [warnings.warn, warnings.warn_explicit],
