@@ -374,7 +374,7 @@ class Model(nn.Module):
 
     def forward(self, x):
         y = self.layers(x)
-        print(end="")  # a graph break
+        print(end="", flush=[])  # a graph break
         return y.cumsum(-1) + x
 
 

@@ -29,7 +29,7 @@ def kind(name, *programs):
 
 def live(x, items=(1, 2)):
     it = iter(items)
-    print(end="")
+    print(end="", flush=[])
     return x * next(it), [x + v for v in it]
 
 
@@ -150,7 +150,7 @@ def requested(x):
 def generator_kept(x):
     g = enumerate(x * i for i in range(3))
     first = next(g)
-    print(end="")
+    print(end="", flush=[])
     return first, next(g)
 
 
@@ -179,8 +179,8 @@ kind(
 )
 kind(
     "side_effect_native",
-    lambda x: (print(end=""), x + 1)[1],
-    lambda x: (warnings.warn("w", stacklevel=1), x)[1],
+    lambda x: (print(end="", flush=[]), x + 1)[1],
+    lambda x: (warnings.warn_explicit("w", UserWarning, "f.py", 1), x)[1],
 )
 kind("disabled", lambda x: disabled(x + 1) * 2)
 kind("torch_mode", in_a_mode)
@@ -268,7 +268,7 @@ def test_real_tensor_in_trace():
 def test_break_in_nested_inlined_calls():
     def g(x):
         y = x * 2
-        print(end="")
+        print(end="", flush=[])
         return y + 1
 
     def h(x):
@@ -291,7 +291,7 @@ def test_break_inside_with():
         m = Log()
         with m:
             x = x + 1
-            print(end="")
+            print(end="", flush=[])
             x = x * 2
         return x, m.n
 
@@ -304,7 +304,7 @@ def test_break_inside_no_grad():
     def f(x):
         with torch.no_grad():
             y = x * p
-            print(end="")
+            print(end="", flush=[])
             z = y * p
         return y, z, x * p
 
@@ -315,7 +315,7 @@ def test_break_inside_try():
     def f(x, n):
         try:
             x = x + 1
-            print(end="")
+            print(end="", flush=[])
             if n:
                 raise ValueError("x")
             x = x * 2
@@ -346,7 +346,7 @@ def test_break_raises_and_is_caught():
 def test_break_inside_generator():
     def gen(x):
         yield x + 1
-        print(end="")
+        print(end="", flush=[])
         yield x * 2
 
     same(lambda x: [v + 1 for v in gen(x)], (X,), (Y,), breaks=None)
@@ -356,7 +356,7 @@ def test_loop_with_break_inside():
     def f(x):
         for i in range(4):
             x = x + i
-            print(end="")
+            print(end="", flush=[])
         return x * 2
 
     same(f, (X,), (Y,), breaks=None)
@@ -389,7 +389,7 @@ def test_mutation_across_breaks():
         def f(x):
             log.append("before")
             y = x + 1
-            print(end="")
+            print(end="", flush=[])
             log.append(y)
             return y * len(log)
 
@@ -402,7 +402,7 @@ def test_aliasing_across_breaks():
     def f(x):
         a = [x + 1]
         b = a
-        print(end="")
+        print(end="", flush=[])
         b.append(a[0] * 2)
         return a, b is a
 
@@ -413,7 +413,7 @@ def test_view_across_breaks():
     def f(x):
         y = x + 1
         v = y[0]
-        print(end="")
+        print(end="", flush=[])
         v.zero_()
         return y, v
 
@@ -451,7 +451,7 @@ def test_location_is_the_users_line():
 def test_location_inside_a_generator_and_a_callback():
     def numbers(x):
         for i in range(2):
-            print(end="")  # the line
+            print(end="", flush=[])  # the line
             yield x * i
 
     def f(x):

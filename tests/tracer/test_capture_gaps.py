@@ -323,7 +323,7 @@ def test_an_iterator_across_a_break():
     def f(x):
         found = map(lambda n: x * n, [1, 2, 3])
         first = next(found)
-        print(end="")
+        print(end="", flush=[])
         return first, next(found), list(found)
 
     same(f, (X,), (Y,), breaks=None)

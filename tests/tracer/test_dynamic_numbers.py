@@ -561,7 +561,7 @@ def _counts_up(x, items):
 def _loop_with_break(x, items):
     for item in items:
         x = x * item
-        print(end="")
+        print(end="", flush=[])
     return x
 
 

@@ -28,7 +28,7 @@ def tensors(x, n):
 
 
 def broken():
-    print(end="")
+    print(end="", flush=[])
 
 
 def endless(x):
@@ -445,7 +445,7 @@ def the_body_itself_breaks(x, log):
         for i in range(4):
             x = x + 1
             if i == 2:
-                print(end="")
+                print(end="", flush=[])
             yield x
 
     total = 0
@@ -700,7 +700,7 @@ def fn(x):
         yield a * 2
     total = 0
     for t in twice(x):
-        print(end="")
+        print(end="", flush=[])
         total = total + t
     return total
 """

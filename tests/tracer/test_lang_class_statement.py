@@ -959,7 +959,7 @@ def test_a_class_lives_across_a_break():
                 return self.v * 2
 
         box = Box(x)
-        print(end="")
+        print(end="", flush=[])
         return box.get() + Box(x).get()
 
     twin(lambda: f, (X,), breaks=1, kinds=("side_effect_native",))

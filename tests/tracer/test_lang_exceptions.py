@@ -630,7 +630,7 @@ def test_a_break_inside_a_handler_keeps_the_handled_exception():
         try:
             raise ValueError("a")
         except ValueError:
-            print(end="")
+            print(end="", flush=[])
             kind = sys.exc_info()[0].__name__
             try:
                 raise KeyError("b")
@@ -645,7 +645,7 @@ def test_a_break_inside_except_star():
         try:
             raise ExceptionGroup("g", [ValueError("a"), TypeError("b")])
         except* ValueError as group:
-            print(end="")
+            print(end="", flush=[])
             x = x * len(group.exceptions)
         except* TypeError:
             x = x + 1

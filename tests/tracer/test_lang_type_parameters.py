@@ -188,10 +188,10 @@ def fn(x):
     class Box[T]:
         def __init__(self, v: T):
             self.v = v
-    print(end="")
+    print(end="", flush=[])
     def first[T](a: T) -> T:
         return a + 1
-    print(end="")
+    print(end="", flush=[])
     return Box[int](first(x)).v * 2, [p.__name__ for p in (*Box.__type_params__, *first.__type_params__)]
 """
     twin(lambda: module(source).fn, (X,), (Y,), kinds=("side_effect_native",))

@@ -26,7 +26,7 @@ WORDS = [f"word{i}" for i in range(14)]
 
 def noisy(x, word):
     y = x + 1
-    print(end="")
+    print(end="", flush=[])
     return y * (2 if word == "word3" else 3), word
 
 
@@ -35,7 +35,7 @@ BOX = {"word": ""}
 
 def says(x):
     y = x + 1
-    print(end="")
+    print(end="", flush=[])
     return y * (2 if BOX["word"] == "word3" else 3)
 
 
@@ -356,11 +356,11 @@ def test_a_closed_function_keeps_no_argument_alive():
 def test_a_function_with_too_many_breaks_runs_natively(interpreted, caplog):
     def breaks(x):
         x = x + 1
-        print(end="")
+        print(end="", flush=[])
         x = x * 2
-        print(end="")
+        print(end="", flush=[])
         x = x - 3
-        print(end="")
+        print(end="", flush=[])
         return x * x
 
     compiled = tracer_core.compile(breaks, backend="eager")
@@ -403,7 +403,7 @@ def test_first_call_without_breaks_is_an_info(caplog):
 
 def test_first_call_with_breaks_is_a_warning_that_names_the_worst(caplog):
     def f(x):
-        print(end="")
+        print(end="", flush=[])
         for _ in range(3):
             x = x + 1
             x.sum().item()

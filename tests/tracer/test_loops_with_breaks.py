@@ -46,7 +46,7 @@ def test_loops_over_every_kind_of_container(items):
     def f(x, items):
         for i in items:
             x = x + 1
-            print(end="")
+            print(end="", flush=[])
         return x, i
 
     seen = same(f, (X, items), (Y, items), breaks=None)
@@ -57,7 +57,7 @@ def test_enumerate_and_zip():
     def f(x, items):
         for n, (i, j) in enumerate(zip(items, items, strict=True)):
             x = x * i + j - n
-            print(end="")
+            print(end="", flush=[])
         return x
 
     seen = same(
@@ -71,7 +71,7 @@ def test_dict_items():
         out = {}
         for key, value in items.items():
             out[key] = x * value
-            print(end="")
+            print(end="", flush=[])
         return out
 
     same(f, (X, {"a": 1.0, "b": 2.0, "c": 3.0}), (X, {"a": 3.0, "b": 2.5, "c": 1.0}), breaks=None)
@@ -109,7 +109,7 @@ def test_nested_loops():
         for i in range(n):
             for j in range(i):
                 x = x + torch.sin(x * j)
-                print(end="")
+                print(end="", flush=[])
             x = x - i
         return x
 
@@ -120,7 +120,7 @@ def test_nested_loops():
 def test_break_in_a_nested_call_of_the_body():
     def inner(x, i):
         y = x * 2
-        print(end="")
+        print(end="", flush=[])
         return y - x + i
 
     seen = same(loop(inner), (X, range(20)), (Y, range(20)), breaks=None)
@@ -144,7 +144,7 @@ def test_break_inside_with_and_try_in_the_body():
 def test_exception_in_an_iteration():
     def body(x, i):
         y = x + 1
-        print(end="")
+        print(end="", flush=[])
         if i == 7:
             raise KeyError(i)
         return y
@@ -182,7 +182,7 @@ def test_dict_changed_size_after_a_break():
     def f(x, d):
         for k in d:
             x = x + 1
-            print(end="")
+            print(end="", flush=[])
             d[k + "!"] = 1
         return x
 
@@ -194,7 +194,7 @@ def test_loop_variable_after_the_loop_and_iterator_shared():
         it = iter(range(n))
         for i in it:
             x = x + 1
-            print(end="")
+            print(end="", flush=[])
             next(it, None)
         return x, i
 

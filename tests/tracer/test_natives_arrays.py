@@ -266,7 +266,7 @@ def test_an_array_across_a_break():
     def f(x):
         y = x * 2
         a = y.numpy()
-        print(end="")
+        print(end="", flush=[])
         a[0] = 1
         return y + 1, a
 

@@ -359,7 +359,7 @@ OUTSIDE = {
     "default-repr": ("unknown_native", lambda x: (len(repr(Holder())) > 3, x + 1)),
     "cached-objects": ("native_python", lambda x: (remember([1].__class__, Holder, x=x), x)),
     "lru_cache-made": ("native_python", lambda x: (functools.lru_cache(lambda k: k + 1)(2), x + 1)),
-    "match-kept": ("unsupported_value", lambda x: (m := re.match("(a)", "ab"), print(end=""),
+    "match-kept": ("unsupported_value", lambda x: (m := re.match("(a)", "ab"), print(end="", flush=[]),
     m.group(1), x)[2:]),
     "weak-list": ("side_effect_native", lambda x: (weakref.getweakrefs(LINEAR) is not None, x + 1)),
     "pack-into": ("unknown_native", lambda x: (struct.pack_into("b", b := bytearray(2), 0, 1),

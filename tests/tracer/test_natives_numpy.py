@@ -216,7 +216,7 @@ def test_views_made_before_a_break_share_memory_after_it():
     def f(x):
         whole = np.arange(6)
         part = whole.reshape(2, 3)
-        print(end="")
+        print(end="", flush=[])
         whole[0] = 9
         return x + int(part[0, 0]), whole.tolist()
 

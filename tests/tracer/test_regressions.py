@@ -127,7 +127,7 @@ def test_the_traceback_handed_to_exit_is_carried_33():
             return self
 
         def __exit__(self, kind, error, trace):
-            print("leaving")
+            print("leaving", flush=[])
             return trace is not None and kind is RuntimeError
 
     def fn(x):
@@ -168,7 +168,7 @@ def test_raise_again_what_was_caught_before_a_break():
         try:
             x.view(7)
         except RuntimeError:
-            print("caught")
+            print("caught", flush=[])
             raise
 
     same(fn, (X,), (X,), breaks=None)
@@ -180,7 +180,7 @@ def test_iterating_a_changed_deque_487(change):
         getattr(items, change)(*([5] if "append" in change else []))
         found = []
         for item in items:
-            print(item)
+            print(item, flush=[])
             found.append(x * item)
         return found
 
@@ -193,7 +193,7 @@ def test_iterating_a_dict_with_a_new_key_across_a_break():
         table["n"] = 1
         found = []
         for key in table:
-            print(key)
+            print(key, flush=[])
             found.append(x * table[key])
         return found
 
@@ -204,7 +204,7 @@ def test_a_deque_that_changes_while_it_is_iterated():
     def fn(x, items):
         for item in items:
             items.append(item)
-            print(item)
+            print(item, flush=[])
         return x
 
     same(fn, (X, collections.deque([1, 2])), (X, collections.deque()), breaks=None)
@@ -243,7 +243,7 @@ def test_what_raised_in_one_call_need_not_raise_in_the_next_40057():
         bump = 3
 
     def fn(x, y):
-        print("here")
+        print("here", flush=[])
         return x + y.bump
 
     same(fn, (X, X), (X, Holder()), (X, X), breaks=None)
@@ -254,7 +254,7 @@ def test_iterators_that_go_backwards_over_a_dict_20419(view):
     def fn(x, table):
         iterator = reversed(getattr(table, view)())
         first = next(iterator)
-        print(first)
+        print(first, flush=[])
         return x + 1, first, type(iterator), list(iterator)
 
     same(fn, (X, {"a": 1, "b": 2}), (X, {"a": 1, "b": 2, "c": 3}), breaks=None)

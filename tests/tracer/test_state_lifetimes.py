@@ -269,14 +269,14 @@ class Thing:
 
 
 def broken_helper(x):
-    print(end="")
+    print(end="", flush=[])
     return x + 1
 
 
 def watched_by_a_dictionary(x, kept):
     thing = Thing()
     kept["k"] = thing
-    print(end="")
+    print(end="", flush=[])
     return x + kept["k"].n
 
 
@@ -301,7 +301,7 @@ def watched_in_a_loop(x, kept):
     kept["z"] = thing
     for _ in range(6):
         x = x + 1
-        print(end="")
+        print(end="", flush=[])
         total += kept["z"].n
     return x, total
 
@@ -312,7 +312,7 @@ def set_again_in_a_loop(x, kept):
         thing = Thing(i)
         kept[i] = thing
         x = x + 1
-        print(end="")
+        print(end="", flush=[])
         seen.append(sorted(kept))
     return x, seen
 
@@ -330,7 +330,7 @@ def made_by_a_break(x, kept):
         held = make_thing(i, kept)  # noqa: F841
         x = x + 1
         seen.append(sorted(kept))
-        print(end="")
+        print(end="", flush=[])
         seen.append(sorted(kept))
     return x, seen
 
@@ -381,7 +381,7 @@ def test_dead_tensors_and_numbers_are_let_go():
         y = x * 2
         n = y.sum().item()
         z = x + n
-        print(end="")
+        print(end="", flush=[])
         return z + 1
 
     runner = CompiledFunction(fn, build_config(backend="eager"))

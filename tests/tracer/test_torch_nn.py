@@ -413,7 +413,7 @@ def test_functional_call_of_stateless():
     def f(x):
         return stateless.functional_call(m, {"weight": torch.ones(4, 4), "bias": x[0]}, (x,))
 
-    same(f, (X,), (Y,), kinds=("side_effect_native",))  # it warns that torch.func has it now
+    same(f, (X,), (Y,))  # it warns that torch.func has it now
 
 
 def test_skip_init():

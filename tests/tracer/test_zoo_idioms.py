@@ -100,7 +100,7 @@ class Layers:
 class Cache(Layers):
     def __init__(self, number: int, x: torch.Tensor) -> None:
         layers = [float(i) for i in range(number)]
-        print("", end="")
+        print("", end="", flush=[])
         super().__init__(layers=layers)
 
 
@@ -117,7 +117,7 @@ def test_locals_live_across_a_break_when_they_are_asked_for() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         scale = 3.0
         y = x + 1
-        print("", end="")
+        print("", end="", flush=[])
         return y * locals()["scale"]
 
     same(fn, (X,), (X + 1,), kinds=("side_effect_native", "native_python"))

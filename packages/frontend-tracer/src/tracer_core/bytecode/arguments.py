@@ -11,9 +11,11 @@ import types
 from typing import Any, NoReturn
 
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.semantics import CallBinder
 from tracer_core.fx_capture.graph_breaks import Break
+
+use_own_builtins(globals())
 
 
 def bind(machine: CallBinder, frame: Frame, args: list[Any], kwargs: dict[str, Any]) -> None:

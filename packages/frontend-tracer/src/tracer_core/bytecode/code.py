@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.instructions import Instruction, instructions
 from tracer_core.bytecode.versions import RUNNING, Step
 from tracer_core.fx_capture.graph_breaks import Break
+
+use_own_builtins(globals())
 
 Handler = Callable[[Any, Any, Any], Any]
 

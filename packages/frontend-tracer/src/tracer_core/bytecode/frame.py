@@ -10,8 +10,10 @@ import types
 from typing import Any
 
 from tracer_core.bytecode.code import Code, decode
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.errors import Location
+
+use_own_builtins(globals())
 
 
 class _Null:

@@ -13,8 +13,10 @@ from typing import Any
 
 from tracer_core.bytecode.code import decode
 from tracer_core.bytecode.frame import NULL, Frame
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.fx_capture.provenance import kept_when_dead
+
+use_own_builtins(globals())
 
 #: Returned by a cache entry whose guards fail.
 MISS: Any = type("Miss", (), {"__repr__": lambda self: "MISS"})()

@@ -10,7 +10,9 @@ import dis
 import types
 from typing import Any, NamedTuple
 
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
+
+use_own_builtins(globals())
 
 _EXTENDED, _CACHE = dis.opmap["EXTENDED_ARG"], 0
 _ENTRIES: Any = dis._inline_cache_entries  # type: ignore[attr-defined]

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tracer_core.bytecode import semantics
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
+
+use_own_builtins(globals())
 
 
 class Machine:

@@ -1,21 +1,27 @@
-"""Rebuilds CPython's tracebacks for exceptions that leave interpreted frames.
+"""Host frames in place of interpreted ones: in the tracebacks of exceptions that leave interpreted
+frames, and below functions that the interpreter calls.
 
-Entries of the interpreter's own frames are replaced by file, line, column and function of the
-user's code; all other entries stay.
+In a traceback, entries of the interpreter's own frames are replaced by file, line, column and
+function of the user's code; all other entries stay. A callee finds its callers' file, line,
+function and globals in the frames below it, as warnings and logs do.
 """
 
 from __future__ import annotations
 
 import dis
 import functools
+import sys
 import types
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tracer_core.bytecode.code import Code, decode
 from tracer_core.bytecode.frame import NULL, Frame, contents
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
+
+use_own_builtins(globals())
 
 _UNIT = 2  # bytes per instruction without its caches
 _NOP = dis.opmap["NOP"]
@@ -26,7 +32,71 @@ _OWN = (str(Path(__file__).parent.parent) + "/", "<tracer_core ")
 
 def is_own(frame: types.FrameType) -> bool:
     """Returns whether a frame belongs to the interpreter or to code that it generated."""
-    return frame.f_code.co_filename.startswith(_OWN)
+    code = frame.f_code
+    return code.co_filename.startswith(_OWN) or code.co_varnames[:1] == _MARK
+
+
+def _calling(_callee: Any, args: Any, kwargs: Any) -> Any:
+    return _callee(*args, **kwargs)
+
+
+#: Variable of the frames of `_calling` that no program uses.
+_MARK = ("_callee of tracer_core",)
+_CALLING = _calling.__code__.replace(co_varnames=(*_MARK, "args", "kwargs"))
+_BODY = max(line for _, _, line in _CALLING.co_lines() if line) - _CALLING.co_firstlineno
+#: Frames below a callee: the innermost ones.
+_MOST_CALLERS = 32
+
+
+@functools.lru_cache(maxsize=4096)
+def calling_code(filename: str, name: str, qualname: str, line: int) -> types.CodeType:
+    """Returns the code of a function that calls its first argument, and whose frame seems to stand
+    at a line of the program."""
+    return _CALLING.replace(
+        co_filename=filename, co_name=name, co_qualname=qualname, co_firstlineno=line - _BODY
+    )
+
+
+def calling_line(code: Code, ip: int) -> tuple[str, str, str, int]:
+    """Returns the arguments of `calling_code` for an instruction."""
+    raw = code.raw
+    return raw.co_filename, raw.co_name, raw.co_qualname, code.lines[ip] or raw.co_firstlineno
+
+
+def call_from(
+    callers: Sequence[tuple[types.CodeType, dict[str, Any]]],
+    function: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Calls a function from below the frames of the program. callers: (calling code, globals) of
+    each, the outermost first."""
+    if function is warnings.warn:
+        args, kwargs = _beyond(len(callers), args, kwargs)
+    packed = (function, args, kwargs)
+    call = None
+    for code, namespace in reversed(callers[-_MOST_CALLERS:]):
+        if call is not None:
+            packed = (call, packed, {})
+        call = types.FunctionType(code, namespace)
+    return call(*packed)  # type: ignore[misc]
+
+
+def _beyond(
+    n_callers: int, args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Lets a warning for a caller of the activation pass over the interpreter's own frames."""
+    level = kwargs.get("stacklevel", args[2] if len(args) > 2 else 1)
+    if type(level) is not int or level <= n_callers:
+        return args, kwargs
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame, level = frame.f_back, level + 1
+    return args[:2], {
+        **kwargs,
+        **dict(zip(("source",), args[3:], strict=False)),
+        "stacklevel": level,
+    }
 
 
 def raising_instruction(error: BaseException) -> tuple[types.FrameType, str] | None:

@@ -23,7 +23,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import Frame, LazyValue
 from tracer_core.bytecode.frame_layout import MISS, FrameLayout, flatten, frames_of
-from tracer_core.bytecode.host_builtins import __builtins__, are_replaced  # noqa: F401
+from tracer_core.bytecode.host_builtins import are_replaced, use_own_builtins
 from tracer_core.bytecode.tracebacks import without_own
 from tracer_core.debug.fallbacks import graph_raised
 from tracer_core.debug.gc_pause import give_back_free_memory
@@ -48,6 +48,8 @@ from tracer_core.torch_private import settings
 from tracer_core.torch_private.needed import dispatch_modes, function_modes
 from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.tracer import Tracer
+
+use_own_builtins(globals())
 
 _LOCK = threading.RLock()
 #: Thread that is tracing now, or None. Tracing changes real objects and undoes it: others wait.

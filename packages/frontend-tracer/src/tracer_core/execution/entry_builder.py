@@ -53,6 +53,7 @@ from tracer_core.guards.source import Source
 from tracer_core.options import CompileConfig
 from tracer_core.reconstruct.values import CannotRebuild, Rebuilder
 from tracer_core.registry import events
+from tracer_core.trace.side_effect_tracking import LateCall
 from tracer_core.trace.tracer import Tracer
 
 
@@ -149,6 +150,7 @@ class Generator:
             if id(change) not in self.replayed:
                 self.effects += entry.effect(self.rebuilder, change)
         self.effects[:0] = [
+            *map(self._late_call, tracer.side_effects.late),
             *tracer.carried.steps(entry.use),
             *tracer.draws.steps(entry.use, entry.constants.text),
         ]
@@ -161,6 +163,16 @@ class Generator:
             transition = Transition(layouts, broken.reason if broken.kind == "raises" else "")
             self.result = f"return Suspended({entry.constants.text(transition)}, ({parts},))"
             tracer.check_generators(self.rebuilder.has_made)
+
+    def _late_call(self, late: LateCall) -> str:
+        """Returns the line that makes a call from the program's lines."""
+        value = self.rebuilder.value
+        lines = "".join(
+            f"(calling_code{line}, {self.entry.use(source)}), " for line, source in late.lines
+        )
+        args = "".join(f"{value(one)}, " for one in late.args)
+        kwargs = ", ".join(f"{name!r}: {value(one)}" for name, one in late.kwargs.items())
+        return f"call_from(({lines}), {value(late.function)}, ({args}), {{{kwargs}}})"
 
     def _held(self, value: Any) -> bool:
         """Returns whether a dead variable must keep its object alive, because others can reach the

@@ -9,8 +9,10 @@ import linecache
 from collections.abc import Callable
 from typing import Any
 
-from tracer_core.bytecode.host_builtins import __builtins__
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.guards.own_reference import OwnReference
+
+use_own_builtins(globals())
 
 #: File name -> reference to the function with that text. Not `weakref.finalize`, whose registry a
 #: program may read.
@@ -27,7 +29,7 @@ def define(name: str, text: str, scope: dict[str, Any], title: str) -> Callable[
         number += 1
         filename = f"<tracer_core {title}, {number}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    scope["__builtins__"] = __builtins__
+    use_own_builtins(scope)
     exec(compile(text, filename, "exec", dont_inherit=True), scope)
     function: Callable[..., Any] = scope[name]
 

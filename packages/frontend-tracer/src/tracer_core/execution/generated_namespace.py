@@ -16,6 +16,7 @@ import torch
 from tracer_core import torch_private
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import MISS
+from tracer_core.bytecode.tracebacks import call_from, calling_code
 from tracer_core.errors import TracerError
 from tracer_core.execution.resume import GRAPH_RAISED, Suspended
 from tracer_core.fx_capture.known_scalars import single
@@ -83,7 +84,8 @@ def runtime_namespace() -> dict[str, Any]:
         "watch_tensors": watch_tensors, "generator_facts": generator_facts,
         "generator_values": generator_values,
         "peeked": peeked, "advance_by": advance_by,
-        "drawn_ahead": drawn_ahead, "run_steps": run_steps,
+        "drawn_ahead": drawn_ahead, "run_steps": run_steps, "call_from": call_from,
+        "calling_code": calling_code,
         "MISS": MISS, "NULL": NULL, "Checked": Checked, "Suspended": Suspended,
         "GRAPH_RAISED": GRAPH_RAISED, "partial": partial, "sys": sys, "math": math,
         "payload": payload,

@@ -21,10 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracer_core.bytecode.frame_layout import MISS
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.execution.entry_codegen import DIRECT_ROOTS
 from tracer_core.fx_capture.dynamic_shapes import Seen
 from tracer_core.guards.own_reference import OwnReference
+
+use_own_builtins(globals())
 
 Attempt = Callable[[Any], Any]
 

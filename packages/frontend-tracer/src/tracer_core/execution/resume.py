@@ -18,9 +18,11 @@ from typing import Any
 
 from tracer_core.bytecode.frame import Frame
 from tracer_core.bytecode.frame_layout import FrameLayout, flatten, frames_of
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.execution.resume_codegen import TransitionWriter
 from tracer_core.trace.eager_interpreter import RealMachine
+
+use_own_builtins(globals())
 
 _COMPILE_AFTER = 3  # runs of a transition before its source is written
 
@@ -62,8 +64,6 @@ class Transition:
         if self._runs >= _COMPILE_AFTER:
             named = (self.interpret, self.failed, self.dropping)
             written = TransitionWriter(self.layouts, self.exit, named)
-            function = suspended.values[-self.layouts[-1].size]
-            written.names["__name__"] = function.__globals__.get("__name__")
             self.run = (None if self.raises else written.function()) or self.interpret
         return self.interpret(suspended)
 

@@ -15,11 +15,14 @@ import torch
 from tracer_core.bytecode.code import BRANCHES, JUMPS, Code, asks_for_locals, decode
 from tracer_core.bytecode.frame import NULL
 from tracer_core.bytecode.frame_layout import FrameLayout
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.opcodes.operators import SYMBOLS
+from tracer_core.bytecode.tracebacks import call_from, calling_code, calling_line
 from tracer_core.execution.generated_code import define
 from tracer_core.fx_capture.provenance import end_is_seen, holds_watched
-from tracer_core.guards.source import is_plain_name
 from tracer_core.trace.eager_interpreter import SAFE_ITERATORS, SCALARS, WEAK_REFERENCES
+
+use_own_builtins(globals())
 
 _LONGEST = 48  # instructions that one written transition follows
 #: Types whose objects a dead variable need not keep alive: their finalization cannot be observed,
@@ -52,7 +55,7 @@ class TransitionWriter:
             "END": _END,
             "next": next, "type": type, "tuple": tuple, "len": len, "SCALARS": SCALARS,
             "SAFE": SAFE_ITERATORS, "NULL": NULL, "DROPPED": _DROPPED, "seen": end_is_seen,
-            "CONTAINERS": _CONTAINERS, "watched": holds_watched,
+            "CONTAINERS": _CONTAINERS, "watched": holds_watched, "call_from": call_from,
         }  # fmt: skip
         self.count = 0
         #: Whether the frame is the outermost one, whose value is the activation's.
@@ -175,6 +178,16 @@ class TransitionWriter:
         self.add(path, f"    return failed(error, {self.constant(layouts)}, {state})")
         return name
 
+    def callers(self) -> str:
+        """Returns the text of the frames below a callee: see `call_from`."""
+        text, position = "", 0
+        for layout in self.layouts:
+            ip = layout.ip if layout is self.layout else layout.ip - 1
+            code = self.constant(calling_code(*calling_line(decode(layout.code), ip)))
+            text += f"({code}, a{position}.__globals__), "
+            position += layout.size
+        return text
+
     # -- following the bytecode --
 
     def follow(self, path: _Path) -> None:
@@ -235,11 +248,9 @@ def _first_call(w: TransitionWriter, path: _Path) -> None:
     split = len(values) - len(names)
     arguments = [str(v) for v in values[:split]]
     named = list(zip(names, values[split:], strict=True))
-    if all(map(is_plain_name, names)):
-        arguments += [f"{name}={value}" for name, value in named]
-    else:
-        arguments.append("**{" + ", ".join(f"{name!r}: {value}" for name, value in named) + "}")
-    result = w.risky(path, f"{function}({', '.join(arguments)})")
+    given = "".join(f"{one}, " for one in arguments)
+    keywords = ", ".join(f"{name!r}: {value}" for name, value in named)
+    result = w.risky(path, f"call_from(({w.callers()}), {function}, ({given}), {{{keywords}}})")
     w.follow(path.split(path.ip + 1, [*path.stack[: -n - 2], result]))
 
 

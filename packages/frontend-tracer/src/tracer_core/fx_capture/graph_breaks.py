@@ -42,8 +42,8 @@ BREAKS: dict[str, BreakDoc] = {
         "move the call out of the compiled function",
     ),
     "side_effect_native": BreakDoc(
-        "a call has an effect outside the program (printing, files, time, random numbers of"
-        " Python)",
+        "a call has an effect outside the program (files, time, random numbers of Python, messages"
+        " that are not plain)",
         "move the call out of the compiled function",
     ),
     "async_function": BreakDoc(

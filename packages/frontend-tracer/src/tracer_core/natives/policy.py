@@ -99,6 +99,9 @@ _INLINE_FUNCTIONS = frozenset(
      "os._createenviron.<locals>.decode", "os.getenv",
      "torch.autograd.profiler.record_function.__init__",
      "random.Random.choices.<locals>.<listcomp>",
+     *(f"warnings.{name}" for name in (
+        "simplefilter", "filterwarnings", "resetwarnings", "WarningMessage.__init__",
+        *(f"catch_warnings.__{method}__" for method in ("init", "enter", "exit")))),
      *modules.PLAIN_FUNCTIONS,
      *(f"torch.utils.checkpoint.checkpoint_sequential{inner}" for inner in (
         "", ".<locals>.run_function", ".<locals>.run_function.<locals>.forward")),

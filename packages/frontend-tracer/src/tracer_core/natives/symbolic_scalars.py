@@ -32,7 +32,7 @@ COMPUTED_CALLS: dict[Any, str] = {
 }  # fmt: skip
 #: C functions whose handler passes a number on without reading it.
 _PASSING: frozenset[Any] = frozenset(
-    {isinstance, zip, enumerate, sum, divmod, pow, setattr, object.__setattr__, list.append,
+    {isinstance, zip, enumerate, sum, divmod, pow, print, setattr, object.__setattr__, list.append,
     math.prod, *names("Generator.manual_seed")}
     | COMPUTED_CALLS.keys()
     | {

@@ -20,15 +20,24 @@ from typing import Any
 from tracer_core.bytecode import opcodes  # fills the handler table
 from tracer_core.bytecode.code import BRANCHES, JUMPS, asks_for_locals
 from tracer_core.bytecode.frame import NULL, Frame, contents
-from tracer_core.bytecode.host_builtins import __builtins__, builtins_of  # noqa: F401
+from tracer_core.bytecode.host_builtins import builtins_of, use_own_builtins
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
-from tracer_core.bytecode.tracebacks import extended, history, variables
+from tracer_core.bytecode.tracebacks import (
+    call_from,
+    calling_code,
+    calling_line,
+    extended,
+    history,
+    variables,
+)
 from tracer_core.errors import TracerError
 from tracer_core.guards.own_reference import references_of_others
 from tracer_core.trace.dict_entries import ABSENT, Entries
 from tracer_core.trace.instances import super_cells
 from tracer_core.trace.raised_exceptions import name_in_c
+
+use_own_builtins(globals())
 
 __all__ = ["RealMachine", "opcodes"]
 
@@ -203,7 +212,7 @@ class EagerNames:
                 return scope[name]  # globals may be of a class with a `__missing__`
             except KeyError:
                 pass
-        raise NameError(f"name '{name}' is not defined", name=name) from None
+        raise NameError(f"name '{name}' is not defined", name=name)
 
     def store_global(self, frame: Frame, name: str, value: Any) -> None:
         frame.globals[name] = value
@@ -345,9 +354,11 @@ class RealMachine(Machine):
                 local = self._names(locals) if given is None else given
                 args = [args[0], self.frames[-1].globals, local]
         handled = self.handled()
-        call = _calling_from(self.frames[-1].globals)
+        callers = [
+            (calling_code(*calling_line(one.code, one.ip - 1)), one.globals) for one in self.frames
+        ]
         if handled is None:
-            return call(function, args, kwargs)
+            return call_from(callers, function, args, kwargs)
         trace = handled.__traceback__
         # the callee sees the handled exception, which is also the context of what it raises
         try:
@@ -357,7 +368,7 @@ class RealMachine(Machine):
                 raise
             handled.__traceback__ = trace
             try:
-                return call(function, args, kwargs)
+                return call_from(callers, function, args, kwargs)
             except BaseException as raised:
                 self.raising = raised  # CPython has given it its context
                 raise
@@ -379,16 +390,6 @@ class RealMachine(Machine):
             return sorted(frame.namespace) if function is dir else frame.namespace
         found = variables(frame)
         return sorted(found) if function is dir else found
-
-
-def _call(function: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    return function(*args, **kwargs)
-
-
-def _calling_from(namespace: dict[str, Any]) -> Callable[..., Any]:
-    """Returns `_call` as a function of the program's module, which a callee may ask for: namedtuple
-    and TypeVar do, for ``__module__``."""
-    return types.FunctionType(_call.__code__, namespace)
 
 
 _COMPILE = inspect.signature(compile)

@@ -10,6 +10,7 @@ import builtins
 import inspect
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -18,6 +19,9 @@ from tracer_core.bytecode.semantics import AttributeSemantics, CallSemantics, Ex
 from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 
 _GENERATOR, _COROUTINE = inspect.CO_GENERATOR, inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
+_OLD_THROW = (
+    "the (type, exc, tb) signature of throw() is deprecated, use the single-arg signature instead."
+)
 
 
 class GeneratorHost(Protocol):
@@ -104,8 +108,8 @@ class TracedGenerator:
 
     def throw(self, error: Any, *rest: Any) -> Any:
         """Throws an exception: an object, or a class with a value and a traceback."""
-        if len(rest) > 0 and sys.version_info >= (3, 12):
-            raise Break("side_effect_native", "throw() with more than one argument warns")
+        if rest and sys.version_info >= (3, 12):
+            self.machine.calls.call_value(warnings.warn, [_OLD_THROW, DeprecationWarning], {})
         inner = self._delegate()
         if inner is not None:
             return self._throw_into(inner, error, rest)

@@ -12,6 +12,7 @@ import enum
 import functools
 import operator
 import types
+import warnings
 from typing import Any
 
 import torch
@@ -38,6 +39,15 @@ def _only_constants(container: Any) -> bool:
         is_constant(one) or (isinstance(one, CONTAINERS) and _only_constants(one))
         for one in special_methods.held(container)
     )
+
+
+@functools.cache
+def _said_of_inverted_bool() -> list[str]:
+    """Returns the warnings that Python gives for ``~True``, from 3.12 on."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        operator.invert(True)
+    return [str(one.message) for one in seen]
 
 
 class Operations(Component):
@@ -242,6 +252,10 @@ class Operations(Component):
             return self.tracer.calls.call_value(method, [value], {})
         if self.entries.lacks(value, name):
             return native(value)  # raises Python's own error
+        if symbol == "~" and type(value) is bool:
+            for text in _said_of_inverted_bool():
+                self.tracer.calls.call_value(warnings.warn, [text, DeprecationWarning], {})
+            value = int(value)
         self.native_operands(value)
         return self.apply(native, value)
 

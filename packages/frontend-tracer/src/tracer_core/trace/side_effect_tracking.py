@@ -11,12 +11,13 @@ import builtins
 import collections
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracer_core.fx_capture.graph_breaks import Break, RunNatively
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.fx_capture.side_effects import Change, Effects
 from tracer_core.guards.guard import GuardKind
+from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
 from tracer_core.trace.guarded_reads import is_literal
 
@@ -25,9 +26,19 @@ _CONTAINERS = (dict, list, set, collections.OrderedDict, collections.deque)
 _SHARED_WITH_HOST = {id(vars(builtins)): "builtins", id(sys.modules): "modules of sys.modules"}
 
 
+class LateCall(NamedTuple):
+    """A call that each call of the program makes after its graph, before it replays its changes.
+    lines: (arguments of `calling_code`, source of the globals) of the callers, outermost first."""
+
+    lines: tuple[tuple[tuple[str, str, str, int], Source], ...]
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 class SideEffects:
     """Side effects in a trace. Mutable. mutations: number of changes by the program, fresh objects
-    included."""
+    included. late: calls in their order."""
 
     def __init__(self, tracer: Tracing) -> None:
         self.tracer, self.provenance = tracer, tracer.provenance
@@ -35,6 +46,7 @@ class SideEffects:
         self.mutations = 0
         #: Hooks that the program puts on tensors from before the trace, in order.
         self.hooks: list[Any] = []
+        self.late: list[LateCall] = []
 
     def activity(self) -> tuple[int, int]:
         """Returns two counters that grow when the program changes an object or runs an operator."""

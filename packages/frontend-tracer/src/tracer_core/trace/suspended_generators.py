@@ -16,9 +16,12 @@ from typing import Any
 
 from tracer_core.bytecode.frame import LazyValue
 from tracer_core.bytecode.frame_layout import FrameLayout, frames_of, layout_of
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.fx_capture.provenance import SUSPENDED_GENERATORS, kept_when_dead
 from tracer_core.trace.eager_interpreter import RealMachine
 from tracer_core.trace.generators import TracedGenerator, acts_when_closed
+
+use_own_builtins(globals())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ from typing import Any
 
 from tracer_core.bytecode.code import JUMPS, opcode
 from tracer_core.bytecode.frame import NULL, Frame
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.interpreter import Machine
+
+use_own_builtins(globals())
 
 #: Py_TPFLAGS_MATCH_SELF: one positional pattern matches the subject itself.
 _MATCH_SELF = 1 << 22

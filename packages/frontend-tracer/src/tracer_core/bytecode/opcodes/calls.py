@@ -6,9 +6,11 @@ import types
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.interpreter import Machine
 from tracer_core.bytecode.opcodes.containers import function_text, may_iterate
+
+use_own_builtins(globals())
 
 
 @opcode("KW_NAMES")

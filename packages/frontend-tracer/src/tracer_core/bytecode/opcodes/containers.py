@@ -10,10 +10,12 @@ from typing import Any
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.interpreter import Machine, handlers
 from tracer_core.bytecode.opcodes.exceptions import reraise_star
 from tracer_core.bytecode.type_parameters import subscript_generic, type_parameter
+
+use_own_builtins(globals())
 
 handlers({
     "BUILD_TUPLE": lambda m, f, arg: f.stack.append(m.names.made(tuple(m.pop_n(f, arg)))),

@@ -6,8 +6,10 @@ from typing import Any
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.interpreter import Machine, handlers
+
+use_own_builtins(globals())
 
 handlers({
     "GET_ITER": lambda m, f, arg: f.stack.append(m.containers.loop(m.pop(f))),

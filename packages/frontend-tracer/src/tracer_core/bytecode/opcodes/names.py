@@ -9,9 +9,11 @@ from typing import Any
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import NULL, Frame, LazyValue
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.interpreter import Machine, handlers
 from tracer_core.bytecode.versions import RUNNING
+
+use_own_builtins(globals())
 
 handlers({
     "LOAD_CLOSURE": lambda m, f, arg: f.stack.append(m.load(f, arg)),

@@ -9,8 +9,10 @@ from typing import Any
 
 from tracer_core.bytecode.code import opcode
 from tracer_core.bytecode.frame import Frame
-from tracer_core.bytecode.host_builtins import __builtins__  # noqa: F401
+from tracer_core.bytecode.host_builtins import use_own_builtins
 from tracer_core.bytecode.interpreter import Machine, handlers
+
+use_own_builtins(globals())
 
 #: BINARY_OP's argument -> symbol (``+``, ``+=``).
 SYMBOLS: tuple[str, ...] = tuple(symbol for _, symbol in dis._nb_ops)  # type: ignore[attr-defined]

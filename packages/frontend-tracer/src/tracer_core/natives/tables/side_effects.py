@@ -1,5 +1,5 @@
-"""Side effects on the outside or on hidden process state: clocks, random numbers, files, logs,
-threads."""
+"""Side effects on the outside or on hidden process state: clocks, random numbers, files, threads,
+hooks."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ import _thread
 import gc
 import importlib
 import inspect
-import logging
 import os
 import signal
 import sys
 import threading
 import time
 import types
-import warnings
 from functools import partial
 from typing import Any
 
 from tracer_core.fx_capture.graph_breaks import RunNatively
-from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import (
     CALLED_CODES,
     CALLED_PACKAGES,
@@ -30,11 +27,10 @@ from tracer_core.natives.effects import (
     declare,
     special,
     special_each,
-    special_rows,
 )
 from tracer_core.natives.libraries import guard_function
 from tracer_core.natives.policy import decide
-from tracer_core.natives.queries import applied, query
+from tracer_core.natives.queries import query
 from tracer_core.trace.tracer import Tracer
 
 
@@ -112,7 +108,6 @@ def set_hook(tracer: Tracer, function: Any, *args: Any) -> None:
 
 for _reason, _functions in {
     "the clock is read": _natives(time),
-    "a warning is shown": [warnings.warn, warnings.warn_explicit],
     "the operating system is asked": _natives(importlib.import_module(os.name)),  # posix, or nt
     "state of the interpreter is read or set": _natives(sys),
     "the garbage collector is asked": _natives(gc),
@@ -120,74 +115,6 @@ for _reason, _functions in {
     "threads are started or asked": _natives(_thread),
 }.items():
     breaks("side_effect_native", _reason, _functions)
-
-
-# -- logs --
-
-_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "exception": 40, "critical": 50}
-
-
-class Enabled:
-    """Returns whether a logger emits messages of a level."""
-
-    __slots__ = ("level", "__qualname__")
-
-    def __init__(self, level: int) -> None:
-        self.level = level
-        self.__qualname__ = "isEnabledFor"
-
-    def __call__(self, logger: Any) -> bool:
-        return bool(logger.isEnabledFor(self.level))
-
-
-_QUESTIONS: dict[int, Enabled] = {}
-
-
-def _effective_level(logger: Any) -> int:
-    return int(logger.getEffectiveLevel())
-
-
-def _ask_logger(tracer: Tracer, question: Any, logger: Any) -> Any:
-    """Returns question(logger), guarded."""
-    if not isinstance(logger, logging.Logger):
-        tracer.break_graph(
-            "side_effect_native", f"a {type(logger).__name__} is asked for a logger's level"
-        )
-    if tracer.provenance.is_fresh(logger):
-        tracer.provenance.constant(logger)
-    return applied(tracer, question, logger)
-
-
-@special(logging.Logger.isEnabledFor)
-def is_enabled_for(tracer: Tracer, logger: Any, level: Any) -> bool:
-    if type(level) is not int:
-        tracer.break_graph("side_effect_native", "a logger is asked in an unusual way")
-    return bool(_ask_logger(tracer, _QUESTIONS.setdefault(level, Enabled(level)), logger))
-
-
-@special(logging.Logger.getEffectiveLevel)
-def effective_level(tracer: Tracer, logger: Any) -> Any:
-    return _ask_logger(tracer, _effective_level, logger)
-
-
-@special_rows({vars(logging.Logger)[name]: (name, level) for name, level in _LEVELS.items()})
-def log_at(tracer: Tracer, name: str, level: Any, logger: Any, *args: Any, **kwargs: Any) -> None:
-    """Drops a disabled log message, which has no effect; guards that its level is disabled."""
-    plain = type(logger) in (logging.Logger, logging.RootLogger) and type(level) is int
-    if not plain or is_enabled_for(tracer, logger, level):
-        tracer.break_graph("side_effect_native", f"a message is logged ({name})")
-
-
-@special(logging.Logger.log)
-def log(tracer: Tracer, logger: Any, level: Any, *args: Any, **kwargs: Any) -> None:
-    log_at(tracer, "log", level, logger)
-
-
-@special(logging.getLogger)
-def get_logger(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
-    if not all(map(is_constant, (*args, *kwargs.values()))):
-        tracer.break_graph("side_effect_native", "a logger is made")
-    return query(tracer, partial(logging.getLogger, *args, **kwargs))
 
 
 # -- environment and callers --

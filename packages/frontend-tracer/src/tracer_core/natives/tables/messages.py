@@ -1,0 +1,298 @@
+"""Messages for people: warnings, logs and prints.
+
+They are shown after the graph, in their order, from frames that look like the program's, and before
+the changes of the program are replayed. A message is late only where nothing of the program can
+tell: the other ones break the graph.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import types
+import warnings
+from functools import partial
+from typing import Any
+
+import torch
+
+from tracer_core.bytecode.tracebacks import calling_line
+from tracer_core.fx_capture.provenance import is_constant
+from tracer_core.natives.effects import special, special_rows
+from tracer_core.natives.queries import applied, query
+from tracer_core.trace.scalars import SYMBOLS
+from tracer_core.trace.side_effect_tracking import LateCall
+from tracer_core.trace.tracer import Tracer
+
+
+def _call_late(
+    tracer: Tracer, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Calls a function after the graph instead of now."""
+    side_effects = tracer.side_effects
+    side_effects.mutations += 1
+    lines = tuple(
+        (calling_line(one.code, one.ip - 1), tracer.names.namespace_source(one.function))
+        for one in tracer.frames
+    )
+    side_effects.late.append(LateCall(lines, function, args, kwargs))
+
+
+def _is_plain(value: Any) -> bool:
+    """Returns whether a value is the same, and shown in the same way, when it is shown later."""
+    return is_constant(value) or isinstance(value, (*SYMBOLS, torch.dtype, torch.device))
+
+
+def _is_changed(tracer: Tracer, namespace: Any, *names: str) -> bool:
+    """Returns whether the trace has given these names other values."""
+    change = tracer.effects.peek(namespace)
+    return change is not None and any(
+        change.before.get(name) is not namespace.get(name) for name in names
+    )
+
+
+# -- prints --
+
+
+def _shows(name: str) -> bool:
+    """Returns whether a standard stream runs no code of the program."""
+    return isinstance(getattr(sys, name), (io.TextIOBase, type(None)))
+
+
+_OUTPUT, _ERRORS = partial(_shows, "stdout"), partial(_shows, "stderr")
+
+
+@special(print)
+def print_late(tracer: Tracer, *args: Any, file: Any = None, **kwargs: Any) -> None:
+    to_errors = file is sys.stderr and file is not None
+    if (
+        not all(map(_is_plain, (*args, *kwargs.values())))
+        or not (to_errors or file is None or file is sys.stdout)
+        or _is_changed(tracer, vars(sys), "stdout", "stderr")
+        or not query(tracer, _ERRORS if to_errors else _OUTPUT)
+    ):
+        tracer.break_graph("side_effect_native", "print: what it prints or where is not plain")
+    _call_late(tracer, print, args, kwargs if file is None else {**kwargs, "file": file})
+
+
+# -- warnings --
+
+_FILTERS = ("filters", "showwarning", "_showwarnmsg_impl", "defaultaction")
+
+
+def _fits(pattern: Any, text: str) -> bool:
+    if pattern is None or type(pattern) is str:
+        return pattern is None or pattern == text
+    return bool(pattern.match(text))
+
+
+def _action(category: type[Warning], text: str, module: str, line: int) -> Any:
+    """Returns what the filters of warnings say, "unknown" if that depends on a line that is not
+    known (0)."""
+    for action, message, kind, where, number in warnings.filters:
+        if not (_fits(message, text) and issubclass(category, kind)):
+            continue
+        if not line and (where is not None or number):
+            return "unknown"
+        if not line or (_fits(where, module) and number in (0, line)):
+            return action
+    return warnings.defaultaction  # type: ignore[attr-defined]
+
+
+def _is_shown_by_python() -> bool:
+    """Returns whether no code of the program shows a warning: it is printed, logged or kept."""
+    show, impl = warnings.showwarning, warnings._showwarnmsg_impl  # type: ignore[attr-defined]
+    if show is logging._showwarning:  # type: ignore[attr-defined]
+        return _goes_out(logging.getLogger("py.warnings"))
+    is_own = isinstance(impl, types.FunctionType) and impl.__globals__ is vars(warnings)
+    is_kept = isinstance(impl, types.BuiltinMethodType) and type(impl.__self__) is list
+    return show is warnings._showwarning_orig and (is_own or is_kept)  # type: ignore[attr-defined]
+
+
+def _late_action(category: type[Warning], text: str, module: str, line: int) -> Any:
+    """Returns what the filters say, or "error" if code of the program shows the warning."""
+    return _action(category, text, module, line) if _is_shown_by_python() else "error"
+
+
+def _warn(tracer: Tracer, message: Any, category: Any = None, stacklevel: Any = 1) -> None:
+    """Traces a warning of the program at one of its frames."""
+    frames, level = tracer.frames, tracer.scalars.concrete(stacklevel)
+    if isinstance(message, Warning):
+        category = type(message)
+        known = category.__str__ is BaseException.__str__ and all(map(is_constant, message.args))
+    else:
+        category = UserWarning if category is None else category
+        known = type(message) is str and isinstance(category, type)
+        known = (
+            known and issubclass(category, Warning) and id(category) not in tracer.entries.classes
+        )
+    if not known or type(level) is not int or level < 1:
+        tracer.break_graph("side_effect_native", "a warning is shown in an unusual way")
+    # Between a module's call and its forward are frames that no trace has.
+    callees = frames[1 - level :] if level > 1 else []
+    line, module = ("", "", "", 0), ""
+    is_known = all(one.function.__name__ != "forward" for one in callees)
+    if is_known and level <= len(frames):
+        frame = frames[-level]
+        line = calling_line(frame.code, frame.ip - 1)
+        module = frame.globals.get("__name__") or "<string>"
+    about = (category, str(message), module, line[3])
+    if tracer.effects.peek(warnings.filters) or _is_changed(tracer, vars(warnings), *_FILTERS):
+        _warn_now(tracer, message, _action(*about), category, line)
+        return
+    action = query(tracer, partial(_late_action, *about))
+    if action in ("error", "unknown") or not (is_known or action == "ignore"):
+        tracer.break_graph("side_effect_native", "a warning is raised, or shown by the program")
+    if action != "ignore":
+        _call_late(tracer, warnings.warn, (message, category, level), {})
+
+
+def _warn_now(tracer: Tracer, message: Any, action: Any, category: Any, line: Any) -> None:
+    """Traces a warning under filters that the trace has changed."""
+    if action == "ignore":
+        return
+    call = tracer.calls.call_value
+    if action in ("error", "always") and type(message) is str:
+        message = call(category, [message], {})
+    if action == "error":
+        raise message
+    show = warnings._showwarnmsg_impl  # type: ignore[attr-defined]
+    recorded = tracer.provenance.is_fresh(getattr(show, "__self__", None))
+    if action != "always" or not (line[3] and recorded and _is_shown_by_python()):
+        tracer.break_graph("side_effect_native", f"a warning is shown ({action})")
+    call(show, [call(warnings.WarningMessage, [message, category, line[0], line[3]], {})], {})
+
+
+@special(warnings.warn)
+def warn(
+    tracer: Tracer,
+    message: Any,
+    category: Any = None,
+    stacklevel: Any = 1,
+    source: Any = None,
+    **prefixes: Any,
+) -> None:
+    if source is not None or prefixes or sys.version_info >= (3, 14):
+        tracer.break_graph("side_effect_native", "a warning is shown")
+    _warn(tracer, message, category, stacklevel)
+
+
+@special(warnings.warn_explicit)
+def warn_explicit(tracer: Tracer, *args: Any, **kwargs: Any) -> None:
+    tracer.break_graph("side_effect_native", "a warning is shown for a line that the program names")
+
+
+if sys.version_info < (3, 14):
+
+    @special(warnings._add_filter)  # type: ignore[attr-defined]
+    def add_filter(tracer: Tracer, *item: Any, append: bool) -> None:
+        found: Any = warnings.filters
+        tracer.side_effects.before_change(found)  # the filters themselves are objects of C
+        if not append:
+            if item in found:
+                found.remove(item)
+            found.insert(0, item)
+        elif item not in found:
+            found.append(item)
+        filters_mutated(tracer)
+
+    @special(warnings._filters_mutated)  # type: ignore[attr-defined]
+    def filters_mutated(tracer: Tracer) -> None:
+        _call_late(tracer, warnings._filters_mutated, (), {})  # type: ignore[attr-defined]
+
+
+# -- logs --
+
+_LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "exception": 40, "critical": 50}
+
+
+class Enabled:
+    """Returns whether a logger emits messages of a level."""
+
+    __slots__ = ("level", "__qualname__")
+
+    def __init__(self, level: int) -> None:
+        self.level = level
+        self.__qualname__ = "isEnabledFor"
+
+    def __call__(self, logger: Any) -> bool:
+        return bool(logger.isEnabledFor(self.level))
+
+
+_QUESTIONS: dict[int, Enabled] = {}
+
+
+def _effective_level(logger: Any) -> int:
+    return int(logger.getEffectiveLevel())
+
+
+def _ask_logger(tracer: Tracer, question: Any, logger: Any) -> Any:
+    """Returns question(logger), guarded."""
+    if not isinstance(logger, logging.Logger):
+        tracer.break_graph(
+            "side_effect_native", f"a {type(logger).__name__} is asked for a logger's level"
+        )
+    if tracer.provenance.is_fresh(logger):
+        tracer.provenance.constant(logger)
+    return applied(tracer, question, logger)
+
+
+def _goes_out(logger: Any) -> bool:
+    """Returns whether the handlers of a logger run no code of the program."""
+    while logger is not None:
+        parts = [logger, *logger.handlers]
+        parts += [one.formatter for one in logger.handlers if one.formatter is not None]
+        if any(
+            getattr(one, "filters", None) or type(one).__module__ not in _LOGGING for one in parts
+        ):
+            return False
+        logger = logger.parent if logger.propagate else None
+    return True
+
+
+_LOGGING = ("logging", "logging.handlers")
+
+
+@special(logging.Logger.isEnabledFor)
+def is_enabled_for(tracer: Tracer, logger: Any, level: Any) -> bool:
+    if type(level) is not int:
+        tracer.break_graph("side_effect_native", "a logger is asked in an unusual way")
+    return bool(_ask_logger(tracer, _QUESTIONS.setdefault(level, Enabled(level)), logger))
+
+
+@special(logging.Logger.getEffectiveLevel)
+def effective_level(tracer: Tracer, logger: Any) -> Any:
+    return _ask_logger(tracer, _effective_level, logger)
+
+
+@special_rows({vars(logging.Logger)[name]: (name, level) for name, level in _LEVELS.items()})
+def log_at(tracer: Tracer, name: str, level: Any, logger: Any, *args: Any, **kwargs: Any) -> None:
+    """Drops a disabled log message, which has no effect; guards that its level is disabled."""
+    plain = type(logger) in (logging.Logger, logging.RootLogger) and type(level) is int
+    if plain and not is_enabled_for(tracer, logger, level):
+        return
+    if not (
+        plain
+        and args
+        and all(map(_is_plain, args))
+        and not kwargs
+        and _ask_logger(tracer, _goes_out, logger)
+    ):
+        tracer.break_graph("side_effect_native", f"a message is logged ({name})")
+    if name == "exception":
+        tracer.break_graph("side_effect_native", "an exception is logged")
+    levels = (level,) if name == "log" else ()
+    _call_late(tracer, vars(logging.Logger)[name], (logger, *levels, *args), kwargs)
+
+
+@special(logging.Logger.log)
+def log(tracer: Tracer, logger: Any, level: Any, *args: Any, **kwargs: Any) -> None:
+    log_at(tracer, "log", level, logger, *args, **kwargs)
+
+
+@special(logging.getLogger)
+def get_logger(tracer: Tracer, *args: Any, **kwargs: Any) -> Any:
+    if not all(map(is_constant, (*args, *kwargs.values()))):
+        tracer.break_graph("side_effect_native", "a logger is made")
+    return query(tracer, partial(logging.getLogger, *args, **kwargs))
