@@ -765,7 +765,7 @@ def _():
     return m.f, lambda: setattr(m, "max", lambda *a: 7)
 
 
-@fact("builtin replaced", told="pow")
+@fact("builtin replaced", breaks=None)
 def _():
     m = module("def f(x):\n    return x * pow(2, 3)\n")
     original = pow

@@ -43,7 +43,6 @@ GAPS = {
     "contextlib.redirect_stdout": "Python code, inherited",
     "contextlib.redirect_stderr": "Python code, inherited",
     "struct.pack_into": "it writes into a buffer",
-    "weakref.getweakrefcount": "it counts what others hold",
     "weakref.proxy": "it dies with its object",
     "weakref.CallableProxyType": _TYPE, "weakref.ProxyType": _TYPE,
     "re.Match": _TYPE, "re.Pattern": _TYPE, "time.struct_time": _RESULT,

@@ -320,7 +320,7 @@ class CompiledFunction:
             if result is MISS:
                 held, state = [state], ()
                 result = self._miss_inside(exit, held, version, (args, kwargs))
-                held.clear()
+                state = held.pop() if held else ()  # from which a graph that raised goes on
             if type(result) is not Suspended:
                 return result
             suspended = result

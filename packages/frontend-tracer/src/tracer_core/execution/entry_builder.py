@@ -381,6 +381,7 @@ class Generator:
         text = entry.text(settings)
         graph = None if runner is None else runner.run
         namespace = {**runtime_namespace(), **entry.constants.namespace, "graph": graph}
+        namespace["held"] = tuple(tracer.provenance.held)
         attempt = define("attempt", text, namespace, self.name)
         if entry.object_lines:
             namespace["guard_cache"] = GuardCache(namespace["check"], roots)

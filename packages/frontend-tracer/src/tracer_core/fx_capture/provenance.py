@@ -95,14 +95,14 @@ def end_is_seen(value: Any) -> bool:
         return value.gi_frame is not None and bool(value.gi_code.co_exceptiontable)
     if type(value) is weakref.ReferenceType:
         return value.__callback__ is not None
-    if not type(value).__flags__ & HEAP_TYPE or isinstance(value, _LONG_LIVED):
+    if not type(value).__flags__ & HEAP_TYPE or issubclass(type(value), _LONG_LIVED):
         return False
     return any("__del__" in owner.__dict__ for owner in type(value).__mro__) or is_watched(value)
 
 
 def can_be_watched(value: Any) -> bool:
     """Returns whether the program could make a weak reference to an object."""
-    return bool(type(value).__weakrefoffset__) and not isinstance(value, _LONG_LIVED)
+    return bool(type(value).__weakrefoffset__) and not issubclass(type(value), _LONG_LIVED)
 
 
 def kept_when_dead(value: Any) -> bool:
@@ -112,8 +112,8 @@ def kept_when_dead(value: Any) -> bool:
     kind = type(value)
     if issubclass(kind, (*_REFERENCES, type)):
         return is_known_to_another(value)
-    if kind in _CONTAINERS:
-        return holds_watched(value)
+    if kind in _CONTAINERS and holds_watched(value):
+        return True
     if not can_be_watched(value):
         return end_is_seen(value)
     return bool(kind.__flags__ & HEAP_TYPE) or is_watched(value) or end_is_seen(value)
@@ -180,6 +180,8 @@ class Provenance:
         self.guards: list[Guard] = []
         self.tensors: dict[Source, torch.Tensor] = {}
         self.constants: list[Any] = []
+        #: Functions that C code or the tracer made: nothing but the trace holds them.
+        self.held: list[Any] = []
         self._constant_index: dict[int, int] = {}
         self._by_id: dict[int, Source] = {}
         self._alive: list[Any] = []

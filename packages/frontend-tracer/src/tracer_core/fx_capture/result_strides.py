@@ -347,10 +347,12 @@ def _rule(func: Any, device: str, kwargs: dict[str, Any]) -> _Layout | None:
 def _of_ldexp(args: tuple[Any, ...]) -> torch.dtype:
     """That of the product with a power of 2, of which 0-d operands have less to say."""
     value, exponent = args[:2]
-    floats = exponent.is_floating_point() or exponent.is_complex()
-    dtype = exponent.dtype if floats else torch.get_default_dtype()
+    if not (exponent.is_floating_point() or exponent.is_complex()):
+        floats = value.is_floating_point() or value.is_complex()
+        dtype: torch.dtype = value.dtype if floats else torch.get_default_dtype()
+        return dtype
     with torch_private.no_python_dispatch():
-        power = torch.empty((1,) * exponent.dim(), dtype=dtype, device="meta")
+        power = torch.empty((1,) * exponent.dim(), dtype=exponent.dtype, device="meta")
         like = torch.empty((1,) * value.dim(), dtype=value.dtype, device="meta")
         return torch.result_type(like, power)
 

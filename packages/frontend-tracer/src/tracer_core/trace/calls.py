@@ -206,6 +206,7 @@ class Calls(Component):
         """Returns a frame ready to run `function`; a TracedGenerator for a generator function."""
         if self.provenance.is_fresh(function) and not self.tracer.names.made_here(function):
             self.provenance.constant(function)
+            self.provenance.held.append(function)
         if type(function.__globals__) is not dict:
             raise Break("native_python", "a function whose globals are a subclass of dict")
         if function.__code__.co_flags & 0x20 and is_eager_only(function.__code__):

@@ -24,6 +24,7 @@ _NUMBERS = (int, float)
 _C_METHODS = (
     types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
     types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType,
+    type(vars(torch.Tag)["__hash__"]),  # of pybind11's methods
 )  # fmt: skip
 
 
@@ -47,8 +48,9 @@ def hides_class(meta: type) -> bool:
     if meta is type:
         return False
     found = (Entries.static(meta, name) for name in _PARTS_OF_CLASS)
+    # A text is the metaclass's own; C code (pybind11's metaclass) changes class variables only.
     return any(
-        one is not type.__dict__[name] and not isinstance(one, str)  # a text is the metaclass's own
+        not (one is type.__dict__[name] or isinstance(one, str) or is_slot(one, name))
         for name, one in zip(_PARTS_OF_CLASS, found, strict=True)
     )
 

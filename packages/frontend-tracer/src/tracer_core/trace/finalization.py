@@ -24,8 +24,9 @@ from tracer_core.natives.tracing import Tracing
 
 #: Objects that live long and lead to everything, and those that hold nothing.
 _NOT_ENTERED = (types.ModuleType, type, torch.nn.Module, torch.Tensor, types.CodeType)
-_LEAVES = frozenset({int, float, complex, bool, str, bytes, type(None), torch.Tensor,
-torch.nn.Parameter, type(NULL)})  # fmt: skip
+#: By id: a metaclass may have a hash of its own.
+_LEAVES = frozenset(map(id, (int, float, complex, bool, str, bytes, type(None), torch.Tensor,
+torch.nn.Parameter, type(NULL))))  # fmt: skip
 #: How many objects a search visits; it does not see what lies behind them.
 _MOST, _FEW = 2000, 64
 #: How many objects the searches of one trace visit.
@@ -52,7 +53,7 @@ class Finalization:
     def overwritten(self, holder: Any, values: Iterable[Any]) -> None:
         """Notes that the program changes `holder`, which held these values."""
         for value in values:
-            if type(value) not in _LEAVES:
+            if id(type(value)) not in _LEAVES:
                 ending = {id(one): one for one in _reached([value], _FEW) if _ends(one)}
                 if ending:
                     self._ending |= ending
@@ -90,7 +91,7 @@ def _slots(frame: Any) -> Iterator[Any]:
     rest = () if frame.on_return is None else frame.on_return[1:]
     for value in (*frame.locals, *frame.stack, *frame.exceptions, *rest):
         value = value.value if type(value) is LazyValue else value
-        if type(value) not in _LEAVES:
+        if id(type(value)) not in _LEAVES:
             yield value
 
 
@@ -101,7 +102,7 @@ def _ends(value: Any) -> bool:
 
 
 def _may_lead(value: Any) -> bool:
-    return type(value) not in _LEAVES and not issubclass(type(value), _NOT_ENTERED)
+    return id(type(value)) not in _LEAVES and not issubclass(type(value), _NOT_ENTERED)
 
 
 def _parts(value: Any) -> list[Any]:
@@ -120,7 +121,7 @@ def _reached(roots: list[Any], most: int = _MOST) -> list[Any]:
     queue = deque(found.values())
     while queue and len(found) < most:
         for part in _parts(queue.popleft()):
-            if type(part) not in _LEAVES and id(part) not in found:
+            if id(type(part)) not in _LEAVES and id(part) not in found:
                 found[id(part)] = part
                 queue.append(part)
     return list(found.values())
