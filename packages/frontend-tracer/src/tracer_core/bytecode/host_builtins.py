@@ -29,7 +29,7 @@ use_own_builtins(globals())
 
 def builtins_of(function: types.FunctionType) -> dict[str, Any]:
     """Returns the builtins of the code of a function, which it keeps from when it was made."""
-    found: dict[str, Any] = function.__builtins__  # type: ignore[attr-defined]
+    found: dict[str, Any] = function.__builtins__
     return found
 
 
