@@ -45,7 +45,7 @@ def _number(tracer: Tracer, seed: Any) -> Any:
 def manual_seed(tracer: Tracer, function: Any, seed: Any) -> Any:
     tracer.recorder.rng_node("call_function", function, (_number(tracer, seed),), None)
     tracer.recorder.seeded = True
-    if function not in names("manual_seed"):
+    if function in names(_CUDA):
         return None
     tracer.provenance.constant(torch.default_generator)
     return torch.default_generator
