@@ -383,6 +383,7 @@ class Generator:
         namespace = {**runtime_namespace(), **entry.constants.namespace, "graph": graph}
         namespace["held"] = tuple(tracer.provenance.held)
         attempt = define("attempt", text, namespace, self.name)
+        entry.constants.is_elsewhere = _always  # of what later explanations name
         if entry.object_lines:
             namespace["guard_cache"] = GuardCache(namespace["check"], roots)
         guards = tuple(map(_held_weakly, tracer.provenance.guards))
@@ -421,6 +422,10 @@ class Generator:
                 paths[name] = source
         functions = held(tuple(self.tracer.calls.interpreted.values()))
         return Portable(roots, paths, functions, path_constants)
+
+
+def _always(obj: Any) -> bool:
+    return True
 
 
 def _held_weakly(guard: Guard) -> Guard:

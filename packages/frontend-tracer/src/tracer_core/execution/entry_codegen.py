@@ -64,11 +64,11 @@ _CHANGING = frozenset(
 
 @dataclass(slots=True)
 class Constants:
-    """Names of objects in generated code. Mutable. source_of(object): where the program has an
-    object; None if only the trace has it. namespace: of the generated module. mortal: names of
+    """Names of objects in generated code. Mutable. is_elsewhere(object): whether the program
+    has it, not only the trace. namespace: of the generated module. mortal: names of
     objects that the generated functions refer to weakly."""
 
-    source_of: Callable[[Any], Source | None]
+    is_elsewhere: Callable[[Any], bool]
     namespace: dict[str, Any] = field(default_factory=dict)
     mortal: dict[str, Mortal] = field(default_factory=dict)
     _names: dict[Any, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Constants:
         name = self._names.get(handle)
         if name is None or (name in self.mortal and object_of(self.mortal[name]) is not obj):
             name = self._names[handle] = f"c{len(self.namespace)}"
-            found = obj if self.source_of(obj) is None else held(obj)
+            found = held(obj) if self.is_elsewhere(obj) else obj
             if type(found) is Mortal:
                 self.mortal[name] = found
                 self.namespace[f"{name}_alive"] = found.reference
@@ -139,7 +139,7 @@ class CacheEntry:
     def __init__(self, provenance: Provenance, state: Any) -> None:
         self.provenance = provenance
         self.state = state
-        self.constants = Constants(provenance.source_of)
+        self.constants = Constants(lambda obj: provenance.source_of(obj) is not None)
         self.object_lines: list[str] = []
         self.direct_lines: list[str] = []
         #: What is fetched and checked on every call, after the objects.
