@@ -172,7 +172,7 @@ def _evaluated(source: Source) -> str:
 
 def _seen(guard: Guard) -> str:
     """Returns what a cache entry was captured with, in the words of `Failed.now`."""
-    expected = guard.expected
+    expected = object_of(guard.expected)
     if guard.kind is GuardKind.TENSOR:
         sizes = ", ".join("any" if size is None else str(size) for size in expected.shape)
         return f"{expected.dtype} [{sizes}]"
