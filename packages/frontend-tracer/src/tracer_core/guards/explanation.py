@@ -173,6 +173,8 @@ def _evaluated(source: Source) -> str:
 def _seen(guard: Guard) -> str:
     """Returns what a cache entry was captured with, in the words of `Failed.now`."""
     expected = object_of(guard.expected)
+    if expected is None and guard.expected is not None:  # it died
+        return repr(guard.expected)
     if guard.kind is GuardKind.TENSOR:
         sizes = ", ".join("any" if size is None else str(size) for size in expected.shape)
         return f"{expected.dtype} [{sizes}]"
