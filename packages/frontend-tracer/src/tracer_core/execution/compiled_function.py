@@ -536,7 +536,9 @@ class CompiledFunction:
         known, values = segment.known(state), []
         for record in self.records:
             failed = record.check_first.failed(state) if record.attempt in known else None
-            if failed is not None and failed.source == last.source and failed.seen not in values:
+            if failed is None or failed.source != last.source:
+                continue
+            if failed.died or failed.seen not in values:
                 values.append(failed.seen)
         values.append(last.now)
         return {"function": function, "count": count, "reason": last.text, "source": last.source,

@@ -50,14 +50,16 @@ _NOW: dict[GuardKind, Callable[[Guard, Any], Any]] = {
 @dataclass(frozen=True, slots=True)
 class Failed:
     """A guard that a state does not meet. text: for people. source: of the value ("" for a relation
-    of several); seen, now: texts of what the entry was captured with, and of what it is. hint:
-    what keeps it from failing."""
+    of several); seen, now: texts of what the entry was captured with, and of what it is. died: what
+    the entry was captured with is dead, so that an equal text may name another object. hint: what
+    keeps it from failing."""
 
     text: str
     source: str = ""
     seen: str = ""
     now: str = ""
     hint: str = ""
+    died: bool = False
 
 
 #: Kind of a guard -> what somebody can do whose value keeps changing.
@@ -145,7 +147,7 @@ class Failure:
             if guard.kind is GuardKind.TENSOR:
                 return self._failed_tensor(guard, value, scope)
             text = f"{guard}, but it is {now}"
-            return Failed(text, guard.source.name, _seen(guard), now, _hint(guard))
+            return Failed(text, guard.source.name, _seen(guard), now, _hint(guard), _died(guard))
         except Exception as error:
             return Failed(f"{guard}, but {type(error).__name__}: {error}")
 
@@ -170,11 +172,16 @@ def _evaluated(source: Source) -> str:
     return f"({source.expression})"
 
 
+def _died(guard: Guard) -> bool:
+    """Returns whether the object that a guard expects is dead."""
+    return guard.expected is not None and object_of(guard.expected) is None
+
+
 def _seen(guard: Guard) -> str:
     """Returns what a cache entry was captured with, in the words of `Failed.now`."""
-    expected = object_of(guard.expected)
-    if expected is None and guard.expected is not None:  # it died
+    if _died(guard):
         return repr(guard.expected)
+    expected = object_of(guard.expected)
     if guard.kind is GuardKind.TENSOR:
         sizes = ", ".join("any" if size is None else str(size) for size in expected.shape)
         return f"{expected.dtype} [{sizes}]"

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from tracer_core.guards.numpy_types import SCALARS
+from tracer_core.guards.own_reference import Mortal
 from tracer_core.guards.source import Source
 from tracer_core.storage.released import ReleasedParameter
 from tracer_core.torch_private.needed import key_set
@@ -114,7 +115,9 @@ def show(obj: Any) -> str:
     if isinstance(obj, type):
         module, name = (type.__dict__[one].__get__(obj) for one in ("__module__", "__qualname__"))
         return f"{module}.{name}"
-    return repr(obj) if len(repr(obj)) < 80 else f"<{type(obj).__name__} at {id(obj):#x}>"
+    if isinstance(obj, Mortal) or len(repr(obj)) < 80:
+        return repr(obj)
+    return f"<{type(obj).__name__} at {id(obj):#x}>"
 
 
 #: Bits of an integer that is written in hexadecimal digits.

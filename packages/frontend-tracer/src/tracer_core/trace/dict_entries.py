@@ -17,15 +17,15 @@ from tracer_core.guards.guard import GuardKind
 from tracer_core.guards.object_layout import HEAP_TYPE
 from tracer_core.guards.source import Source
 from tracer_core.natives.tracing import Tracing
-from tracer_core.torch_private.names import names
+from tracer_core.torch_private.names import classes
 from tracer_core.trace.component import Component
 
 ABSENT: Any = object()
 _NUMBERS = (int, float)
-_C_METHODS = (
+_C_METHODS: tuple[type, ...] = (
     types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType,
     types.BuiltinFunctionType, types.GetSetDescriptorType, types.MemberDescriptorType,
-    *(type(vars(kind)["__hash__"]) for kind in names("Tag")),  # pybind11's methods
+    *(type(vars(kind)["__hash__"]) for kind in classes("Tag")),  # pybind11's methods
 )  # fmt: skip
 
 
