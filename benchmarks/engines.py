@@ -61,9 +61,11 @@ def tvm_by_hand(program: models.Program) -> Callable[[], Any]:
     from tvm import relax
     from tvm.relax.frontend.torch import from_exported_program
 
+    from tvm_backend.build import target_of
+
     exported = torch.export.export(program.function, program.args, program.kwargs, strict=False)
     module = from_exported_program(exported, keep_params_as_input=False)
-    target = tvm.target.Target.from_device("cpu")
+    target = target_of(None, "cpu")
     with target:
         module = relax.get_pipeline("zero")(module)
         executable = tvm.compile(module, target=target)

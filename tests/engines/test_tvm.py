@@ -162,6 +162,7 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
     from tvm import te
 
     from tvm_backend import schedule_selection, schedules
+    from tvm_backend.build import target_of
 
     def function(element):
         a, b = (te.placeholder((128, 128), name=name) for name in "ab")
@@ -184,7 +185,7 @@ def test_records_are_used_where_they_are_right_and_quicker(tmp_path):
     plain = tvm.IRModule({"slow": product, "wrong": total})
     after = {"slow": recorded(product), "wrong": recorded(product)}  # as written: no tiles
     assert chosen() == {"slow", "wrong"}  # nothing was measured
-    target = tvm.target.Target.from_device("cpu")
+    target = target_of(None, "cpu")
     schedule_selection.benchmark(plain, tvm.IRModule(dict(after)), target, tmp_path)
     assert chosen() == set()
     path = tmp_path / schedule_selection.FILE

@@ -20,6 +20,10 @@ from tracer_core.fx_capture.graph_breaks import Break, Restart, RunNatively
 use_own_builtins(globals())
 
 
+class Leave(BaseException):
+    """Ends `Machine.run` between two instructions."""
+
+
 class Machine:
     """Runs `frames`, a stack of frames; the last one is active."""
 
@@ -60,7 +64,7 @@ class Machine:
             except Break:
                 frame.stack, frame.ip = frame.saved, ip
                 raise
-            except (Restart, RunNatively):
+            except (Restart, RunNatively, Leave):
                 raise
             except KeyboardInterrupt as error:
                 if error is not self.raising:

@@ -235,5 +235,10 @@ def _fitting(text: bytes, raw: types.CodeType) -> tuple[bytes, bytes]:
     missing = (len(text) - len(raw.co_code)) // _UNIT
     if missing <= 0:
         return text + bytes((_NOP, 0)) * -missing, raw.co_linetable
-    runs = (min(_LONGEST_RUN, missing - start) for start in range(0, missing, _LONGEST_RUN))
-    return text, raw.co_linetable + bytes(_NO_POSITION | length - 1 for length in runs)
+    return text, raw.co_linetable + unplaced(missing)
+
+
+def unplaced(n_units: int) -> bytes:
+    """Returns entries of a position table for so many units of code without a position."""
+    runs = (min(_LONGEST_RUN, n_units - start) for start in range(0, n_units, _LONGEST_RUN))
+    return bytes(_NO_POSITION | length - 1 for length in runs)

@@ -210,9 +210,9 @@ def _write_plainly(base: Any, obj: Any, name: str, value: Any = ABSENT) -> None:
         base.__setattr__(obj, name, value)
 
 
-#: Methods of C types that store attributes as object's do.
+#: Methods of C types that store attributes as object's do; some releases inherit object's.
 _GENERIC = {
-    vars(kind)[name]
+    Entries.static(kind, name)
     for kind in (object, BaseException, functools.partial, types.SimpleNamespace, types.ModuleType,
                  types.MethodType, struct.Struct, ast.AST)
     for name in ("__setattr__", "__delattr__")

@@ -21,7 +21,8 @@ from tracer_core.bytecode import opcodes  # fills the handler table
 from tracer_core.bytecode.code import BRANCHES, JUMPS, asks_for_locals
 from tracer_core.bytecode.frame import NULL, Frame, contents
 from tracer_core.bytecode.host_builtins import builtins_of, use_own_builtins
-from tracer_core.bytecode.interpreter import Machine
+from tracer_core.bytecode.interpreter import Leave, Machine
+from tracer_core.bytecode.on_stack_replacement import can_be_replaced, replacement
 from tracer_core.bytecode.opcodes.operators import BINARY, COMPARE, INPLACE, UNARY
 from tracer_core.bytecode.tracebacks import (
     call_from,
@@ -30,6 +31,7 @@ from tracer_core.bytecode.tracebacks import (
     extended,
     history,
     variables,
+    without_own,
 )
 from tracer_core.errors import TracerError
 from tracer_core.guards.own_reference import references_of_others
@@ -269,6 +271,9 @@ class RealMachine(Machine):
         self.names, self.exceptions, self.operators = _NAMES, _EXCEPTIONS, _OPERATORS
         self.containers, self.attributes = _CONTAINERS, _ATTRIBUTES
         self.attribute_writes = _ATTRIBUTES
+        #: Whether CPython may take frames over. The last instruction, and its frame.
+        self._replaces = False
+        self._last: tuple[Frame | None, int] = (None, 0)
 
     @property
     def calls(self) -> RealMachine:
@@ -321,9 +326,33 @@ class RealMachine(Machine):
         return False, None
 
     def finish(self, frames: list[Frame]) -> Any:
-        """Runs the chain to its end."""
-        self.frames = frames
-        return self.run(0)
+        """Runs the chain to its end. CPython takes a frame over where a loop jumps back."""
+        self.frames, self._replaces = frames, True
+        while True:
+            try:
+                return self.run(0)
+            except Leave:
+                go_on = replacement(frames[-1])
+            try:
+                value = call_from(_callers(frames[:-1]), go_on, (), {}) if frames[1:] else go_on()
+            except BaseException as error:
+                frames.pop()
+                if not frames:
+                    raise error.with_traceback(without_own(error.__traceback__))  # noqa: B904  (the same exception)
+                frames[-1].last = frames[-1].ip - 1
+                self.unwind(error, 0)
+            else:
+                if self.leave(value, 0):
+                    return value
+
+    def before_step(self, base: int) -> None:
+        if not self._replaces:
+            return
+        frame = self.frames[-1]
+        last, self._last = self._last, (frame, frame.ip)
+        jumped_back = frame is last[0] and frame.ip < last[1]
+        if jumped_back and self.handled() is None and can_be_replaced(frame):
+            raise Leave
 
     def call(self, frame: Frame, function: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
         frame.stack.append(self.call_value(function, args, kwargs))
@@ -354,9 +383,7 @@ class RealMachine(Machine):
                 local = self._names(locals) if given is None else given
                 args = [args[0], self.frames[-1].globals, local]
         handled = self.handled()
-        callers = [
-            (calling_code(*calling_line(one.code, one.ip - 1)), one.globals) for one in self.frames
-        ]
+        callers = _callers(self.frames)
         if handled is None:
             return call_from(callers, function, args, kwargs)
         trace = handled.__traceback__
@@ -390,6 +417,11 @@ class RealMachine(Machine):
             return sorted(frame.namespace) if function is dir else frame.namespace
         found = variables(frame)
         return sorted(found) if function is dir else found
+
+
+def _callers(frames: list[Frame]) -> list[tuple[types.CodeType, dict[str, Any]]]:
+    """Returns these frames as `call_from` takes them."""
+    return [(calling_code(*calling_line(one.code, one.ip - 1)), one.globals) for one in frames]
 
 
 _COMPILE = inspect.signature(compile)
