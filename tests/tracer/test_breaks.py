@@ -207,6 +207,7 @@ kind("higher_order", lambda x: torch.func.vjp(torch.sin, x)[0] * 2, counted)
 ELSEWHERE = {
     "raises": "no break to the user: test_exceptions_that_leave.py",
     "recompile_limit": "test_limits.py",
+    "long_loop": "takes seconds: test_plain_loops.py",
     "step_limit": "takes minutes: test_step_limit lowers the limit",
     "missing_in_torch": "tests/core/test_missing_names.py",
     "operator_failed": "test_operator_failed",
@@ -237,9 +238,9 @@ def test_the_page_of_breaks_is_the_table():
 
 
 def test_step_limit(monkeypatch):
-    from tracer_core.trace import tracer
+    from tracer_core.trace import plain_loops
 
-    monkeypatch.setattr(tracer, "_STEP_LIMIT", 200)
+    monkeypatch.setattr(plain_loops, "STEP_LIMIT", 200)
 
     def f(x):
         for _ in range(100):

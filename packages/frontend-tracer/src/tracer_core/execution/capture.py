@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import types
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -81,13 +81,13 @@ def capture(
     config: CompileConfig,
     seen: Seen,
     name: str,
-    natives: Set[types.CodeType] = frozenset(),
+    natives: Mapping[types.CodeType, str],
     answers: Answers | None = None,
 ) -> Captured:
     """Traces from `start` until the program returns or breaks, and compiles the trace.
 
     start: puts the frames into a tracer. state: the values of the code region. natives: code that
-    is not followed. answers: changed where the program fails only because is_compiling() says True.
+    is not followed -> the kind of break. answers: changed where the program fails only because is_compiling() says True.
     Raises UserError, Abandoned, GraphBreakError (by the caller, from `break_`), BackendError.
     """
     forced: dict[int, tuple[str, str, str]] = {}
@@ -112,7 +112,7 @@ def capture(
             takes_data_floats=config.fullgraph,
         )
         shapes.look(list(state))
-        tracer = Tracer(shapes, forced, unbuildable, natives, as_eager)
+        tracer = Tracer(shapes, forced, unbuildable, natives, as_eager, config.fullgraph)
         tracer.doubts = doubts
         try:
             with closing(tracer), closing(tracer):  # twice: an interrupt may skip the first call

@@ -60,6 +60,9 @@ _MAX_SEGMENTS = 256
 #: How many calls may find unbacked SymInts that violate what their graph assumes before the graph
 #: ends where such sizes are made.
 _MOST_OTHER_SIZES = 4
+#: After so many code regions in a row without a graph, and as many more, an activation leaves the
+#: loop that they are in.
+_MANY_PLAIN = 500
 
 
 def _after_fork() -> None:
@@ -92,7 +95,8 @@ class CompiledFunction:
         self.records: list[Captured] = []
         self.abandoned: list[str] = []
         self.skipped: str | None = None
-        self._natives: frozenset[types.CodeType] = frozenset()
+        #: Code that is not inlined -> the kind of the graph break where it is called.
+        self._natives: dict[types.CodeType, str] = {}
         self._answers = Answers()
         self._told = False
         #: Whether a `RecompileLimitWarning` was given: one is enough, however many objects and
@@ -126,7 +130,7 @@ class CompiledFunction:
         """Drops every cache entry."""
         self.records.clear()
         self._drop_entries()
-        self._natives = frozenset()
+        self._natives = {}
         self._answers = Answers()
         self.skipped = None
         self._warned = False
@@ -299,9 +303,12 @@ class CompiledFunction:
         on."""
         exit: Exit | None = None
         state: Any = ()
+        #: How many regions in a row ran no graph; the fewest frames at the later ones.
+        n_plain, fewest = 0, sys.maxsize
         while True:
             if suspended.transition is GRAPH_RAISED:
                 return self._after_failure(suspended.values[0], exit, state, args, kwargs)
+            n_plain = 0 if suspended.transition.follows_graph else n_plain + 1
             state = ()  # what the program has dropped must be able to die in the next instruction
             try:
                 exit, state = suspended.transition.run(suspended)
@@ -311,6 +318,11 @@ class CompiledFunction:
                 raise error.with_traceback(without_own(error.__traceback__))  # noqa: B904  (the same exception)
             if exit is None:
                 return state
+            if n_plain > _MANY_PLAIN:
+                fewest = min(fewest, len(exit.layouts))
+                if n_plain > 2 * _MANY_PLAIN and len(exit.layouts) == fewest:
+                    held, state = [state], ()
+                    return self._leave_plain_regions(exit, held, (args, kwargs))
             segment = exit.segment
             version = 0
             result = MISS
@@ -364,6 +376,9 @@ class CompiledFunction:
             if result is not MISS:
                 return result
         result = MISS if captured is None else self._first_run(segment, captured, state, again)
+        if result is MISS and segment.loop_at is not None:
+            del state
+            return self._leave_loop(frames_of(layouts, held.pop()), segment.loop_at, call)
         if result is MISS and segment.is_closed(state):
             self._call_natively_from_now_on(segment, call)
         del state
@@ -384,7 +399,7 @@ class CompiledFunction:
         key, layouts = (len(args), *kwargs), segment.key
         with _LOCK:
             if len(layouts) > 1:
-                self._natives |= {layouts[-1].code}
+                self._natives = {**self._natives, layouts[-1].code: "recompile_limit"}
                 self._drop_entries()
             elif (start := self._starts.get(key)) is not None:
                 state = (*args, *kwargs.values())
@@ -405,6 +420,28 @@ class CompiledFunction:
             returned, value = machine.step(frames)
             if returned:
                 return value
+        return self._go_on(frames, call)
+
+    def _leave_plain_regions(self, exit: Exit, held: list[tuple[Any, ...]], call: Any) -> Any:
+        """Leaves a loop whose code regions run no graphs, which Python itself runs faster. If none
+        was captured here with a graph, the next calls leave it at once."""
+        segment, loop_at = exit.segment, len(exit.layouts) - 1
+        if segment is not None:
+            graphs = (one.attempt for one in self.records if one.graph is not None)
+            with _LOCK:
+                if set(segment.entries).isdisjoint(graphs):
+                    segment.forget()
+                    segment.limit_hit, segment.loop_at = True, loop_at
+        return self._leave_loop(frames_of(exit.layouts, held.pop()), loop_at, call)
+
+    def _leave_loop(self, frames: list[Frame], loop_at: int, call: Any) -> Any:
+        """Runs the frame with a long loop of plain Python in eager mode, and what follows in the
+        next code region."""
+        returned, value = RealMachine().leave_frames(frames, loop_at)
+        return value if returned else self._go_on(frames, call)
+
+    def _go_on(self, frames: list[Frame], call: Any) -> Any:
+        """Runs the code region that begins where the frames stand."""
         layouts, values = flatten(frames)
         exit, state, version = Exit(layouts), tuple(values), 0
         exit.segment = self._segments.get(layouts)
@@ -446,10 +483,7 @@ class CompiledFunction:
             if isinstance(error.__cause__, RunNatively):
                 if self.config.fullgraph:
                     raise self._not_captured(str(error.__cause__)) from error.__cause__
-                if error.__cause__.always:
-                    self.skipped = str(error.__cause__)
-                    logger().warning("%s runs natively: %s", _name(self.function), self.skipped)
-                return None
+                return self._run_natively(error.__cause__, segment, start, state)
             segment.raised = error.__cause__
             return None
         except Abandoned as error:
@@ -473,6 +507,22 @@ class CompiledFunction:
         segment.seen.add(record.shapes, record.numbers)
         segment.add(record.attempt, state)
         return record.attempt
+
+    def _run_natively(
+        self, found: RunNatively, segment: GuardedCache, start: Any, state: Any
+    ) -> Callable[[Any], Any] | None:
+        """Does what a trace that ended with `RunNatively` asks for; see `_capture`."""
+        if found.code is not None:
+            self._natives = {**self._natives, found.code: "long_loop"}
+            return self._capture(segment, start, state)
+        if found.loop_at is not None:
+            segment.limit_hit, segment.loop_at = True, found.loop_at
+        elif found.always:
+            self.skipped = str(found)
+        else:
+            return None
+        logger().warning("%s runs natively: %s", _name(self.function), found)
+        return None
 
     def _give_up(
         self, segment: GuardedCache, reason: str, cause: BaseException | None = None

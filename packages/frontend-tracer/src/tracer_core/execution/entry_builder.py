@@ -160,7 +160,8 @@ class Generator:
         if broken is not None:
             layouts, values = flatten(tracer.frames, self._held)
             parts = ", ".join(self.rebuilder.value(v) for v in values)
-            transition = Transition(layouts, broken.reason if broken.kind == "raises" else "")
+            raises = broken.reason if broken.kind == "raises" else ""
+            transition = Transition(layouts, raises, tracer.recorder.op_count > 0)
             self.result = f"return Suspended({entry.constants.text(transition)}, ({parts},))"
             tracer.check_generators(self.rebuilder.has_made)
 

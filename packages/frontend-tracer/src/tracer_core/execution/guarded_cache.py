@@ -102,9 +102,10 @@ class GuardedCache:
     entries, newest last. version: grows with each entry. seen: what they were captured with.
     limit_hit: no more entries are captured for any object. raised: by the last trace. loose:
     entries captured for no object, or for a dead one. other_sizes: how often an unbacked SymInt
-    differed from what a graph was captured for."""
+    differed from what a graph was captured for. loop_at: the frame that has a long loop of plain
+    Python here; None without one."""
 
-    __slots__ = ("key", "entries", "version", "seen", "limit_hit", "raised", "loose",
+    __slots__ = ("key", "loop_at", "entries", "version", "seen", "limit_hit", "raised", "loose",
     "other_sizes", "_at", "_roots", "_recent",
                  "_short_lived", "_passed", "hot", "__weakref__")  # fmt: skip
 
@@ -114,6 +115,7 @@ class GuardedCache:
         self.version = 0
         self.seen = Seen()
         self.limit_hit = False
+        self.loop_at: int | None = None
         self.raised: BaseException | None = None
         self.loose = 0
         self.other_sizes = 0

@@ -51,10 +51,12 @@ class Suspended:
 class Transition:
     """Runs one graph break. Mutable: it learns its exits. layouts: of the frames at the break.
     raises: the exception that the trace saw the breaking instruction raise, and that leaves the
-    function."""
+    function. follows_graph: whether the code region before it runs a graph."""
 
-    def __init__(self, layouts: tuple[FrameLayout, ...], raises: str = "") -> None:
-        self.layouts, self.raises = layouts, raises
+    def __init__(
+        self, layouts: tuple[FrameLayout, ...], raises: str = "", follows_graph: bool = True
+    ) -> None:
+        self.layouts, self.raises, self.follows_graph = layouts, raises, follows_graph
         self.run: Callable[[Suspended], tuple[Exit | None, Any]] = self._counted
         self._exits: dict[Any, Exit] = {}
         self._runs = 0

@@ -7,6 +7,7 @@ has had any effect.
 
 from __future__ import annotations
 
+import types
 from dataclasses import dataclass
 
 
@@ -130,6 +131,11 @@ BREAKS: dict[str, BreakDoc] = {
         " call needs",
         "install a release of torch that this release of tracer-core was tested with",
     ),
+    "long_loop": BreakDoc(
+        "a loop goes on for 100,000 instructions without a tensor operator; a trace would unroll it,"
+        " so the function around it runs as plain Python from there on",
+        "move the loop into a function of its own, or out of the compiled function",
+    ),
     "step_limit": BreakDoc("the trace is longer than the limit", "compile a smaller function"),
 }
 
@@ -165,11 +171,19 @@ class WantsNumbers(Restart):
 class RunNatively(BaseException):
     """Runs this activation in CPython: its outcome depends on something that a trace cannot know,
     such as the depth of the host's stack. Traced user code cannot catch it. always: later calls run
-    natively too."""
+    natively too. code: of the only function that has to, now and later. loop_at: the frame that has
+    to, until it returns, whenever the code region is entered."""
 
-    def __init__(self, reason: str, always: bool = False) -> None:
+    def __init__(
+        self,
+        reason: str,
+        always: bool = False,
+        *,
+        code: types.CodeType | None = None,
+        loop_at: int | None = None,
+    ) -> None:
         super().__init__(reason)
-        self.always = always
+        self.always, self.code, self.loop_at = always, code, loop_at
 
 
 def breaks_page() -> str:

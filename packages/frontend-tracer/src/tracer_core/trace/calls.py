@@ -8,7 +8,7 @@ before that native code (`Restart`).
 from __future__ import annotations
 
 import types
-from collections.abc import Set
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -43,9 +43,9 @@ _DEPTH_LIMIT, _NESTING_LIMIT = 900, 60
 
 
 class Calls(Component):
-    """Calls in a trace. Mutable. natives: code at its recompile limit, which is not inlined."""
+    """Calls in a trace. Mutable. natives: code that is not inlined -> the kind of break."""
 
-    def __init__(self, tracer: Tracing, natives: Set[types.CodeType]) -> None:
+    def __init__(self, tracer: Tracing, natives: Mapping[types.CodeType, str]) -> None:
         super().__init__(tracer)
         self.natives, self.entries = natives, tracer.entries
         self.native_calls = tracer.native_calls
@@ -212,9 +212,8 @@ class Calls(Component):
         if function.__code__.co_flags & 0x20 and is_eager_only(function.__code__):
             raise RunNatively("a generator reads frames, perhaps when it is closed", True)
         if function.__code__ in self.natives:
-            raise Break(
-                "recompile_limit", f"{function.__qualname__} runs as plain Python from now on"
-            )
+            kind = self.natives[function.__code__]
+            raise Break(kind, f"{function.__qualname__} runs as plain Python from now on")
         self.interpreted[function.__code__] = function
         self._guard_code(function)
         code = decode(function.__code__)

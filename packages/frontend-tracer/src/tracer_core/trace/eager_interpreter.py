@@ -271,8 +271,9 @@ class RealMachine(Machine):
         self.names, self.exceptions, self.operators = _NAMES, _EXCEPTIONS, _OPERATORS
         self.containers, self.attributes = _CONTAINERS, _ATTRIBUTES
         self.attribute_writes = _ATTRIBUTES
-        #: Whether CPython may take frames over. The last instruction, and its frame.
-        self._replaces = False
+        #: Whether CPython may take frames over; at how many frames to stop. The last instruction,
+        #: and its frame.
+        self._replaces, self._left = False, 0
         self._last: tuple[Frame | None, int] = (None, 0)
 
     @property
@@ -327,11 +328,18 @@ class RealMachine(Machine):
 
     def finish(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end. CPython takes a frame over where a loop jumps back."""
-        self.frames, self._replaces = frames, True
+        return self.leave_frames(frames, 0)[1]
+
+    def leave_frames(self, frames: list[Frame], left: int) -> tuple[bool, Any]:
+        """Like `finish`, but stops where so many frames are left. Returns (True, value) when the
+        chain returned."""
+        self.frames, self._replaces, self._left = frames, True, left
         while True:
             try:
-                return self.run(0)
+                return True, self.run(0)
             except Leave:
+                if len(frames) <= left:
+                    return False, None
                 go_on = replacement(frames[-1])
             try:
                 value = call_from(_callers(frames[:-1]), go_on, (), {}) if frames[1:] else go_on()
@@ -343,11 +351,13 @@ class RealMachine(Machine):
                 self.unwind(error, 0)
             else:
                 if self.leave(value, 0):
-                    return value
+                    return True, value
 
     def before_step(self, base: int) -> None:
         if not self._replaces:
             return
+        if len(self.frames) <= self._left:
+            raise Leave
         frame = self.frames[-1]
         last, self._last = self._last, (frame, frame.ip)
         jumped_back = frame is last[0] and frame.ip < last[1]
@@ -477,7 +487,7 @@ def _is_outermost(machine: RealMachine, frame: Frame, arg: Any) -> bool:
 
 _LOADS = frozenset({"LOAD_CONST", "LOAD_FAST"})
 _KEEPS_LOADS = _LOADS | {"NOP", "RESUME", "PRECALL"}
-_REPEATING = JUMPS | {"FOR_ITER"}
+_REPEATING = JUMPS | BRANCHES | {"FOR_ITER"}
 #: opcode -> whether `realize` may run it; the opcodes of a compiled transition.
 _REALIZES: dict[str, Callable[[RealMachine, Frame, Any], bool]] = {
     **dict.fromkeys(("NOP", "RESUME", "PRECALL", "POP_TOP", "STORE_FAST", "LOAD_CONST"), _always),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import types
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ from tracer_core.trace.names import Names
 from tracer_core.trace.native_calls import NativeCalls
 from tracer_core.trace.operators import Operations
 from tracer_core.trace.optimizer_scalars import number_in
+from tracer_core.trace.plain_loops import PlainLoops
 from tracer_core.trace.raised_exceptions import RaisedExceptions, may_name_stand_in
 from tracer_core.trace.random_draws import RandomDraws
 from tracer_core.trace.scalars import Numbers
@@ -58,7 +59,6 @@ __all__ = ["Tracer", "opcodes"]
 _MODULE_CALL = torch.nn.Module.__call__
 #: Code flags of generator functions, coroutine functions and asynchronous generators.
 _NOT_PLAIN = 0x20 | 0x80 | 0x200
-_STEP_LIMIT = 3_000_000
 _TORCH = torch.__path__[0]
 _OWN = str(Path(__file__).parents[1])
 _FAKES_LOG = logging.getLogger(FAKES_LOG)
@@ -67,9 +67,10 @@ _FAKES_LOG = logging.getLogger(FAKES_LOG)
 class Tracer(Machine, Tracing):
     """One trace of one code region. Mutable. forced: step -> (kind, reason, location) of breaks
     that an earlier trace asked for. unbuildable: types of values that no call could make again.
-    shapes: decides which dimensions are symbolic. natives: code at its recompile limit, which is
-    not inlined. as_eager: is_compiling() answers as in eager mode. told_compiling: the first line
-    that read the other answer. doubts: a failing program may be traced again with the other answer.
+    shapes: decides which dimensions are symbolic. natives: code that is not inlined -> the kind
+    of break. unrolls: loops of plain Python may be long. as_eager: is_compiling() answers as in
+    eager mode. told_compiling: the first line that read the other answer. doubts: a failing
+    program may be traced again with the other answer.
     """
 
     shapes: ShapePolicy
@@ -85,6 +86,7 @@ class Tracer(Machine, Tracing):
     operators: Operations
     containers: Items
     calls: Calls
+    loops: PlainLoops
     native_calls: NativeCalls
 
     def __init__(
@@ -92,8 +94,9 @@ class Tracer(Machine, Tracing):
         shapes: ShapePolicy,
         forced: dict[int, tuple[str, str, str]],
         unbuildable: set[type],
-        natives: Set[types.CodeType] = frozenset(),
+        natives: Mapping[types.CodeType, str],
         as_eager: bool = False,
+        unrolls: bool = False,
     ) -> None:
         super().__init__()
         self.shapes, self.forced, self.unbuildable = shapes, forced, unbuildable
@@ -131,6 +134,7 @@ class Tracer(Machine, Tracing):
         self.calls = Calls(self, natives)
         self.dying: set[int] = set()
         self.finalization = Finalization(self)
+        self.loops = PlainLoops(self, unrolls)
         self.closed = False
         self._settings, self._function_modes = settings.snapshot(), function_modes()
         self._log_disabled = _FAKES_LOG.disabled
@@ -181,8 +185,8 @@ class Tracer(Machine, Tracing):
             if self.dying:
                 self._break_before_death()
             self.finalization.check(self._step_before)
-        if self.steps > _STEP_LIMIT:
-            raise Break("step_limit", f"more than {_STEP_LIMIT} instructions")
+        if self.steps >= self.loops.look_at:
+            self.loops.look()
 
     def check_generators(self, is_carried: Callable[[Any], bool] = lambda _: False) -> None:
         """Restarts with a break before each generator that the program left inside ``try`` or
@@ -274,6 +278,7 @@ class Tracer(Machine, Tracing):
     def run_chain(self, frames: list[Frame]) -> Any:
         """Runs the chain to its end or to a break (which leaves `frames` as they are there)."""
         self.frames = frames
+        self.loops.begin(frames)
         before = settings.snapshot()
         depth = function_modes()
         # An operator that fails on fakes may fail in eager mode too: only that error is reported.

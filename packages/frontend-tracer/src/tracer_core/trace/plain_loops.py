@@ -1,0 +1,58 @@
+"""Notices long loops of plain Python, which a trace would unroll."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracer_core.fx_capture.graph_breaks import Break, RunNatively
+from tracer_core.natives.tracing import Tracing
+from tracer_core.trace.component import Component
+
+#: Instructions between two looks, one to two seconds of tracing; CPython runs them in milliseconds.
+PATIENCE = 100_000
+STEP_LIMIT = 3_000_000
+
+
+class PlainLoops(Component):
+    """What a trace did since the last look. Mutable. look_at: the step of the next look. unrolls:
+    loops may be as long as they like, because a graph break is an error."""
+
+    def __init__(self, tracer: Tracing, unrolls: bool) -> None:
+        super().__init__(tracer)
+        self.look_at = min(PATIENCE, STEP_LIMIT)
+        self._unrolls = unrolls
+        self._begun: list[Any] = []
+        self._frames: list[Any] = []
+        self._n_nodes = 0
+
+    def begin(self, frames: list[Any]) -> None:
+        """Notes the frames that the code region starts with."""
+        self._begun = frames.copy()
+
+    def look(self) -> None:
+        """Ends the graph, or the trace, if nothing was recorded since the last look: the innermost
+        of the frames that were there throughout is in a loop."""
+        tracer = self.tracer
+        if tracer.steps > STEP_LIMIT:
+            raise Break("step_limit", f"more than {STEP_LIMIT} instructions")
+        frames, nodes = tracer.frames, tracer.recorder.graph.nodes
+        same = 0
+        for one, other in zip(frames, self._frames, strict=False):
+            same += one is other
+        if self._unrolls or not same or len(nodes) > self._n_nodes:
+            self._frames, self._n_nodes = frames.copy(), len(nodes)
+            self.look_at = min(tracer.steps + PATIENCE, STEP_LIMIT + 1)
+            return
+        loop = frames[same - 1]
+        raw = loop.code.raw
+        reason = f"a loop of plain Python in {raw.co_qualname} goes on for {PATIENCE} instructions"
+        if tracer.nesting:
+            raise Break("long_loop", reason)  # before the call that the loop is in
+        if all(node.op == "placeholder" for node in nodes):
+            begun = [one is other for one, other in zip(frames, self._begun, strict=False)]
+            if sum(begun) >= same:
+                raise RunNatively(reason, loop_at=same - 1)
+            raise RunNatively(reason, code=raw)
+        if frames[-1] is loop:
+            raise Break("long_loop", reason)
+        self.look_at = tracer.steps + 1  # where the loop's own frame is active
