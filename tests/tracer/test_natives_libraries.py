@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import bisect
 import collections
 import contextlib
 import copy
@@ -472,6 +473,22 @@ def test_lru_cache_after_a_change_of_state_runs_for_real():
         return f, box
 
     twin(make, (X,), (X,), (Y,), breaks=None)
+
+
+def test_bisect_reads_what_it_compares():
+    """Guards name the items that a search of a long list compared, which decide about its result."""
+    places = list(range(0, 2000, 2))
+    moved, beside = places.copy(), places.copy()
+    moved[700:] = [place + 1 for place in moved[700:]]
+    beside[3] = 7
+
+    def f(x, items):
+        kept = [items[0], items[1]]
+        bisect.insort(kept, 3, key=lambda item: -item)
+        return x + bisect.bisect(items, 1401), bisect.bisect_left(items, 5), kept
+
+    twin(lambda: f, (X, places), (X, moved), (X, beside), (X, places), graphs=None, breaks=0)
+    assert len(tracer_core.explain(f)(X, places).guards) < 60
 
 
 def test_a_type_written_after_a_change_of_state():

@@ -32,6 +32,19 @@ def on_heap(tracer: Tracer, function: Any, heap: Any, *rest: Any) -> Any:
     return result.key if isinstance(result, Ordered) else result
 
 
+class _Searched:
+    """A list or tuple as bisect sees it: an item is read, and guarded, when it is compared."""
+
+    def __init__(self, tracer: Tracer, items: Any) -> None:
+        self._tracer, self._items = tracer, items
+
+    def __len__(self) -> int:
+        return self._tracer.reads.length(self._items)
+
+    def __getitem__(self, index: int) -> Ordered:
+        return Ordered(self._tracer, self._tracer.reads.list_item(self._items, index))
+
+
 @special_rows(
     {
         bisect.bisect_left: (bisect.bisect_left, False),
@@ -56,11 +69,9 @@ def search(
     def ranked(value: Any) -> Ordered:
         return Ordered(tracer, tracer.calls.call_value(key, [value], {}))
 
-    tracer.native_calls.native_reads(a)
-    wrapped = [Ordered(tracer, item) for item in a]
     target = ranked(x) if inserts and key is not None else Ordered(tracer, x)
     by = None if key is None else lambda item: ranked(item.key)
-    at = function(wrapped, target, lo, hi, key=by)
+    at = function(_Searched(tracer, a), target, lo, hi, key=by)
     if not inserts:
         return at
     tracer.side_effects.before_change(a)
