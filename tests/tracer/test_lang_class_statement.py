@@ -16,6 +16,7 @@ from typing import ClassVar, NamedTuple
 import pytest
 import torch
 
+import tracer_core
 from tests.tracer.programs import Programs, X, Y, texts_of
 from tests.tracer.twin import twin
 from tracer_core.testing import compare
@@ -1133,6 +1134,69 @@ def protocols_of_a_trace_know_their_instances_after_a_break(x):
     checked = typing.runtime_checkable(P)
     print(end="")
     return x + 1, said, kind(Heir()), isinstance(A(), checked), isinstance(3, checked)
+
+
+@program(graphs=None, breaks=None)
+def protocols_and_their_heirs_are_initialised_after_a_break(x):
+    class P(typing.Protocol):
+        pass
+
+    class Plain:
+        def __init__(self):
+            self.made = "plain"
+
+    class Heir(P):
+        pass
+
+    class Both(P, Plain):
+        pass
+
+    tracer_core.graph_break()
+    said = texts_of(P, lambda: Heir(1), lambda: Heir(2))
+    return x + 1, said, Both().made, isinstance(Heir(), Heir)
+
+
+@program(graphs=None, breaks=None)
+def classes_that_typing_makes_are_of_the_caller(x):
+    Row = NamedTuple("Row", [("a", int)])  # noqa: UP014 (the call is what is tested)
+    Entry = typing.TypedDict("Entry", {"a": int})  # noqa: UP013
+    Other = typing.TypedDict("Other", {"b": str}, total=False)  # noqa: UP013
+    Id = typing.NewType("Id", int)
+    made = [Row, Entry, Other, Id]
+    return x + Id(1), [one.__module__ for one in made], tuple(Row(3)), Entry(a=1), Other.__total__
+
+
+T = typing.TypeVar("T")
+
+
+class Crate(typing.Generic[T]):
+    pass
+
+
+@program(graphs=None, breaks=None)
+def aliases_of_typing_are_the_ones_in_its_cache_after_a_break(x):
+    def forms():
+        return (
+            typing.Annotated[int, "text"], typing.Callable[[int], str], typing.Literal[3],
+            list[T], Crate[int], Crate[T], typing.Union[int, str],
+        )  # fmt: skip
+
+    class Text:
+        def __hash__(self):
+            return 1
+
+        def __eq__(self, other):
+            return type(other) is Text
+
+    first, odd = forms(), (typing.Annotated[int, []], typing.Annotated[int, Text()])
+    tracer_core.graph_break()
+    again = typing.Annotated[int, []], typing.Annotated[int, Text()]
+    return (
+        x + 1,
+        all(a is b for a, b in zip(first, forms(), strict=True)),
+        [a == b for a, b in zip(odd, again, strict=True)],
+        odd[0] is again[0],
+    )
 
 
 @program(graphs=None, breaks=None)

@@ -195,12 +195,61 @@ def reseeded(x, g):
     return x * first + second - g.random()
 
 
+def from_a_list(x, g):
+    made, given = random.Random(7), [0.1, 0.2, 0.3, 0.4]
+    made.random = given.pop
+    first = made.uniform(1, 10)
+    tracer_core.graph_break()
+    return x * first + made.triangular(0, 1, 0.5) + made.paretovariate(5), made
+
+
+def dealt(x, g):
+    """The caller has given the object a method of its own."""
+    return x + g.uniform(0, 1) + g.expovariate(1.5)
+
+
+class Countdown(random.Random):
+    def random(self):
+        self.left = getattr(self, "left", 0.9) - 0.01
+        return self.left
+
+
 @pytest.mark.parametrize("backend", ["eager", INDUCTOR])
 @pytest.mark.parametrize(
     "program", [numbers, sliced, fresh, the_module, reseeded], ids=lambda one: one.__name__
 )
 def test_numbers_of_python(program, backend):
     check(program, lambda: random.Random(5), backend, calls=6)
+
+
+def with_own_method():
+    found = random.Random(5)
+    found.random = iter([0.9 - i / 100 for i in range(50)]).__next__
+    return found
+
+
+@pytest.mark.parametrize(
+    ("program", "generator"),
+    [(from_a_list, lambda: None), (dealt, with_own_method), (dealt, lambda: Countdown(3))],
+)
+def test_methods_of_an_object_s_own(program, generator):
+    def run(function):
+        one = generator()
+        return [told(function(torch.arange(3.0), one)) for _ in range(4)]
+
+    compare(run(program), run(tracer_core.compile(program, backend="eager")))
+
+
+def test_an_object_is_given_a_method_of_its_own():
+    def run(function):
+        one, found = random.Random(5), []
+        for number in range(4):
+            found.append(function(torch.arange(3.0), one))
+            if number == 1:
+                one.random = lambda: 0.25
+        return found
+
+    compare(run(dealt), run(tracer_core.compile(dealt, backend="eager")))
 
 
 def chosen(x, g):

@@ -96,7 +96,7 @@ def runs_natively(
         )
     if function.__name__ in _MAKES_CLASSES.get(package, ()):
         return False
-    if function.__name__ in _INTERPRETED:
+    if function.__name__ in _INTERPRETED or "_caller" in function.__code__.co_names:
         return False
     code = package in _LOOKS_AT_CODE
     return all(_is_data(tracer, value, code, _MAX_DEPTH) for value in (*args, *kwargs.values()))

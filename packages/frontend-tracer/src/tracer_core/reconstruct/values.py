@@ -51,10 +51,12 @@ from tracer_core.reconstruct.runtime import (
     union_of,
     view_of,
 )
+from tracer_core.trace.dict_entries import Entries
 from tracer_core.trace.generators import HOST_ITERATORS, LazyIterator, TracedGenerator
 from tracer_core.trace.gradients import HookHandle
 from tracer_core.trace.live_generators import is_stepped
-from tracer_core.trace.random_draws import with_state
+from tracer_core.trace.random_draws import GAUSS_NEXT, with_state
+from tracer_core.trace.special_methods import has_own_hash
 from tracer_core.trace.suspended_generators import (
     can_be_data,
     frame_parts,
@@ -119,6 +121,9 @@ class Rebuilder(ObjectRebuilder):
             return self._exception(obj)
         if is_module_global(obj):
             return self.constant(obj)
+        if isinstance(obj, _ALIAS) and self._is_cached(obj):
+            subscript, operands = obj.__reduce__()
+            return self._call(obj, subscript, *operands)
         base = None if _is_stand_in(obj) else base_of(type(obj))
         return self._reduced(obj) if base is None else self._instance(obj, base)
 
@@ -263,6 +268,12 @@ class Rebuilder(ObjectRebuilder):
         callback = [] if obj.__callback__ is None else [obj.__callback__]
         return self._call(obj, weakref.ref, target, *callback)
 
+    def _random(self, obj: random.Random) -> str:
+        name = self._call(obj, with_state, obj.getstate())
+        own = {key: value for key, value in vars(obj).items() if key != GAUSS_NEXT}
+        self._pending.append(lambda: self._set_attributes(name, own))
+        return name
+
     # -- everything else --
 
     def _type_parameter(self, obj: Any) -> str:
@@ -285,6 +296,28 @@ class Rebuilder(ObjectRebuilder):
             return known
         described = (obj.__name__, obj.__module__, constraints, options)
         return self._call(obj, type_variable, type(obj), *described)
+
+    def _is_cached(self, obj: Any) -> bool:
+        """Returns whether a subscription gives this very alias, because typing keeps it in a cache,
+        and runs no code of the program."""
+        if type(obj).__module__ != "typing" or not vars(obj).keys() <= _ALIAS_PARTS:
+            return False
+        origin, args = obj.__reduce__()[1]
+        if isinstance(origin, type) and origin is not _ANNOTATED:
+            found = Entries.static(origin, "__class_getitem__")
+            plain = found is typing.Generic.__dict__["__class_getitem__"]
+            if not plain or self.tracer.entries.made_class(origin):
+                return False
+        return self._hashes_plainly(args) and origin[args] is obj
+
+    def _hashes_plainly(self, value: Any) -> bool:
+        if isinstance(value, tuple):
+            return all(map(self._hashes_plainly, value))
+        if isinstance(value, _ALIAS):
+            return self._hashes_plainly((value.__args__, getattr(value, "__metadata__", ())))
+        if type(value).__module__ == "typing":
+            return True
+        return type(value).__hash__ is not None and not has_own_hash(self.tracer, value)
 
     def _refused(self, obj: Any) -> str:
         """Rejects an object that replaces one of Python's own only while a trace runs."""
@@ -344,6 +377,10 @@ _FUNCTION_FIELDS = (
     "__annotations__",
     "__type_params__",
 )
+_ALIAS: Any = typing._GenericAlias  # type: ignore[attr-defined]
+_ANNOTATED: Any = typing.Annotated
+#: The attributes that typing gives an alias.
+_ALIAS_PARTS = vars(typing.Annotated[int, 0]).keys() | {"__module__", "_paramspec_tvars"}
 _STARS = {typing.TypeVar: "", typing.ParamSpec: "**", typing.TypeVarTuple: "*"}
 _VARIANCES = ("covariant", "contravariant", "infer_variance")
 _POSITIONED: tuple[type, ...] = (type(iter([])), type(reversed([])))
@@ -366,7 +403,6 @@ _CALLS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
     types.MappingProxyType: lambda obj: (proxy_of, *gc.get_referents(obj)),
     _thread.RLock: lambda obj: (_thread.RLock,),
     types.UnionType: lambda obj: (union_of, obj.__args__),
-    random.Random: lambda obj: (with_state, obj.getstate()),
     **dict.fromkeys(VIEWS, lambda obj: (view_of, VIEWS[type(obj)], dictionary_of(obj))),
 }
 _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
@@ -390,6 +426,7 @@ _MAKERS: dict[type, Callable[[Rebuilder, Any], str]] = {
     HookHandle: Rebuilder._hook,
     staticmethod: Rebuilder._wrapper,
     classmethod: Rebuilder._wrapper,
+    random.Random: Rebuilder._random,
     weakref.ReferenceType: Rebuilder._weakref,
     types.TracebackType: Rebuilder._traceback,
     polyfills.GroupBy: Rebuilder._refused,

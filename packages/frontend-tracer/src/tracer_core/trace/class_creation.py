@@ -308,8 +308,19 @@ def note_functions(tracer: Tracing, value: Any) -> None:
         value = value.__func__
     is_property = isinstance(value, property)
     for one in (value.fget, value.fset, value.fdel) if is_property else (value,):
-        if type(one) is types.FunctionType and tracer.provenance.source_of(one) is None:
+        if (
+            type(one) is types.FunctionType
+            and tracer.provenance.source_of(one) is None
+            and not _is_global(one)
+        ):
             tracer.names.made(one)
+
+
+def _is_global(function: types.FunctionType) -> bool:
+    """Returns whether a module defines the function: a library has put it into the class, and knows
+    it by identity (typing's ``__init__`` of protocols)."""
+    module = sys.modules.get(function.__module__)
+    return module is not None and vars(module).get(function.__qualname__) is function
 
 
 class MadeClass(NamedTuple):

@@ -21,6 +21,8 @@ _KIND, _REASON = "side_effect_native", "Python's random numbers are drawn"
 #: Whole numbers beyond are no symbolic scalars.
 _BITS = 31
 _MOST = 256
+#: The attribute that every object has, part of its state.
+GAUSS_NEXT = "gauss_next"
 Step = tuple[str, tuple[Any, ...]]
 
 

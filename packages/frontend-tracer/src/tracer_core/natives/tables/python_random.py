@@ -16,6 +16,7 @@ from typing import Any
 
 from tracer_core.fx_capture.provenance import is_constant
 from tracer_core.natives.effects import breaks, special, special_rows
+from tracer_core.trace.random_draws import GAUSS_NEXT
 from tracer_core.trace.tracer import Tracer
 
 _KIND, _REASON = "side_effect_native", "Python's random numbers are drawn"
@@ -50,9 +51,16 @@ def _rows(names: Iterable[str]) -> dict[Any, tuple[str, ...]]:
 def _plain(tracer: Tracer, obj: Any, given: Any, kinds: tuple[type, ...]) -> tuple[Any, ...]:
     """Returns plain arguments of a method; breaks for others, and for objects of a subclass."""
     values: tuple[Any, ...] = tuple([tracer.scalars.concrete(one) for one in given])
-    if type(obj) is not random.Random or not all(_is_plain(one, kinds) for one in values):
+    if not _draws_plainly(tracer, obj) or not all(_is_plain(one, kinds) for one in values):
         tracer.break_graph(_KIND, _REASON)
     return values
+
+
+def _draws_plainly(tracer: Tracer, obj: Any) -> bool:
+    """Returns whether an object draws by the methods of its class; guards that it has no others."""
+    return type(obj) is random.Random and tracer.reads.keys(tracer.entries.dict_of(obj)) == [
+        GAUSS_NEXT
+    ]
 
 
 def _is_plain(value: Any, kinds: tuple[type, ...]) -> bool:
@@ -68,6 +76,9 @@ def new_random(tracer: Tracer, *seed: Any) -> Any:
 
 @special_rows(_rows(_OF_NUMBERS))
 def draw(tracer: Tracer, method: str, obj: Any, *args: Any, **kwargs: Any) -> Any:
+    written = _METHODS[method]
+    if type(written) is types.FunctionType and not _draws_plainly(tracer, obj):
+        return tracer.calls.frame_of(written, [obj, *args], kwargs)  # it asks the object's own
     values = _plain(tracer, obj, args, (int, float))
     if kwargs:
         tracer.break_graph(_KIND, _REASON)
@@ -79,7 +90,7 @@ def draw(tracer: Tracer, method: str, obj: Any, *args: Any, **kwargs: Any) -> An
 @special_rows(_rows(_OF_CONTAINERS))
 def pick(tracer: Tracer, method: str, obj: Any, *args: Any, **kwargs: Any) -> Any:
     """Interprets a method whose draws decide about its arguments."""
-    if type(obj) is not random.Random or tracer.draws.known(obj) is None:
+    if not _draws_plainly(tracer, obj) or tracer.draws.known(obj) is None:
         tracer.break_graph(_KIND, _REASON)
     return tracer.calls.frame_of(_METHODS[method], [obj, *args], kwargs)
 
@@ -94,7 +105,7 @@ def seed(tracer: Tracer, method: str, obj: Any, *args: Any) -> None:
 
 @special_rows(_rows(["getstate"]))
 def state(tracer: Tracer, method: str, obj: Any) -> Any:
-    known = tracer.draws.known(obj) if type(obj) is random.Random else None
+    known = tracer.draws.known(obj) if _draws_plainly(tracer, obj) else None
     if known is None:
         tracer.break_graph(_KIND, "the state of Python's random numbers is read")
     return known.getstate()

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import types
+import typing
 from functools import partial
 from typing import Any
 
@@ -98,6 +99,12 @@ def _frame_module_name(tracer: Tracer, depth: Any = 0) -> Any:
 
 if hasattr(sys, "_getframemodulename"):
     special(sys._getframemodulename)(_frame_module_name)
+
+
+@special(typing._caller)  # type: ignore[attr-defined]
+def caller(tracer: Tracer, depth: Any = 1, default: Any = "__main__") -> Any:
+    """Names the module of the frame `depth` calls above the function of typing that asks."""
+    return _frame_module_name(tracer, depth) or default
 
 
 @special_each(sys.settrace, sys.setprofile, *_natives(getattr(sys, "monitoring", types)))
