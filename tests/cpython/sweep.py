@@ -49,16 +49,17 @@ class Task:
 
 
 def warm_up() -> None:
-    """Imports what the first capture and the first graph break import, and takes all that is there
-    away from the garbage collector: what tests collect is their own."""
+    """Imports what the first captures, with symbolic numbers too, and the first graph break import,
+    and takes all that is there away from the garbage collector: what tests collect is their own."""
 
-    def one() -> list[int]:
-        found = [1, 2]
+    def one(number: int) -> list[int]:
+        found = [number, 2]
         tracer_core.graph_break()
         return sorted(found)
 
-    for _ in range(2):
-        tracer_core.compile(one, backend="eager")()
+    fast = tracer_core.compile(one, backend="eager")
+    for number in range(3):
+        fast(number)
     gc.collect()
     gc.freeze()
 
