@@ -154,6 +154,21 @@ def test_a_filter_stays_after_the_call():
     assert around(tracer_core.compile(f, backend="eager")) == around(f)
 
 
+def test_filters_set_after_a_break_and_before_one():
+    def f(x):
+        with warnings.catch_warnings():
+            tracer_core.graph_break()
+            warnings.simplefilter("error", SyntaxWarning)
+            tracer_core.graph_break()
+            try:
+                compile("1 is x", "<test>", "eval")
+            except SyntaxError as error:
+                return x + 1, str(error)
+        return x, None
+
+    same(f, (X,), (X,), (X,), breaks=None)
+
+
 def test_a_break_inside_catch_warnings():
     def f(x):
         with warnings.catch_warnings(record=True) as seen:

@@ -187,7 +187,8 @@ if sys.version_info < (3, 14):
 
     @special(warnings._add_filter)  # type: ignore[attr-defined]
     def add_filter(tracer: Tracer, *item: Any, append: bool) -> None:
-        found: Any = warnings.filters
+        module = tracer.names.import_name(tracer.frames[-1], "warnings", None, 0)
+        found: Any = tracer.attributes.getattr(module, "filters")
         tracer.side_effects.before_change(found)  # the filters themselves are objects of C
         if not append:
             if item in found:
