@@ -353,3 +353,22 @@ def test_missing_attribute_of_an_intermediate():
             return str(error), y.nothing, hasattr(y, "fake_device")
 
     same(f, (X,), (Y,), graphs=1)
+
+
+@pytest.mark.parametrize("backend", ["aten_eager", "inductor"])
+def test_one_memory_seen_with_a_fixed_size_and_with_a_changing_one(backend):
+    def f(a, b):
+        b.mul_(2)
+        return a.sum(), a.view(-1), b + 1
+
+    def arguments(n):
+        memory = torch.arange(40.0)
+        return memory[: 2 * n].view(2, n), memory[:8].view(2, 4)
+
+    compiled = tracer_core.compile(f, backend=backend)
+    for n in (6, 5, 7, 5):
+        ours, eager = arguments(n), arguments(n)
+        found, expected = compiled(*ours), f(*eager)
+        for one, other in zip((*found, *ours), (*expected, *eager), strict=True):
+            assert torch.equal(one, other)
+        assert found[1].untyped_storage().data_ptr() == ours[0].untyped_storage().data_ptr()

@@ -126,8 +126,13 @@ class Fakes:
             found = torch_private.plain_fake(self.mode, real, self._storages)
             if found is not None:
                 return found
+        if storage is not None:
+            torch_private.join_storage(self.mode, real, self._storages)
         if self.shape_env is None:
-            return torch_private.to_fake(self.mode, real)
+            fake = torch_private.to_fake(self.mode, real)
+            if storage is not None:
+                self._storages.setdefault(storage, fake.untyped_storage())
+            return fake
         fake = torch_private.to_symbolic_fake(self.mode, real, name, symbolic)
         for dim, (lowest, highest) in markers.dynamic_dims(real).items():
             if symbolic[dim]:

@@ -66,6 +66,7 @@ from tracer_core.torch_private.fakes import (
     has_symbols,
     is_fake,
     is_plain_fake,
+    join_storage,
     leave_modes,
     new_fake_like_real,
     plain_fake,

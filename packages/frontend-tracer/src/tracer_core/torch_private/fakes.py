@@ -168,6 +168,16 @@ def plain_fake(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> Any
     return FakeTensor(mode, meta, tensor.device)
 
 
+def join_storage(mode: Any, tensor: torch.Tensor, storages: dict[int, Any]) -> None:
+    """Has FakeTensorMode put its fakes of a real tensor's storage on the meta storage of
+    `plain_fake`, if there is one."""
+    storage = tensor.untyped_storage()
+    twin = storages.get(storage._cdata)
+    if twin is not None:
+        converter = mode.fake_tensor_converter.meta_converter
+        converter.set_storage_memo(converter.describer.describe_storage(storage), twin)
+
+
 def to_symbolic_fake(mode: Any, tensor: torch.Tensor, name: str, symbolic: tuple[bool, ...]) -> Any:
     """Returns the fake of a real tensor whose marked dimensions become symbols of the mode's
     ShapeEnv."""
