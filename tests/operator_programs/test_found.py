@@ -113,6 +113,11 @@ GRADIENTS: dict[str, tuple[tuple[str, ...], str]] = {
         return (t1,)"""),
 }  # fmt: skip
 
+#: Losses whose gradients have a layout of their own.
+BACKWARD_LAYOUTS = ("F.mse_loss(i0, i0, reduction='none')", "F.smooth_l1_loss(i0, i0 + 1, reduction='none')",
+    "F.huber_loss(i0, i1, reduction='none')",
+    "F.binary_cross_entropy(i0.sigmoid(), i1.sigmoid().detach(), reduction='none')")  # fmt: skip
+
 DYNAMIC: dict[str, tuple[tuple[str, ...], str]] = {
     "a_written_input_and_a_row_of_it": (("filled('float64', 'random', s2, 1)", "i0[0]"), """
         i0.index_copy_(0, torch.tensor([0]), i0.narrow(0, -1, 1).clone())
@@ -132,6 +137,7 @@ REFUSED = {
     "subtraction_from_truth_values": "filled('bool', 'exact', 3)|i0 - 0.5",
     "truth_values_subtracted": "filled('bool', 'exact', 3)|0.001 - i0",
     "argmax_of_truth_values": "filled('bool', 'exact', 3)|torch.argmax(i0)",
+    "lerp_to_another_dtype": "filled('bfloat16', 'exact', 3)|torch.lerp(i0, i0, i0, out=torch.empty(0))",
     "soft_margin_loss_that_broadcasts": "filled('float32', 'exact', 2, 1)|F.soft_margin_loss(i0, i0.mT)",
 }
 
@@ -153,6 +159,11 @@ def test_program(name):
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name):
     _run(*GRADIENTS[name], Mode(gradients=True))
+
+
+@pytest.mark.parametrize("text", BACKWARD_LAYOUTS)
+def test_layouts_of_backwards(text):
+    _run((PERMUTED, FLOAT), f"return ({text},)", Mode("aten_eager", gradients=True))
 
 
 @pytest.mark.parametrize("name", DYNAMIC)

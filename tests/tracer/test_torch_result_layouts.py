@@ -102,3 +102,28 @@ def _near(got, want):
         if not near or one.stride() != other.stride() or one.dtype is not other.dtype:
             return got
     return want
+
+
+BACKWARDS = {
+    "hardtanh": F.hardtanh,
+    "elu": F.elu,
+    "softplus": F.softplus,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "log_softmax": lambda x: F.log_softmax(x, 1),
+    "layer_norm": lambda x: F.layer_norm(x, (5,)),
+}
+
+
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_gradients_that_enter_in_another_layout(name):
+    def f(x, g):
+        y = x * 1
+        return torch.autograd.grad(BACKWARDS[name](y), y, g)
+
+    compiled = tracer_core.compile(f, backend="aten_eager")
+    rows, columns = torch.randn(4, 5), torch.randn(5, 4).t()
+    for x, g in ((rows, columns), (columns, rows), (columns, columns), (rows, columns)):
+        (found,), (expected,) = compiled(x.requires_grad_(), g), f(x.requires_grad_(), g)
+        assert found.stride() == expected.stride()
+        torch.testing.assert_close(found, expected)

@@ -295,7 +295,9 @@ def unchecked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], mode: An
     if check is not None and (
         isinstance(args[0], torch.Tensor) or check in (_power, _power_of, _subtraction)
     ):
-        return check(args, kwargs)
+        reason = check(args, kwargs)
+        if reason is not None:
+            return reason
     return None if kwargs.get("out") is None else _other_result(func, args, kwargs, mode)
 
 

@@ -143,14 +143,19 @@ def _likelihoods(args: tuple[Any, ...]) -> torch.Tensor | None:
     return torch.empty(args[1].shape, device="meta") if args[3] == 0 else None
 
 
+def _likelihood(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """One value per element, in the order of the first operand's memory."""
+    return _as_first(args) if args[3:4] == (0,) else None
+
+
 def _drawn(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous for any layout of the mean and the standard deviation."""
     shapes = [arg.shape for arg in args[:2] if isinstance(arg, torch.Tensor)]
     return torch.empty(torch.broadcast_shapes(*shapes), device="meta")
 
 
-def _filled(args: tuple[Any, ...]) -> torch.Tensor | None:
-    """Another tensor than the one that eager fills in place: dense, in the same order."""
+def _as_first(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Dense memory in the first operand's order, such as a copy of what eager fills in place."""
     return torch.empty_like(args[0])
 
 
@@ -162,6 +167,12 @@ def _angle(args: tuple[Any, ...]) -> torch.Tensor | None:
 def _contiguous(args: tuple[Any, ...]) -> torch.Tensor | None:
     """Contiguous for any layout of the input."""
     return torch.empty(args[0].shape, device="meta")
+
+
+def _of_backward(layout: _Layout) -> _Layout:
+    """Applies the layout of an operator to its backward's result, whose first argument is the
+    gradient that enters."""
+    return lambda args: layout(args[1:])
 
 
 def _indexed(args: tuple[Any, ...]) -> torch.Tensor | None:
@@ -277,7 +288,9 @@ LAYOUTS: dict[Any, _Layout] = {
             aten.native_dropout_backward.default, aten.logaddexp.default, aten.logaddexp2.default,
             aten.heaviside.default, aten.xlogy.Tensor, aten.special_xlog1py.default,
             aten.complex.default, aten.polar.default, aten.lcm.default, aten.ldexp.Tensor,
-            aten.logit_backward.default,
+            aten.logit_backward.default, aten.elu_backward.default, aten.softplus_backward.default,
+            aten.hardtanh_backward.default, aten.hardswish_backward.default,
+            aten.hardsigmoid_backward.default,
         ),
         _power_of_number: (aten.pow.Scalar,),
         _like_the_first: (aten.huber_loss.default,),
@@ -285,13 +298,21 @@ LAYOUTS: dict[Any, _Layout] = {
         _contiguous: (
             aten._transformer_encoder_layer_fwd.default, aten.isin.Tensor_Tensor,
             aten.isin.Tensor_Scalar, aten.log_sigmoid_forward.default,
+            aten._log_softmax_backward_data.default, aten.native_layer_norm_backward.default,
         ),
+        _of_backward(_contiguous): (
+            aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default,
+            aten.huber_loss_backward.default,
+        ),
+        _of_backward(_as_first): (aten.binary_cross_entropy_backward.default,),
+        _likelihood: (aten.binary_cross_entropy.default,),
+        _of_backward(_batch_norm): (aten.native_group_norm_backward.default,),
         _indexed: (aten.index.Tensor,),
         _rolled: (aten.roll.default,),
         _likelihoods: (aten.nll_loss2d_forward.default,),
         _unpooled: (aten.max_unpool2d.default,),
         _drawn: (aten.normal.Tensor_Tensor, aten.normal.Tensor_float, aten.normal.float_Tensor),
-        _filled: (
+        _as_first: (
             aten.uniform.default, aten.exponential.default, aten.geometric.default,
             aten.cauchy.default, aten.log_normal.default, aten.normal_functional.default, aten.random.default,
             getattr(aten.random, "from"), aten.random.to, aten.zero.default,
@@ -319,7 +340,7 @@ _OF_ALL_DEVICES = frozenset(
     for operator, rule in LAYOUTS.items()
     if rule
     in (
-        _filled,
+        _as_first,
         _drawn,
         _scattered,
         _contiguous,
